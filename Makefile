@@ -1,0 +1,35 @@
+# Every target makes its own virtual environment in .venv when it is missing or out of date.
+PYTHON ?= python3
+BIN := .venv/bin
+OUT ?= results/figure1
+
+.PHONY: reproduce test test-slow lint bench clean
+
+reproduce: .venv/ready
+	$(BIN)/fedscaffold reproduce figure1 --out $(OUT)
+
+test: lint
+	$(BIN)/pytest -m "not slow"
+
+test-slow: .venv/ready
+	$(BIN)/pytest -m slow
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/bench
+	$(BIN)/python -m benchmarks.local_steps
+
+clean:
+	rm -rf .venv results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+.venv/bench: .venv/ready
+	$(BIN)/pip install --quiet --editable '.[bench]'
+	touch $@

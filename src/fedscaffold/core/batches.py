@@ -1,0 +1,44 @@
+"""How a local step picks its records."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.checks import whole_number
+from fedscaffold.core.errors import InvalidInput
+
+Sampling = Literal["with_replacement", "without_replacement"]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """`size` records a step, drawn with or without replacement within the batch; None: all records."""
+
+    size: int | None = None
+    sampling: Sampling = "with_replacement"
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            whole_number("batch_size", self.size, least=1)
+        if self.sampling not in get_args(Sampling):
+            raise InvalidInput(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
+
+    def check_fits(self, sizes: NDArray[np.int64]) -> None:
+        """Refuse a batch without replacement that is larger than a client."""
+        if self.size is None or self.sampling == "with_replacement" or self.size <= sizes.min():
+            return
+        client = int(sizes.argmin())
+        raise InvalidInput(
+            f"batch_size={self.size} without replacement, but client {client} has {sizes[client]} records; "
+            "take a smaller batch or sampling='with_replacement'"
+        )
+
+    def noise_factor(self, n: int) -> float:
+        """Variance of a batch mean over that of one record: 1/B, times (n−B)/(n−1) without replacement."""
+        if self.size is None:
+            return 0.0
+        if self.sampling == "with_replacement":
+            return 1.0 / self.size
+        return (n - self.size) / (self.size * max(n - 1, 1))

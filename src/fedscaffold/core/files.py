@@ -1,0 +1,42 @@
+"""Files that are whole or not there: written beside their place, then renamed into it."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedscaffold.core.errors import InvalidInput
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path in the same folder, which takes the name `path` when the block ends without error."""
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {target}: {error.strerror}") from None
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuse a path that cannot be written, before any work is done for it."""
+    target = Path(path)
+    if target.is_dir():
+        raise InvalidInput(f"cannot write {target}: it is a folder")
+    if not target.parent.is_dir():
+        raise InvalidInput(f"cannot write {target}: there is no folder {target.parent}")
+    if not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
+        raise InvalidInput(f"cannot write {target}: permission denied")

@@ -1,0 +1,19 @@
+"""How clients' local steps run. `reference` defines what is right, `numba` is fast and the default."""
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Engine
+from fedscaffold.engines.numba_.engine import Numba
+from fedscaffold.engines.reference import Reference
+
+__all__ = ["Numba", "Reference", "resolve"]
+
+BY_NAME: dict[str, type[Numba] | type[Reference]] = {"auto": Numba, "numba": Numba, "reference": Reference}
+
+
+def resolve(engine: str | Engine) -> Engine:
+    """The engine of that name, or the engine itself."""
+    if not isinstance(engine, str):
+        return engine
+    if engine not in BY_NAME:
+        raise InvalidInput(f"unknown engine {engine!r}; choose one of {', '.join(map(repr, BY_NAME))}")
+    return BY_NAME[engine]()

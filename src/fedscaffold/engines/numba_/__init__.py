@@ -1,0 +1,1 @@
+"""The Numba engine; its kernels are compiled when first used."""

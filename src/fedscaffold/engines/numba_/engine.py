@@ -1,0 +1,100 @@
+"""The default engine: compiled loops, blocks of clients on all cores."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, get_args
+
+import numpy as np
+
+from fedscaffold.core.batches import Batches
+from fedscaffold.core.checks import whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array, LocalSgd, Records
+
+Dtype = Literal["float64", "float32"]
+
+NUMBERS_PER_BLOCK = 100_000_000  # read and multiplied: about a tenth of a second
+NUMBERS_WORTH_A_THREAD = 200_000
+BLOCKS_PER_THREAD = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numba:
+    """Blocks of clients on threads; the same bits for any number of threads.
+
+    Parameters
+    ----------
+    threads
+        How many; None for all cores that this process may use.
+    dtype
+        What local steps compute in. The server's sums are float64 always.
+    """
+
+    threads: int | None = None
+    dtype: Dtype = "float64"
+
+    def __post_init__(self) -> None:
+        if self.threads is not None:
+            whole_number("threads", self.threads, least=1)
+        if self.dtype not in get_args(Dtype):
+            raise InvalidInput(f"dtype must be one of {get_args(Dtype)}, got {self.dtype!r}")
+
+    @property
+    def name(self) -> str:
+        """Threads don't change the numbers, so they are not part of it."""
+        return f"numba-{self.dtype}"
+
+    @contextmanager
+    def open(self, problem: Records, batches: Batches, *, seed: int) -> Iterator[LocalSgd]:
+        """Start the threads."""
+        from fedscaffold.engines.numba_ import kernels
+
+        if problem.kind not in kernels.LOSSES:
+            raise InvalidInput(f"the numba engine has no kernel for {problem.kind!r}; use engine='reference'")
+        threads = self.threads or len(os.sched_getaffinity(0))
+        loss = kernels.LOSSES[problem.kind]
+        x = np.ascontiguousarray(problem.x, dtype=self.dtype).reshape(-1)
+        y = np.ascontiguousarray(problem.y, dtype=self.dtype)
+        key = (seed & 0xFFFFFFFF, seed >> 32)
+        if batches.size is None:
+            sampling, batch = kernels.FULL, int(problem.sizes.max())
+        elif batches.sampling == "with_replacement":
+            sampling, batch = kernels.WITH_REPLACEMENT, batches.size
+        else:
+            sampling, batch = kernels.WITHOUT_REPLACEMENT, batches.size
+
+        with ThreadPoolExecutor(threads) as pool:
+
+            def local_sgd(
+                theta: Array, correction: Array, *, step_size: float, local_steps: int, round: int
+            ) -> Array:
+                out = np.empty((theta.shape[0], problem.n_clients, problem.dim))
+
+                def block(begin: int, end: int) -> None:
+                    kernels.local_sgd(
+                        loss, x, y, problem.offsets, problem.l2, sampling, batch,
+                        theta, correction, float(step_size), local_steps,
+                        key, round, begin, end, out,
+                    )  # fmt: skip
+
+                work = out.size * local_steps * batch
+                for future in [pool.submit(block, *ends) for ends in split(problem.n_clients, work, threads)]:
+                    future.result()
+                return out
+
+            try:
+                yield local_sgd
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+def split(n_clients: int, work: int, threads: int) -> list[tuple[int, int]]:
+    """Blocks of clients: enough to keep the threads busy, small enough to stop soon, large enough to pay."""
+    wanted = max(threads * BLOCKS_PER_THREAD, work // NUMBERS_PER_BLOCK)
+    blocks = max(1, min(n_clients, wanted, work // NUMBERS_WORTH_A_THREAD))
+    ends = [n_clients * k // blocks for k in range(blocks + 1)]
+    return list(pairwise(ends))

@@ -1,0 +1,54 @@
+"""Three things LLVM can do and Numba cannot say: bare pointers, memory on the stack, prefetches.
+
+They exist for speed alone. Numba counts references to arrays and tests indices for negative values,
+inside the hot loop too; a bare pointer, indexed like an array, does neither. Memory on the stack cannot
+alias the records, so that loops over features vectorise without run-time checks. Nothing here checks
+bounds: the engine does, before the kernel starts.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+CACHE_LINE = 64
+
+
+@intrinsic
+def pointer(typing_context: Any, array: Any) -> Any:
+    """The address of a contiguous array's first element."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.make_array(array)(context, builder, args[0]).data
+
+    return types.CPointer(array.dtype)(array), generate
+
+
+@intrinsic
+def on_stack(typing_context: Any, size: Any, like: Any) -> Any:
+    """Room for `size` uninitialised elements of like's type, gone when the calling function returns."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        memory = builder.alloca(context.get_data_type(like.dtype), size=args[0])
+        memory.align = CACHE_LINE
+        return memory
+
+    return types.CPointer(like.dtype)(types.intp, like), generate
+
+
+@intrinsic
+def prefetch(typing_context: Any, base: Any, index: Any) -> Any:
+    """Ask for the cache line of base[index]; harmless for any index."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = builder.bitcast(builder.gep(args[0], [args[1]]), cgutils.voidptr_t)
+        int32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, int32, int32, int32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, keep, data_cache = (ir.Constant(int32, k) for k in (0, 3, 1))
+        builder.call(function, [address, read, keep, data_cache])
+        return context.get_dummy_value()
+
+    return types.void(base, types.intp), generate

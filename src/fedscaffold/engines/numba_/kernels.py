@@ -1,0 +1,190 @@
+"""`local_sgd` compiled: H steps of θ ← θ − γ(g + ξ) for every client of a block.
+
+All H steps of one client run before the next client's, so that its records stay in cache; meanwhile the
+next client's records are prefetched, a slice at each step. Within a step the batch goes in groups of
+eight records, then four, two, one.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from fedscaffold.engines.numba_ import simd
+from fedscaffold.engines.numba_.intrinsics import on_stack, pointer, prefetch
+from fedscaffold.engines.numba_.stream import with_replacement, without_replacement, words
+
+LOSSES = {"ridge": 0, "logistic": 1}
+RIDGE = LOSSES["ridge"]
+FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT = 0, 1, 2
+
+PADDING = simd.VECTOR_BYTES // 4  # so that whole vectors of floats fit behind any length
+CACHE_LINE_NUMBERS = 8
+STACK_NUMBERS = 4096  # longer vectors live on the heap, where the loops' length hides the difference
+DRAWS_AT_ONCE = 4096
+
+margins_8, margins_4, margins_2, margins_1 = (simd.margins(g) for g in (8, 4, 2, 1))
+open_8, open_4, open_2, open_1 = (simd.descent(g, opening=True) for g in (8, 4, 2, 1))
+descend_8, descend_4, descend_2, descend_1 = (simd.descent(g, opening=False) for g in (8, 4, 2, 1))
+ridge = simd.derivatives(simd.ridge_derivative)
+logistic = simd.derivatives(simd.logistic_derivative)
+
+
+@njit(forceinline=True)
+def margins(x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta: Any, z: Any) -> None:
+    """z_b = x_bᵀθ for the batch's records."""
+    b = 0
+    while b + 8 <= batch:
+        margins_8(x, d, base, rows, first, theta, z, b)
+        b += 8
+    if b + 4 <= batch:
+        margins_4(x, d, base, rows, first, theta, z, b)
+        b += 4
+    if b + 2 <= batch:
+        margins_2(x, d, base, rows, first, theta, z, b)
+        b += 2
+    if b < batch:
+        margins_1(x, d, base, rows, first, theta, z, b)
+
+
+@njit(forceinline=True)
+def descend(
+    x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta: Any, z: Any, shrink: Any, shift: Any
+) -> None:
+    """θ ← shrink·θ − shift − Σ_b z_b x_b."""
+    if batch >= 8:
+        open_8(x, d, base, rows, first, theta, z, 0, shrink, shift)
+        b = 8
+    elif batch >= 4:
+        open_4(x, d, base, rows, first, theta, z, 0, shrink, shift)
+        b = 4
+    elif batch >= 2:
+        open_2(x, d, base, rows, first, theta, z, 0, shrink, shift)
+        b = 2
+    else:
+        open_1(x, d, base, rows, first, theta, z, 0, shrink, shift)
+        b = 1
+    while b + 8 <= batch:
+        descend_8(x, d, base, rows, first, theta, z, b, shrink, shift)
+        b += 8
+    if b + 4 <= batch:
+        descend_4(x, d, base, rows, first, theta, z, b, shrink, shift)
+        b += 4
+    if b + 2 <= batch:
+        descend_2(x, d, base, rows, first, theta, z, b, shrink, shift)
+        b += 2
+    if b < batch:
+        descend_1(x, d, base, rows, first, theta, z, b, shrink, shift)
+
+
+@njit(forceinline=True)
+def steps(
+    loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    theta: Any, shift: Any, z: Any, shrink: Any, scale: Any, ahead: int, portion: int,
+) -> None:  # fmt: skip
+    """`count` local steps of one client; shift = γξ, shrink = 1 − γ·l2, scale = γ/B.
+
+    Step h uses the records rows[h·stride], ..., and prefetches `portion` numbers of x from `ahead` on.
+    """
+    for h in range(count):
+        for k in range(0, portion, CACHE_LINE_NUMBERS):
+            prefetch(x, ahead + h * portion + k)
+        first = h * stride
+        margins(x, d, base, rows, first, batch, theta, z)
+        if loss == RIDGE:
+            ridge(y, base, rows, first, batch, z, scale)
+        else:
+            logistic(y, base, rows, first, batch, z, scale)
+        descend(x, d, base, rows, first, batch, theta, z, shrink, shift)
+
+
+@njit(nogil=True, cache=True)
+def steps_on_heap(
+    loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    theta: Any, shift: Any, z: Any, shrink: Any, scale: Any, ahead: int, portion: int,
+) -> None:  # fmt: skip
+    """`steps`, compiled once for any length of vectors."""
+    steps(loss, x, y, d, base, rows, stride, batch, count, theta, shift, z, shrink, scale, ahead, portion)
+
+
+@njit(nogil=True, cache=True)
+def steps_on_stack(
+    loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    theta: Any, shift: Any, shrink: Any, scale: Any, ahead: int, portion: int,
+) -> None:  # fmt: skip
+    """`steps` on copies of θ and shift that provably alias nothing."""
+    length = d + PADDING
+    t, s, z = on_stack(length, x), on_stack(length, x), on_stack(batch + PADDING, x)
+    for j in range(length):
+        t[j] = theta[j]
+        s[j] = shift[j]
+    steps(loss, x, y, d, base, rows, stride, batch, count, t, s, z, shrink, scale, ahead, portion)
+    for j in range(d):
+        theta[j] = t[j]
+
+
+@njit(nogil=True, cache=True)
+def local_sgd(
+    loss: int, x: Any, y: Any, offsets: Any, l2: float, sampling: int, batch_size: int,
+    theta: Any, correction: Any, step_size: float, local_steps: int,
+    key: Any, round_: int, begin: int, end: int, out: Any,
+) -> None:  # fmt: skip
+    """out[r, c] = client c's model after its local steps in repetition r, for begin <= c < end.
+
+    x and y hold all clients' records, flat; client c's are rows offsets[c] to offsets[c+1] − 1.
+    correction may have a single client and a single repetition, which then serve for all.
+    """
+    repetitions, d = theta.shape
+    largest = 0
+    for c in range(begin, end):
+        largest = max(largest, offsets[c + 1] - offsets[c])
+    room = largest if sampling == FULL else max(DRAWS_AT_ONCE, 4 * batch_size)
+    raw = np.empty(room, np.uint32)
+    rows = np.empty(room, np.int32)
+    order = np.arange(largest).astype(np.int32)
+    t, shift = np.zeros(d + PADDING, x.dtype), np.zeros(d + PADDING, x.dtype)
+    z = np.zeros((largest if sampling == FULL else batch_size) + PADDING, x.dtype)
+    shrink = x.dtype.type(1.0 - step_size * l2)
+
+    for c in range(begin, end):
+        base = offsets[c]
+        n = offsets[c + 1] - base
+        batch = n if sampling == FULL else batch_size
+        stride = 0 if sampling == FULL else batch_size
+        at_once = local_steps if sampling == FULL else room // batch // 4 * 4
+        scale = x.dtype.type(step_size / batch)
+        if sampling == FULL:
+            rows[:n] = order[:n]
+        following = min(c + 1, end - 1)
+        n_following = offsets[following + 1] - offsets[following]
+        portion = 0
+        if following > c and repetitions * local_steps * batch >= n_following:
+            portion = (n_following * d - 1) // (repetitions * local_steps) + 1
+        for r in range(repetitions):
+            xi = correction[min(r, correction.shape[0] - 1), min(c, correction.shape[1] - 1)]
+            for j in range(d):
+                t[j] = theta[r, j]
+                shift[j] = step_size * xi[j]
+            h = 0
+            while h < local_steps:
+                count = min(at_once, local_steps - h)
+                if sampling != FULL:
+                    words(raw, h * batch, count * batch, key, (round_, c, r))
+                    if sampling == WITH_REPLACEMENT:
+                        with_replacement(raw, rows, count * batch, n)
+                    else:
+                        without_replacement(raw, rows, count * batch, batch, order[:n])
+                ahead = offsets[following] * d + (r * local_steps + h) * portion
+                if d + batch <= STACK_NUMBERS:
+                    steps_on_stack(
+                        loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
+                        pointer(t), pointer(shift), shrink, scale, ahead, portion,
+                    )  # fmt: skip
+                else:
+                    steps_on_heap(
+                        loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
+                        pointer(t), pointer(shift), pointer(z), shrink, scale, ahead, portion,
+                    )  # fmt: skip
+                h += count
+            for j in range(d):
+                out[r, c, j] = t[j]

@@ -1,0 +1,244 @@
+"""The arithmetic of one local step, as LLVM vector code: margins, loss derivatives, descent.
+
+Vectors are 32 bytes (4 doubles or 8 floats; LLVM splits or joins them where the machine differs), said
+outright because the automatic vectoriser's width and unrolling change with every detail of the source.
+A *group* is a few records of the batch whose dot products run side by side.
+
+θ, shift and z have room for whole vectors and are zero, or ignored, beyond their length. Records are
+read under a mask at the end of a row, never past it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+VECTOR_BYTES = 32
+INT32, INT64, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
+
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10  # the first has 21 trailing zero bits
+INVERSE_FACTORIALS = [1.0]
+for _k in range(1, 14):
+    INVERSE_FACTORIALS.append(INVERSE_FACTORIALS[-1] / _k)
+
+
+def in_pairs(items: list[Any]) -> list[tuple[Any, Any]]:
+    """(first, second), (third, fourth), ...; an odd last item is left out."""
+    return list(zip(items[::2], items[1::2], strict=False))
+
+
+class Lanes:
+    """Emits vector instructions for one type of number."""
+
+    def __init__(self, builder: Any, element: Any, width: int) -> None:
+        self.builder, self.width = builder, width
+        self.vector = ir.VectorType(element, width)
+        self.align = 4 if isinstance(element, ir.FloatType) else 8
+
+    @classmethod
+    def of(cls, context: Any, builder: Any, pointer: Any) -> "Lanes":
+        """Vectors of what a Numba pointer type points at."""
+        return cls(builder, context.get_data_type(pointer.dtype), VECTOR_BYTES * 8 // pointer.dtype.bitwidth)
+
+    def constant(self, value: float) -> Any:
+        return ir.Constant(self.vector, [value] * self.width)
+
+    def splat(self, scalar: Any) -> Any:
+        undefined = ir.Constant(ir.VectorType(scalar.type, self.width), ir.Undefined)
+        first = self.builder.insert_element(undefined, scalar, INT32(0))
+        return self.shuffle(first, first, [0] * self.width)
+
+    def shuffle(self, a: Any, b: Any, order: list[int]) -> Any:
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, self.width), order))
+
+    def _address(self, base: Any, index: Any) -> Any:
+        return self.builder.bitcast(self.builder.gep(base, [index]), self.vector.as_pointer())
+
+    def load(self, base: Any, index: Any) -> Any:
+        return self.builder.load(self._address(base, index), align=self.align)
+
+    def load_masked(self, base: Any, index: Any, mask: Any) -> Any:
+        address = self._address(base, index)
+        return self.call("masked.load", address, INT32(self.align), mask, self.constant(0.0), suffix=".p0")
+
+    def store(self, value: Any, base: Any, index: Any) -> None:
+        self.builder.store(value, self._address(base, index), align=self.align)
+
+    def call(self, name: str, *args: Any, suffix: str = "") -> Any:
+        """The vector form of LLVM's intrinsic of that name."""
+        kind = ir.FunctionType(self.vector, [arg.type for arg in args])
+        full_name = f"llvm.{name}.v{self.width}f{8 * self.align}{suffix}"
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, full_name), args)
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        return self.call("fmuladd", a, b, c)
+
+    def polynomial(self, coefficients: list[Any], x: Any) -> Any:
+        """c₀ + c₁x + c₂x² + ..., by Estrin's scheme: pairs first, so that few operations wait in line."""
+        if len(coefficients) == 1:
+            return coefficients[0]
+        halves = [self.multiply_add(b, x, a) for a, b in in_pairs(coefficients)]
+        halves += coefficients[len(coefficients) & ~1 :]
+        return self.polynomial(halves, self.builder.fmul(x, x))
+
+    def over_features(self, d: Any, body: Callable[[Any, Callable[[Any, Any], Any]], None]) -> None:
+        """body(j, load) for j = 0, W, 2W, ...; at the end of the row, load reads under a mask."""
+        whole = self.builder.and_(d, INT64(-self.width))
+        with cgutils.for_range_slice(self.builder, INT64(0), whole, INT64(self.width), INT64) as (j, _):
+            body(j, self.load)
+        with self.builder.if_then(self.builder.icmp_signed("<", whole, d)):
+            left = self.splat(self.builder.sub(d, whole))
+            lane = ir.Constant(left.type, list(range(self.width)))
+            mask = self.builder.icmp_signed("<", lane, left)
+            body(whole, lambda base, index: self.load_masked(base, index, mask))
+
+    def sums(self, vectors: list[Any]) -> list[Any]:
+        """Vectors whose elements are, in order, the sums over each given vector."""
+        even, odd = list(range(0, 2 * self.width, 2)), list(range(1, 2 * self.width, 2))
+        for _ in range(self.width.bit_length() - 1):
+            padded = vectors + vectors[-1:] * (len(vectors) % 2)
+            vectors = [
+                self.builder.fadd(self.shuffle(a, b, even), self.shuffle(a, b, odd)) for a, b in in_pairs(padded)
+            ]
+        return vectors
+
+
+def _row_starts(builder: Any, rows: Any, first: Any, base: Any, d: Any, group: int) -> list[Any]:
+    """Where the group's records begin in x."""
+    starts = []
+    for g in range(group):
+        row = builder.load(builder.gep(rows, [builder.add(first, INT64(g))]))
+        starts.append(builder.mul(builder.add(base, builder.sext(row, INT64)), d))
+    return starts
+
+
+def margins(group: int) -> Any:
+    """Intrinsic z_b = x_bᵀθ for `group` records b, b+1, ..."""
+
+    @intrinsic
+    def margins_of_group(
+        typing_context: Any, x: Any, d: Any, base: Any, rows: Any, first: Any, theta: Any, z: Any, b: Any
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            x_, d_, base_, rows_, first_, theta_, z_, b_ = args
+            lanes = Lanes.of(context, builder, x)
+            starts = _row_starts(builder, rows_, builder.add(first_, b_), base_, d_, group)
+            sums = [cgutils.alloca_once_value(builder, lanes.constant(0.0)) for _ in starts]
+
+            def body(j: Any, load: Any) -> None:
+                t = lanes.load(theta_, j)
+                for start, total in zip(starts, sums, strict=True):
+                    record = load(x_, builder.add(start, j))
+                    builder.store(lanes.multiply_add(record, t, builder.load(total)), total)
+
+            lanes.over_features(d_, body)
+            for k, vector in enumerate(lanes.sums([builder.load(total) for total in sums])):
+                lanes.store(vector, z_, builder.add(b_, INT64(k * lanes.width)))
+            return context.get_dummy_value()
+
+        intp = types.intp
+        return types.void(x, intp, intp, rows, intp, theta, z, intp), generate
+
+    return margins_of_group
+
+
+def descent(group: int, *, opening: bool) -> Any:
+    """Intrinsic θ ← θ − Σ z_b x_b over `group` records; the opening one first does θ ← shrink·θ − shift."""
+
+    @intrinsic
+    def descent_of_group(
+        typing_context: Any, x: Any, d: Any, base: Any, rows: Any, first: Any, theta: Any, z: Any, b: Any,
+        shrink: Any, shift: Any,
+    ) -> Any:  # fmt: skip
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            x_, d_, base_, rows_, first_, theta_, z_, b_, shrink_, shift_ = args
+            lanes = Lanes.of(context, builder, x)
+            starts = _row_starts(builder, rows_, builder.add(first_, b_), base_, d_, group)
+            places = [builder.add(b_, INT64(g)) for g in range(group)]
+            factors = [lanes.splat(builder.load(builder.gep(z_, [place]))) for place in places]
+            shrinks = lanes.splat(shrink_)
+
+            def body(j: Any, load: Any) -> None:
+                t = lanes.load(theta_, j)
+                if opening:
+                    t = builder.fsub(builder.fmul(shrinks, t), lanes.load(shift_, j))
+                chains = [lanes.constant(0.0), lanes.constant(0.0)]  # two, to wait half as long
+                for g, (start, factor) in enumerate(zip(starts, factors, strict=True)):
+                    record = load(x_, builder.add(start, j))
+                    chains[g % 2] = lanes.multiply_add(factor, record, chains[g % 2])
+                lanes.store(builder.fsub(t, builder.fadd(*chains)), theta_, j)
+
+            lanes.over_features(d_, body)
+            return context.get_dummy_value()
+
+        intp = types.intp
+        return types.void(x, intp, intp, rows, intp, theta, z, intp, x.dtype, shift), generate
+
+    return descent_of_group
+
+
+def exponential(lanes: Lanes, x: Any) -> Any:
+    """eˣ of a vector of doubles, to 2 units in the last place for |x| ≤ 700; saturates beyond."""
+    builder = lanes.builder
+    x = lanes.call("maxnum", x, lanes.constant(-700.0))
+    x = lanes.call("minnum", x, lanes.constant(700.0))
+    k = lanes.call("floor", lanes.multiply_add(x, lanes.constant(LOG2_E), lanes.constant(0.5)))
+    r = lanes.multiply_add(k, lanes.constant(-LN2_HIGH), x)
+    r = lanes.multiply_add(k, lanes.constant(-LN2_LOW), r)
+    p = lanes.polynomial([lanes.constant(c) for c in INVERSE_FACTORIALS], r)
+    exponent = builder.fptosi(k, ir.VectorType(INT32, lanes.width))
+    bits = builder.sext(exponent, ir.VectorType(INT64, lanes.width))
+    bits = builder.add(bits, ir.Constant(bits.type, [1023] * lanes.width))
+    bits = builder.shl(bits, ir.Constant(bits.type, [52] * lanes.width))
+    return builder.fmul(p, builder.bitcast(bits, lanes.vector))
+
+
+def ridge_derivative(lanes: Lanes, z: Any, y: Any) -> Any:
+    """ℓ'(z) = z − y."""
+    return lanes.builder.fsub(z, y)
+
+
+def logistic_derivative(lanes: Lanes, z: Any, y: Any) -> Any:
+    """ℓ'(z) = −y / (1 + exp(y z)), computed in double precision."""
+    builder, narrow = lanes.builder, z.type
+    wide = Lanes(builder, DOUBLE, lanes.width)
+    if narrow != wide.vector:
+        z, y = builder.fpext(z, wide.vector), builder.fpext(y, wide.vector)
+    below = builder.fadd(wide.constant(1.0), exponential(wide, builder.fmul(y, z)))
+    value = builder.fdiv(builder.fsub(wide.constant(-0.0), y), below)
+    return value if narrow == wide.vector else builder.fptrunc(value, narrow)
+
+
+def derivatives(formula: Callable[[Lanes, Any, Any], Any]) -> Any:
+    """Intrinsic z_b ← scale · ℓ'(z_b, y_b) for the whole batch."""
+
+    @intrinsic
+    def derivatives_of_batch(
+        typing_context: Any, y: Any, base: Any, rows: Any, first: Any, batch: Any, z: Any, scale: Any
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            y_, base_, rows_, first_, batch_, z_, scale_ = args
+            lanes = Lanes.of(context, builder, y)
+            scales = lanes.splat(scale_)
+            last = builder.sub(batch_, INT64(1))
+            step = INT64(lanes.width)
+            with cgutils.for_range_slice(builder, INT64(0), batch_, step, INT64) as (b, _):
+                targets = ir.Constant(lanes.vector, ir.Undefined)
+                for lane in range(lanes.width):
+                    place = builder.add(b, INT64(lane))  # lanes past the batch repeat its last record
+                    place = builder.select(builder.icmp_signed("<", place, last), place, last)
+                    row = builder.load(builder.gep(rows_, [builder.add(first_, place)]))
+                    target = builder.load(builder.gep(y_, [builder.add(base_, builder.sext(row, INT64))]))
+                    targets = builder.insert_element(targets, target, INT32(lane))
+                value = formula(lanes, lanes.load(z_, b), targets)
+                lanes.store(builder.fmul(scales, value), z_, b)
+            return context.get_dummy_value()
+
+        intp = types.intp
+        return types.void(y, intp, rows, intp, intp, z, y.dtype), generate
+
+    return derivatives_of_batch

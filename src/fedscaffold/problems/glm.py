@@ -1,0 +1,215 @@
+"""Generalised linear problems: f_c(θ) = mean over client c's records of ℓ(xᵀθ, y), plus l2/2 ‖θ‖².
+
+Everything about the loss is in five functions of the margin z = xᵀθ; the rest is the same for all.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedscaffold.core.batches import Batches, Sampling
+from fedscaffold.core.checks import not_negative
+from fedscaffold.core.types import Array
+from fedscaffold.problems.newton import minimise
+from fedscaffold.problems.tables import client_weights, flatten
+
+ROWS_AT_ONCE = 65536
+
+
+class Glm(ABC):
+    """f = Σ_c w_c f_c over clients that hold tables of records.
+
+    Parameters
+    ----------
+    X
+        Features: an (N, n, d) array, or a sequence of N arrays (n_c, d).
+    y
+        Targets: an (N, n) array, or a sequence of N arrays (n_c,).
+    l2
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    """
+
+    kind: ClassVar[str]
+    curvature: ClassVar[float]  # the largest ℓ''
+
+    def __init__(
+        self,
+        X: ArrayLike | Sequence[ArrayLike],
+        y: ArrayLike | Sequence[ArrayLike],
+        *,
+        l2: float = 0.0,
+        weights: ArrayLike | None = None,
+    ) -> None:
+        self.l2 = not_negative("l2", l2)
+        self.x, targets, self.offsets = flatten(X, y)
+        self.y = self.check_targets(targets, self.offsets)
+        self.sizes: NDArray[np.int64] = np.diff(self.offsets)
+        self.n_clients, self.dim = self.sizes.size, self.x.shape[1]
+        self.weights = client_weights(weights, self.n_clients)
+        for array in (self.x, self.y, self.offsets, self.sizes, self.weights):
+            array.flags.writeable = False
+
+    @staticmethod
+    def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
+        """Targets as the loss wants them; refuses what it cannot use."""
+        return targets
+
+    @staticmethod
+    @abstractmethod
+    def value(z: Array, y: Array) -> Array:
+        """ℓ(z, y)."""
+
+    @staticmethod
+    @abstractmethod
+    def first(z: Array, y: Array) -> Array:
+        """ℓ'(z, y), with respect to z."""
+
+    @staticmethod
+    @abstractmethod
+    def second(z: Array, y: Array) -> Array:
+        """ℓ''(z, y)."""
+
+    @staticmethod
+    @abstractmethod
+    def third(z: Array, y: Array) -> Array:
+        """ℓ'''(z, y)."""
+
+    # f and its derivatives
+
+    def loss(self, theta: Array) -> float:
+        """f(θ) = Σ w_c f_c(θ)."""
+        total = 0.0
+        for x, y, share in self._pieces():
+            total += float(share @ self.value(x @ theta, y))
+        return total + 0.5 * self.l2 * float(theta @ theta)
+
+    def gradient(self, theta: Array) -> Array:
+        """∇f(θ)."""
+        total = self.l2 * theta
+        for x, y, share in self._pieces():
+            total = total + (share * self.first(x @ theta, y)) @ x
+        return total
+
+    def hessian(self, theta: Array) -> Array:
+        """∇²f(θ)."""
+        total = self.l2 * np.eye(self.dim)
+        for x, y, share in self._pieces():
+            total += x.T @ ((share * self.second(x @ theta, y))[:, None] * x)
+        return total
+
+    def optimum(self) -> Array:
+        """θ* = argmin f, by Newton's method, to a gradient of 1e-12 relative."""
+        return minimise(self)
+
+    # each client's f_c and its derivatives, one row per client
+
+    def client_losses(self, theta: Array) -> Array:
+        """f_c(θ), shape (N,)."""
+        penalty = 0.5 * self.l2 * float(theta @ theta)
+        return np.array([self.value(x @ theta, y).mean() + penalty for x, y in self._clients()])
+
+    def client_gradients(self, theta: Array) -> Array:
+        """∇f_c(θ), shape (N, d)."""
+        rows = [self.first(x @ theta, y) @ x / y.size for x, y in self._clients()]
+        return np.stack(rows) + self.l2 * theta
+
+    def client_hessians(self, theta: Array) -> Array:
+        """∇²f_c(θ), shape (N, d, d)."""
+        blocks = [x.T @ ((self.second(x @ theta, y) / y.size)[:, None] * x) for x, y in self._clients()]
+        return np.stack(blocks) + self.l2 * np.eye(self.dim)
+
+    def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
+        """∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
+        matrices = np.broadcast_to(matrix, (self.n_clients, self.dim, self.dim))
+        rows = [
+            (self.third(x @ theta, y) * np.einsum("ij,jk,ik->i", x, m, x, optimize=True)) @ x / y.size
+            for (x, y), m in zip(self._clients(), matrices, strict=True)
+        ]
+        return np.stack(rows)
+
+    def client_noise_covariances(
+        self, theta: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    ) -> Array:
+        """C_c(θ) = Cov of a minibatch gradient, shape (N, d, d).
+
+        Cov_i(∇f_{c,i}(θ))/B with replacement, times (n − B)/(n − 1) without, and 0 for full gradients.
+        """
+        batches = Batches(batch_size, sampling)
+        batches.check_fits(self.sizes)
+        blocks = []
+        for x, y in self._clients():
+            gradients = self.first(x @ theta, y)[:, None] * x
+            gradients -= gradients.mean(axis=0)
+            blocks.append(batches.noise_factor(y.size) / y.size * (gradients.T @ gradients))
+        return np.stack(blocks)
+
+    # what runs need
+
+    def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Mean gradient at θ over some of a client's records, penalty included."""
+        at = self.offsets[client] + rows
+        x, y = self.x[at], self.y[at]
+        return self.first(x @ theta, y) @ x / at.size + self.l2 * theta
+
+    def smoothness(self, batches: Batches) -> float:
+        """Expected smoothness of minibatch gradients, the largest over clients.
+
+        With v = the batch's noise factor, v·κ max‖x_i‖² + (1 − v)·λ_max(κ mean x xᵀ) + l2, where κ is the
+        largest ℓ''. It lies between the full gradient's smoothness (v = 0) and one record's (v = 1).
+        """
+        largest = 0.0
+        for x, y in self._clients():
+            share = batches.noise_factor(y.size)
+            record = float(np.einsum("ij,ij->i", x, x).max())
+            mean = float(np.linalg.eigvalsh(x.T @ x / y.size)[-1])
+            largest = max(largest, self.curvature * (share * record + (1.0 - share) * mean))
+        return largest + self.l2
+
+    def strong_convexity(self) -> float:
+        """μ with ∇²f_c ≥ μI for all θ and c; here what the penalty alone gives."""
+        return self.l2
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, sizes and penalty."""
+        uniform = bool(np.all(self.weights == self.weights[0]))
+        return {
+            "kind": self.kind,
+            "n_clients": int(self.n_clients),
+            "dim": int(self.dim),
+            "records": int(self.offsets[-1]),
+            "smallest_client": int(self.sizes.min()),
+            "largest_client": int(self.sizes.max()),
+            "l2": self.l2,
+            "weights": "uniform" if uniform else "given",
+        }
+
+    def fingerprint(self) -> str:
+        """SHA-256 of kind, penalty, weights and every record."""
+        digest = hashlib.sha256(f"{self.kind} {self.l2!r} {self.dim}".encode())
+        for array in (self.offsets, self.weights, self.y, self.x):
+            digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        records = int(self.offsets[-1])
+        return (
+            f"{type(self).__name__}(n_clients={self.n_clients}, dim={self.dim}, records={records}, l2={self.l2})"
+        )
+
+    def _clients(self) -> Iterator[tuple[Array, Array]]:
+        """(x, y) of each client, in order."""
+        for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
+            yield self.x[begin:end], self.y[begin:end]
+
+    def _pieces(self) -> Iterator[tuple[Array, Array, Array]]:
+        """(x, y, share of each record in f), some rows at a time, so that no copy of the data is made."""
+        shares = np.repeat(self.weights / self.sizes, self.sizes)
+        for begin in range(0, shares.size, ROWS_AT_ONCE):
+            piece = slice(begin, begin + ROWS_AT_ONCE)
+            yield self.x[piece], self.y[piece], shares[piece]

@@ -1,0 +1,55 @@
+"""Logistic regression with an l2 penalty."""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.problems.glm import Glm
+
+
+class Logistic(Glm):
+    """f_c(θ) = mean of log(1 + exp(−y xᵀθ)) over client c's records, plus l2/2 ‖θ‖².
+
+    Labels are {0, 1} or {−1, 1}; they are kept as ±1.
+    """
+
+    kind = "logistic"
+    curvature = 0.25
+
+    @staticmethod
+    def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
+        """Labels as ±1."""
+        labels = np.unique(targets)
+        if np.isin(labels, (-1.0, 1.0)).all():
+            return targets
+        if np.isin(labels, (0.0, 1.0)).all():
+            return 2.0 * targets - 1.0
+        row = int(np.flatnonzero(~np.isin(targets, (0.0, 1.0) if 0.0 in labels else (-1.0, 1.0)))[0])
+        client = int(np.searchsorted(offsets, row, side="right")) - 1
+        raise InvalidInput(
+            f"labels must be 0 and 1, or -1 and 1; client {client}, record {row - offsets[client]} "
+            f"has {targets[row]:g}"
+        )
+
+    @staticmethod
+    def value(z: Array, y: Array) -> Array:
+        """log(1 + exp(−y z))."""
+        return np.logaddexp(0.0, -y * z)
+
+    @staticmethod
+    def first(z: Array, y: Array) -> Array:
+        """−y σ(−y z)."""
+        return -y * expit(-y * z)
+
+    @staticmethod
+    def second(z: Array, y: Array) -> Array:
+        """σ(z) σ(−z)."""
+        return expit(z) * expit(-z)
+
+    @staticmethod
+    def third(z: Array, y: Array) -> Array:
+        """σ(z) σ(−z) (σ(−z) − σ(z))."""
+        p, q = expit(z), expit(-z)
+        return p * q * (q - p)

@@ -1,0 +1,63 @@
+"""Newton's method for a smooth convex function of moderate dimension."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+
+TOLERANCE = 1e-12
+MOST_STEPS = 100
+SINGULAR = 1e-13
+
+
+class Smooth(Protocol):
+    """What Newton's method needs."""
+
+    dim: int
+
+    def loss(self, theta: Array) -> float: ...
+    def gradient(self, theta: Array) -> Array: ...
+    def hessian(self, theta: Array) -> Array: ...
+
+
+def minimise(f: Smooth) -> Array:
+    """Argmin f, until the gradient's norm is 1e-12 of the sizes that cancel in it.
+
+    Steps are halved until the loss falls; near the end, where rounding hides the fall, full steps are
+    taken as long as the gradient shrinks.
+    """
+    theta = np.zeros(f.dim)
+    gradient = f.gradient(theta)
+    start = np.linalg.norm(gradient)
+    for _ in range(MOST_STEPS):
+        hessian = f.hessian(theta)
+        eigenvalues = np.linalg.eigvalsh(hessian)
+        if eigenvalues[0] <= SINGULAR * eigenvalues[-1]:
+            raise InvalidInput("the minimiser is not unique or does not exist; set l2 to a positive number")
+        if np.linalg.norm(gradient) <= TOLERANCE * start:
+            return _polished(f, theta, gradient, hessian)
+        step = np.linalg.solve(hessian, gradient)
+        theta, gradient = _descended(f, theta, gradient, step)
+    raise InvalidInput(
+        f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable: set l2 to a positive number"
+    )
+
+
+def _descended(f: Smooth, theta: Array, gradient: Array, step: NDArray[np.floating[Any]]) -> tuple[Array, Array]:
+    """θ after the longest of the steps 1, 1/2, 1/4, ... that helps."""
+    norm, loss = np.linalg.norm(gradient), f.loss(theta)
+    for halvings in range(60):
+        candidate = theta - step * 0.5**halvings
+        there = f.gradient(candidate)
+        if np.linalg.norm(there) < norm or f.loss(candidate) < loss:
+            return candidate, there
+    return theta, gradient
+
+
+def _polished(f: Smooth, theta: Array, gradient: Array, hessian: Array) -> Array:
+    """One more full step where it still shrinks the gradient."""
+    candidate = theta - np.linalg.solve(hessian, gradient)
+    return candidate if np.linalg.norm(f.gradient(candidate)) < np.linalg.norm(gradient) else theta

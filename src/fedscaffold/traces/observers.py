@@ -1,0 +1,84 @@
+"""What a run records in each round. An observer turns θ into a number or a vector per repetition."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from fedscaffold.core.checks import whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array, Observer, Problem, Watch
+
+
+@dataclass(frozen=True)
+class Mse:
+    """‖θ_t − θ*‖², against the problem's optimum."""
+
+    name: str = field(default="mse", init=False)
+    keep: Literal["every"] = field(default="every", init=False)
+
+    def watch(self, problem: Problem) -> Watch:
+        """Finds the optimum once."""
+        optimum = problem.optimum()
+
+        def squared_error(round: int, theta: Array, previous: Array | None) -> Array:
+            return np.square(theta - optimum).sum(axis=-1)
+
+        return squared_error
+
+
+@dataclass(frozen=True)
+class Loss:
+    """f(θ_t), on all records."""
+
+    name: str = field(default="loss", init=False)
+    keep: Literal["every"] = field(default="every", init=False)
+
+    def watch(self, problem: Problem) -> Watch:
+        """Nothing to prepare."""
+
+        def loss(round: int, theta: Array, previous: Array | None) -> Array:
+            return np.array([problem.loss(row) for row in theta])
+
+        return loss
+
+
+@dataclass(frozen=True)
+class TailAverage:
+    """(θ_{k+1} + ... + θ_t)/(t − k): Polyak–Ruppert's average of all rounds after `after` = k."""
+
+    after: int = 0
+    name: str = field(default="average", init=False)
+    keep: Literal["last"] = field(default="last", init=False)
+
+    def __post_init__(self) -> None:
+        whole_number("after", self.after, least=0)
+
+    def watch(self, problem: Problem) -> Watch:
+        """Nothing to prepare."""
+
+        def average(round: int, theta: Array, previous: Array | None) -> Array:
+            if previous is None or round <= self.after:
+                return theta
+            return previous + (theta - previous) / (round - self.after)
+
+        return average
+
+
+BY_NAME: dict[str, type[Mse] | type[Loss] | type[TailAverage]] = {"mse": Mse, "loss": Loss, "average": TailAverage}
+
+
+def resolve(record: Iterable[str | Observer]) -> list[Observer]:
+    """Observers by name or as they are, no two of the same name."""
+    if isinstance(record, str):
+        raise InvalidInput(f"record must be a sequence of observers, for example ({record!r},)")
+    observers: list[Observer] = []
+    for item in record:
+        if isinstance(item, str) and item not in BY_NAME:
+            raise InvalidInput(f"unknown observer {item!r}; choose among {', '.join(map(repr, BY_NAME))}")
+        observers.append(BY_NAME[item]() if isinstance(item, str) else item)
+    names = [observer.name for observer in observers]
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"each observer can be recorded once, got {names}")
+    return observers

@@ -1,0 +1,36 @@
+"""Where a result came from."""
+
+import dataclasses
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+PACKAGES = ("fedscaffold", "numpy", "scipy", "numba")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of what computes."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """The kind of machine; nothing that names it."""
+    return {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()}
+
+
+def describe(item: Any) -> dict[str, Any]:
+    """A dataclass's name and fields."""
+    return {"name": type(item).__name__, **dataclasses.asdict(item)}
+
+
+def now() -> str:
+    """The time, to the second, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,116 @@
+"""What a run leaves: arrays, and where they came from."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.types import Array
+from fedscaffold.traces import arrays
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """The result of `fedscaffold.run`.
+
+    Attributes
+    ----------
+    theta
+        Final models, (repetitions, dim).
+    control_variates
+        Final ξ_c, (repetitions, n_clients, dim); zero for methods without them.
+    records
+        What the observers kept, by name: (repetitions, rounds + 1, ...) or, for averages, (repetitions, dim).
+    rounds
+        How many rounds were run.
+    gradients_per_round
+        Stochastic gradients that a client computes in a round: its local steps.
+    vectors_per_round
+        Vectors of θ's length that a client receives and sends in a round.
+    provenance
+        Versions, seed, method, problem, machine.
+    """
+
+    theta: Array
+    control_variates: Array
+    records: Mapping[str, Array]
+    rounds: int
+    gradients_per_round: int
+    vectors_per_round: int
+    provenance: dict[str, Any]
+
+    @property
+    def mse(self) -> Array:
+        """‖θ_t − θ*‖², (repetitions, rounds + 1)."""
+        return self._recorded("mse")
+
+    @property
+    def loss(self) -> Array:
+        """f(θ_t), (repetitions, rounds + 1); recorded on request."""
+        return self._recorded("loss")
+
+    @property
+    def average(self) -> Array:
+        """The averaged iterate, (repetitions, dim); recorded on request."""
+        return self._recorded("average")
+
+    def _recorded(self, name: str) -> Array:
+        if name not in self.records:
+            kept = ", ".join(map(repr, self.records)) or "nothing"
+            raise InvalidInput(f"{name} was not recorded (this run kept {kept}); run with record=({name!r},)")
+        return self.records[name]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per repetition and round, with costs so far and every series recorded."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingDependency("to_frame needs pandas; pip install 'fedscaffold[reproduce]'") from error
+        repetitions = len(self.theta)
+        rounds = np.tile(np.arange(self.rounds + 1), repetitions)
+        columns: dict[str, NDArray[Any]] = {
+            "repetition": np.repeat(np.arange(repetitions), self.rounds + 1),
+            "round": rounds,
+            "gradients_per_client": rounds * self.gradients_per_round,
+            "vectors_per_client": rounds * self.vectors_per_round,
+        }
+        for name, values in self.records.items():
+            if values.shape == (repetitions, self.rounds + 1):
+                columns[name] = values.reshape(-1)
+        return pd.DataFrame(columns)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to one npz file, in one go."""
+        description = {
+            "what": "fedscaffold trace",
+            "rounds": self.rounds,
+            "gradients_per_round": self.gradients_per_round,
+            "vectors_per_round": self.vectors_per_round,
+            "provenance": self.provenance,
+        }
+        records = {f"record/{name}": values for name, values in self.records.items()}
+        both = {"theta": self.theta, "control_variates": self.control_variates}
+        arrays.write(path, {**both, **records}, description)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Trace":
+        """Read what `save` wrote; nothing in the file is executed."""
+        try:
+            stored, description = arrays.read(path)
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"cannot read a trace from {os.fspath(path)}: {error}") from None
+        if description.pop("what", None) != "fedscaffold trace":
+            raise InvalidInput(f"{os.fspath(path)} is not a trace")
+        return cls(
+            theta=stored.pop("theta"),
+            control_variates=stored.pop("control_variates"),
+            records={name.removeprefix("record/"): values for name, values in stored.items()},
+            **description,
+        )
