@@ -49,13 +49,14 @@ typedef struct {                                /* one call */
 typedef struct {                                /* m <= CHUNK steps from step h of clients c .. c + k - 1 */
     int64_t c, k, h, m;
     double *rows;                               /* their copied records */
-    uint32_t (*idx)[DRAWS];                     /* their record indices, per client */
+    uint32_t (*idx)[DRAWS];                     /* per client, the drawn records' numbers, times ROW for copied ones */
 } Part;
 
 /* 32 draws from the 8 Philox blocks at `block`: one 32-bit word per 64-bit lane, whose high half is rubbish that no later
    multiplication reads. Not inlined, so that its constants do not take the registers of the steps. */
 static __attribute__((noinline)) void draw32(const Job *j, uint32_t client, uint32_t block, uint32_t *idx) {
     const I M0 = _mm512_set1_epi64(0xD2511F53), M1 = _mm512_set1_epi64(0xCD9E8D57), n = _mm512_set1_epi64(j->n);
+    const I step = _mm512_set1_epi32(PACKED ? ROW : 1);
     I c0 = _mm512_add_epi64(_mm512_set1_epi64(block), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
     I c1 = _mm512_set1_epi64(j->round), c2 = _mm512_set1_epi64(client), c3 = _mm512_setzero_si512();
     UNROLL for (int i = 0; i < 10; i++) {
@@ -66,6 +67,7 @@ static __attribute__((noinline)) void draw32(const Job *j, uint32_t client, uint
     }
     c0 = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(_mm512_mul_epu32(c0, n), 32), _mm512_mul_epu32(c1, n));
     c2 = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(_mm512_mul_epu32(c2, n), 32), _mm512_mul_epu32(c3, n));
+    c0 = _mm512_mullo_epi32(c0, step), c2 = _mm512_mullo_epi32(c2, step);
     _mm512_store_si512(idx, _mm512_permutex2var_epi64(c0, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), c2));
     _mm512_store_si512(idx + 16, _mm512_permutex2var_epi64(c0, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), c2));
 }
@@ -121,6 +123,9 @@ INLINE double *copy(const int logistic, const Job *j, int64_t from, int64_t to, 
     }
     return q;
 }
+/* The address, in a register of its own: gcc would put its sum into each of the row's loads, which makes them slower. */
+INLINE const double *record(const double *x) { __asm__("" : "+r"(x)); return x; }
+
 /* The steps of part p, K clients side by side; meanwhile copies records q .. q1 - 1 and draws indices for part `next`. */
 INLINE void steps(const int logistic, const int K, const Job *j, Part p, Part next, int64_t q, const int64_t q1) {
     V theta[KMAX][NV], gxi[KMAX][NV];
@@ -139,9 +144,8 @@ INLINE void steps(const int logistic, const int K, const Job *j, Part p, Part ne
         const int64_t q2 = MIN(q + slice, q1);
         dst = copy(logistic, j, q, q2, dst), q = q2;
         drawn = draw(j, &next, drawn, (h + 1) * BATCH);
-#define RECORD(k, b) (p.rows + ((k) * n + p.idx[k][h * BATCH + (b)]) * ROW)
         UNROLL for (int k = 0; k < K; k++) UNROLL for (int b = 0; b < BATCH; b++) {
-            const double *x = RECORD(k, b);
+            const double *x = record(p.rows + k * n * ROW + p.idx[k][h * BATCH + b]);
             V s = _mm512_load_pd(x) * theta[k][0];
             UNROLL for (int v = 1; v < NV; v++) s = _mm512_fmadd_pd(_mm512_load_pd(x + 8 * v), theta[k][v], s);
             a[k * BATCH + b] = s;
@@ -155,7 +159,7 @@ INLINE void steps(const int logistic, const int K, const Job *j, Part p, Part ne
             V g[2][NV];                         /* two chains of additions, of even and odd b */
             UNROLL for (int v = 0; v < NV; v++) g[0][v] = gxi[k][v] - theta[k][v] * decay;
             UNROLL for (int b = 0; b < BATCH; b++) {
-                const double *x = RECORD(k, b);
+                const double *x = record(p.rows + k * n * ROW + p.idx[k][h * BATCH + b]);
                 const V rb = _mm512_set1_pd(r[k * BATCH + b]);
                 UNROLL for (int v = 0; v < NV; v++) {
                     const V z = _mm512_load_pd(x + 8 * v);

@@ -15,11 +15,14 @@ Array = NDArray[np.float64]
 class Problem(Protocol):
     """f = Σ_c w_c f_c, one f_c per client; what a run and an observer need of it."""
 
-    kind: str
     n_clients: int
     dim: int
     weights: Array
     sizes: NDArray[np.int64]
+
+    @property
+    def kind(self) -> str:
+        """What engines know it by."""
 
     def optimum(self) -> Array:
         """θ*, where the gradient of f vanishes."""

@@ -67,6 +67,7 @@ class Numba:
         else:
             sampling, batch = kernels.WITHOUT_REPLACEMENT, batches.size
 
+        kernel = kernels.kernel(problem.dim, batch)
         with ThreadPoolExecutor(threads) as pool:
 
             def local_sgd(
@@ -75,7 +76,7 @@ class Numba:
                 out = np.empty((theta.shape[0], problem.n_clients, problem.dim))
 
                 def block(begin: int, end: int) -> None:
-                    kernels.local_sgd(
+                    kernel(
                         loss, x, y, problem.offsets, problem.l2, sampling, batch,
                         theta, correction, float(step_size), local_steps,
                         key, round, begin, end, out,

@@ -40,15 +40,15 @@ def on_stack(typing_context: Any, size: Any, like: Any) -> Any:
 
 @intrinsic
 def prefetch(typing_context: Any, base: Any, index: Any) -> Any:
-    """Ask for the cache line of base[index]; harmless for any index."""
+    """Ask for the cache line of base[index] to come to the second-level cache; harmless for any index."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address = builder.bitcast(builder.gep(args[0], [args[1]]), cgutils.voidptr_t)
         int32 = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, int32, int32, int32])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        read, keep, data_cache = (ir.Constant(int32, k) for k in (0, 3, 1))
-        builder.call(function, [address, read, keep, data_cache])
+        read, second_level, data_cache = (ir.Constant(int32, k) for k in (0, 2, 1))
+        builder.call(function, [address, read, second_level, data_cache])
         return context.get_dummy_value()
 
     return types.void(base, types.intp), generate

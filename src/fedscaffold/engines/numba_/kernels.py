@@ -5,6 +5,7 @@ next client's records are prefetched, a slice at each step. Within a step the ba
 eight records, then four, two, one.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ PADDING = simd.VECTOR_BYTES // 4  # so that whole vectors of floats fit behind a
 CACHE_LINE_NUMBERS = 8
 STACK_NUMBERS = 4096  # longer vectors live on the heap, where the loops' length hides the difference
 DRAWS_AT_ONCE = 4096
+COMPILED_FOR = 64  # features, at most, to be worth a kernel of their own
 
 margins_8, margins_4, margins_2, margins_1 = (simd.margins(g) for g in (8, 4, 2, 1))
 open_8, open_4, open_2, open_1 = (simd.descent(g, opening=True) for g in (8, 4, 2, 1))
@@ -123,68 +125,87 @@ def steps_on_stack(
         theta[j] = t[j]
 
 
-@njit(nogil=True, cache=True)
-def local_sgd(
-    loss: int, x: Any, y: Any, offsets: Any, l2: float, sampling: int, batch_size: int,
-    theta: Any, correction: Any, step_size: float, local_steps: int,
-    key: Any, round_: int, begin: int, end: int, out: Any,
-) -> None:  # fmt: skip
-    """out[r, c] = client c's model after its local steps in repetition r, for begin <= c < end.
+@cache
+def local_sgd_for(dim: int | None) -> Any:
+    """The kernel: compiled for one number of features, or for any (None), which is slower by a quarter.
 
-    x and y hold all clients' records, flat; client c's are rows offsets[c] to offsets[c+1] − 1.
-    correction may have a single client and a single repetition, which then serve for all.
+    Both give the same bits.
     """
-    repetitions, d = theta.shape
-    largest = 0
-    for c in range(begin, end):
-        largest = max(largest, offsets[c + 1] - offsets[c])
-    room = largest if sampling == FULL else max(DRAWS_AT_ONCE, 4 * batch_size)
-    raw = np.empty(room, np.uint32)
-    rows = np.empty(room, np.int32)
-    order = np.arange(largest).astype(np.int32)
-    t, shift = np.zeros(d + PADDING, x.dtype), np.zeros(d + PADDING, x.dtype)
-    z = np.zeros((largest if sampling == FULL else batch_size) + PADDING, x.dtype)
-    shrink = x.dtype.type(1.0 - step_size * l2)
 
-    for c in range(begin, end):
-        base = offsets[c]
-        n = offsets[c + 1] - base
-        batch = n if sampling == FULL else batch_size
-        stride = 0 if sampling == FULL else batch_size
-        at_once = local_steps if sampling == FULL else room // batch // 4 * 4
-        scale = x.dtype.type(step_size / batch)
-        if sampling == FULL:
-            rows[:n] = order[:n]
-        following = min(c + 1, end - 1)
-        n_following = offsets[following + 1] - offsets[following]
-        portion = 0
-        if following > c and repetitions * local_steps * batch >= n_following:
-            portion = (n_following * d - 1) // (repetitions * local_steps) + 1
-        for r in range(repetitions):
-            xi = correction[min(r, correction.shape[0] - 1), min(c, correction.shape[1] - 1)]
-            for j in range(d):
-                t[j] = theta[r, j]
-                shift[j] = step_size * xi[j]
-            h = 0
-            while h < local_steps:
-                count = min(at_once, local_steps - h)
-                if sampling != FULL:
-                    words(raw, h * batch, count * batch, key, (round_, c, r))
-                    if sampling == WITH_REPLACEMENT:
-                        with_replacement(raw, rows, count * batch, n)
+    @njit(nogil=True, cache=True)
+    def local_sgd(
+        loss: int, x: Any, y: Any, offsets: Any, l2: float, sampling: int, batch_size: int,
+        theta: Any, correction: Any, step_size: float, local_steps: int,
+        key: Any, round_: int, begin: int, end: int, out: Any,
+    ) -> None:  # fmt: skip
+        """out[r, c] = client c's model after its local steps in repetition r, for begin <= c < end.
+
+        x and y hold all clients' records, flat; client c's are rows offsets[c] to offsets[c+1] − 1.
+        correction may have a single client and a single repetition, which then serve for all.
+        """
+        repetitions = theta.shape[0]
+        d = theta.shape[1] if dim is None else dim
+        largest = 0
+        for c in range(begin, end):
+            largest = max(largest, offsets[c + 1] - offsets[c])
+        room = largest if sampling == FULL else max(DRAWS_AT_ONCE, 4 * batch_size)
+        raw = np.empty(room, np.uint32)
+        rows = np.empty(room + PADDING, np.int32)
+        order = np.arange(largest).astype(np.int32)
+        t, shift = np.zeros(d + PADDING, x.dtype), np.zeros(d + PADDING, x.dtype)
+        z = np.zeros((largest if sampling == FULL else batch_size) + PADDING, x.dtype)
+        shrink = x.dtype.type(1.0 - step_size * l2)
+
+        for c in range(begin, end):
+            base = offsets[c]
+            n = offsets[c + 1] - base
+            batch = n if sampling == FULL else batch_size
+            stride = 0 if sampling == FULL else batch_size
+            at_once = local_steps if sampling == FULL else room // batch // 4 * 4
+            scale = x.dtype.type(step_size / batch)
+            if sampling == FULL:
+                rows[:n] = order[:n]
+                rows[n : n + PADDING] = 0
+            following = min(c + 1, end - 1)
+            n_following = offsets[following + 1] - offsets[following]
+            portion = 0
+            if following > c and repetitions * local_steps * batch >= n_following:
+                portion = (n_following * d - 1) // (repetitions * local_steps) + 1
+                for k in range(0, n_following, CACHE_LINE_NUMBERS):
+                    prefetch(pointer(y), offsets[following] + k)
+            for r in range(repetitions):
+                xi = correction[min(r, correction.shape[0] - 1), min(c, correction.shape[1] - 1)]
+                for j in range(d):
+                    t[j] = theta[r, j]
+                    shift[j] = step_size * xi[j]
+                h = 0
+                while h < local_steps:
+                    count = min(at_once, local_steps - h)
+                    if sampling != FULL:
+                        words(raw, h * batch, count * batch, key, (round_, c, r))
+                        if sampling == WITH_REPLACEMENT:
+                            with_replacement(raw, rows, count * batch, n)
+                        else:
+                            without_replacement(raw, rows, count * batch, batch, order[:n])
+                        rows[count * batch : count * batch + PADDING] = 0
+                    ahead = offsets[following] * d + (r * local_steps + h) * portion
+                    if dim is None and d + batch > STACK_NUMBERS:
+                        steps_on_heap(
+                            loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
+                            pointer(t), pointer(shift), pointer(z), shrink, scale, ahead, portion,
+                        )  # fmt: skip
                     else:
-                        without_replacement(raw, rows, count * batch, batch, order[:n])
-                ahead = offsets[following] * d + (r * local_steps + h) * portion
-                if d + batch <= STACK_NUMBERS:
-                    steps_on_stack(
-                        loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
-                        pointer(t), pointer(shift), shrink, scale, ahead, portion,
-                    )  # fmt: skip
-                else:
-                    steps_on_heap(
-                        loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
-                        pointer(t), pointer(shift), pointer(z), shrink, scale, ahead, portion,
-                    )  # fmt: skip
-                h += count
-            for j in range(d):
-                out[r, c, j] = t[j]
+                        steps_on_stack(
+                            loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
+                            pointer(t), pointer(shift), shrink, scale, ahead, portion,
+                        )  # fmt: skip
+                    h += count
+                for j in range(d):
+                    out[r, c, j] = t[j]
+
+    return local_sgd
+
+
+def kernel(dim: int, batch: int) -> Any:
+    """The fastest kernel for records of `dim` features and batches of at most `batch` records."""
+    return local_sgd_for(dim if dim <= COMPILED_FOR and dim + batch <= STACK_NUMBERS else None)

@@ -4,8 +4,8 @@ Vectors are 32 bytes (4 doubles or 8 floats; LLVM splits or joins them where the
 outright because the automatic vectoriser's width and unrolling change with every detail of the source.
 A *group* is a few records of the batch whose dot products run side by side.
 
-θ, shift and z have room for whole vectors and are zero, or ignored, beyond their length. Records are
-read under a mask at the end of a row, never past it.
+θ, shift and z have room for whole vectors and are zero, or ignored, beyond their length; so has `rows`,
+which names valid records there. Records are read under a mask at the end of a row, never past it.
 """
 
 from collections.abc import Callable
@@ -97,13 +97,20 @@ class Lanes:
             body(whole, lambda base, index: self.load_masked(base, index, mask))
 
     def sums(self, vectors: list[Any]) -> list[Any]:
-        """Vectors whose elements are, in order, the sums over each given vector."""
-        even, odd = list(range(0, 2 * self.width, 2)), list(range(1, 2 * self.width, 2))
-        for _ in range(self.width.bit_length() - 1):
+        """Vectors whose elements are, in order, the sums over each given vector.
+
+        Halving: at stride s, two vectors a and b become one that holds aᵢ + aᵢ₊ₛ and bᵢ + bᵢ₊ₛ.
+        """
+        lane = range(self.width)
+        stride = 1
+        while stride < self.width:
+            keep = [i + self.width * bool(i & stride) for i in lane]
+            swap = [(i ^ stride) + self.width * bool(i & stride) for i in lane]
             padded = vectors + vectors[-1:] * (len(vectors) % 2)
             vectors = [
-                self.builder.fadd(self.shuffle(a, b, even), self.shuffle(a, b, odd)) for a, b in in_pairs(padded)
+                self.builder.fadd(self.shuffle(a, b, keep), self.shuffle(a, b, swap)) for a, b in in_pairs(padded)
             ]
+            stride *= 2
         return vectors
 
 
@@ -182,38 +189,41 @@ def descent(group: int, *, opening: bool) -> Any:
 
 
 def exponential(lanes: Lanes, x: Any) -> Any:
-    """eˣ of a vector of doubles, to 2 units in the last place for |x| ≤ 700; saturates beyond."""
+    """eˣ of a vector of doubles, to 2 units in the last place for |x| ≤ 700; saturates beyond.
+
+    x = k ln 2 + r; eʳ by its series; 2ᵏ by writing the exponent's bits.
+    """
     builder = lanes.builder
-    x = lanes.call("maxnum", x, lanes.constant(-700.0))
-    x = lanes.call("minnum", x, lanes.constant(700.0))
     k = lanes.call("floor", lanes.multiply_add(x, lanes.constant(LOG2_E), lanes.constant(0.5)))
     r = lanes.multiply_add(k, lanes.constant(-LN2_HIGH), x)
     r = lanes.multiply_add(k, lanes.constant(-LN2_LOW), r)
-    p = lanes.polynomial([lanes.constant(c) for c in INVERSE_FACTORIALS], r)
-    exponent = builder.fptosi(k, ir.VectorType(INT32, lanes.width))
+    series = lanes.polynomial([lanes.constant(c) for c in INVERSE_FACTORIALS], r)
+    bounded = lanes.call("minnum", lanes.call("maxnum", k, lanes.constant(-1022.0)), lanes.constant(1022.0))
+    exponent = builder.fptosi(bounded, ir.VectorType(INT32, lanes.width))
     bits = builder.sext(exponent, ir.VectorType(INT64, lanes.width))
     bits = builder.add(bits, ir.Constant(bits.type, [1023] * lanes.width))
     bits = builder.shl(bits, ir.Constant(bits.type, [52] * lanes.width))
-    return builder.fmul(p, builder.bitcast(bits, lanes.vector))
+    return builder.fmul(series, builder.bitcast(bits, lanes.vector))
 
 
-def ridge_derivative(lanes: Lanes, z: Any, y: Any) -> Any:
-    """ℓ'(z) = z − y."""
-    return lanes.builder.fsub(z, y)
+def ridge_derivative(lanes: Lanes, scale: Any, z: Any, y: Any) -> Any:
+    """Scale · ℓ'(z), ℓ'(z) = z − y."""
+    return lanes.builder.fmul(scale, lanes.builder.fsub(z, y))
 
 
-def logistic_derivative(lanes: Lanes, z: Any, y: Any) -> Any:
-    """ℓ'(z) = −y / (1 + exp(y z)), computed in double precision."""
+def logistic_derivative(lanes: Lanes, scale: Any, z: Any, y: Any) -> Any:
+    """Scale · ℓ'(z), ℓ'(z) = −y / (1 + exp(y z)), computed in double precision."""
     builder, narrow = lanes.builder, z.type
     wide = Lanes(builder, DOUBLE, lanes.width)
     if narrow != wide.vector:
-        z, y = builder.fpext(z, wide.vector), builder.fpext(y, wide.vector)
+        scale, z, y = (builder.fpext(vector, wide.vector) for vector in (scale, z, y))
+    above = builder.fneg(builder.fmul(scale, y))
     below = builder.fadd(wide.constant(1.0), exponential(wide, builder.fmul(y, z)))
-    value = builder.fdiv(builder.fsub(wide.constant(-0.0), y), below)
+    value = builder.fdiv(above, below)
     return value if narrow == wide.vector else builder.fptrunc(value, narrow)
 
 
-def derivatives(formula: Callable[[Lanes, Any, Any], Any]) -> Any:
+def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any]) -> Any:
     """Intrinsic z_b ← scale · ℓ'(z_b, y_b) for the whole batch."""
 
     @intrinsic
@@ -224,18 +234,15 @@ def derivatives(formula: Callable[[Lanes, Any, Any], Any]) -> Any:
             y_, base_, rows_, first_, batch_, z_, scale_ = args
             lanes = Lanes.of(context, builder, y)
             scales = lanes.splat(scale_)
-            last = builder.sub(batch_, INT64(1))
             step = INT64(lanes.width)
             with cgutils.for_range_slice(builder, INT64(0), batch_, step, INT64) as (b, _):
                 targets = ir.Constant(lanes.vector, ir.Undefined)
-                for lane in range(lanes.width):
-                    place = builder.add(b, INT64(lane))  # lanes past the batch repeat its last record
-                    place = builder.select(builder.icmp_signed("<", place, last), place, last)
-                    row = builder.load(builder.gep(rows_, [builder.add(first_, place)]))
+                place = builder.add(first_, b)
+                for lane in range(lanes.width):  # those past the batch are computed and never used
+                    row = builder.load(builder.gep(rows_, [builder.add(place, INT64(lane))]))
                     target = builder.load(builder.gep(y_, [builder.add(base_, builder.sext(row, INT64))]))
                     targets = builder.insert_element(targets, target, INT32(lane))
-                value = formula(lanes, lanes.load(z_, b), targets)
-                lanes.store(builder.fmul(scales, value), z_, b)
+                lanes.store(formula(lanes, scales, lanes.load(z_, b), targets), z_, b)
             return context.get_dummy_value()
 
         intp = types.intp

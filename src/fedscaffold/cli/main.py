@@ -1,0 +1,39 @@
+"""`fedscaffold`: the commands, gathered."""
+
+from typing import Annotated
+
+import typer
+
+import fedscaffold
+from fedscaffold.cli import reproduce, run
+
+app = typer.Typer(
+    name="fedscaffold",
+    help="Federated optimisation with Scaffold on stochastic gradients.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+app.command("run", epilog=run.EXAMPLES)(run.command)
+app.add_typer(reproduce.app, name="reproduce")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(fedscaffold.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+def main() -> None:
+    """The entry point of the `fedscaffold` script."""
+    app()

@@ -1,0 +1,28 @@
+"""Errors as one sentence and an exit code, without a traceback."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+from fedscaffold.core.errors import Diverged, FedScaffoldError
+
+BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+
+
+@contextmanager
+def refusals(*, interrupted: str) -> Iterator[None]:
+    """Bad input ends with 2, divergence with 1, Ctrl-C with 130 and the given advice."""
+    errors = Console(stderr=True, highlight=False)
+    try:
+        yield
+    except Diverged as error:
+        errors.print(f"[red]error:[/red] {error}", soft_wrap=True)
+        raise typer.Exit(FAILED) from None
+    except FedScaffoldError as error:
+        errors.print(f"[red]error:[/red] {error}", soft_wrap=True)
+        raise typer.Exit(BAD_INPUT) from None
+    except KeyboardInterrupt:
+        errors.print(f"interrupted; {interrupted}", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None

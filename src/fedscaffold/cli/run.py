@@ -1,0 +1,168 @@
+"""`fedscaffold run`: one run, from options or a TOML file."""
+
+import time
+import tomllib
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedscaffold.cli.refusals import refusals
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import check_writable, replacing
+from fedscaffold.engines import Numba, resolve
+from fedscaffold.methods import FedAvg, Scaffold
+from fedscaffold.problems import paper
+from fedscaffold.problems.paper import L2
+from fedscaffold.run import run
+from fedscaffold.traces import Trace
+
+EXAMPLES = (
+    "Examples:\n\n"
+    "  fedscaffold run --clients 100\n\n"
+    "  fedscaffold run --problem classification --method fedavg --step-size 0.01 --out trace.npz\n\n"
+    "  fedscaffold run --config run.toml --rounds 500      options win over the file\n\n"
+    'A file holds the options\' names:  problem = "regression"  clients = 1000  step-size = 0.05'
+)
+METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"scaffold": Scaffold, "fedavg": FedAvg}
+SUFFIXES = (".npz", ".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `fedscaffold run` does unless told otherwise."""
+
+    problem: str = "regression"
+    clients: int = 100
+    l2: float = L2
+    method: str = "scaffold"
+    step_size: float = 0.05
+    local_steps: int = 100
+    rounds: int = 100
+    batch_size: int | Literal["full"] = 10
+    sampling: str = "with_replacement"
+    repetitions: int = 1
+    seed: int = 0
+    engine: str = "auto"
+    threads: int | None = None
+    dtype: str = "float64"
+
+
+DEFAULTS = Settings()
+
+
+def command(
+    config: Annotated[Path | None, typer.Option(help="TOML file with any of the options below.")] = None,
+    problem: Annotated[str | None, typer.Option(help="regression or classification.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients, even.")] = None,
+    l2: Annotated[float | None, typer.Option(help="Penalty.")] = None,
+    method: Annotated[str | None, typer.Option(help="scaffold or fedavg.")] = None,
+    step_size: Annotated[float | None, typer.Option(help="γ.")] = None,
+    local_steps: Annotated[int | None, typer.Option(help="H, steps between communications.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="T, communications.")] = None,
+    batch_size: Annotated[str | None, typer.Option(help="Records per step, or 'full'.")] = None,
+    sampling: Annotated[str | None, typer.Option(help="with_replacement or without_replacement.")] = None,
+    repetitions: Annotated[int | None, typer.Option(help="Independent runs, side by side.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of data and noise.")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, numba or reference.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float64 or float32.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="File to resume from after an interruption.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to save: .npz (all), .csv or .parquet (curves).")] = None,
+) -> None:
+    """Run one method on one of the paper's problems and print where it gets.
+
+    Without options: Scaffold in the paper's setting, on regression with 100 clients.
+    """
+    given = {name: value for name, value in locals().items() if name not in ("config", "checkpoint", "out")}
+    advice = "the same command goes on where it stopped" if checkpoint else "with --checkpoint FILE it could go on"
+    with refusals(interrupted=advice):
+        settings = _settings(config, {name: value for name, value in given.items() if value is not None})
+        if out is not None:
+            if out.suffix not in SUFFIXES:
+                raise InvalidInput(f"--out must end in {', '.join(SUFFIXES)}, got {out}")
+            check_writable(out)
+        trace, seconds = _run(settings, checkpoint)
+        if out is not None:
+            _save(trace, out)
+    _print(settings, trace, seconds)
+
+
+def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
+    """Defaults, then the file, then the options."""
+    from_file: dict[str, Any] = {}
+    if config is not None:
+        try:
+            from_file = tomllib.loads(config.read_text())
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"cannot read {config}: {error}") from None
+    known = {field.name for field in fields(Settings)}
+    merged = {name.replace("-", "_"): value for name, value in from_file.items()} | given
+    unknown = sorted(merged.keys() - known)
+    if unknown:
+        raise InvalidInput(
+            f"{config} has unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+        )
+    batch_size = merged.get("batch_size", DEFAULTS.batch_size)
+    if batch_size != "full":
+        try:
+            merged["batch_size"] = int(batch_size)
+        except (TypeError, ValueError):
+            raise InvalidInput(f"batch-size must be a whole number or 'full', got {batch_size!r}") from None
+    return replace(DEFAULTS, **merged)
+
+
+def _run(settings: Settings, checkpoint: Path | None) -> tuple[Trace, float]:
+    if settings.method not in METHODS:
+        raise InvalidInput(f"method must be one of {', '.join(METHODS)}, got {settings.method!r}")
+    method = METHODS[settings.method](step_size=settings.step_size, local_steps=settings.local_steps)
+    engine = resolve(settings.engine)
+    if isinstance(engine, Numba):
+        engine = Numba(threads=settings.threads, dtype=settings.dtype)  # type: ignore[arg-type]
+    kind: Any = settings.problem
+    problem = paper(kind, n_clients=settings.clients, l2=settings.l2, seed=settings.seed)
+    begin = time.perf_counter()
+    trace = run(
+        problem,
+        method,
+        rounds=settings.rounds,
+        batch_size=None if settings.batch_size == "full" else settings.batch_size,
+        sampling=settings.sampling,  # type: ignore[arg-type]
+        seed=settings.seed,
+        repetitions=settings.repetitions,
+        engine=engine,
+        checkpoint=checkpoint,
+    )
+    return trace, time.perf_counter() - begin
+
+
+def _save(trace: Trace, out: Path) -> None:
+    if out.suffix == ".npz":
+        trace.save(out)
+        return
+    frame = trace.to_frame()
+    with replacing(out) as temporary:
+        if out.suffix == ".csv":
+            frame.to_csv(temporary, index=False)
+        else:
+            frame.to_parquet(temporary, index=False)
+
+
+def _print(settings: Settings, trace: Trace, seconds: float) -> None:
+    console = Console()
+    problem = trace.provenance["problem"]
+    table = Table(title=f"{settings.method} on {problem['kind']}, {settings.clients:,} clients", show_header=False)
+    quarter = trace.mse[:, -max(1, settings.rounds // 4) :]
+    for name, value in (
+        ("squared error at the start", f"{trace.mse[:, 0].mean():.4g}"),
+        ("after the last round", f"{trace.mse[:, -1].mean():.4g}"),
+        ("mean over the last quarter", f"{quarter.mean():.4g}"),
+        ("gradients per client", f"{trace.rounds * trace.gradients_per_round:,}"),
+        ("vectors sent and received per client", f"{trace.rounds * trace.vectors_per_round:,}"),
+        ("seconds", f"{seconds:.2f}"),
+    ):
+        table.add_row(name, value)
+    console.print(table)

@@ -1,0 +1,1 @@
+"""One file per figure or claim of the paper."""
