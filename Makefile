@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= results/figure1
 
-.PHONY: reproduce test test-slow lint bench clean
+.PHONY: reproduce test test-slow lint bench clean forget-kernels
 
 reproduce: .venv/ready
 	$(BIN)/fedscaffold reproduce figure1 --out $(OUT)
@@ -21,6 +21,9 @@ lint: .venv/ready
 
 bench: .venv/bench
 	$(BIN)/python -m benchmarks.local_steps
+
+forget-kernels:
+	find src -name '*.nb[ci]' -delete
 
 clean:
 	rm -rf .venv results .pytest_cache .mypy_cache .ruff_cache .hypothesis
