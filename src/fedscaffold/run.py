@@ -2,8 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,11 +12,12 @@ from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import CheckpointMismatch, Diverged, InvalidInput
 from fedscaffold.core.files import check_writable
-from fedscaffold.core.types import Array, Engine, Method, Observer, Problem
+from fedscaffold.core.types import Array, Engine, LocalSgd, Method, Observer, Problem
 from fedscaffold.engines import resolve as resolve_engine
 from fedscaffold.progress import Progress, progress_bar
 from fedscaffold.traces import checkpoint as checkpoints
 from fedscaffold.traces import provenance
+from fedscaffold.traces.checkpoint import Stored
 from fedscaffold.traces.observers import resolve as resolve_observers
 from fedscaffold.traces.recorder import Recorder
 from fedscaffold.traces.trace import Trace
@@ -89,54 +90,50 @@ def run(
     memory = method.start(repetitions, problem.weights, problem.dim, control_variates0)
     limit = EXPLODED * (1.0 + np.abs(theta).max())
 
-    t, earlier, identity = 0, {}, {}
+    state = State(0, theta, memory)
+    earlier: Mapping[str, Array] = {}
+    identity: dict[str, Any] = {}
     if checkpoint is not None:
         check_writable(checkpoint)
-        identity = _identity(problem, method, batches, seed, chosen_engine, theta, memory, observers)
+        identity = _identity(problem, method, batches, seed, chosen_engine, state, observers)
         stored = checkpoints.load(checkpoint, identity)
         if stored is not None:
             if stored.round > rounds:
                 raise CheckpointMismatch(f"{checkpoint} is at round {stored.round}, past the {rounds} asked for")
-            t, theta, earlier = stored.round, stored.theta, dict(stored.records)
-            memory = type(memory)(**stored.memory)
+            state = State(stored.round, stored.theta, type(memory)(**stored.memory))
+            earlier = stored.records
     recorder = Recorder(observers, problem, earlier)
     if not earlier:
-        recorder.see(t, theta)
+        recorder.see(state.round, state.theta)
 
     def save() -> None:
         if checkpoint is not None:
-            state = checkpoints.State(t, theta, memory._asdict(), recorder.records())
-            checkpoints.save(checkpoint, state, identity)
+            arrays = state.memory._asdict()
+            checkpoints.save(checkpoint, Stored(state.round, state.theta, arrays, recorder.records()), identity)
 
     with (
         np.errstate(over="ignore", invalid="ignore"),
         chosen_engine.open(problem, batches, seed=seed) as local_sgd,
         progress_bar(type(method).__name__, progress) as advance,
     ):
-        advance(t, rounds)
-        while t < rounds:
-            try:
-                correction = method.correction(memory, theta)
-                local = local_sgd(
-                    theta, correction, step_size=method.step_size, local_steps=method.local_steps, round=t
-                )
-                theta_new = method.aggregate(theta, weighted_mean(local, problem.weights))
-            except KeyboardInterrupt:
+        try:
+            advance(state.round, rounds)
+            while state.round < rounds:
+                new = one_round(state, problem, method, local_sgd, batches, limit)
+                recorder.see(new.round, new.theta)
+                state = new
+                if state.round % every == 0 or state.round == rounds:
+                    save()
+                advance(state.round, rounds)
+        except KeyboardInterrupt:
+            if recorder.round == state.round:  # not caught between the two
                 save()
-                raise
-            if not np.abs(theta_new).max() < limit:
-                raise _diverged(problem, method, batches, t, local)
-            memory = method.remember(memory, local, theta_new)
-            theta, t = theta_new, t + 1
-            recorder.see(t, theta)
-            if t % every == 0 or t == rounds:
-                save()
-            advance(t, rounds)
+            raise
 
-    xi = np.broadcast_to(method.correction(memory, theta), (repetitions, problem.n_clients, problem.dim))
+    xi = method.correction(state.memory, state.theta)
     return Trace(
-        theta=theta,
-        control_variates=xi.copy(),
+        theta=state.theta,
+        control_variates=np.broadcast_to(xi, (repetitions, problem.n_clients, problem.dim)).copy(),
         records=recorder.records(),
         rounds=rounds,
         gradients_per_round=method.local_steps,
@@ -156,6 +153,28 @@ def run(
     )
 
 
+class State(NamedTuple):
+    """All that the next round depends on."""
+
+    round: int
+    theta: Array
+    memory: Any
+
+
+def one_round(
+    state: State, problem: Problem, method: Method, local_sgd: LocalSgd, batches: Batches, limit: float
+) -> State:
+    """Local steps on every client, then the server's step, then the clients' memory."""
+    correction = method.correction(state.memory, state.theta)
+    local = local_sgd(
+        state.theta, correction, step_size=method.step_size, local_steps=method.local_steps, round=state.round
+    )
+    theta = method.aggregate(state.theta, weighted_mean(local, problem.weights))
+    if not np.abs(theta).max() < limit:
+        raise _diverged(problem, method, batches, state.round + 1, local)
+    return State(state.round + 1, theta, method.remember(state.memory, local, theta))
+
+
 def weighted_mean(local: Array, weights: Array) -> Array:
     """Σ_c w_c θ_c for each repetition, in the order of the clients."""
     return np.einsum("c,rcj->rj", weights, local)
@@ -164,7 +183,10 @@ def weighted_mean(local: Array, weights: Array) -> Array:
 def _starting_point(theta0: ArrayLike | None, repetitions: int, dim: int) -> Array:
     if theta0 is None:
         return np.zeros((repetitions, dim))
-    given = np.asarray(theta0, dtype=np.float64)
+    try:
+        given = np.asarray(theta0, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"theta0 must hold numbers: {error}") from None
     if given.shape not in ((dim,), (repetitions, dim)):
         raise InvalidInput(f"theta0 must have shape ({dim},) or ({repetitions}, {dim}), got {given.shape}")
     if not np.isfinite(given).all():
@@ -178,34 +200,33 @@ def _identity(
     batches: Batches,
     seed: int,
     engine: Engine,
-    theta: Array,
-    memory: Any,
+    start: State,
     observers: Iterable[Observer],
 ) -> dict[str, Any]:
     """What must be the same for a checkpoint to be gone on from."""
-    start = hashlib.sha256(b"".join(array.tobytes() for array in (theta, *memory)))
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in (start.theta, *start.memory)))
     return {
         "problem": problem.fingerprint(),
         "method": provenance.describe(method),
         "batches": provenance.describe(batches),
         "seed": seed,
-        "repetitions": len(theta),
+        "repetitions": len(start.theta),
         "engine": engine.name,
-        "start": start.hexdigest(),
+        "start": digest.hexdigest(),
         "record": [provenance.describe(observer) for observer in observers],
     }
 
 
-def _diverged(problem: Problem, method: Method, batches: Batches, t: int, local: Array) -> Diverged:
+def _diverged(problem: Problem, method: Method, batches: Batches, round: int, local: Array) -> Diverged:
     """Which client went first, and what would have been safe."""
-    sizes = np.nan_to_num(np.abs(local), nan=np.inf).max(axis=(0, 2))
+    sizes = np.nan_to_num(np.abs(local), nan=np.inf, posinf=np.inf).max(axis=(0, 2))
     client = int(sizes.argmax())
     safe = method.safe_step_size(problem.smoothness(batches), problem.strong_convexity())
     return Diverged(
-        f"{type(method).__name__} diverged in round {t + 1}: client {client}'s model reached {sizes[client]:.3g} "
+        f"{type(method).__name__} diverged in round {round}: client {client}'s model reached {sizes[client]:.3g} "
         f"with step_size={method.step_size:g}, local_steps={method.local_steps}. "
         f"step_size={safe:.3g} is safe for this problem and batch size.",
-        round=t + 1,
+        round=round,
         client=client,
         safe_step_size=safe,
     )

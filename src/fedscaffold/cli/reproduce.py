@@ -24,8 +24,8 @@ app = typer.Typer(help="Compute a figure of the paper anew.", no_args_is_help=Tr
 
 EXAMPLES = (
     "Examples:\n\n"
-    "  fedscaffold reproduce figure1                     full size, about two minutes on two cores\n\n"
-    "  fedscaffold reproduce figure1 --clients 10,100    a quick look\n\n"
+    "  fedscaffold reproduce figure1    (full size: a minute or two)\n\n"
+    "  fedscaffold reproduce figure1 --clients 10,100    (a quick look)\n\n"
     "  fedscaffold reproduce figure1 --runs 10 --seed 7 --out results/again"
 )
 

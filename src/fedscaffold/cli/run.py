@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedscaffold.cli.refusals import refusals
+from fedscaffold.core.batches import Batches
+from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import check_writable, replacing
 from fedscaffold.engines import Numba, resolve
@@ -54,22 +56,28 @@ class Settings:
 DEFAULTS = Settings()
 
 
+def _option(name: str, text: str) -> Any:
+    """An option that may also come from the file, with its default in the help."""
+    default = getattr(DEFAULTS, name)
+    return typer.Option(help=text, show_default=False if default is None else str(default))
+
+
 def command(
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the options below.")] = None,
-    problem: Annotated[str | None, typer.Option(help="regression or classification.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients, even.")] = None,
-    l2: Annotated[float | None, typer.Option(help="Penalty.")] = None,
-    method: Annotated[str | None, typer.Option(help="scaffold or fedavg.")] = None,
-    step_size: Annotated[float | None, typer.Option(help="γ.")] = None,
-    local_steps: Annotated[int | None, typer.Option(help="H, steps between communications.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="T, communications.")] = None,
-    batch_size: Annotated[str | None, typer.Option(help="Records per step, or 'full'.")] = None,
-    sampling: Annotated[str | None, typer.Option(help="with_replacement or without_replacement.")] = None,
-    repetitions: Annotated[int | None, typer.Option(help="Independent runs, side by side.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of data and noise.")] = None,
-    engine: Annotated[str | None, typer.Option(help="auto, numba or reference.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float64 or float32.")] = None,
+    problem: Annotated[str | None, _option("problem", "regression or classification.")] = None,
+    clients: Annotated[int | None, _option("clients", "Number of clients, even.")] = None,
+    l2: Annotated[float | None, _option("l2", "Penalty.")] = None,
+    method: Annotated[str | None, _option("method", "scaffold or fedavg.")] = None,
+    step_size: Annotated[float | None, _option("step_size", "γ.")] = None,
+    local_steps: Annotated[int | None, _option("local_steps", "H, steps between communications.")] = None,
+    rounds: Annotated[int | None, _option("rounds", "T, communications.")] = None,
+    batch_size: Annotated[str | None, _option("batch_size", "Records per step, or 'full'.")] = None,
+    sampling: Annotated[str | None, _option("sampling", "with_replacement or without_replacement.")] = None,
+    repetitions: Annotated[int | None, _option("repetitions", "Independent runs, side by side.")] = None,
+    seed: Annotated[int | None, _option("seed", "Seed of data and noise.")] = None,
+    engine: Annotated[str | None, _option("engine", "auto, numba or reference.")] = None,
+    threads: Annotated[int | None, _option("threads", "Threads; all cores by default.")] = None,
+    dtype: Annotated[str | None, _option("dtype", "float64 or float32.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="File to resume from after an interruption.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to save: .npz (all), .csv or .parquet (curves).")] = None,
 ) -> None:
@@ -97,8 +105,10 @@ def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
     if config is not None:
         try:
             from_file = tomllib.loads(config.read_text())
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"cannot read {config}: {error}") from None
+        except OSError as error:
+            raise InvalidInput(f"cannot read {config}: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"{config} is not a TOML file: {error}") from None
     known = {field.name for field in fields(Settings)}
     merged = {name.replace("-", "_"): value for name, value in from_file.items()} | given
     unknown = sorted(merged.keys() - known)
@@ -122,6 +132,10 @@ def _run(settings: Settings, checkpoint: Path | None) -> tuple[Trace, float]:
     engine = resolve(settings.engine)
     if isinstance(engine, Numba):
         engine = Numba(threads=settings.threads, dtype=settings.dtype)  # type: ignore[arg-type]
+    whole_number("rounds", settings.rounds, least=1)
+    whole_number("repetitions", settings.repetitions, least=1)
+    batch_size = None if settings.batch_size == "full" else settings.batch_size
+    Batches(batch_size, settings.sampling)  # type: ignore[arg-type]
     kind: Any = settings.problem
     problem = paper(kind, n_clients=settings.clients, l2=settings.l2, seed=settings.seed)
     begin = time.perf_counter()
@@ -129,7 +143,7 @@ def _run(settings: Settings, checkpoint: Path | None) -> tuple[Trace, float]:
         problem,
         method,
         rounds=settings.rounds,
-        batch_size=None if settings.batch_size == "full" else settings.batch_size,
+        batch_size=batch_size,
         sampling=settings.sampling,  # type: ignore[arg-type]
         seed=settings.seed,
         repetitions=settings.repetitions,

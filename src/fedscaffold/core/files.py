@@ -13,6 +13,7 @@ from fedscaffold.core.errors import InvalidInput
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path in the same folder, which takes the name `path` when the block ends without error."""
     target = Path(path)
+    check_writable(target)
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
     except OSError as error:

@@ -35,7 +35,7 @@ def draw(rows: Sequence[tuple[str, Sequence[Panel]]], files: Sequence[Path]) -> 
         raise MissingDependency("figures need matplotlib; pip install 'fedscaffold[reproduce]'") from error
 
     columns = max(len(panels) for _, panels in rows)
-    with mpl.rc_context({"svg.hashsalt": "fedscaffold", "font.size": 10, "svg.fonttype": "none"}):
+    with mpl.rc_context({"font.size": 10, "svg.fonttype": "none"}):
         figure = Figure(figsize=(2.2 + 2.4 * columns, 0.8 + 2.3 * len(rows)), layout="constrained")
         axes = figure.subplots(len(rows), columns, sharex=True, sharey="row", squeeze=False)
         for line, (row_title, panels) in zip(axes, rows, strict=True):
@@ -48,7 +48,7 @@ def draw(rows: Sequence[tuple[str, Sequence[Panel]]], files: Sequence[Path]) -> 
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
         for file in files:
             with replacing(file) as temporary:
-                figure.savefig(temporary, format=file.suffix.removeprefix("."), dpi=160, metadata=_metadata(file))
+                figure.savefig(temporary, format=file.suffix.removeprefix("."), dpi=160)
 
 
 def _panel(axis: "Axes", panel: Panel) -> None:
@@ -63,8 +63,3 @@ def _panel(axis: "Axes", panel: Panel) -> None:
     axis.grid(True, which="major", color=GRID, lw=0.6)
     axis.spines[["top", "right"]].set_visible(False)
     axis.margins(x=0)
-
-
-def _metadata(file: Path) -> dict[str, str | None]:
-    """Without dates, so that the same numbers give the same file."""
-    return {"Date": None} if file.suffix == ".svg" else {}

@@ -2,7 +2,6 @@
 
 import json
 import os
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,21 +11,40 @@ from numpy.typing import NDArray
 from fedscaffold.core.files import replacing
 
 DESCRIPTION = "description"
+NAMES = "arrays"  # in the description, since a damaged table of contents may lose some without a word
 
 
 def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], description: dict[str, Any]) -> None:
     """Write or replace the file, in one go."""
-    text = np.frombuffer(json.dumps(description, allow_nan=False).encode(), dtype=np.uint8)
+    text = np.frombuffer(_json({**description, NAMES: sorted(arrays)}).encode(), dtype=np.uint8)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, allow_pickle=False, **{DESCRIPTION: text}, **arrays)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """(arrays, description); ValueError when it is not such a file."""
+    """(arrays, description); OSError when it cannot be read, ValueError when it is not such a file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         description = json.loads(arrays.pop(DESCRIPTION).tobytes())
-    except (zipfile.BadZipFile, KeyError, AttributeError, EOFError) as error:
+        if description.pop(NAMES) != sorted(arrays):
+            raise ValueError("some arrays are missing")
+    except OSError:
+        raise
+    except Exception as error:  # whatever NumPy and zipfile trip over in a file that may hold anything
         raise ValueError(f"{os.fspath(path)} was not written by fedscaffold: {error}") from None
     return arrays, description
+
+
+def plain(description: dict[str, Any]) -> dict[str, Any]:
+    """The description as it comes back from a file: lists for tuples, Python's numbers for NumPy's."""
+    return json.loads(_json(description))
+
+
+def _json(description: dict[str, Any]) -> str:
+    def number(item: Any) -> Any:
+        if isinstance(item, np.generic):
+            return item.item()
+        raise TypeError(f"cannot write {item!r} to a file: not a number, a text, or a list of those")
+
+    return json.dumps(description, allow_nan=False, default=number)

@@ -12,7 +12,7 @@ from fedscaffold.traces import arrays
 
 
 @dataclass(frozen=True)
-class State:
+class Stored:
     """Everything that the next round depends on, and what was recorded so far."""
 
     round: int
@@ -21,7 +21,7 @@ class State:
     records: Mapping[str, Array]
 
 
-def save(path: str | os.PathLike[str], state: State, identity: dict[str, Any]) -> None:
+def save(path: str | os.PathLike[str], state: Stored, identity: dict[str, Any]) -> None:
     """Replace the checkpoint, in one go."""
     memory = {f"memory/{name}": values for name, values in state.memory.items()}
     records = {f"record/{name}": values for name, values in state.records.items()}
@@ -29,8 +29,9 @@ def save(path: str | os.PathLike[str], state: State, identity: dict[str, Any]) -
     arrays.write(path, {"theta": state.theta, **memory, **records}, description)
 
 
-def load(path: str | os.PathLike[str], identity: dict[str, Any]) -> State | None:
+def load(path: str | os.PathLike[str], identity: dict[str, Any]) -> Stored | None:
     """The state to go on from; None if there is no file; refused if it is another run's."""
+    identity = arrays.plain(identity)
     if not Path(path).exists():
         return None
     try:
@@ -39,7 +40,7 @@ def load(path: str | os.PathLike[str], identity: dict[str, Any]) -> State | None
         raise CheckpointMismatch(f"{os.fspath(path)} is not a checkpoint: {error}") from None
     if description.get("what") != "fedscaffold checkpoint":
         raise CheckpointMismatch(f"{os.fspath(path)} is not a checkpoint")
-    theirs = description["identity"]
+    theirs = description.get("identity", {})
     differing = [name for name in identity if theirs.get(name) != identity[name]]
     if differing:
         name = differing[0]
@@ -51,4 +52,4 @@ def load(path: str | os.PathLike[str], identity: dict[str, Any]) -> State | None
     def group(prefix: str) -> dict[str, Array]:
         return {name.removeprefix(prefix): values for name, values in stored.items() if name.startswith(prefix)}
 
-    return State(description["round"], stored["theta"], group("memory/"), group("record/"))
+    return Stored(description["round"], stored["theta"], group("memory/"), group("record/"))

@@ -71,11 +71,12 @@ BY_NAME: dict[str, type[Mse] | type[Loss] | type[TailAverage]] = {"mse": Mse, "l
 
 def resolve(record: Iterable[str | Observer]) -> list[Observer]:
     """Observers by name or as they are, no two of the same name."""
-    if isinstance(record, str):
-        raise InvalidInput(f"record must be a sequence of observers, for example ({record!r},)")
+    if isinstance(record, str) or not isinstance(record, Iterable):
+        example = (record,) if isinstance(record, str) else ("mse",)
+        raise InvalidInput(f"record must be a sequence of observers, for example {example!r}; got {record!r}")
     observers: list[Observer] = []
     for item in record:
-        if isinstance(item, str) and item not in BY_NAME:
+        if item not in BY_NAME if isinstance(item, str) else not hasattr(item, "watch"):
             raise InvalidInput(f"unknown observer {item!r}; choose among {', '.join(map(repr, BY_NAME))}")
         observers.append(BY_NAME[item]() if isinstance(item, str) else item)
     names = [observer.name for observer in observers]

@@ -108,9 +108,12 @@ class Trace:
             raise InvalidInput(f"cannot read a trace from {os.fspath(path)}: {error}") from None
         if description.pop("what", None) != "fedscaffold trace":
             raise InvalidInput(f"{os.fspath(path)} is not a trace")
-        return cls(
-            theta=stored.pop("theta"),
-            control_variates=stored.pop("control_variates"),
-            records={name.removeprefix("record/"): values for name, values in stored.items()},
-            **description,
-        )
+        try:
+            return cls(
+                theta=stored.pop("theta"),
+                control_variates=stored.pop("control_variates"),
+                records={name.removeprefix("record/"): values for name, values in stored.items()},
+                **description,
+            )
+        except (KeyError, TypeError) as error:
+            raise InvalidInput(f"{os.fspath(path)} is not a trace of this version: {error}") from None

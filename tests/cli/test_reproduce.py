@@ -1,0 +1,54 @@
+"""`fedscaffold reproduce figure1`, small."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from fedscaffold.cli.main import app
+
+runner = CliRunner()
+
+
+def test_a_small_figure(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder"
+    result = runner.invoke(app, ["reproduce", "figure1", "--clients", "10,50,200", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    names = {file.name for file in out.iterdir()}
+    tables = {"figure1.parquet", "figure1.csv", "claims.json", "claims.md"}
+    assert names == {"figure1.png", "figure1.svg", *tables}
+    frame = pd.read_parquet(out / "figure1.parquet")
+    assert len(frame) == 2 * 3 * 2 * 3 * 101  # problems, N, methods, runs, rounds
+    pd.testing.assert_frame_equal(frame, pd.read_csv(out / "figure1.csv"), check_dtype=False)
+    found = json.loads((out / "claims.json").read_text())["claims"]
+    assert [claim["holds"] for claim in found] == [True, True, True, True, None]
+    late = frame[frame["round"] > 75].groupby(["kind", "n_clients", "method"])["mse"].mean()
+    for kind in ("regression", "classification"):
+        for n_clients in (10, 50, 200):
+            assert late[kind, n_clients, "Scaffold"] < late[kind, n_clients, "FedAvg"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--clients", "10,x"], "whole numbers with commas"),
+        (["--clients", "9"], "even"),
+        (["--clients", "10,10"], "different numbers"),
+        (["--runs", "0"], "runs must be"),
+        (["--seed", "-1"], "seed must be"),
+        (["--l2", "-1"], "l2 must be"),
+    ],
+)
+def test_bad_input(tmp_path: Path, options: list[str], message: str) -> None:
+    result = runner.invoke(app, ["reproduce", "figure1", *options, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = runner.invoke(app, ["reproduce", "figure1", "--out", str(tmp_path / "file" / "sub")])
+    assert result.exit_code == 2
+    assert "cannot make the folder" in result.output

@@ -1,0 +1,120 @@
+"""`fedscaffold run`: what it prints, saves and refuses."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import fedscaffold as fs
+from fedscaffold.cli.main import app
+from fedscaffold.traces import arrays
+
+QUICK = ["run", "--clients", "4", "--rounds", "6", "--local-steps", "5"]
+runner = CliRunner()
+
+
+def test_it_runs_what_the_library_runs(tmp_path: Path) -> None:
+    result = runner.invoke(app, [*QUICK, "--out", str(tmp_path / "trace.npz")])
+    assert result.exit_code == 0, result.output
+    saved = fs.Trace.load(tmp_path / "trace.npz")
+    problem = fs.problems.paper("regression", n_clients=4)
+    direct = fs.run(problem, fs.Scaffold(step_size=0.05, local_steps=5), rounds=6, batch_size=10)
+    np.testing.assert_array_equal(saved.mse, direct.mse)
+    assert f"{direct.mse[0, -1]:.4g}" in result.output
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_curves_as_a_table(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"trace.{suffix}"
+    assert runner.invoke(app, [*QUICK, "--repetitions", "2", "--out", str(file)]).exit_code == 0
+    frame = pd.read_csv(file) if suffix == "csv" else pd.read_parquet(file)
+    assert len(frame) == 2 * 7
+    assert list(frame["round"][:7]) == list(range(7))
+
+
+def test_options_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text('method = "fedavg"\nclients = 4\nlocal-steps = 5\nrounds = 3\nbatch_size = "full"\n')
+    out = tmp_path / "trace.npz"
+    result = runner.invoke(app, ["run", "--config", str(config), "--rounds", "2", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    trace = fs.Trace.load(out)
+    assert trace.rounds == 2
+    assert trace.provenance["method"] == {"name": "FedAvg", "step_size": 0.05, "local_steps": 5}
+    assert trace.provenance["batch_size"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--clients", "7"], "even"),
+        (["--step-size", "-1"], "step_size must be a positive number"),
+        (["--problem", "foo"], "'regression' or 'classification'"),
+        (["--method", "foo"], "one of scaffold, fedavg"),
+        (["--batch-size", "some"], "a whole number or 'full'"),
+        (["--rounds", "0"], "rounds must be a whole number of at least 1"),
+        (["--engine", "gpu"], "unknown engine 'gpu'"),
+        (["--dtype", "float16"], "dtype must be one of"),
+        (["--sampling", "bootstrap"], "sampling must be one of"),
+        (["--batch-size", "300", "--sampling", "without_replacement"], "client 0 has 200 records"),
+        (["--out", "missing/trace.npz"], "there is no folder missing"),
+        (["--out", "trace.xls"], "must end in"),
+        (["--checkpoint", "missing/run.npz"], "there is no folder missing"),
+        (["--config", "missing.toml"], "cannot read missing.toml"),
+        (["--seed", "-1"], "seed must be"),
+        (["--threads", "0"], "threads must be"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(options: list[str], message: str) -> None:
+    result = runner.invoke(app, [*QUICK, *options])
+    assert result.exit_code == 2
+    assert message in result.output
+    assert result.output.count("\n") == 1
+    assert "Traceback" not in result.output
+
+
+def test_unknown_setting_in_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text("stepsize = 0.1\n")
+    result = runner.invoke(app, ["run", "--config", str(config)])
+    assert result.exit_code == 2
+    assert "unknown settings stepsize" in result.output
+
+
+def test_divergence_ends_with_1_and_a_safe_step_size() -> None:
+    result = runner.invoke(app, [*QUICK, "--step-size", "5", "--local-steps", "100"])
+    assert result.exit_code == 1
+    assert "diverged in round" in result.output
+    assert "is safe for this problem" in result.output
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_no_traceback(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run.npz"
+    options = ["--clients", "10", "--local-steps", "300", "--rounds", "20000", "--checkpoint", str(checkpoint)]
+    program = [sys.executable, "-c", "from fedscaffold.cli.main import main; main()", "run", *options]
+    process = subprocess.Popen(program, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while process.poll() is None and not checkpoint.exists():
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "interrupted; the same command goes on" in errors
+    assert "Traceback" not in errors + output
+    assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
+    assert arrays.read(checkpoint)[1]["round"] % 1000 != 0  # the last round, not the last regular checkpoint
+
+
+def test_version_and_help() -> None:
+    assert runner.invoke(app, ["--version"]).output.strip() == fs.__version__
+    for command in ([], ["run"], ["reproduce"], ["reproduce", "figure1"]):
+        result = runner.invoke(app, [*command, "--help"])
+        assert result.exit_code == 0
+        if command in (["run"], ["reproduce", "figure1"]):
+            assert "Examples" in result.output
