@@ -107,18 +107,26 @@ def _write_claims(found: list[experiment.Claim], settings: experiment.Settings, 
         temporary.write_text("\n".join(lines) + "\n")
 
 
+def _plateau(curve: experiment.Curve) -> str:
+    mean, error, *_ = curve.plateau
+    return f"{mean:.3g} ± {error:.1g}{'' if curve.stationary else ' *'}"
+
+
 def _verdict(claim: experiment.Claim) -> str:
     return {True: "yes", False: "NO", None: "not tested"}[claim.holds]
 
 
 def _print(found: list[experiment.Claim], curves: list[experiment.Curve], out: Path) -> None:
     console = Console()
-    plateaus = Table(title="Plateau: mean squared error over the last 25 rounds and all runs")
+    plateaus = Table(
+        title="Plateau of the squared error, ± standard error",
+        caption="* still moving: last quarter of the rounds",
+    )
     for column in ("problem", "N", "Scaffold", "FedAvg"):
         plateaus.add_column(column, justify="left" if column == "problem" else "right")
-    values = {(curve.kind, curve.n_clients, curve.method): curve.plateau for curve in curves}
+    values = {(curve.kind, curve.n_clients, curve.method): _plateau(curve) for curve in curves}
     for kind, n_clients in dict.fromkeys((curve.kind, curve.n_clients) for curve in curves):
-        pair = (f"{values[kind, n_clients, name]:.3g}" for name in ("Scaffold", "FedAvg"))
+        pair = (values[kind, n_clients, name] for name in ("Scaffold", "FedAvg"))
         plateaus.add_row(kind, f"{n_clients:,}", *pair)
     console.print(plateaus)
     table = Table(title="The paper's claims")

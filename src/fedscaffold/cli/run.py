@@ -169,11 +169,13 @@ def _print(settings: Settings, trace: Trace, seconds: float) -> None:
     console = Console()
     problem = trace.provenance["problem"]
     table = Table(title=f"{settings.method} on {problem['kind']}, {settings.clients:,} clients", show_header=False)
-    quarter = trace.mse[:, -max(1, settings.rounds // 4) :]
+    plateau = trace.plateau()
+    reached = "not reached yet" if plateau is None else f"{plateau.mean:.4g} ± {plateau.standard_error:.2g}"
+    since = "" if plateau is None else f", from round {plateau.from_round} on"
     for name, value in (
         ("squared error at the start", f"{trace.mse[:, 0].mean():.4g}"),
         ("after the last round", f"{trace.mse[:, -1].mean():.4g}"),
-        ("mean over the last quarter", f"{quarter.mean():.4g}"),
+        ("plateau", reached + since),
         ("gradients per client", f"{trace.rounds * trace.gradients_per_round:,}"),
         ("vectors sent and received per client", f"{trace.rounds * trace.vectors_per_round:,}"),
         ("seconds", f"{seconds:.2f}"),

@@ -20,6 +20,7 @@ from fedscaffold.reports.curves import Panel
 from fedscaffold.reports.curves import draw as draw_grid
 from fedscaffold.run import run
 from fedscaffold.traces import Trace
+from fedscaffold.traces.stationarity import Plateau, plateau
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,6 @@ METHODS = (
     Scaffold(step_size=STEP_SIZE, local_steps=LOCAL_STEPS),
     FedAvg(step_size=STEP_SIZE, local_steps=LOCAL_STEPS),
 )
-PLATEAU_ROUNDS = 25
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,14 @@ class Curve:
     trace: Trace
 
     @property
-    def plateau(self) -> float:
-        """Mean squared error over the last quarter of the rounds and all runs."""
-        return float(self.trace.mse[:, -PLATEAU_ROUNDS:].mean())
+    def stationary(self) -> bool:
+        """Whether it has reached its plateau."""
+        return self.trace.stationary_from() is not None
+
+    @property
+    def plateau(self) -> Plateau:
+        """Mean squared error once stationary, or else over the last quarter of the rounds."""
+        return self.trace.plateau() or plateau(self.trace.mse, self.trace.rounds * 3 // 4)
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class Claim:
 
 def claims(curves: Sequence[Curve]) -> list[Claim]:
     """Every claim that Section 6 makes about the figure."""
-    plateaus = {(curve.kind, curve.method, curve.n_clients): curve.plateau for curve in curves}
+    plateaus = {(curve.kind, curve.method, curve.n_clients): curve.plateau.mean for curve in curves}
     clients = sorted({curve.n_clients for curve in curves})
 
     def scaffold(kind: Kind) -> Array:

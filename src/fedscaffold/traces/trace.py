@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.types import Array
-from fedscaffold.traces import arrays
+from fedscaffold.traces import arrays, stationarity
+from fedscaffold.traces.stationarity import Plateau
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +61,15 @@ class Trace:
     def average(self) -> Array:
         """The averaged iterate, (repetitions, dim); recorded on request."""
         return self._recorded("average")
+
+    def stationary_from(self, name: str = "mse") -> int | None:
+        """The round from which a recorded series is statistically stationary; None if it is not, yet."""
+        return stationarity.stationary_from(self._recorded(name))
+
+    def plateau(self, name: str = "mse") -> Plateau | None:
+        """Mean of a recorded series once it is stationary, with a standard error; None if it is not, yet."""
+        from_round = self.stationary_from(name)
+        return None if from_round is None else stationarity.plateau(self._recorded(name), from_round)
 
     def _recorded(self, name: str) -> Array:
         if name not in self.records:

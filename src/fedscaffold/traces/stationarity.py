@@ -1,0 +1,68 @@
+"""From which round a run is stationary, and how precisely its plateau is known.
+
+Truncation by MSER (K. P. White, "An effective truncation heuristic for bias reduction in simulation
+output", Simulation 69, 1997): leave out the first rounds so that the standard error of the mean of the rest,
+taken as if rounds were independent, is smallest. Standard errors by Geyer's initial monotone sequence
+("Practical Markov chain Monte Carlo", Statistical Science 7, 1992), which accounts for autocorrelation.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedscaffold.core.types import Array
+
+FEWEST = 10  # rounds, below which nothing is said
+BATCHES = 40  # MSER works on means of consecutive rounds, about so many
+
+
+class Plateau(NamedTuple):
+    """A stationary mean: value, standard error, first round used, effective number of observations."""
+
+    mean: float
+    standard_error: float
+    from_round: int
+    effective_samples: float
+
+
+def stationary_from(series: Array) -> int | None:
+    """The first round of the stationary part of (repetitions, rounds) series, or None if it has none.
+
+    None also when more than half of the rounds would have to be left out: then the run is too short to tell.
+    """
+    mean = series.mean(axis=0)
+    if mean.size < FEWEST or not np.isfinite(mean).all():
+        return None
+    width = max(1, mean.size // BATCHES)
+    batches = mean[mean.size % width :].reshape(-1, width).mean(axis=1)
+    kept = np.arange(batches.size, 0, -1)
+    reverse = batches[::-1]
+    tail_mean = (np.cumsum(reverse) / np.arange(1, batches.size + 1))[::-1]
+    tail_square = (np.cumsum(reverse**2) / np.arange(1, batches.size + 1))[::-1]
+    statistic = np.maximum(tail_square - tail_mean**2, 0.0) / kept
+    candidates = statistic[: max(1, 3 * batches.size // 4)]
+    first = int(candidates.argmin())
+    if first > batches.size // 2:
+        return None
+    return first * width + mean.size % width if first else 0
+
+
+def autocorrelation_time(series: Array) -> float:
+    """τ = 1 + 2 Σ_k ρ_k of (repetitions, rounds) series, by Geyer's initial monotone sequence; at least 1."""
+    length = series.shape[1]
+    centred = series - series.mean()
+    spectrum = np.fft.rfft(centred, 2 * length, axis=1)
+    autocovariance = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :length].mean(axis=0) / length
+    if autocovariance[0] <= 0.0:
+        return 1.0
+    rho = autocovariance / autocovariance[0]
+    pairs = rho[: length // 2 * 2].reshape(-1, 2).sum(axis=1)
+    positive = pairs[: int(np.argmax(pairs <= 0))] if (pairs <= 0).any() else pairs
+    return max(1.0, 2.0 * float(np.minimum.accumulate(positive).sum()) - 1.0)
+
+
+def plateau(series: Array, from_round: int) -> Plateau:
+    """Mean of (repetitions, rounds) series from a round on, with its standard error."""
+    late = series[:, from_round:]
+    effective = late.size / autocorrelation_time(late)
+    return Plateau(float(late.mean()), float(late.std() / np.sqrt(effective)), from_round, float(effective))
