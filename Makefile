@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= results/figure1
 
-.PHONY: reproduce test test-slow lint bench clean forget-kernels
+.PHONY: reproduce test test-slow lint docs bench clean forget-kernels
 
 reproduce: .venv/ready
 	$(BIN)/fedscaffold reproduce figure1 --out $(OUT)
@@ -19,6 +19,9 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/ready
+	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
+
 bench: .venv/bench
 	$(BIN)/python -m benchmarks.local_steps
 
@@ -26,7 +29,7 @@ forget-kernels:
 	find src -name '*.nb[ci]' -delete
 
 clean:
-	rm -rf .venv results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build results .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks import contenders
-from benchmarks.contenders import BATCH, LOCAL_STEPS, RECORDS, Round, Workload
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import contenders
+from benchmarks.contenders import BATCH, LOCAL_STEPS, RECORDS, Round, Workload
 from fedscaffold.core.files import replacing
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.problems.tables import aligned_empty

@@ -103,8 +103,6 @@ def run(
             state = State(stored.round, stored.theta, type(memory)(**stored.memory))
             earlier = stored.records
     recorder = Recorder(observers, problem, earlier)
-    if not earlier:
-        recorder.see(state.round, state.theta)
 
     def save() -> None:
         if checkpoint is not None:
@@ -116,6 +114,8 @@ def run(
         chosen_engine.open(problem, batches, seed=seed) as local_sgd,
         progress_bar(type(method).__name__, progress) as advance,
     ):
+        if not earlier:
+            recorder.see(state.round, state.theta)
         try:
             advance(state.round, rounds)
             while state.round < rounds:
@@ -219,7 +219,7 @@ def _identity(
 
 def _diverged(problem: Problem, method: Method, batches: Batches, round: int, local: Array) -> Diverged:
     """Which client went first, and what would have been safe."""
-    sizes = np.nan_to_num(np.abs(local), nan=np.inf, posinf=np.inf).max(axis=(0, 2))
+    sizes = np.nan_to_num(np.abs(local), nan=np.inf).max(axis=(0, 2))
     client = int(sizes.argmax())
     safe = method.safe_step_size(problem.smoothness(batches), problem.strong_convexity())
     return Diverged(

@@ -31,7 +31,7 @@ def test_the_plateau_is_within_its_standard_error(phi: float) -> None:
     transient = 50 * np.exp(-np.arange(400) / 15)
     scores = []
     for seed in range(100):
-        series = autoregression(phi, (3, 400), seed) + transient
+        series: Array = autoregression(phi, (3, 400), seed) + transient
         start = stationary_from(series)
         if start is not None:
             assert start >= 15
@@ -43,10 +43,10 @@ def test_the_plateau_is_within_its_standard_error(phi: float) -> None:
 
 
 def test_what_still_moves_is_not_stationary() -> None:
-    rounds = np.arange(101)
+    rounds: Array = np.arange(101.0)
     assert stationary_from(np.exp(-rounds / 3.0)[None]) is None
     assert stationary_from(np.exp(-rounds / 60.0)[None]) is None
-    assert stationary_from(rounds[None] * 1.0) is None
+    assert stationary_from(rounds[None]) is None
     assert stationary_from(np.full((1, 101), np.inf)) is None
     assert stationary_from(np.ones((2, 5))) is None  # too short to tell
 

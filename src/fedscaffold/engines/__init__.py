@@ -12,8 +12,8 @@ BY_NAME: dict[str, type[Numba] | type[Reference]] = {"auto": Numba, "numba": Num
 
 def resolve(engine: str | Engine) -> Engine:
     """The engine of that name, or the engine itself."""
-    if not isinstance(engine, str):
-        return engine
-    if engine not in BY_NAME:
+    if isinstance(engine, str) and engine in BY_NAME:
+        return BY_NAME[engine]()
+    if isinstance(engine, str) or not hasattr(engine, "open"):
         raise InvalidInput(f"unknown engine {engine!r}; choose one of {', '.join(map(repr, BY_NAME))}")
-    return BY_NAME[engine]()
+    return engine

@@ -11,6 +11,8 @@ from fedscaffold.core.types import Array
 TOLERANCE = 1e-12
 MOST_STEPS = 100
 SINGULAR = 1e-13
+SETTLED = 1e-6  # of θ: the last step must be that small, which it never is where no minimiser exists
+ROUNDING = 1e-15  # of the loss: what Newton's step would gain when rounding stops it
 
 
 class Smooth(Protocol):
@@ -37,10 +39,14 @@ def minimise(f: Smooth) -> Array:
         eigenvalues = np.linalg.eigvalsh(hessian)
         if eigenvalues[0] <= SINGULAR * eigenvalues[-1]:
             raise InvalidInput("the minimiser is not unique or does not exist; set l2 to a positive number")
-        if np.linalg.norm(gradient) <= TOLERANCE * start:
-            return _polished(f, theta, gradient, hessian)
         step = np.linalg.solve(hessian, gradient)
+        settled = np.linalg.norm(step) <= SETTLED * np.linalg.norm(theta)
+        if settled and np.linalg.norm(gradient) <= TOLERANCE * start:
+            return _polished(f, theta, gradient, hessian)
+        before = theta
         theta, gradient = _descended(f, theta, gradient, step)
+        if theta is before and gradient @ step <= ROUNDING * abs(f.loss(theta)):
+            return theta
     raise InvalidInput(
         f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable: set l2 to a positive number"
     )

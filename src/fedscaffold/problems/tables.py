@@ -49,7 +49,10 @@ def client_weights(weights: ArrayLike | None, n_clients: int) -> Array:
     """Positive weights that sum to one; uniform when none are given."""
     if weights is None:
         return np.full(n_clients, 1.0 / n_clients)
-    given = np.asarray(weights, dtype=np.float64)
+    try:
+        given = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"weights must be {n_clients} numbers, one per client: {error}") from None
     if given.shape != (n_clients,):
         raise InvalidInput(f"weights must be {n_clients} numbers, one per client, got shape {given.shape}")
     if not (np.isfinite(given).all() and (given > 0).all()):
@@ -61,9 +64,9 @@ def _tables(name: str, data: Any, ndim: int) -> Sequence[Array] | Array:
     """One array of `ndim` dimensions per client: a list of them, or one array with the clients first."""
     try:
         if isinstance(data, np.ndarray) and data.dtype != object:
-            tables: Sequence[Array] | Array = np.asarray(data, dtype=np.float64)
+            tables: Sequence[Array] | Array = np.atleast_1d(_numbers(data))
         else:
-            tables = [np.asarray(table, dtype=np.float64) for table in data]
+            tables = [_numbers(table) for table in data]
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{name} must hold numbers, one array per client: {error}") from None
     for client, table in enumerate(tables):
@@ -73,6 +76,16 @@ def _tables(name: str, data: Any, ndim: int) -> Sequence[Array] | Array:
                 f"{name} must be {wanted[ndim]}; client {client}'s part has shape {np.shape(table)}"
             )
     return tables
+
+
+def _numbers(table: Any) -> Array:
+    """As float64; text, dates and complex numbers, which NumPy would convert to nonsense, are refused."""
+    array = np.asanyarray(table)
+    if array.dtype.kind not in "biufO":
+        raise TypeError(f"these are of type {array.dtype}")
+    if np.ma.is_masked(array):
+        raise ValueError("some are masked; drop or fill them first")
+    return np.asarray(array, dtype=np.float64)
 
 
 def _joined(tables: Sequence[Array] | Array, shape: tuple[int, ...]) -> Array:

@@ -71,7 +71,7 @@ BY_NAME: dict[str, type[Mse] | type[Loss] | type[TailAverage]] = {"mse": Mse, "l
 
 def resolve(record: Iterable[str | Observer]) -> list[Observer]:
     """Observers by name or as they are, no two of the same name."""
-    if isinstance(record, str) or not isinstance(record, Iterable):
+    if isinstance(record, str) or not hasattr(record, "__iter__"):
         example = (record,) if isinstance(record, str) else ("mse",)
         raise InvalidInput(f"record must be a sequence of observers, for example {example!r}; got {record!r}")
     observers: list[Observer] = []

@@ -27,8 +27,10 @@ def machine() -> dict[str, Any]:
 
 
 def describe(item: Any) -> dict[str, Any]:
-    """A dataclass's name and fields."""
-    return {"name": type(item).__name__, **dataclasses.asdict(item)}
+    """The type's name and the fields, of a dataclass or of a user's own class."""
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return {"name": type(item).__name__, **dataclasses.asdict(item)}
+    return {"name": type(item).__name__, **vars(item)}
 
 
 def now() -> str:

@@ -55,11 +55,11 @@ class Numba:
 
         if problem.kind not in kernels.LOSSES:
             raise InvalidInput(f"the numba engine has no kernel for {problem.kind!r}; use engine='reference'")
-        threads = self.threads or len(os.sched_getaffinity(0))
+        threads = self.threads or _cores()
         loss = kernels.LOSSES[problem.kind]
         x = np.ascontiguousarray(problem.x, dtype=self.dtype).reshape(-1)
         y = np.ascontiguousarray(problem.y, dtype=self.dtype)
-        key = (seed & 0xFFFFFFFF, seed >> 32)
+        key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
         if batches.size is None:
             sampling, batch = kernels.FULL, int(problem.sizes.max())
         elif batches.sampling == "with_replacement":
@@ -96,6 +96,11 @@ class Numba:
                 yield local_sgd
             finally:
                 pool.shutdown(cancel_futures=True)
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells; macOS and Windows do not."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def split(n_clients: int, work: int, threads: int) -> list[tuple[int, int]]:

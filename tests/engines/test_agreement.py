@@ -1,0 +1,129 @@
+"""The numba engine gives the reference engine's numbers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import fedscaffold as fs
+from fedscaffold.core.batches import Sampling
+from fedscaffold.engines.numba_ import kernels
+from tests.samples import KINDS, Kind, make
+
+DIMS = (1, 2, 7, 20, 33)  # each is compiled for, which takes seconds
+
+
+def both(problem: Any, *, dtype: Any = "float64", local_steps: int = 3, rounds: int = 2, **kwargs: Any) -> Any:
+    """(numba, reference)."""
+    method = fs.Scaffold(step_size=0.05, local_steps=local_steps)
+    fast = fs.run(problem, method, rounds=rounds, engine=fs.engines.Numba(dtype=dtype), **kwargs)
+    return fast, fs.run(problem, method, rounds=rounds, engine="reference", **kwargs)
+
+
+def assert_close(fast: fs.Trace, slow: fs.Trace, tolerance: float) -> None:
+    for name in ("theta", "control_variates", "mse"):
+        wanted = getattr(slow, name)
+        np.testing.assert_allclose(getattr(fast, name), wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    dim=st.sampled_from(DIMS),
+    batch_size=st.none() | st.integers(1, 40),
+    sampling=st.sampled_from(("with_replacement", "without_replacement")),
+    local_steps=st.integers(1, 12),
+    repetitions=st.integers(1, 3),
+    seed=st.integers(0, 2**64 - 1),
+)
+@example("ridge", [1], 1, 1, "without_replacement", 1, 1, 2**64 - 1)
+@example("logistic", [3, 1, 5], 33, 40, "with_replacement", 12, 3, 2**32)
+@settings(max_examples=100)
+def test_any_shape(
+    kind: Kind, sizes: list[int], dim: int, batch_size: int | None, sampling: Sampling,
+    local_steps: int, repetitions: int, seed: int,
+) -> None:  # fmt: skip
+    if batch_size is not None and sampling == "without_replacement":
+        batch_size = min(batch_size, *sizes)
+    problem = make(kind, sizes, dim, weights=range(1, len(sizes) + 1), seed=seed % 1000)
+    fast, slow = both(
+        problem, local_steps=local_steps, batch_size=batch_size, sampling=sampling,
+        repetitions=repetitions, seed=seed,
+    )  # fmt: skip
+    assert_close(fast, slow, 1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [*range(1, 19), 31])
+def test_every_batch_size_up_to_eighteen(batch_size: int) -> None:
+    for kind in KINDS:
+        fast, slow = both(make(kind, (20, 31, 40), 7), batch_size=batch_size)
+        assert_close(fast, slow, 1e-12)
+
+
+@pytest.mark.parametrize("sampling", ["with_replacement", "without_replacement"])
+@pytest.mark.parametrize(("local_steps", "batch_size"), [(4100, 1), (470, 9), (9, 1025)])
+def test_more_draws_than_are_made_at_once(sampling: Sampling, local_steps: int, batch_size: int) -> None:
+    problem = make("ridge", (1030, 1100), 2)
+    fast, slow = both(
+        problem, local_steps=local_steps, batch_size=batch_size, sampling=sampling, repetitions=2, rounds=1
+    )
+    assert_close(fast, slow, 1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("sizes", "dim", "batch_size"), [((7, 3, 5), 5003, 3), ((5001, 4200), 3, None)])
+def test_vectors_too_long_for_the_stack(
+    kind: Kind, sizes: tuple[int, ...], dim: int, batch_size: int | None
+) -> None:
+    problem = make(kind, sizes, dim)
+    fast, slow = both(problem, batch_size=batch_size, repetitions=2, record=("loss",))
+    for name in ("theta", "control_variates", "loss"):
+        wanted = getattr(slow, name)
+        np.testing.assert_allclose(getattr(fast, name), wanted, rtol=0, atol=1e-11 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kernel_for_any_number_of_features_gives_the_same_bits(
+    dim: int, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, method = make(kind, (20, 31, 40), dim), fs.Scaffold(step_size=0.05, local_steps=7)
+    special = fs.run(problem, method, rounds=3, batch_size=13, repetitions=2)
+    monkeypatch.setattr(kernels, "COMPILED_FOR", 0)
+    assert kernels.kernel(dim, 13) is kernels.local_sgd_for(None)
+    general = fs.run(problem, method, rounds=3, batch_size=13, repetitions=2)
+    assert general.theta.tobytes() == special.theta.tobytes()
+    assert general.control_variates.tobytes() == special.control_variates.tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dim", [7, 20])
+@pytest.mark.parametrize("batch_size", [1, 10, None])
+def test_single_precision_to_its_own_accuracy(kind: Kind, dim: int, batch_size: int | None) -> None:
+    fast, slow = both(make(kind, (20, 31, 40), dim), dtype="float32", local_steps=10, batch_size=batch_size)
+    gap = np.abs(fast.theta - slow.theta).max() / np.abs(slow.theta).max()
+    assert 0 < gap < 2e-6  # 17 times the unit roundoff of float32; zero would mean that it was not used
+
+
+def test_correction_of_one_client_serves_all() -> None:
+    """FedAvg hands over ξ of shape (1, 1, d), Scaffold (R, N, d)."""
+    problem = make("ridge", (8, 8, 8), 7)
+    method = fs.FedAvg(step_size=0.1, local_steps=5)
+    fast, slow = (
+        fs.run(problem, method, rounds=3, batch_size=2, repetitions=3, engine=name)
+        for name in ("numba", "reference")
+    )
+    np.testing.assert_allclose(fast.theta, slow.theta, rtol=0, atol=1e-13)
+
+
+def test_a_problem_without_a_kernel_is_refused_by_numba_and_served_by_the_reference() -> None:
+    class Quartic(fs.problems.Ridge):
+        kind = "quartic"
+
+    problem = Quartic(np.ones((2, 3, 1)), np.ones((2, 3)))
+    method = fs.FedAvg(step_size=0.1, local_steps=1)
+    with pytest.raises(fs.InvalidInput, match="no kernel for 'quartic'"):
+        fs.run(problem, method, rounds=1)
+    assert fs.run(problem, method, rounds=1, engine="reference").theta[0, 0] == pytest.approx(0.1)

@@ -1,0 +1,125 @@
+"""Who may import whom, what `import fedscaffold` loads, and how long a file may be."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "fedscaffold"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+DOORS = {"cli", "sklearn", "flower"}
+SIMULATOR = {"run", "engines", "methods", "traces"}
+ROOMS = {"core", "problems", "methods", "engines", "traces", "theory", "run", "progress", "reports", "experiments"}
+FRONT = {"__init__"}  # the package itself, which imports the simulator
+MAY_IMPORT = {
+    "core": {"core"},
+    **{room: {"core", room} for room in ("problems", "methods", "engines", "traces", "theory")},
+    "progress": set(),
+    "run": {"core", "engines", "traces", "progress"},
+    "reports": {"core", "traces", "theory", "reports"},
+    "experiments": ROOMS | FRONT,
+    "conformance": ROOMS | FRONT,
+    "__init__": ROOMS - {"experiments", "reports"},
+    **{door: ROOMS | FRONT | {door, "conformance"} for door in DOORS},
+}
+HEAVY = ("numba", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax", "ray", "flwr")
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imported_names(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+    """Full names of modules and of what is taken from them, at any depth of the source."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def rooms_imported(source: str, package: tuple[str, ...] = ("fedscaffold",)) -> set[str]:
+    names = [name.split(".") for name in imported_names(ast.parse(source), package)]
+    inside = [name[1] if len(name) > 1 else "" for name in names if name[0] == "fedscaffold"]
+    return {name if is_room(name) else "__init__" for name in inside}
+
+
+def is_room(name: str) -> bool:
+    """Or a name from the package's own front, such as InvalidInput."""
+    return name != "" and ((SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file() or name in MAY_IMPORT)
+
+
+def package_of(file: Path) -> tuple[str, ...]:
+    return ("fedscaffold", *file.relative_to(SOURCE).parent.parts)
+
+
+@pytest.mark.parametrize(
+    ("source", "rooms"),
+    [
+        ("import fedscaffold.cli.main", {"cli"}),
+        ("from fedscaffold import run", {"run"}),
+        ("from fedscaffold.core import types", {"core"}),
+        ("def f():\n    from fedscaffold.theory import bounds", {"theory"}),
+        ("from ..engines import Numba", {"engines"}),
+        ("from . import trace", {"traces"}),
+        ("import fedscaffold", {"__init__"}),
+        ("from fedscaffold import InvalidInput, __version__", {"__init__"}),
+        ("import numpy as np", set()),
+    ],
+)
+def test_this_file_sees_all_ways_to_import(source: str, rooms: set[str]) -> None:
+    assert rooms_imported(source, ("fedscaffold", "traces")) == rooms
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_import_rules(file: Path) -> None:
+    room = room_of(file)
+    assert room in MAY_IMPORT, f"{room} is a new room: give it a rule in MAY_IMPORT"
+    found = rooms_imported(file.read_text(), package_of(file))
+    assert found <= MAY_IMPORT[room], f"{room} must not import {sorted(found - MAY_IMPORT[room])}"
+
+
+def test_the_rules_themselves() -> None:
+    for room, allowed in MAY_IMPORT.items():
+        assert not allowed & (DOORS - {room}), f"{room} may import a door"
+    assert not MAY_IMPORT["theory"] & SIMULATOR
+    assert all("theory" not in MAY_IMPORT[room] for room in SIMULATOR)
+
+
+def test_theory_does_not_reach_the_simulator_in_a_roundabout_way() -> None:
+    """What the rooms of theory and of the simulator import, and what that imports, and so on."""
+    graph: dict[str, set[str]] = {}
+    for file in FILES:
+        graph.setdefault(room_of(file), set()).update(rooms_imported(file.read_text(), package_of(file)))
+
+    def reach(start: str) -> set[str]:
+        seen, left = set[str](), [start]
+        while left:
+            for room in graph.get(left.pop(), set()) - seen:
+                seen.add(room)
+                left.append(room)
+        return seen
+
+    assert {"core", "engines", "traces"} <= reach("run")
+    assert not reach("theory") & SIMULATOR
+    for room in SIMULATOR:
+        assert "theory" not in reach(room)
+
+
+def test_importing_the_library_loads_nothing_heavy() -> None:
+    code = f"import fedscaffold, json, sys; print(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_files_are_short(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= 400
+    assert file.name != "utils.py"
