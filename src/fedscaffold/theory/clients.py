@@ -1,0 +1,121 @@
+"""What theory reads of a problem, a block of clients at a time."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.batches import Batches, Sampling
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+
+NUMBERS_AT_ONCE = 1 << 17  # features in a block: a megabyte, so that a block stays in cache
+
+
+class Glm(Protocol):
+    """f_c(θ) = mean of ℓ(xᵀθ, y) over client c's records, plus l2/2 ‖θ‖²; what theory needs of it."""
+
+    n_clients: int
+    dim: int
+    weights: Array
+    sizes: NDArray[np.int64]
+    x: Array
+    y: Array
+    offsets: NDArray[np.int64]
+    l2: float
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def curvature(self) -> float: ...  # noqa: D102
+    def optimum(self) -> Array: ...  # noqa: D102
+    def first(self, z: Array, y: Array) -> Array: ...  # noqa: D102
+    def second(self, z: Array, y: Array) -> Array: ...  # noqa: D102
+    def client_gradients(self, theta: Array) -> Array: ...  # noqa: D102
+    def client_hessians(self, theta: Array) -> Array: ...  # noqa: D102
+    def client_third_derivatives(self, theta: Array, matrix: Array) -> Array: ...  # noqa: D102
+    def client_noise_covariances(  # noqa: D102
+        self, theta: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    ) -> Array: ...
+    def smoothness(self, batches: Batches) -> float: ...  # noqa: D102
+    def strong_convexity(self) -> float: ...  # noqa: D102
+
+
+class Method(Protocol):
+    """What theory needs of a method: γ and H, and its class's name to tell which it is."""
+
+    @property
+    def step_size(self) -> float:
+        """γ."""
+
+    @property
+    def local_steps(self) -> int:
+        """H."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some clients' records side by side; a client with fewer than the others is filled up with zeros."""
+
+    clients: NDArray[np.int64]  # (k,)
+    x: Array  # (k, n, d)
+    y: Array  # (k, n)
+    share: Array  # (k, n): 1/n_c for a record, 0 for filling
+
+
+def for_blocks(problem: Glm, work: Callable[[Block], None], *, copies: int = 1) -> None:
+    """Call work on all clients, those of like size together, a block at a time on each processor.
+
+    `copies` says how many times work copies x. Blocks do not depend on how many processors there are.
+    """
+    order = np.argsort(problem.sizes, kind="stable").astype(np.int64)
+    rows = problem.sizes[order] * problem.dim * copies
+    groups, begin = [], 0
+    for end in range(1, order.size + 1):
+        if end == order.size or (end + 1 - begin) * int(rows[end]) > NUMBERS_AT_ONCE:
+            groups.append(order[begin:end])
+            begin = end
+    if len(groups) == 1:
+        work(_block(problem, groups[0]))
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(lambda group: work(_block(problem, group)), groups):
+            pass
+
+
+def _block(problem: Glm, clients: NDArray[np.int64]) -> Block:
+    sizes = problem.sizes[clients]
+    n, d = int(sizes.max()), problem.dim
+    first, last = int(clients[0]), int(clients[-1])
+    if (sizes == n).all() and last - first + 1 == clients.size and (np.diff(clients) == 1).all():
+        rows = slice(int(problem.offsets[first]), int(problem.offsets[last + 1]))
+        shape = (clients.size, n)
+        return Block(clients, problem.x[rows].reshape(*shape, d), problem.y[rows].reshape(shape), _ones(shape) / n)
+    x, y, share = np.zeros((clients.size, n, d)), np.ones((clients.size, n)), np.zeros((clients.size, n))
+    for k, client in enumerate(clients):
+        rows, size = slice(int(problem.offsets[client]), int(problem.offsets[client + 1])), int(sizes[k])
+        x[k, :size], y[k, :size], share[k, :size] = problem.x[rows], problem.y[rows], 1.0 / size
+    return Block(clients, x, y, share)
+
+
+def _ones(shape: tuple[int, int]) -> Array:
+    return np.broadcast_to(np.float64(1.0), shape)
+
+
+def noise_factors(problem: Glm, batches: Batches) -> Array:
+    """Variance of each client's batch mean over that of one record, shape (N,)."""
+    batches.check_fits(problem.sizes)
+    factors = {int(n): batches.noise_factor(int(n)) for n in np.unique(problem.sizes)}
+    return np.array([factors[int(n)] for n in problem.sizes])
+
+
+def is_scaffold(method: Method) -> bool:
+    """Whether a method is Scaffold; FedAvg is the other one that theory knows."""
+    name = type(method).__name__
+    if name not in ("Scaffold", "FedAvg"):
+        raise InvalidInput(f"theory knows Scaffold and FedAvg, not {name}")
+    return name == "Scaffold"

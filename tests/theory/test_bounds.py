@@ -1,0 +1,274 @@
+"""The bounds' formulas against numbers worked out here, their conditions, and Corollary 4.10 plugged back."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedscaffold import InvalidInput
+from fedscaffold.problems import paper
+from fedscaffold.theory import bounds
+from fedscaffold.theory.bounds import Bound
+from fedscaffold.theory.constants import Constants, constants
+from tests.samples import KINDS, Kind, make
+
+KNOWN = Constants(
+    mu=0.5,
+    L=2.0,
+    L_record=4.0,
+    Q=0.25,
+    G=1.0,
+    zeta1=3.0,
+    zeta2=0.1,
+    sigma_star2=3.0,
+    beta=0.02,
+    noise_at_optimum=1.5,
+    noise_variance_at_optimum=1.0,
+    noise_lipschitz2=0.01,
+    mu_at_optimum=0.5,
+    L_at_optimum=2.0,
+)
+SETTING: dict[str, Any] = {"step_size": 1e-4, "local_steps": 20, "n_clients": 8}
+RATE = (1 - 1e-4 * 0.5 / 4) ** 20
+# β ≤ L/(4γ) = 5000 and β ≤ μ/(19γ) = 5000/19: A5's σ*² is 1.5 (1 + a) with (1 + 1/a) 0.01 = that
+SIGMA_LOCAL = 1.5 * (1 + 1 / (5000 / 0.01 - 1))
+SIGMA_SPEED = 1.5 * (1 + 1 / (5000 / 19 / 0.01 - 1))
+
+VALUES: list[tuple[Callable[..., Bound], dict[str, Any], float]] = [
+    (bounds.contraction, {}, RATE),
+    (bounds.wasserstein_decay, {"rounds": 7, "initial_wasserstein2": 3.0}, RATE**7 * 3),
+    (
+        bounds.wasserstein_from_start,
+        {"rounds": 7, "initial_distance2": 4.0},
+        RATE**7 * (2 + math.sqrt(8 * 1e-4 / 0.5)) ** 2,
+    ),
+    (bounds.drift, {"distance2": 4.0}, RATE * 4 + 2 * 1e-8 * 20 * 1.0),
+    (bounds.crude_mse, {"rounds": 7, "initial_distance2": 4.0}, RATE**7 * 4 + 0.0016),
+    (bounds.stationary_mse, {}, 0.0016),
+    (bounds.local_iterates, {}, 28 * 2e-4 * SIGMA_LOCAL),
+    (bounds.control_variates, {}, 54 * 2 * SIGMA_LOCAL / 10),
+    (
+        bounds.stationary_covariance,
+        {},
+        10 * 1e-4 * SIGMA_SPEED / 4
+        + 90480 * 1e-6 * 0.25 * SIGMA_SPEED**1.5 / 0.5**2.5
+        + 17280000 * 1e-12 * 20 * 0.0625 * SIGMA_SPEED**2 / 0.125,
+    ),
+    (
+        bounds.finite_time_mse,
+        {"rounds": 7, "initial_distance2": 4.0},
+        RATE**7 * (16 + 64 * 1e-4 * SIGMA_SPEED / 0.5)
+        + 20 * 1e-4 * SIGMA_SPEED / 4
+        + 180960 * 1e-6 * 0.25 * SIGMA_SPEED**1.5 / 0.5**2.5
+        + 34560000 * 1e-12 * 20 * 0.0625 * SIGMA_SPEED**2 / 0.125,
+    ),
+]
+IDS = [function.__name__ for function, _, _ in VALUES]
+
+
+@pytest.mark.parametrize(("function", "more", "value"), VALUES, ids=IDS)
+def test_values_by_hand(function: Callable[..., Bound], more: dict[str, Any], value: float) -> None:
+    found = function(KNOWN, **SETTING, **more)
+    assert found.value == pytest.approx(value, rel=1e-7)
+    assert found.holds
+    assert all(condition.missed_by <= 1.0 for condition in found.conditions)
+
+
+def test_initial_distance_by_hand() -> None:
+    """‖θ⁰ − θ*‖² = 5 and γHζ₁ = 0.006."""
+    assert bounds.initial_distance2(KNOWN, **SETTING, squared_error=5.0) == pytest.approx(5.000036, rel=1e-12)
+
+
+CONDITIONS = [
+    (bounds.contraction, {"γ ≤ 1/(2L)": 0.25, "γH(L + μ) ≤ 1": 1.0}),
+    (bounds.drift, {"γ ≤ 1/(4L)": 0.125, "γH(L + μ) ≤ 1": 1.0}),
+    (bounds.local_iterates, {"γH(L + μ) ≤ 1/12": 1 / 12, "γβ ≤ L/4": 0.5}),
+    (
+        bounds.finite_time_mse,
+        {"γHLζ₂ ≤ μ/10": 0.05, "γH(L_record + μ) ≤ 1/48": 1 / 48, "γβ ≤ μ/19": 0.5 / 19},
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "limits"), CONDITIONS, ids=lambda x: getattr(x, "__name__", ""))
+def test_limits_by_hand(function: Callable[..., Bound], limits: dict[str, float]) -> None:
+    more = next(more for other, more, _ in VALUES if other is function)
+    found = function(KNOWN, **SETTING, **more)
+    assert {condition.name: condition.limit for condition in found.conditions} == pytest.approx(limits)
+    values = {condition.name: condition.value for condition in found.conditions if "β" not in condition.name}
+    by_hand = {"γ ": 1e-4, "γH(L +": 0.005, "γHLζ₂": 4e-4, "γH(L_record": 0.009}
+    for name, value in values.items():
+        assert value == pytest.approx(next(v for start, v in by_hand.items() if name.startswith(start)))
+
+
+def test_ridge_needs_no_smoothness_of_records() -> None:
+    """Where Q = 0 the sixth moments, which need L_record, are not used."""
+    flat = dataclasses.replace(KNOWN, Q=0.0)
+    names = {condition.name for condition in bounds.stationary_covariance(flat, **SETTING).conditions}
+    assert "γH(L + μ) ≤ 1/48" in names
+    assert bounds.stationary_covariance(flat, **SETTING).value == pytest.approx(2.5e-4 * SIGMA_SPEED)
+
+
+@pytest.mark.parametrize(("function", "more", "value"), VALUES, ids=IDS)
+def test_missed_conditions_are_said(function: Callable[..., Bound], more: dict[str, Any], value: float) -> None:
+    """γ a million times too large: every condition is missed, by as much as it should be, and nothing crashes."""
+    inside = function(KNOWN, **SETTING, **more)
+    outside = function(KNOWN, **{**SETTING, "step_size": 100.0}, **more)
+    assert not outside.holds
+    for near, far in zip(inside.conditions, outside.conditions, strict=True):
+        assert not far.satisfied
+        assert far.missed_by == pytest.approx(far.value / far.limit)
+        if "β" not in far.name:
+            assert far.missed_by == pytest.approx(1e6 * near.missed_by)
+
+
+def test_noise_pair_is_the_best_that_a_condition_allows() -> None:
+    """Any other slack that satisfies γβ ≤ μ/19 gives a larger Theorem 4.8."""
+    gamma = 2.0  # γβ = 0.04 > μ/19 with the fields, so a slack of more than 1 is needed
+    found = bounds.stationary_covariance(
+        dataclasses.replace(KNOWN, Q=0.0), step_size=gamma, local_steps=1, n_clients=8
+    )
+    assert found.conditions[2].satisfied
+    used = found.value * 8 * 0.5 / (10 * gamma)
+    for slack in np.geomspace(0.01, 100, 81):
+        sigma2, beta = KNOWN.noise_bound(float(slack))
+        assert gamma * beta > 0.5 / 19 or sigma2 >= used * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(("function", "more", "value"), VALUES, ids=IDS)
+def test_monotone(function: Callable[..., Bound], more: dict[str, Any], value: float) -> None:
+    """More noise, a larger third derivative or start, fewer clients: never a smaller bound."""
+
+    def of(known: Constants, **changes: Any) -> float:
+        return function(known, **{**SETTING, **more, **changes}).value
+
+    noisy = dataclasses.replace(KNOWN, noise_variance_at_optimum=1.3, noise_at_optimum=1.6, sigma_star2=3.2)
+    assert of(noisy) >= value * (1 - 1e-7)
+    assert of(dataclasses.replace(KNOWN, Q=0.3)) >= value * (1 - 1e-7)
+    assert of(KNOWN, n_clients=4) >= value * (1 - 1e-7)
+    for name, amount in more.items():
+        more_of_it = of(KNOWN, **{name: amount + 1})
+        assert (more_of_it < value) if name == "rounds" else (more_of_it > value)
+
+
+def test_n_clients_divides_the_first_term_only() -> None:
+    one, many = (bounds.stationary_covariance(KNOWN, **{**SETTING, "n_clients": n}).value for n in (1, 10**9))
+    assert one - many == pytest.approx(10 * 1e-4 * SIGMA_SPEED / 0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"step_size": 0.0}, "step_size"),
+        ({"local_steps": 0}, "local_steps"),
+        ({"n_clients": 2.5}, "n_clients"),
+        ({"rounds": -1}, "rounds"),
+        ({"initial_distance2": -1.0}, "initial_distance2"),
+    ],
+)
+def test_refusals(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        bounds.finite_time_mse(KNOWN, **{**SETTING, "rounds": 3, "initial_distance2": 1.0, **changes})
+
+
+def test_no_strong_convexity_is_refused() -> None:
+    flat = dataclasses.replace(KNOWN, mu=0.0)
+    with pytest.raises(InvalidInput, match="l2 > 0"):
+        bounds.contraction(flat, **SETTING)
+    with pytest.raises(InvalidInput, match="l2 > 0"):
+        bounds.complexity(flat, target=0.1, n_clients=2, squared_error=1.0)
+
+
+@pytest.mark.parametrize("kind", ["regression", "classification"])
+def test_the_papers_own_experiment_is_outside_its_theorems(kind: Any) -> None:
+    """γ = 0.05, H = 100, B = 10, N = 10: γH(L + μ) is hundreds of times larger than 1/48."""
+    known = constants(paper(kind, n_clients=10), batch_size=10)
+    figure: dict[str, Any] = {"step_size": 0.05, "local_steps": 100, "n_clients": 10}
+    for function, more, _ in VALUES:
+        found = function(known, **figure, **more)
+        assert not found.holds
+        missed = {condition.name: condition.missed_by for condition in found.conditions if not condition.satisfied}
+        assert missed
+        assert min(missed.values()) > 1
+        (round_length,) = (factor for name, factor in missed.items() if name.startswith("γH(L"))
+        assert round_length > 3
+    covariance = bounds.stationary_covariance(known, **figure)
+    assert all(condition.missed_by > 20 for condition in covariance.conditions)
+
+
+# Corollary 4.10
+
+
+@pytest.mark.parametrize("n_clients", [1, 10, 1000, 10**6])
+@pytest.mark.parametrize("target", [1e-1, 1e-4, 1e-8])
+@pytest.mark.parametrize("kind", KINDS)
+def test_complexity_plugged_back(kind: Kind, target: float, n_clients: int) -> None:
+    """Theorem 4.9 at the plan's γ, H, T is at most the target, with all its conditions."""
+    problem = make(kind, (12,) * 10, l2=0.5)
+    known = constants(problem, batch_size=4)
+    error = float(problem.optimum() @ problem.optimum())
+    plan = bounds.complexity(known, target=target, n_clients=n_clients, squared_error=error)
+    setting: dict[str, Any] = {
+        "step_size": plan.step_size,
+        "local_steps": plan.local_steps,
+        "n_clients": n_clients,
+    }
+    start = bounds.initial_distance2(known, **setting, squared_error=error)
+    back = bounds.finite_time_mse(known, **setting, rounds=plan.rounds, initial_distance2=start)
+    assert back == plan.bound
+    assert back.holds, back.conditions
+    assert back.value <= target
+    assert plan.gradients_per_client == plan.local_steps * plan.rounds
+
+
+def test_complexity_is_not_wasteful() -> None:
+    """Half of the rounds, or a step size ten times larger, and the target is not proved any more."""
+    plan = bounds.complexity(KNOWN, target=1e-6, n_clients=2, squared_error=5.0)
+    setting: dict[str, Any] = {"local_steps": plan.local_steps, "n_clients": 2}
+    start = bounds.initial_distance2(KNOWN, step_size=plan.step_size, **setting, squared_error=5.0)
+    half = bounds.finite_time_mse(
+        KNOWN, step_size=plan.step_size, **setting, rounds=plan.rounds // 2, initial_distance2=start
+    )
+    assert half.value > 1e-6
+    large = bounds.stationary_covariance(KNOWN, step_size=10 * plan.step_size, **setting)
+    assert 2 * large.value > 1e-6
+
+
+@pytest.mark.parametrize("known", [KNOWN, dataclasses.replace(KNOWN, Q=0.0)], ids=["Q > 0", "Q = 0"])
+def test_linear_speed_up_up_to_the_largest_n(known: Constants) -> None:
+    """Gradients per client fall as 1/N up to that N, to the rounding of H, and no further."""
+
+    def gradients(n_clients: int, target: float) -> int:
+        return bounds.complexity(known, target=target, n_clients=n_clients, squared_error=5.0).gradients_per_client
+
+    target = 1e-13
+    largest = bounds.complexity(known, target=target, n_clients=1, squared_error=5.0).largest_n_clients
+    assert largest >= 8
+    one = gradients(1, target)
+    for n_clients in (2, 4, largest):
+        assert one / gradients(n_clients, target) == pytest.approx(n_clients, rel=0.02 if known.Q > 0 else 0.6)
+    assert gradients(100 * largest, target) > 0.5 * gradients(largest, target)
+
+
+def test_largest_n_as_the_corollary_says() -> None:
+    """Where the γ^{3/2} term decides, it grows as (μ/(Qε))^{2/3}, ε² being the target."""
+
+    def largest(target: float, Q: float) -> int:
+        known = dataclasses.replace(KNOWN, Q=Q)
+        return bounds.complexity(known, target=target, n_clients=1, squared_error=1.0).largest_n_clients
+
+    assert largest(1e-18, 0.25) / largest(1e-15, 0.25) == pytest.approx(1000 ** (1 / 3), rel=0.02)
+    assert largest(1e-18, 0.25) / largest(1e-18, 2.0) == pytest.approx(8 ** (2 / 3), rel=0.02)
+
+
+def test_without_noise_there_is_nothing_to_speed_up() -> None:
+    quiet = dataclasses.replace(
+        KNOWN, sigma_star2=0.0, beta=0.0, noise_at_optimum=0.0, noise_variance_at_optimum=0.0, noise_lipschitz2=0.0
+    )
+    plan = bounds.complexity(quiet, target=1e-6, n_clients=10, squared_error=1.0)
+    assert plan.largest_n_clients == 0
+    assert plan.bound.holds
+    assert plan.bound.value <= 1e-6
