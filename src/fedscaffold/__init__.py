@@ -1,8 +1,9 @@
 """Federated optimisation with Scaffold on stochastic gradients: simulate, predict, deploy."""
 
-from fedscaffold import engines, problems, traces
+from fedscaffold import engines, problems, theory, traces
 from fedscaffold.core.errors import CheckpointMismatch, Diverged, FedScaffoldError, InvalidInput, MissingDependency
 from fedscaffold.methods import FedAvg, Scaffold
+from fedscaffold.plan import Plan, plan
 from fedscaffold.run import run
 from fedscaffold.traces import Trace
 
@@ -13,11 +14,14 @@ __all__ = [
     "FedScaffoldError",
     "InvalidInput",
     "MissingDependency",
+    "Plan",
     "Scaffold",
     "Trace",
     "engines",
+    "plan",
     "problems",
     "run",
+    "theory",
     "traces",
 ]
 __version__ = "0.1.0"

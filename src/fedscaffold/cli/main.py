@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import fedscaffold
-from fedscaffold.cli import reproduce, run
+from fedscaffold.cli import plan, predict, reproduce, run, verify
 
 app = typer.Typer(
     name="fedscaffold",
@@ -16,7 +16,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command("run", epilog=run.EXAMPLES)(run.command)
+app.command("predict", epilog=predict.EXAMPLES)(predict.command)
+app.command("plan", epilog=plan.EXAMPLES)(plan.command)
 app.add_typer(reproduce.app, name="reproduce")
+app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 
 
 def _version(wanted: bool) -> None:

@@ -4,19 +4,19 @@ import time
 import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedscaffold.cli.options import batch_size_of, method_of
 from fedscaffold.cli.refusals import refusals
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import check_writable, replacing
 from fedscaffold.engines import Numba, resolve
-from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.run import run
@@ -29,7 +29,6 @@ EXAMPLES = (
     "  fedscaffold run --config run.toml --rounds 500      options win over the file\n\n"
     'A file holds the options\' names:  problem = "regression"  clients = 1000  step-size = 0.05'
 )
-METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"scaffold": Scaffold, "fedavg": FedAvg}
 SUFFIXES = (".npz", ".csv", ".parquet")
 
 
@@ -44,7 +43,7 @@ class Settings:
     step_size: float = 0.05
     local_steps: int = 100
     rounds: int = 100
-    batch_size: int | Literal["full"] = 10
+    batch_size: int | str = 10
     sampling: str = "with_replacement"
     repetitions: int = 1
     seed: int = 0
@@ -116,25 +115,17 @@ def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
         raise InvalidInput(
             f"{config} has unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}"
         )
-    batch_size = merged.get("batch_size", DEFAULTS.batch_size)
-    if batch_size != "full":
-        try:
-            merged["batch_size"] = int(batch_size)
-        except (TypeError, ValueError):
-            raise InvalidInput(f"batch-size must be a whole number or 'full', got {batch_size!r}") from None
     return replace(DEFAULTS, **merged)
 
 
 def _run(settings: Settings, checkpoint: Path | None) -> tuple[Trace, float]:
-    if settings.method not in METHODS:
-        raise InvalidInput(f"method must be one of {', '.join(METHODS)}, got {settings.method!r}")
-    method = METHODS[settings.method](step_size=settings.step_size, local_steps=settings.local_steps)
+    method = method_of(settings.method)(step_size=settings.step_size, local_steps=settings.local_steps)
     engine = resolve(settings.engine)
     if isinstance(engine, Numba):
         engine = Numba(threads=settings.threads, dtype=settings.dtype)  # type: ignore[arg-type]
     whole_number("rounds", settings.rounds, least=1)
     whole_number("repetitions", settings.repetitions, least=1)
-    batch_size = None if settings.batch_size == "full" else settings.batch_size
+    batch_size = batch_size_of(settings.batch_size)
     Batches(batch_size, settings.sampling)  # type: ignore[arg-type]
     kind: Any = settings.problem
     problem = paper(kind, n_clients=settings.clients, l2=settings.l2, seed=settings.seed)

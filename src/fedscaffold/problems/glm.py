@@ -6,7 +6,7 @@ Everything about the loss is in five functions of the margin z = xᵀθ; the res
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -150,6 +150,13 @@ class Glm(ABC):
         return np.stack(blocks)
 
     # what runs need
+
+    def subset(self, clients: ArrayLike) -> Self:
+        """The same problem on some of the clients, their weights scaled to sum to one."""
+        chosen = [int(client) for client in np.asarray(clients)]
+        rows = [slice(self.offsets[c], self.offsets[c + 1]) for c in chosen]
+        tables = [self.x[part] for part in rows], [self.y[part] for part in rows]
+        return type(self)(*tables, l2=self.l2, weights=self.weights[chosen])
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
         """Mean gradient at θ over some of a client's records, penalty included."""

@@ -43,6 +43,7 @@ class Glm(Protocol):
     ) -> Array: ...
     def smoothness(self, batches: Batches) -> float: ...  # noqa: D102
     def strong_convexity(self) -> float: ...  # noqa: D102
+    def subset(self, clients: NDArray[np.int64]) -> "Glm": ...  # noqa: D102
 
 
 class Method(Protocol):

@@ -1,0 +1,206 @@
+"""Which step size, local steps and rounds to use: the planner."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from fedscaffold.core.batches import Batches, Sampling
+from fedscaffold.core.checks import not_negative, positive, whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.methods import Scaffold
+from fedscaffold.progress import Progress, progress_bar
+from fedscaffold.theory import bounds, constants
+from fedscaffold.theory.clients import Glm
+from fedscaffold.theory.planner import sharp
+
+Mode = Literal["sharp", "certified"]
+MOST_LOCAL_STEPS, MOST_ROUNDS = 1024, 2000
+ROUND_COST, GRADIENT_COST = 100.0, 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to reach a target.
+
+    Attributes
+    ----------
+    method
+        Scaffold with its step size and local steps.
+    rounds
+        T.
+    predicted_mse
+        Expected squared error after the last round: predicted (sharp), or a proved upper bound (certified).
+    max_useful_clients
+        Beyond about this number more clients with the same step size and local steps do not help: there the part
+        of the error that falls as 1/N meets the part that does not. Infinite where there is no such part.
+    """
+
+    mode: Mode
+    target_mse: float
+    method: Scaffold
+    rounds: int
+    predicted_mse: float
+    n_clients: int
+    max_useful_clients: float
+    cost: float
+    variance_part: float | None = None
+    bias_part: float | None = None
+
+    @property
+    def gradients_per_client(self) -> int:
+        """H·T."""
+        return self.method.local_steps * self.rounds
+
+    def explain(self) -> str:
+        """The plan and its reasons, in words."""
+        gamma, H = self.method.step_size, self.method.local_steps
+        lines = [
+            f"Run Scaffold with step_size={gamma:.4g}, local_steps={H}, for {self.rounds:,} rounds.",
+            f"Each client computes {self.gradients_per_client:,} stochastic gradients and exchanges "
+            f"{self.rounds * self.method.vectors_per_round:,} vectors.",
+        ]
+        if self.mode == "certified":
+            lines += [
+                f"Theorem 4.9 proves a squared error of at most {self.predicted_mse:.4g} "
+                f"(target {self.target_mse:g}). Proofs allow for the worst: the sharp plan is far cheaper.",
+                f"The linear speed-up is proved up to {self.max_useful_clients:,.0f} clients.",
+            ]
+            return "\n".join(lines)
+        lines.append(
+            f"Predicted squared error after the last round: {self.predicted_mse:.4g} (target {self.target_mse:g})."
+        )
+        if self.variance_part is not None and self.bias_part is not None:
+            lines.append(
+                f"Staying there, {self.variance_part:.3g} of it would be noise, which falls as 1/N, and "
+                f"{self.bias_part:.3g} bias, which does not."
+            )
+        if math.isinf(self.max_useful_clients):
+            lines.append("There is no bias: more clients help without end.")
+        else:
+            lines.append(
+                f"More clients help up to about {self.max_useful_clients:,.0f}; there are {self.n_clients:,}."
+            )
+        lines.append(
+            "A larger step size would leave too much noise, a smaller one would need more rounds; fewer local "
+            "steps would need more rounds, more of them cost more gradients than they save rounds."
+        )
+        return "\n".join(lines)
+
+
+def plan(
+    problem: Glm,
+    *,
+    target_mse: float,
+    batch_size: int | None,
+    mode: Mode = "sharp",
+    max_local_steps: int | None = None,
+    max_rounds: int | None = None,
+    round_cost: float = ROUND_COST,
+    gradient_cost: float = GRADIENT_COST,
+    sampling: Sampling = "with_replacement",
+    progress: Progress = None,
+) -> Plan:
+    """Step size, local steps and rounds that bring E‖θ_T − θ*‖² from θ_0 = 0 down to a target.
+
+    Parameters
+    ----------
+    problem
+        Ridge or logistic regression.
+    target_mse
+        The squared distance to the optimum to reach.
+    batch_size
+        Records in each stochastic gradient; None for full gradients.
+    mode
+        "sharp" minimises T (round_cost + H gradient_cost) by the predictor of `theory.predict`. "certified"
+        follows Corollary 4.10 of the paper with Theorem 4.9's explicit constants: it never misses, and costs far
+        more.
+    max_local_steps, max_rounds
+        Limits on H (sharp: 1,024 unless given) and T (sharp: 2,000 unless given).
+    round_cost, gradient_cost
+        What a communication and a stochastic gradient cost; by default a communication costs a hundred gradients.
+    sampling
+        "with_replacement" or "without_replacement", within a batch.
+    progress
+        As in `fedscaffold.run`.
+
+    Raises
+    ------
+    InvalidInput
+        If the target is out of reach within the limits; the message says which one binds.
+    """
+    positive("target_mse", target_mse)
+    if mode not in get_args(Mode):
+        raise InvalidInput(f"mode must be 'sharp' or 'certified', got {mode!r}")
+    for name, limit in (("max_local_steps", max_local_steps), ("max_rounds", max_rounds)):
+        if limit is not None:
+            whole_number(name, limit, least=1)
+    not_negative("round_cost", round_cost)
+    if not_negative("gradient_cost", gradient_cost) + round_cost == 0:
+        raise InvalidInput("round_cost and gradient_cost cannot both be 0")
+    batches = Batches(batch_size, sampling)
+    batches.check_fits(problem.sizes)
+    if mode == "certified":
+        return _certified(problem, batches, target_mse, max_local_steps, max_rounds, round_cost, gradient_cost)
+    with progress_bar("planning", progress) as advance:
+        found = sharp(
+            problem,
+            batches,
+            target=target_mse,
+            most_local_steps=max_local_steps or MOST_LOCAL_STEPS,
+            most_rounds=max_rounds or MOST_ROUNDS,
+            round_cost=round_cost,
+            gradient_cost=gradient_cost,
+            advance=advance,
+        )
+    floor = 0.0 if problem.kind == "ridge" else max(found.plateau - found.variance_part, 0.0)
+    return Plan(
+        mode="sharp",
+        target_mse=target_mse,
+        method=Scaffold(step_size=found.step_size, local_steps=found.local_steps),
+        rounds=found.rounds,
+        predicted_mse=found.predicted_mse,
+        n_clients=problem.n_clients,
+        max_useful_clients=problem.n_clients * found.variance_part / floor if floor else math.inf,
+        cost=found.rounds * (round_cost + found.local_steps * gradient_cost),
+        variance_part=found.variance_part,
+        bias_part=floor,
+    )
+
+
+def _certified(
+    problem: Glm,
+    batches: Batches,
+    target: float,
+    max_local_steps: int | None,
+    max_rounds: int | None,
+    round_cost: float,
+    gradient_cost: float,
+) -> Plan:
+    """Corollary 4.10 with Theorem 4.9's constants."""
+    if np.ptp(problem.weights) > 1e-12 * problem.weights[0]:
+        raise InvalidInput("the paper's theorems are for clients of equal weight; use mode='sharp'")
+    optimum = problem.optimum()
+    proved = bounds.complexity(
+        constants(problem, batch_size=batches.size, sampling=batches.sampling),
+        target=target,
+        n_clients=problem.n_clients,
+        squared_error=float(optimum @ optimum),
+    )
+    for name, needed, limit in (
+        ("max_local_steps", proved.local_steps, max_local_steps),
+        ("max_rounds", proved.rounds, max_rounds),
+    ):
+        if limit is not None and needed > limit:
+            raise InvalidInput(f"the proof for target_mse={target:g} needs {needed:,}, above {name}={limit:,}")
+    return Plan(
+        mode="certified",
+        target_mse=target,
+        method=Scaffold(step_size=proved.step_size, local_steps=proved.local_steps),
+        rounds=proved.rounds,
+        predicted_mse=proved.bound.value,
+        n_clients=problem.n_clients,
+        max_useful_clients=float(proved.largest_n_clients),
+        cost=proved.rounds * (round_cost + proved.local_steps * gradient_cost),
+    )

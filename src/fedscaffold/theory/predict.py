@@ -1,0 +1,95 @@
+"""What a run will reach, before running it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedscaffold.core.batches import Batches, Sampling
+from fedscaffold.core.checks import whole_number
+from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.types import Array
+from fedscaffold.theory.clients import Glm, Method
+from fedscaffold.theory.curve import curve
+from fedscaffold.theory.plateau import control_variate_biases, setting, settle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """E‖θ − θ*‖² = tr Cov θ + ‖E θ − θ*‖² on the plateau, and on the way to it.
+
+    Attributes
+    ----------
+    cov_theta
+        Covariance of θ on the plateau, (d, d).
+    bias
+        E θ − θ* on the plateau, (d,).
+    bias_xi
+        E ξ_c − ξ*_c on the plateau, (n_clients, d), where ξ*_c = −∇f_c(θ*). FedAvg's ξ_c is 0, so ∇f_c(θ*).
+    curve
+        E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0 and ξ_c = 0; None unless rounds were asked for.
+    """
+
+    cov_theta: Array
+    bias: Array
+    bias_xi: Array
+    curve: Array | None = None
+
+    @property
+    def mse_variance_part(self) -> float:
+        """Tr Cov θ; shrinks like 1/N."""
+        return float(np.trace(self.cov_theta))
+
+    @property
+    def mse_bias_part(self) -> float:
+        """‖E θ − θ*‖²; adding clients does not remove it."""
+        return float(self.bias @ self.bias)
+
+    @property
+    def mse(self) -> float:
+        """E‖θ − θ*‖² on the plateau."""
+        return self.mse_variance_part + self.mse_bias_part
+
+
+@one_blas_thread
+def predict(
+    problem: Glm,
+    method: Method,
+    *,
+    batch_size: int | None,
+    sampling: Sampling = "with_replacement",
+    rounds: int | None = None,
+) -> Prediction:
+    """E‖θ − θ*‖² = tr Σ + ‖b‖², with Σ and b of the stationary law of Scaffold or FedAvg for any γH.
+
+    Goes beyond the expansions of the paper (Lemma 5.1 and Theorem 5.3), which it approaches as γH → 0: powers of
+    I − γ∇²f_c are kept, and noise, curvature and mean are found together. For ridge the plateau is exact, for
+    logistic regression an approximation in which local models are Gaussian.
+
+    Parameters
+    ----------
+    problem
+        Ridge or logistic regression, with any weights and sizes of clients.
+    method
+        Scaffold or FedAvg.
+    batch_size
+        Records in each stochastic gradient; None for full gradients.
+    sampling
+        "with_replacement" or "without_replacement", within a batch.
+    rounds
+        If given, also predict the curve of that many rounds from θ_0 = 0.
+
+    Raises
+    ------
+    InvalidInput
+        If the method does not contract, so that it has no plateau.
+    """
+    if rounds is not None:
+        whole_number("rounds", rounds, least=1)
+    s = setting(problem, method, Batches(batch_size, sampling))
+    state = settle(s)
+    return Prediction(
+        cov_theta=state.cov_theta,
+        bias=state.bias,
+        bias_xi=control_variate_biases(s, state),
+        curve=None if rounds is None else curve(s, state, rounds),
+    )

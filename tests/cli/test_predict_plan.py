@@ -1,0 +1,68 @@
+"""`fedscaffold predict` and `fedscaffold plan`."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedscaffold import FedAvg, Scaffold, problems, theory
+from fedscaffold.cli.main import app
+
+runner = CliRunner()
+SMALL = ["--clients", "4", "--local-steps", "20", "--rounds", "10"]
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedavg"])
+def test_it_predicts_what_the_library_predicts(method: str, tmp_path: Path) -> None:
+    plot = tmp_path / "p.svg"
+    result = runner.invoke(app, ["predict", *SMALL, "--method", method, "--simulate", "3", "--plot", str(plot)])
+    assert result.exit_code == 0, result.output
+    kind = Scaffold if method == "scaffold" else FedAvg
+    chosen = kind(step_size=0.05, local_steps=20)
+    expected = theory.predict(problems.paper("regression", n_clients=4), chosen, batch_size=10, rounds=10)
+    assert expected.curve is not None
+    assert f"{expected.mse:.4g}" in result.output
+    assert f"{expected.curve[-1]:.4g}" in result.output
+    assert "simulated, round 10" in result.output
+    for text in ("predicted", "simulated", "round"):
+        assert text in plot.read_text()
+
+
+def test_a_setting_that_the_theorem_covers_shows_its_bound(tmp_path: Path) -> None:
+    plot = tmp_path / "p.svg"
+    options = ["--step-size", "1e-5", "--local-steps", "2", "--l2", "1", "--batch-size", "full"]
+    result = runner.invoke(app, ["predict", "--clients", "4", "--rounds", "5", *options, "--plot", str(plot)])
+    assert result.exit_code == 0, result.output
+    assert "at most" in result.output
+    assert "Theorem 4.9" in plot.read_text()
+
+
+def test_plan_explains_and_simulates(tmp_path: Path) -> None:
+    plot = tmp_path / "p.png"
+    result = runner.invoke(app, ["plan", "100", "--clients", "4", "--simulate", "5", "--plot", str(plot)])
+    assert result.exit_code == 0, result.output
+    assert "Run Scaffold with step_size=" in result.output
+    assert "Simulated squared error" in result.output
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["predict", "--method", "x"], "method must be one of"),
+        (["predict", "--plot", "p.gif"], "--plot must end in"),
+        (["predict", "--plot", "missing/p.png"], "there is no folder"),
+        (["predict", "--rounds", "0"], "rounds must be"),
+        (["predict", "--simulate", "-1"], "simulate must be"),
+        (["predict", "--batch-size", "x"], "a whole number or 'full'"),
+        (["predict", "--clients", "4", "--step-size", "10"], "does not contract"),
+        (["plan", "0"], "target must be a positive number"),
+        (["plan", "1", "--mode", "x"], "'sharp' or 'certified'"),
+        (["plan", "1", "--problem", "x"], "'regression' or 'classification'"),
+        (["plan", "1", "--clients", "4", "--max-rounds", "1", "--max-local-steps", "1"], "out of reach"),
+    ],
+)
+def test_refusals(command: list[str], message: str) -> None:
+    result = runner.invoke(app, command)
+    assert result.exit_code == 2, result.output
+    assert message in result.output

@@ -1,0 +1,98 @@
+"""The same quantities as theory's, by plain dense algebra on small problems; slow, short and independent."""
+
+from typing import Any
+
+import numpy as np
+from scipy.linalg import block_diag, solve_discrete_lyapunov
+
+from fedscaffold.core.types import Array
+from fedscaffold.problems import Ridge
+
+
+def round_matrices(hessians: Array, w: Array, gamma: float, H: int) -> tuple[Array, Array]:
+    """(A, L) of (θ, ξ_1, ..., ξ_N)⁺ = A (θ, ξ_1, ..., ξ_N) + L (e_1, ..., e_N), written from Algorithm 1.
+
+    Algorithm 1 conserves Σ w_c ξ_c, which is 0. A sends it to 0, so that there is one stationary solution.
+    """
+    N, d, _ = hessians.shape
+    eye = np.eye(d)
+    power = [np.linalg.matrix_power(eye - gamma * hessian, H) for hessian in hessians]
+    total = [sum(np.linalg.matrix_power(eye - gamma * h, k) for k in range(H)) for h in hessians]
+    local = np.zeros((N * d, (N + 1) * d))  # θ_c^H from θ and ξ
+    for c in range(N):
+        local[c * d : (c + 1) * d, :d] = power[c]
+        local[c * d : (c + 1) * d, (c + 1) * d : (c + 2) * d] = -gamma * total[c]
+    noise = -gamma * np.eye(N * d)
+    mean = np.kron(w[None, :], eye)
+    centred = np.eye(N * d) - np.kron(np.ones((N, 1)), mean)
+    keep = np.concatenate([np.zeros((N * d, d)), centred], axis=1)
+    A = np.concatenate([mean @ local, keep + centred @ local / (gamma * H)])
+    return A, np.concatenate([mean @ noise, centred @ noise / (gamma * H)])
+
+
+def lyapunov(hessians: Array, w: Array, gamma: float, H: int, Q: Array) -> Array:
+    """Stationary covariance of (θ, ξ) when e_c has covariance Q_c."""
+    A, L = round_matrices(hessians, w, gamma, H)
+    return np.asarray(solve_discrete_lyapunov(A, L @ block_diag(*Q) @ L.T))
+
+
+def ridge_covariance(
+    problem: Ridge, gamma: float, H: int, batch_size: int, *, scaffold: bool
+) -> tuple[Array, Array]:
+    """Exact stationary (covariance of (θ, ξ), mean of (θ − θ*, ξ − ξ*)) for ridge, one local step after another.
+
+    The noise of a step is that of θ* plus what the second moments of the local models add, without any
+    approximation, since gradients of ridge are linear in θ.
+    """
+    N, d, w = problem.n_clients, problem.dim, problem.weights
+    optimum = problem.optimum()
+    hessians, ahead = problem.client_hessians(optimum), problem.client_gradients(optimum)
+    covariance, mean = np.zeros(((N + 1) * d,) * 2), np.zeros((N + 1) * d)
+    if not scaffold:
+        mean[d:] = ahead.ravel()
+    eye = np.eye(d)
+    lift = block_diag(np.kron(np.ones((N, 1)), eye), np.eye(N * d))
+    average = np.kron(w[None, :], eye)
+    turn = np.zeros(((N + 1) * d, 2 * N * d))
+    turn[:d, : N * d] = average
+    turn[d:, N * d :] = np.eye(N * d)
+    if scaffold:
+        turn[d:, : N * d] = (np.eye(N * d) - np.kron(np.ones((N, 1)), average)) / (gamma * H)
+    step = np.block(
+        [
+            [np.eye(N * d) - gamma * block_diag(*hessians), -gamma * np.eye(N * d)],
+            [np.zeros((N * d, N * d)), np.eye(N * d)],
+        ]
+    )
+    records = [record_slopes(problem, c) for c in range(N)]
+    for _ in range(20000):
+        local, local_mean = lift @ covariance @ lift.T, lift @ mean
+        for _ in range(H):
+            noise = np.zeros_like(local)
+            for c in range(N):
+                at = slice(c * d, (c + 1) * d)
+                noise[at, at] = batch_noise(records[c], local[at, at], optimum + local_mean[at], batch_size)
+            local, local_mean = step @ local @ step.T + gamma**2 * noise, step @ local_mean
+        new, new_mean = turn @ local @ turn.T, turn @ local_mean
+        moved = np.abs(new - covariance).max() + np.abs(new_mean - mean).max()
+        covariance, mean = new, new_mean
+        if moved <= 1e-14 * np.abs(covariance).max():
+            break
+    return covariance, mean
+
+
+def record_slopes(problem: Ridge, client: int) -> tuple[Any, Any]:
+    """Each record's gradient as slope θ − shift."""
+    rows = slice(problem.offsets[client], problem.offsets[client + 1])
+    x, y = problem.x[rows], problem.y[rows]
+    return np.einsum("ij,ik->ijk", x, x), x * y[:, None]
+
+
+def batch_noise(records: tuple[Any, Any], covariance: Array, mean: Array, batch_size: int) -> Array:
+    """E Cov(batch gradient | θ) for θ of given mean and covariance, with replacement."""
+    slopes, shifts = records
+    values = slopes @ mean - shifts
+    values = values - values.mean(axis=0)
+    slopes = slopes - slopes.mean(axis=0)
+    spread = np.einsum("ijk,kl,iml->jm", slopes, covariance, slopes) / len(values)
+    return (values.T @ values / len(values) + spread) / batch_size
