@@ -14,8 +14,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 DOORS = {"cli", "sklearn", "flower"}
 SIMULATOR = {"run", "engines", "methods", "traces"}
-TABLES = {"core", "problems", "methods", "engines", "traces", "theory"}
-ROOMS = TABLES | {"run", "plan", "progress", "reports", "experiments"}
+INNER = {"core", "problems", "methods", "engines", "traces", "theory"}
+ROOMS = INNER | {"run", "plan", "progress", "reports", "experiments"}
 FRONT = {"__init__"}  # the package itself, which imports the simulator
 MAY_IMPORT = {
     "core": {"core"},

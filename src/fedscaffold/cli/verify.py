@@ -22,7 +22,7 @@ from fedscaffold.traces import provenance
 EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold verify    (a minute or two)\n\n"
-    "  fedscaffold verify --full --out results/verify    (smaller standard errors, up to 10,000 clients)"
+    "  fedscaffold verify --full --out results/verify    (ten minutes: smaller errors, more clients)"
 )
 
 

@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from scipy.optimize import brentq
-
 from fedscaffold.core.checks import not_negative, positive, whole_number
 from fedscaffold.theory.bounds_conditions import (
     BELOW,
@@ -124,6 +122,8 @@ def complexity(constants: Constants, *, target: float, n_clients: int, squared_e
     squared_error
         ‖θ⁰ − θ*‖² of the start; control variates start from zero.
     """
+    from scipy.optimize import brentq  # here, as it is slow to import and seldom needed
+
     check_convex(constants)
     eps2, N = positive("target", target), whole_number("n_clients", n_clients, least=1)
     error = not_negative("squared_error", squared_error)

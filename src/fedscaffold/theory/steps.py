@@ -14,6 +14,7 @@ from fedscaffold.core.types import Array
 
 FEW, MANY = 5, 7  # nodes
 LONG = 20.0  # rounds longer than this, in units of the fastest time, take many
+VERY_LONG = 200.0  # in the same units: nodes are spaced geometrically
 FAR = 1e-4
 
 
@@ -39,10 +40,13 @@ def steps(gamma: float, H: int, largest: float, *, still: bool = False) -> Steps
     """
     fastest = max(2.0, min(2.0 * gamma * largest * H, 0.9 * H))
     nodes = FEW if still and fastest <= LONG else MANY
-    where = np.unique(np.round(np.linspace(0.0, 1.0, nodes) ** 2 * (H - 1)).astype(np.int64))
+    apart = min(0.5, fastest ** (-1.0 / (nodes - 2)))
+    spread = np.linspace(0.0, 1.0, nodes) ** 2
+    if fastest > VERY_LONG:  # so that no two of the powers are zero at the same nodes
+        spread = np.concatenate([[0.0], apart ** np.arange(nodes - 1)[::-1]])
+    where = np.unique(np.round(spread * (H - 1)).astype(np.int64))
     if where.size == 1:
         return Steps(gamma, H, where, np.ones(1), np.ones((1, 1)))
-    apart = min(0.5, fastest ** (-1.0 / (nodes - 2)))
     shape = np.concatenate([[0.0], apart ** np.arange(where.size - 1)[::-1]])
     rates = np.exp(-fastest * shape / H)
     fit = np.linalg.inv(rates[None, :] ** where[:, None])

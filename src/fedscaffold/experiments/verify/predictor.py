@@ -24,7 +24,7 @@ NAME, EXPERIMENT = "Sharp predictor", "the paper's experiment: "
 TOLERANCE = {"ridge": 0.03, "logistic": 0.05}
 CURVE_TOLERANCE, BIAS_TOLERANCE = 0.1, 0.15
 CURVE_ROUNDS = 30
-FEWEST = 4  # repetitions
+FEWEST = 8  # repetitions
 LONG, BIAS_STEPS, BIAS_ROUNDS, BIAS_AFTER = 3.0, 10, 800, 150  # γHL, H, rounds
 
 
