@@ -14,7 +14,7 @@ from fedscaffold.core.types import Array
 
 FEW, MANY = 5, 7  # nodes
 LONG = 20.0  # rounds longer than this, in units of the fastest time, take many
-VERY_LONG = 200.0  # in the same units: nodes are spaced geometrically
+VERY_LONG = 2000.0  # in the same units: evenly spaced nodes would miss the fast part altogether
 FAR = 1e-4
 
 

@@ -17,9 +17,8 @@ from fedscaffold.core.types import Array, LocalSgd, Records
 
 Dtype = Literal["float64", "float32"]
 
-NUMBERS_PER_BLOCK = 100_000_000  # read and multiplied: about a tenth of a second
+NUMBERS_PER_BLOCK = 20_000_000  # read and multiplied: some milliseconds
 NUMBERS_WORTH_A_THREAD = 1_000_000  # a fifth of a millisecond
-BLOCKS_PER_THREAD = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +104,7 @@ def _cores() -> int:
 
 def split(n_clients: int, work: int, threads: int) -> list[tuple[int, int]]:
     """Blocks of clients: enough to keep the threads busy, small enough to stop soon, large enough to pay."""
-    wanted = max(threads * BLOCKS_PER_THREAD, work // NUMBERS_PER_BLOCK)
+    wanted = threads * max(1, work // NUMBERS_PER_BLOCK // threads)
     blocks = max(1, min(n_clients, wanted, work // NUMBERS_WORTH_A_THREAD))
     ends = [n_clients * k // blocks for k in range(blocks + 1)]
     return list(pairwise(ends))
