@@ -157,7 +157,7 @@ def sharp(
             if rising == 2:
                 break
     if best is None:
-        raise _out_of_reach(model, aim, target, most_local_steps, most_rounds)
+        raise _out_of_reach(target, most_local_steps, most_rounds)
     found = _polished(problem, batches, model, aim, best[1], best[2], max(1, math.ceil(best[3])), most_rounds)
     advance(len(grid) + 1, len(grid) + 1)
     return found
@@ -243,10 +243,8 @@ def _polished(
     return max(fine, key=lambda one: one.predicted_mse)
 
 
-def _out_of_reach(
-    model: Model, aim: float, target: float, most_local_steps: int, most_rounds: int
-) -> InvalidInput:
-    """Which limit binds: what the rounds allow without noise, or what the noise allows with any rounds."""
+def _out_of_reach(target: float, most_local_steps: int, most_rounds: int) -> InvalidInput:
+    """The refusal when no step size reaches the aim within the limits, which it names."""
     steps_in_all = most_local_steps * most_rounds
     return InvalidInput(
         f"target_mse={target:g} is out of reach: {most_rounds} rounds of at most {most_local_steps} local steps "
