@@ -84,6 +84,154 @@ def fedavg(
     return Result(theta, [[0.0] * d for _ in range(N)], iterates)
 
 
+def local_steps(
+    clients: Clients,
+    draw: Draw,
+    *,
+    gamma: float,
+    H: int,
+    theta: Vector,
+    xi: Vector,
+    c: int,
+    t: int,
+    repetition: int,
+) -> Vector:
+    """θ_c after H steps from θ with correction ξ."""
+    for h in range(H):
+        g = gradient_of_batch(clients, c, theta, draw(repetition, t, c, h))
+        theta = [a - gamma * (b + x) for a, b, x in zip(theta, g, xi, strict=True)]
+    return theta
+
+
+def mean_over(cohort: Sequence[int], w: Vector, vectors: dict[int, Vector]) -> Vector:
+    """Σ w_c v_c / Σ w_c over a cohort."""
+    total = math.fsum(w[c] for c in cohort)
+    dim = len(vectors[cohort[0]])
+    return [math.fsum(w[c] * vectors[c][j] for c in cohort) / total for j in range(dim)]
+
+
+def scaffold_in_cohorts(
+    clients: Clients, draw: Draw, *, gamma: float, H: Sequence[int], cohorts: list[list[int]], theta: Vector,
+    repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Some clients in each round, each with its own number of steps; in terms of mean directions.
+
+    Client c sends d_c = (θ − θ_c)/(γH_c); θ⁺ = θ − γH̄ d̄; ξ_c ← ξ_c − (d_c − d̄), for those who took part.
+    """
+    d, usual = len(theta), sum(H) / len(H)
+    xi = [[0.0] * d for _ in H]
+    iterates = [theta]
+    for t, cohort in enumerate(cohorts):
+        directions = {}
+        for c in cohort:
+            local = local_steps(
+                clients, draw, gamma=gamma, H=H[c], theta=theta, xi=xi[c], c=c, t=t, repetition=repetition
+            )
+            directions[c] = [(theta[j] - local[j]) / (gamma * H[c]) for j in range(d)]
+        mean = mean_over(cohort, clients.weights, directions)
+        theta = [theta[j] - gamma * usual * mean[j] for j in range(d)]
+        for c in cohort:
+            xi[c] = [xi[c][j] - (directions[c][j] - mean[j]) for j in range(d)]
+        iterates.append(theta)
+    return Result(theta, xi, iterates)
+
+
+def two_sided(
+    clients: Clients, draw: Draw, *, gamma: float, H: int, eta: float, cohorts: list[list[int]], theta: Vector,
+    repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Karimireddy et al. 2020, Algorithm 1 with option II; 1/N becomes the client's weight."""
+    d, w = len(theta), clients.weights
+    own = [[0.0] * d for _ in w]
+    server = [0.0] * d
+    iterates = [theta]
+    for t, cohort in enumerate(cohorts):
+        local, new = {}, {}
+        for c in cohort:
+            xi = [server[j] - own[c][j] for j in range(d)]
+            local[c] = local_steps(
+                clients, draw, gamma=gamma, H=H, theta=theta, xi=xi, c=c, t=t, repetition=repetition
+            )
+            new[c] = [own[c][j] - server[j] + (theta[j] - local[c][j]) / (gamma * H) for j in range(d)]
+        mean = mean_over(cohort, w, local)
+        server = [server[j] + math.fsum(w[c] * (new[c][j] - own[c][j]) for c in cohort) for j in range(d)]
+        theta = [theta[j] + eta * (mean[j] - theta[j]) for j in range(d)]
+        for c in cohort:
+            own[c] = new[c]
+        iterates.append(theta)
+    return Result(theta, [[server[j] - own[c][j] for j in range(d)] for c in range(len(w))], iterates)
+
+
+def proxskip(
+    clients: Clients,
+    draw: Draw,
+    *,
+    gamma: float,
+    p: float,
+    lengths: Sequence[int],
+    theta: Vector,
+    repetition: int = 0,
+) -> Result:
+    """Mishchenko et al. 2022, Algorithm 2 (Scaffnew), given after how many steps each communication comes."""
+    d, N = len(theta), len(clients.weights)
+    h = [[0.0] * d for _ in range(N)]  # their sign: −ξ
+    iterates = [theta]
+    for t, H in enumerate(lengths):
+        hat = {}
+        for c in range(N):
+            minus = [-value for value in h[c]]
+            hat[c] = local_steps(
+                clients, draw, gamma=gamma, H=H, theta=theta, xi=minus, c=c, t=t, repetition=repetition
+            )
+        shifted = {c: [hat[c][j] - gamma / p * h[c][j] for j in range(d)] for c in hat}
+        theta = mean_over(range(N), clients.weights, shifted)
+        h = [[h[c][j] + p / gamma * (theta[j] - hat[c][j]) for j in range(d)] for c in range(N)]
+        iterates.append(theta)
+    return Result(theta, [[-value for value in row] for row in h], iterates)
+
+
+def fedlin(
+    clients: Clients, draw: Draw, *, gamma: float, H: int, T: int, full: bool, theta: Vector, repetition: int = 0
+) -> Result:
+    """Mitra et al. 2021: corrected by gradients at θ, on all records or on the batch after the last step's."""
+    d, N = len(theta), len(clients.weights)
+    iterates = [theta]
+    for t in range(T):
+        rows = [range(len(clients.targets[c])) if full else draw(repetition, t, c, H) for c in range(N)]
+        at_theta = {c: gradient_of_batch(clients, c, theta, rows[c]) for c in range(N)}
+        mean = mean_over(range(N), clients.weights, at_theta)
+        local = {}
+        for c in range(N):
+            xi = [mean[j] - at_theta[c][j] for j in range(d)]
+            local[c] = local_steps(
+                clients, draw, gamma=gamma, H=H, theta=theta, xi=xi, c=c, t=t, repetition=repetition
+            )
+        theta = mean_over(range(N), clients.weights, local)
+        iterates.append(theta)
+    return Result(theta, [[0.0] * d for _ in range(N)], iterates)
+
+
+SERVER = 2**32 - 1
+
+
+def cohort(seed: int, repetition: int, round: int, count: int, n_clients: int) -> list[int]:
+    """Who takes part in a round."""
+    left = list(range(n_clients))
+    for b in range(count):
+        j = b + word(seed, repetition, round, SERVER, 4 + b) * (n_clients - b) // 2**32
+        left[b], left[j] = left[j], left[b]
+    return sorted(left[:count])
+
+
+def length(seed: int, repetition: int, round: int, p: float) -> int:
+    """After how many steps ProxSkip communicates: coins are tossed with one uniform number, digit by digit."""
+    chance, left, steps = (word(seed, repetition, round, SERVER, 0) + 0.5) / 2**32, 1.0, 0
+    while chance < left:
+        left *= 1.0 - p
+        steps += 1
+    return steps
+
+
 def philox(counter: Sequence[int], key: Sequence[int]) -> list[int]:
     """Philox4x32-10, with whole numbers."""
     a, b, c, d = counter

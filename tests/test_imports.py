@@ -13,15 +13,16 @@ SOURCE = Path(__file__).parents[1] / "src" / "fedscaffold"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 DOORS = {"cli", "sklearn", "flower"}
-SIMULATOR = {"run", "engines", "methods", "traces"}
+SIMULATOR = {"run", "rounds", "engines", "methods", "traces"}
 INNER = {"core", "problems", "methods", "engines", "traces", "theory"}
-ROOMS = INNER | {"run", "plan", "progress", "reports", "experiments"}
+ROOMS = INNER | {"run", "rounds", "plan", "progress", "reports", "experiments"}
 FRONT = {"__init__"}  # the package itself, which imports the simulator
 MAY_IMPORT = {
     "core": {"core"},
     **{room: {"core", room} for room in ("problems", "methods", "engines", "traces", "theory")},
     "progress": set(),
-    "run": {"core", "engines", "traces", "progress"},
+    "rounds": {"core"},
+    "run": {"core", "engines", "traces", "progress", "rounds"},
     "plan": {"core", "methods", "theory", "progress"},
     "reports": {"core", "traces", "theory", "reports"},
     "experiments": ROOMS | FRONT,

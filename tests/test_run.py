@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.types import Array, Watch
-from fedscaffold.run import weighted_mean
+from fedscaffold.core.types import Array, Watch, Whole
+from fedscaffold.methods.base import Base, same_length
+from fedscaffold.rounds import weighted_mean
 from tests.samples import KINDS, Kind, make
 
 METHOD = fs.Scaffold(step_size=0.1, local_steps=4)
@@ -137,25 +138,16 @@ def test_numbers_from_numpy_are_numbers(tmp_path: Any) -> None:
     assert fs.Trace.load(tmp_path / "trace.npz").provenance["seed"] == 7
 
 
-class Plain:
-    """A user's method that is no dataclass: FedAvg in other words."""
+class Plain(Base):
+    """A user's method that is no dataclass of its own: FedAvg in other words."""
 
-    local_steps, vectors_per_round = 4, 2
+    kind = "plain"
 
     def __init__(self, step_size: float) -> None:
-        self.step_size = step_size
+        object.__setattr__(self, "step_size", step_size)
 
-    def start(self, repetitions: int, weights: Array, dim: int, control_variates: Any) -> Any:
-        return fs.FedAvg(step_size=1.0, local_steps=1).start(repetitions, weights, dim, control_variates)
-
-    def correction(self, memory: Any, theta: Array) -> Array:
-        return np.zeros((1, 1, theta.shape[-1]))
-
-    def aggregate(self, theta: Array, mean_local: Array) -> Array:
-        return mean_local
-
-    def remember(self, memory: Any, local: Array, theta_new: Array) -> Any:
-        return memory
+    def lengths(self, n_clients: int, chance: Array) -> Whole:
+        return same_length(4)
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
         return 1.0 / smoothness

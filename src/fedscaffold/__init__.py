@@ -2,7 +2,7 @@
 
 from fedscaffold import engines, problems, theory, traces
 from fedscaffold.core.errors import CheckpointMismatch, Diverged, FedScaffoldError, InvalidInput, MissingDependency
-from fedscaffold.methods import FedAvg, Scaffold
+from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, TwoSidedScaffold
 from fedscaffold.plan import Plan, plan
 from fedscaffold.run import run
 from fedscaffold.traces import Trace
@@ -11,12 +11,16 @@ __all__ = [
     "CheckpointMismatch",
     "Diverged",
     "FedAvg",
+    "FedLin",
     "FedScaffoldError",
     "InvalidInput",
     "MissingDependency",
     "Plan",
+    "ProxSkip",
+    "ScaffLSA",
     "Scaffold",
     "Trace",
+    "TwoSidedScaffold",
     "engines",
     "plan",
     "problems",

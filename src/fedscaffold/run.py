@@ -3,18 +3,20 @@
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import CheckpointMismatch, Diverged, InvalidInput
+from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
 from fedscaffold.core.files import check_writable
-from fedscaffold.core.types import Array, Engine, LocalSgd, Method, Observer, Problem
+from fedscaffold.core.stream import chances
+from fedscaffold.core.types import Array, Engine, Method, Observer, Problem
 from fedscaffold.engines import resolve as resolve_engine
 from fedscaffold.progress import Progress, progress_bar
+from fedscaffold.rounds import State, first_state, largest_sound, stepping
 from fedscaffold.traces import checkpoint as checkpoints
 from fedscaffold.traces import provenance
 from fedscaffold.traces.checkpoint import Stored
@@ -22,7 +24,6 @@ from fedscaffold.traces.observers import resolve as resolve_observers
 from fedscaffold.traces.recorder import Recorder
 from fedscaffold.traces.trace import Trace
 
-EXPLODED = 1e15  # times 1 + the largest number of theta0
 CHECKPOINTS_PER_RUN = 20
 
 
@@ -87,10 +88,8 @@ def run(
     batches.check_fits(problem.sizes)
     chosen_engine, observers = resolve_engine(engine), resolve_observers(record)
     theta = _starting_point(theta0, repetitions, problem.dim)
-    memory = method.start(repetitions, problem.weights, problem.dim, control_variates0)
-    limit = EXPLODED * (1.0 + np.abs(theta).max())
-
-    state = State(0, theta, memory)
+    gradients, vectors = costs(problem, method, batches, seed=seed, repetitions=repetitions, rounds=rounds)
+    state = first_state(problem, method, theta, control_variates0)
     earlier: Mapping[str, Array] = {}
     identity: dict[str, Any] = {}
     if checkpoint is not None:
@@ -100,18 +99,19 @@ def run(
         if stored is not None:
             if stored.round > rounds:
                 raise CheckpointMismatch(f"{checkpoint} is at round {stored.round}, past the {rounds} asked for")
-            state = State(stored.round, stored.theta, type(memory)(**stored.memory))
+            server, memory = type(state.server)(**stored.server), type(state.memory)(**stored.memory)
+            state = State(stored.round, server, memory)
             earlier = stored.records
     recorder = Recorder(observers, problem, earlier)
 
     def save() -> None:
         if checkpoint is not None:
-            arrays = state.memory._asdict()
-            checkpoints.save(checkpoint, Stored(state.round, state.theta, arrays, recorder.records()), identity)
+            stored = Stored(state.round, state.server._asdict(), state.memory._asdict(), recorder.records())
+            checkpoints.save(checkpoint, stored, identity)
 
     with (
         np.errstate(over="ignore", invalid="ignore"),
-        chosen_engine.open(problem, batches, seed=seed) as local_sgd,
+        stepping(problem, method, chosen_engine, batches, seed=seed, limit=largest_sound(theta)) as step,
         progress_bar(type(method).__name__, progress) as advance,
     ):
         if not earlier:
@@ -119,7 +119,7 @@ def run(
         try:
             advance(state.round, rounds)
             while state.round < rounds:
-                new = one_round(state, problem, method, local_sgd, batches, limit)
+                new = step(state)
                 recorder.see(new.round, new.theta)
                 state = new
                 if state.round % every == 0 or state.round == rounds:
@@ -130,14 +130,14 @@ def run(
                 save()
             raise
 
-    xi = method.correction(state.memory, state.theta)
+    xi = method.correction(state.memory, state.server, None)
     return Trace(
         theta=state.theta,
         control_variates=np.broadcast_to(xi, (repetitions, problem.n_clients, problem.dim)).copy(),
         records=recorder.records(),
         rounds=rounds,
-        gradients_per_round=method.local_steps,
-        vectors_per_round=method.vectors_per_round,
+        gradients_per_client=gradients,
+        vectors_per_client=vectors,
         provenance={
             "method": provenance.describe(method),
             "problem": problem.describe(),
@@ -153,31 +153,25 @@ def run(
     )
 
 
-class State(NamedTuple):
-    """All that the next round depends on."""
+def costs(
+    problem: Problem, method: Method, batches: Batches, *, seed: int, repetitions: int, rounds: int
+) -> tuple[Array, Array]:
+    """Minibatch gradients and vectors per client up to each round, on average over the clients.
 
-    round: int
-    theta: Array
-    memory: Any
-
-
-def one_round(
-    state: State, problem: Problem, method: Method, local_sgd: LocalSgd, batches: Batches, limit: float
-) -> State:
-    """Local steps on every client, then the server's step, then the clients' memory."""
-    correction = method.correction(state.memory, state.theta)
-    local = local_sgd(
-        state.theta, correction, step_size=method.step_size, local_steps=method.local_steps, round=state.round
-    )
-    theta = method.aggregate(state.theta, weighted_mean(local, problem.weights))
-    if not np.abs(theta).max() < limit:
-        raise _diverged(problem, method, batches, state.round + 1, local)
-    return State(state.round + 1, theta, method.remember(state.memory, local, theta))
+    Shapes (repetitions, rounds + 1) and (rounds + 1,). A full gradient counts as n_c/B minibatch gradients.
+    """
+    share = method.participants(problem.n_clients) / problem.n_clients
+    chance = chances(seed, repetitions, range(rounds)).reshape(-1)
+    each = method.lengths(problem.n_clients, chance).mean(axis=1)
+    if method.exchange is not None:
+        each = each + (1.0 if method.exchange == "minibatch" or batches.size is None else _epoch(problem, batches))
+    each = np.broadcast_to(share * each, chance.shape).reshape(repetitions, rounds)
+    gradients = np.concatenate([np.zeros((repetitions, 1)), np.cumsum(each, axis=1)], axis=1)
+    return gradients, share * method.vectors_per_round * np.arange(rounds + 1.0)
 
 
-def weighted_mean(local: Array, weights: Array) -> Array:
-    """Σ_c w_c θ_c for each repetition, in the order of the clients."""
-    return np.einsum("c,rcj->rj", weights, local)
+def _epoch(problem: Problem, batches: Batches) -> float:
+    return float(np.mean(problem.sizes)) / (batches.size or 1)
 
 
 def _starting_point(theta0: ArrayLike | None, repetitions: int, dim: int) -> Array:
@@ -204,7 +198,7 @@ def _identity(
     observers: Iterable[Observer],
 ) -> dict[str, Any]:
     """What must be the same for a checkpoint to be gone on from."""
-    digest = hashlib.sha256(b"".join(array.tobytes() for array in (start.theta, *start.memory)))
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in (*start.server, *start.memory)))
     return {
         "problem": problem.fingerprint(),
         "method": provenance.describe(method),
@@ -215,18 +209,3 @@ def _identity(
         "start": digest.hexdigest(),
         "record": [provenance.describe(observer) for observer in observers],
     }
-
-
-def _diverged(problem: Problem, method: Method, batches: Batches, round: int, local: Array) -> Diverged:
-    """Which client went first, and what would have been safe."""
-    sizes = np.nan_to_num(np.abs(local), nan=np.inf).max(axis=(0, 2))
-    client = int(sizes.argmax())
-    safe = method.safe_step_size(problem.smoothness(batches), problem.strong_convexity())
-    return Diverged(
-        f"{type(method).__name__} diverged in round {round}: client {client}'s model reached {sizes[client]:.3g} "
-        f"with step_size={method.step_size:g}, local_steps={method.local_steps}. "
-        f"step_size={safe:.3g} is safe for this problem and batch size.",
-        round=round,
-        client=client,
-        safe_step_size=safe,
-    )

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Sampling
+from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.engines.numba_ import kernels
 from tests.samples import KINDS, Kind, make
 
@@ -127,3 +127,41 @@ def test_a_problem_without_a_kernel_is_refused_by_numba_and_served_by_the_refere
     with pytest.raises(fs.InvalidInput, match="no kernel for 'quartic'"):
         fs.run(problem, method, rounds=1)
     assert fs.run(problem, method, rounds=1, engine="reference").theta[0, 0] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("sampling", ["with_replacement", "without_replacement"])
+@pytest.mark.parametrize("first_step", [0, 1, 2, 7, 1000])
+@pytest.mark.parametrize("batch_size", [1, 3, 4])
+def test_later_steps_draws_cohorts_and_steps_of_their_own(
+    batch_size: int, first_step: int, sampling: Sampling
+) -> None:
+    """Everything that a round may hand to the hot loop, for repetitions with cohorts of their own."""
+    problem = make("ridge", (8, 11, 9, 30, 5), 7)
+    rng = np.random.default_rng(0)
+    theta, correction = rng.normal(size=(3, 7)), rng.normal(size=(3, 2, 7))
+    clients, steps = np.array([[0, 4], [2, 3], [1, 4]]), np.array([[3, 1], [1300 // batch_size, 2], [1, 1]])
+    results = []
+    for engine in (fs.engines.Numba(), fs.engines.Reference()):
+        with engine.open(problem, Batches(batch_size, sampling), seed=3) as local_sgd:
+            results.append(
+                local_sgd(
+                    theta, correction, step_size=0.05, local_steps=steps, round=2, clients=clients,
+                    first_step=first_step,
+                )
+            )  # fmt: skip
+    np.testing.assert_allclose(results[0], results[1], rtol=0, atol=1e-12)
+
+
+def test_steps_after_others_continue_them() -> None:
+    """Three steps, then two that draw as the fourth and fifth, are five steps."""
+    problem = make("logistic", (8, 11, 9), 3)
+    xi = np.random.default_rng(0).normal(size=(1, 3, 3))
+    with fs.engines.Numba().open(problem, Batches(3), seed=3) as local_sgd:
+        five = local_sgd(np.ones((1, 3)), xi, step_size=0.1, local_steps=5, round=1)
+        three = local_sgd(np.ones((1, 3)), xi, step_size=0.1, local_steps=3, round=1)
+        for c in range(3):
+            two = local_sgd(
+                three[:, c], xi[:, c : c + 1], step_size=0.1, local_steps=2, round=1, first_step=3,
+                clients=np.array([[c]]),
+            )  # fmt: skip
+            np.testing.assert_array_equal(two[0, 0], five[0, c])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedscaffold import InvalidInput, Scaffold, run
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, Server
 from fedscaffold.experiments.coupling import Coupling, Start, contracts, couple, to_stationarity
-from fedscaffold.methods.scaffold import Memory
+from fedscaffold.methods.variates import Memory
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import bounds
 from fedscaffold.theory.constants import constants
@@ -21,8 +21,8 @@ BATCH, DIM = 2, 3
 class WrongSign(Scaffold):
     """ξ_c ← ξ_c − (θ_c − θ⁺)/(γH): the control variates' sign flipped."""
 
-    def remember(self, memory: Memory, local: Array, theta_new: Array) -> Memory:
-        right = super().remember(memory, local, theta_new).xi
+    def remember(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
+        right = super().remember(memory, sent, before, after).xi
         return Memory(xi=2 * memory.xi - right)
 
 

@@ -19,8 +19,8 @@ def curve(kind: str, n_clients: int, method: str, plateau: float) -> Curve:
         control_variates=np.zeros((2, n_clients, 1)),
         records={"mse": mse},
         rounds=100,
-        gradients_per_round=1,
-        vectors_per_round=2,
+        gradients_per_client=np.zeros((1, 1)),
+        vectors_per_client=np.zeros(1),
         provenance={},
     )
     return Curve(kind, n_clients, method, trace)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from fedscaffold.traces.trace import ARRAYS
 from tests.samples import make
 
 
@@ -36,7 +37,13 @@ def test_frame(trace: fs.Trace) -> None:
 
 def test_provenance(trace: fs.Trace) -> None:
     told = trace.provenance
-    assert told["method"] == {"name": "Scaffold", "step_size": 0.1, "local_steps": 4}
+    assert told["method"] == {
+        "name": "Scaffold",
+        "step_size": 0.1,
+        "local_steps": 4,
+        "participation": 1.0,
+        "cohort": None,
+    }
     assert told["problem"]["kind"] == "ridge"
     assert (told["batch_size"], told["sampling"], told["seed"]) == (2, "with_replacement", 2**63)
     assert (told["repetitions"], told["engine"]) == (2, "numba-float64")
@@ -50,7 +57,7 @@ def test_saved_and_loaded_is_the_same_to_the_bit(trace: fs.Trace, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == [name]
     loaded = fs.Trace.load(tmp_path / name)
     assert loaded.provenance == trace.provenance
-    assert (loaded.rounds, loaded.gradients_per_round, loaded.vectors_per_round) == (5, 4, 2)
+    assert (loaded.rounds, loaded.gradients_per_client[0, 1], loaded.vectors_per_client[1]) == (5, 4.0, 2.0)
     assert loaded.theta.tobytes() == trace.theta.tobytes()
     assert loaded.control_variates.tobytes() == trace.control_variates.tobytes()
     assert set(loaded.records) == {"mse", "loss", "average"}
@@ -73,11 +80,9 @@ def described(description: object) -> Any:
 TOLD = {
     "what": "fedscaffold trace",
     "rounds": 1,
-    "gradients_per_round": 1,
-    "vectors_per_round": 2,
     "provenance": {},
 }
-BOTH = ["control_variates", "theta"]
+BOTH = sorted(ARRAYS)
 FOREIGN = (
     "text", "empty", "npy", "pickle", "pickled npz", "undescribed npz", "not a dict", "no arrays",
     "an array too few", "an unknown field", "truncated", "checkpoint",
@@ -87,7 +92,7 @@ FOREIGN = (
 def foreign_file(folder: Path, trace: fs.Trace, name: str) -> Path:
     """A file that is not a trace, in more and less obvious ways."""
     path = folder / "file"
-    both = {"theta": trace.theta, "control_variates": trace.control_variates}
+    both = {name: getattr(trace, name) for name in ARRAYS}
     npz: dict[str, dict[str, Any]] = {
         "pickled npz": {
             "theta": np.array([Boom()], dtype=object),

@@ -167,8 +167,8 @@ def _print(settings: Settings, trace: Trace, seconds: float) -> None:
         ("squared error at the start", f"{trace.mse[:, 0].mean():.4g}"),
         ("after the last round", f"{trace.mse[:, -1].mean():.4g}"),
         ("plateau", reached + since),
-        ("gradients per client", f"{trace.rounds * trace.gradients_per_round:,}"),
-        ("vectors sent and received per client", f"{trace.rounds * trace.vectors_per_round:,}"),
+        ("gradients per client", f"{trace.gradients_per_client[:, -1].mean():,.0f}"),
+        ("vectors sent and received per client", f"{trace.vectors_per_client[-1]:,.0f}"),
         ("seconds", f"{seconds:.2f}"),
     ):
         table.add_row(name, value)

@@ -3,7 +3,8 @@
 Counter-based: a word is a pure function of (seed, repetition, round, client, position), so every engine
 reads the same indices in any order, on any number of threads or machines. The seed is the key; the
 counter's four words are (position // 4, round, client, repetition), and position % 4 picks one of the
-four words that come out. Local step h reads positions h·B to h·B + B − 1.
+four words that come out. Local step h reads positions h·B to h·B + B − 1. The server has a stream of its
+own, that of client 2³² − 1: position 0 is the round's chance, positions from 4 on choose who takes part.
 """
 
 from typing import NamedTuple
@@ -18,6 +19,8 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 PHILOX_ROUNDS = 10
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
+SERVER = 0xFFFFFFFF
+COHORT = 4  # the position from which the server's words choose who takes part
 
 
 class Stream(NamedTuple):
@@ -59,11 +62,34 @@ def batch(stream: Stream, step: int, batches: Batches, n: int) -> NDArray[np.int
     """Indices in 0..n−1 of the records that one local step uses."""
     if batches.size is None:
         return np.arange(n)
-    raw = words(stream, step * batches.size, batches.size)
+    first = step * batches.size
     if batches.sampling == "with_replacement":
-        return scaled(raw, n)
-    jumps = scaled(raw, n - np.arange(batches.size))
+        return scaled(words(stream, first, batches.size), n)
+    return distinct(stream, first, batches.size, n)
+
+
+def distinct(stream: Stream, first: int, count: int, n: int) -> NDArray[np.int64]:
+    """`count` different indices in 0..n−1: the first draws of a Fisher–Yates shuffle."""
+    jumps = scaled(words(stream, first, count), n - np.arange(count))
     order = np.arange(n)
-    for b, jump in enumerate(jumps):  # the first draws of a Fisher–Yates shuffle
+    for b, jump in enumerate(jumps):
         order[[b, b + jump]] = order[[b + jump, b]]
-    return order[: batches.size]
+    return order[:count]
+
+
+def cohorts(seed: int, repetitions: int, round: int, count: int, n_clients: int) -> NDArray[np.int64]:
+    """Who takes part in a round: `count` different clients per repetition, in ascending order."""
+    rows = [
+        np.sort(distinct(Stream(seed, r, round, SERVER), COHORT, count, n_clients)) for r in range(repetitions)
+    ]
+    return np.stack(rows)
+
+
+def chances(seed: int, repetitions: int, rounds: range) -> NDArray[np.float64]:
+    """One number per repetition and round, uniform in (0, 1), shape (repetitions, rounds)."""
+    counter = np.zeros((repetitions, len(rounds), 4), dtype=np.uint32)
+    counter[..., 1] = np.arange(rounds.start, rounds.stop)
+    counter[..., 2] = SERVER
+    counter[..., 3] = np.arange(repetitions)[:, None]
+    word = philox(counter.reshape(-1, 4), (seed & 0xFFFFFFFF, seed >> 32))[:, 0]
+    return ((word.astype(np.float64) + 0.5) / 2.0**32).reshape(repetitions, len(rounds))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,6 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.batches import Batches
 
 Array = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+Exchange = Literal["minibatch", "full"]
 
 
 class Problem(Protocol):
@@ -55,47 +58,83 @@ class Records(Problem, Protocol):
     l2: float
 
 
+class Server(NamedTuple):
+    """What the server keeps and tells the clients: θ. A method may have one with more fields."""
+
+    theta: Array  # (repetitions, dim)
+
+
+class Exchanged(NamedTuple):
+    """Gradients at θ that clients exchanged before their local steps."""
+
+    own: Array  # (repetitions, clients, dim)
+    mean: Array  # (repetitions, dim), weighted
+
+
 class Method(Protocol):
     """Where the correction ξ_c comes from, and what the server does with the local models.
 
-    Arrays have axes (repetition, client, coordinate). `memory` is a named tuple of arrays.
+    Arrays have axes (repetition, client, coordinate); clients are those of a block: all, a shard, or one.
+    `memory` is a named tuple of such arrays, `server` a named tuple of arrays (repetition, coordinate) whose
+    first is θ. A method sees neither data nor loops. `fedscaffold.methods.base` has the usual answers.
     """
+
+    @property
+    def kind(self) -> str:
+        """What theory knows it by."""
 
     @property
     def step_size(self) -> float:
         """γ."""
 
     @property
-    def local_steps(self) -> int:
-        """H."""
+    def vectors_per_round(self) -> int:
+        """How many vectors of θ's length a client that takes part receives and sends in a round."""
 
     @property
-    def vectors_per_round(self) -> int:
-        """How many vectors of θ's length a client receives and sends in a round."""
+    def exchange(self) -> Exchange | None:
+        """Which gradients at θ clients exchange before their local steps, if any."""
+
+    def participants(self, n_clients: int) -> int:
+        """How many of the clients take part in a round."""
+
+    def lengths(self, n_clients: int, chance: Array) -> Whole:
+        """Local steps of a round, (repetitions or 1, n_clients or 1), given a uniform number per repetition."""
 
     def start(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
         """The clients' memory before the first round."""
 
-    def correction(self, memory: Any, theta: Array) -> Array:
+    def begin(self, theta: Array) -> Any:
+        """The server before the first round."""
+
+    def correction(self, memory: Any, server: Any, exchanged: Exchanged | None) -> Array:
         """ξ_c, what each client adds to its gradients in this round."""
 
-    def aggregate(self, theta: Array, mean_local: Array) -> Array:
-        """θ⁺ from θ and the weighted mean of the local models."""
+    def send(self, local: Array, server: Any, lengths: Whole) -> Array:
+        """The vector that each client sends, from its local model."""
 
-    def remember(self, memory: Any, local: Array, theta_new: Array) -> Any:
-        """The clients' memory once they hear θ⁺."""
+    def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
+        """The server's next state, from the weighted mean of what was sent and the share of those who sent."""
+
+    def remember(self, memory: Any, sent: Array, before: Any, after: Any) -> Any:
+        """The clients' memory once they hear the server's next state."""
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
-        """A step size with which the method provably does not diverge."""
+        """A step size with which the method does not diverge."""
 
 
 class LocalSgd(Protocol):
-    """The hot loop: every client's H local steps of one round."""
+    """The hot loop: H local steps of every client, or of those given."""
 
     def __call__(
-        self, theta: Array, correction: Array, *, step_size: float, local_steps: int, round: int
-    ) -> Array:
-        """Local models (repetitions, clients, dim) from θ (repetitions, dim)."""
+        self, theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
+        clients: Whole | None = None, first_step: int = 0,
+    ) -> Array:  # fmt: skip
+        """Local models (repetitions, clients, dim) from θ (repetitions, dim).
+
+        clients are (repetitions or 1, clients), or None for all. Draws are those of steps first_step, ... of the
+        round.
+        """
 
 
 class Engine(Protocol):

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.stream import Stream, batch
-from fedscaffold.core.types import Array, LocalSgd, Problem
+from fedscaffold.core.types import Array, LocalSgd, Problem, Whole
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,23 @@ class Reference:
     def open(self, problem: Problem, batches: Batches, *, seed: int) -> Iterator[LocalSgd]:
         """Nothing to make ready."""
 
-        def local_sgd(theta: Array, correction: Array, *, step_size: float, local_steps: int, round: int) -> Array:
-            local = np.repeat(theta[:, None, :], problem.n_clients, axis=1)
+        def local_sgd(
+            theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
+            clients: Whole | None = None, first_step: int = 0,
+        ) -> Array:  # fmt: skip
+            everyone = np.arange(problem.n_clients)[None, :]
+            chosen = np.atleast_2d(everyone if clients is None else clients)
+            chosen = np.broadcast_to(chosen, (theta.shape[0], chosen.shape[1]))
+            steps = np.broadcast_to(local_steps, chosen.shape)
+            local = np.repeat(theta[:, None, :], chosen.shape[1], axis=1)
             xi = np.broadcast_to(correction, local.shape)
-            for r, c in np.ndindex(local.shape[:2]):
+            for r, k in np.ndindex(chosen.shape):
+                c = int(chosen[r, k])
                 stream = Stream(seed, repetition=r, round=round, client=c)
-                for h in range(local_steps):
+                for h in range(first_step, first_step + int(steps[r, k])):
                     rows = batch(stream, h, batches, int(problem.sizes[c]))
-                    gradient = problem.batch_gradient(c, local[r, c], rows)
-                    local[r, c] -= step_size * (gradient + xi[r, c])
+                    gradient = problem.batch_gradient(c, local[r, k], rows)
+                    local[r, k] -= step_size * (gradient + xi[r, k])
             return local
 
         yield local_sgd

@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, Engine, LocalSgd
+from fedscaffold.core.types import Array, Engine, Server
 from fedscaffold.engines import resolve as resolve_engine
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.run import EXPLODED, State, one_round
+from fedscaffold.rounds import State, first_state, largest_sound, stepping
 from fedscaffold.theory.bounds import Bound, contraction
 from fedscaffold.theory.constants import constants
 
@@ -129,19 +129,15 @@ def couple(
         known, step_size=method.step_size, local_steps=method.local_steps, n_clients=problem.n_clients
     )
     a, b = (_state(problem, method, start, repetitions) for start in (first, second))
-    limit = EXPLODED * (1.0 + max(np.abs(a.theta).max(), np.abs(b.theta).max()))
-
-    def after(state: State, local_sgd: LocalSgd) -> State:
-        return one_round(state, problem, method, local_sgd, batches, limit)
-
-    with resolve_engine(engine).open(problem, batches, seed=seed) as local_sgd:
+    limit = max(largest_sound(a.theta), largest_sound(b.theta))
+    with stepping(problem, method, resolve_engine(engine), batches, seed=seed, limit=limit) as after:
         for _ in range(burn_in):
-            b = after(b, local_sgd)
+            b = after(b)
         a = a._replace(round=burn_in)  # the draws that follow are new to both
         size = max(float(_distance2(x, _zero(x), method).max()) for x in (a, b))
         distances = [_distance2(a, b, method)]
         for _ in range(rounds):
-            a, b = after(a, local_sgd), after(b, local_sgd)
+            a, b = after(a), after(b)
             distances.append(_distance2(a, b, method))
     return Coupling(distances=np.stack(distances, axis=1), factor=factor, rounding=ROUNDING**2 * size)
 
@@ -197,11 +193,11 @@ def _state(problem: Ridge | Logistic, method: Scaffold, start: Start, repetition
             f"theta must have shape ({problem.dim},) or ({repetitions}, {problem.dim}), got {given.shape}"
         )
     theta = np.broadcast_to(given, (repetitions, problem.dim)).copy()
-    return State(0, theta, method.start(repetitions, problem.weights, problem.dim, start.control_variates))
+    return first_state(problem, method, theta, start.control_variates)
 
 
 def _zero(state: State) -> State:
-    return State(state.round, np.zeros_like(state.theta), type(state.memory)(xi=np.zeros_like(state.memory.xi)))
+    return State(state.round, Server(0.0 * state.theta), type(state.memory)(xi=0.0 * state.memory.xi))
 
 
 def _distance2(a: State, b: State, method: Scaffold) -> Array:

@@ -1,6 +1,11 @@
 """One short file per method, all the same shape (`fedscaffold.core.types.Method`)."""
 
 from fedscaffold.methods.fedavg import FedAvg
+from fedscaffold.methods.fedlin import FedLin
+from fedscaffold.methods.proxskip import ProxSkip
 from fedscaffold.methods.scaffold import Scaffold
+from fedscaffold.methods.two_sided import TwoSidedScaffold
 
-__all__ = ["FedAvg", "Scaffold"]
+ScaffLSA = Scaffold  # what Mangold et al. (2024) call it on linear stochastic approximation
+
+__all__ = ["FedAvg", "FedLin", "ProxSkip", "ScaffLSA", "Scaffold", "TwoSidedScaffold"]

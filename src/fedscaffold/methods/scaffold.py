@@ -1,81 +1,95 @@
 """Scaffold, Algorithm 1 of "Scaffold with Stochastic Gradients: New Analysis with Linear Speed-Up"."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array
-
-SUM_TOLERANCE = 1e-9
-
-
-class Memory(NamedTuple):
-    """What each client keeps between rounds."""
-
-    xi: Array  # (repetitions, clients, dim)
+from fedscaffold.core.types import Array, Exchanged, Server, Whole
+from fedscaffold.methods.base import Sampled, same_length
+from fedscaffold.methods.variates import Memory, starting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold:
+class Scaffold(Sampled):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), H times; θ⁺ = Σ w_c θ_c; ξ_c ← ξ_c + (θ_c − θ⁺)/(γH).
 
-    With this rule a client needs only θ⁺ to update its ξ_c, so control variates never travel.
+    With this rule a client needs only θ⁺ to update its ξ_c, so control variates never travel. Those who don't
+    take part in a round keep their ξ_c, and Σ w_c ξ_c = 0 all the same. Clients may take different numbers of
+    steps H_c: then c sends where H̄ steps would have led, θ + (θ_c − θ) H̄/H_c, with H̄ the mean of the H_c.
 
     Parameters
     ----------
     step_size
         γ > 0.
     local_steps
-        H ≥ 1.
+        H ≥ 1, or one number per client.
+    participation
+        Share of the clients that takes part in a round.
+    cohort
+        How many take part, instead of a share.
     """
 
-    step_size: float
-    local_steps: int
-    vectors_per_round = 2
+    kind: ClassVar[str] = "scaffold"
+
+    local_steps: (
+        Any  # int or a sequence of them; as a union, every reader of the usual int would have to narrow it
+    )
 
     def __post_init__(self) -> None:
-        positive("step_size", self.step_size)
-        whole_number("local_steps", self.local_steps, least=1)
+        super().__post_init__()
+        if isinstance(self.local_steps, Sequence | np.ndarray) and not isinstance(self.local_steps, str):
+            each = tuple(whole_number("local_steps", steps, least=1) for steps in self.local_steps)
+            object.__setattr__(self, "local_steps", each)
+        else:
+            whole_number("local_steps", self.local_steps, least=1)
+
+    @property
+    def mean_steps(self) -> float:
+        """H̄."""
+        return float(np.mean(self.local_steps))
+
+    def lengths(self, n_clients: int, chance: Array) -> Whole:
+        """H, or H_c for each client."""
+        if not isinstance(self.local_steps, tuple):
+            return same_length(self.local_steps)
+        if len(self.local_steps) != n_clients:
+            raise InvalidInput(
+                f"local_steps has {len(self.local_steps)} numbers, but there are {n_clients} clients"
+            )
+        return np.array([self.local_steps], dtype=np.int64)
 
     def start(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Memory:
         """ξ_c = 0, or given values with Σ w_c ξ_c = 0."""
-        shape = (repetitions, weights.size, dim)
-        if control_variates is None:
-            return Memory(xi=np.zeros(shape))
-        try:
-            xi = np.broadcast_to(np.asarray(control_variates, dtype=np.float64), shape)
-        except ValueError:
-            given = np.shape(control_variates)
-            raise InvalidInput(f"control_variates0 must have shape {shape[1:]} or {shape}, got {given}") from None
-        if not np.isfinite(xi).all():
-            raise InvalidInput("control_variates0 holds NaN or infinite values")
-        drift = np.abs(np.einsum("c,rcj->rj", weights, xi)).max()
-        if drift > SUM_TOLERANCE * max(1.0, np.abs(xi).max()):
-            raise InvalidInput(
-                f"control variates must sum to zero over clients (weighted), but the sum has an entry of "
-                f"size {drift:.3g}; subtract their weighted mean"
-            )
-        return Memory(xi=xi.copy())
+        return Memory(xi=starting(repetitions, weights, dim, control_variates))
 
-    def correction(self, memory: Memory, theta: Array) -> Array:
+    def correction(self, memory: Memory, server: Server, exchanged: Exchanged | None) -> Array:
         """Line 6: what each client adds to its gradient."""
         return memory.xi
 
-    def aggregate(self, theta: Array, mean_local: Array) -> Array:
-        """Line 9: θ⁺ = Σ w_c θ_c."""
-        return mean_local
+    def send(self, local: Array, server: Server, lengths: Whole) -> Array:
+        """Line 8: θ_c, or where H̄ steps would have led."""
+        if isinstance(self.local_steps, int | np.integer):
+            return local
+        theta = server.theta[:, None, :]
+        return theta + (local - theta) * (self.mean_steps / lengths)[:, :, None]
 
-    def remember(self, memory: Memory, local: Array, theta_new: Array) -> Memory:
+    def aggregate(self, server: Server, mean: Array, share: Array) -> Server:
+        """Line 9: θ⁺ = Σ w_c θ_c."""
+        return Server(mean)
+
+    def remember(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
         """Line 10: ξ_c ← ξ_c + (θ_c − θ⁺)/(γH)."""
-        change = local - theta_new[:, None, :]
-        change /= self.step_size * self.local_steps
+        change = sent - after.theta[:, None, :]
+        change /= self.step_size * self.mean_steps
         change += memory.xi
         return Memory(xi=change)
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
-        """min{1/(2L), 1/(H(L+μ))}: Lemma 4.1's conditions, under which a round contracts."""
-        return min(0.5 / smoothness, 1.0 / (self.local_steps * (smoothness + strong_convexity)))
+        """min{1/(2L), 1/(H(L+μ))}: Lemma 4.1's conditions, under which a round with all clients contracts."""
+        longest = float(np.max(self.local_steps))
+        return min(0.5 / smoothness, 1.0 / (longest * (smoothness + strong_convexity)))

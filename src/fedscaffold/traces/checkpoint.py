@@ -16,17 +16,18 @@ class Stored:
     """Everything that the next round depends on, and what was recorded so far."""
 
     round: int
-    theta: Array
+    server: Mapping[str, Array]
     memory: Mapping[str, Array]
     records: Mapping[str, Array]
 
 
 def save(path: str | os.PathLike[str], state: Stored, identity: dict[str, Any]) -> None:
     """Replace the checkpoint, in one go."""
+    server = {f"server/{name}": values for name, values in state.server.items()}
     memory = {f"memory/{name}": values for name, values in state.memory.items()}
     records = {f"record/{name}": values for name, values in state.records.items()}
     description = {"what": "fedscaffold checkpoint", "round": state.round, "identity": identity}
-    arrays.write(path, {"theta": state.theta, **memory, **records}, description)
+    arrays.write(path, {**server, **memory, **records}, description)
 
 
 def load(path: str | os.PathLike[str], identity: dict[str, Any]) -> Stored | None:
@@ -52,4 +53,4 @@ def load(path: str | os.PathLike[str], identity: dict[str, Any]) -> Stored | Non
     def group(prefix: str) -> dict[str, Array]:
         return {name.removeprefix(prefix): values for name, values in stored.items() if name.startswith(prefix)}
 
-    return Stored(description["round"], stored["theta"], group("memory/"), group("record/"))
+    return Stored(description["round"], group("server/"), group("memory/"), group("record/"))

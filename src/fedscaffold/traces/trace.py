@@ -16,6 +16,8 @@ from fedscaffold.traces.stationarity import Plateau
 if TYPE_CHECKING:
     import pandas as pd
 
+ARRAYS = ("theta", "control_variates", "gradients_per_client", "vectors_per_client")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
@@ -31,10 +33,11 @@ class Trace:
         What the observers kept, by name: (repetitions, rounds + 1, ...) or, for averages, (repetitions, dim).
     rounds
         How many rounds were run.
-    gradients_per_round
-        Stochastic gradients that a client computes in a round: its local steps.
-    vectors_per_round
-        Vectors of θ's length that a client receives and sends in a round.
+    gradients_per_client
+        Stochastic gradients computed up to each round, on average over clients, (repetitions, rounds + 1). A full
+        gradient counts as as many as cover the client's records.
+    vectors_per_client
+        Vectors of θ's length received and sent up to each round, on average over clients, (rounds + 1,).
     provenance
         Versions, seed, method, problem, machine.
     """
@@ -43,8 +46,8 @@ class Trace:
     control_variates: Array
     records: Mapping[str, Array]
     rounds: int
-    gradients_per_round: int
-    vectors_per_round: int
+    gradients_per_client: Array
+    vectors_per_client: Array
     provenance: dict[str, Any]
 
     @property
@@ -88,8 +91,8 @@ class Trace:
         columns: dict[str, NDArray[Any]] = {
             "repetition": np.repeat(np.arange(repetitions), self.rounds + 1),
             "round": rounds,
-            "gradients_per_client": rounds * self.gradients_per_round,
-            "vectors_per_client": rounds * self.vectors_per_round,
+            "gradients_per_client": self.gradients_per_client.reshape(-1),
+            "vectors_per_client": np.tile(self.vectors_per_client, repetitions),
         }
         for name, values in self.records.items():
             if values.shape == (repetitions, self.rounds + 1):
@@ -101,13 +104,11 @@ class Trace:
         description = {
             "what": "fedscaffold trace",
             "rounds": self.rounds,
-            "gradients_per_round": self.gradients_per_round,
-            "vectors_per_round": self.vectors_per_round,
             "provenance": self.provenance,
         }
         records = {f"record/{name}": values for name, values in self.records.items()}
-        both = {"theta": self.theta, "control_variates": self.control_variates}
-        arrays.write(path, {**both, **records}, description)
+        own = {name: getattr(self, name) for name in ARRAYS}
+        arrays.write(path, {**own, **records}, description)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Trace":
@@ -119,9 +120,9 @@ class Trace:
         if description.pop("what", None) != "fedscaffold trace":
             raise InvalidInput(f"{os.fspath(path)} is not a trace")
         try:
+            own: dict[str, Any] = {name: stored.pop(name) for name in ARRAYS}
             return cls(
-                theta=stored.pop("theta"),
-                control_variates=stored.pop("control_variates"),
+                **own,
                 records={name.removeprefix("record/"): values for name, values in stored.items()},
                 **description,
             )

@@ -13,7 +13,7 @@ import numpy as np
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, LocalSgd, Records
+from fedscaffold.core.types import Array, LocalSgd, Records, Whole
 
 Dtype = Literal["float64", "float32"]
 
@@ -67,22 +67,26 @@ class Numba:
             sampling, batch = kernels.WITHOUT_REPLACEMENT, batches.size
 
         kernel = kernels.kernel(problem.dim, batch)
+        everyone = np.arange(problem.n_clients)[None, :]
         with ThreadPoolExecutor(threads) as pool:
 
             def local_sgd(
-                theta: Array, correction: Array, *, step_size: float, local_steps: int, round: int
-            ) -> Array:
-                out = np.empty((theta.shape[0], problem.n_clients, problem.dim))
+                theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
+                clients: Whole | None = None, first_step: int = 0,
+            ) -> Array:  # fmt: skip
+                steps = np.atleast_2d(np.asarray(local_steps, dtype=np.int64))
+                chosen = everyone if clients is None else clients
+                out = np.empty((theta.shape[0], chosen.shape[1], problem.dim))
 
                 def block(begin: int, end: int) -> None:
                     kernel(
                         loss, x, y, problem.offsets, problem.l2, sampling, batch,
-                        theta, correction, float(step_size), local_steps,
+                        theta, correction, float(step_size), steps, first_step, chosen,
                         key, round, begin, end, out,
                     )  # fmt: skip
 
-                work = out.size * local_steps * batch
-                blocks = split(problem.n_clients, work, threads)
+                work = int(out.size * batch * steps.mean())
+                blocks = split(chosen.shape[1], work, threads)
                 if threads == 1 or len(blocks) == 1:
                     for ends in blocks:
                         block(*ends)

@@ -135,60 +135,79 @@ def local_sgd_for(dim: int | None) -> Any:
     @njit(nogil=True, cache=True)
     def local_sgd(
         loss: int, x: Any, y: Any, offsets: Any, l2: float, sampling: int, batch_size: int,
-        theta: Any, correction: Any, step_size: float, local_steps: int,
+        theta: Any, correction: Any, step_size: float, local_steps: Any, first_step: int, clients: Any,
         key: Any, round_: int, begin: int, end: int, out: Any,
     ) -> None:  # fmt: skip
-        """out[r, c] = client c's model after its local steps in repetition r, for begin <= c < end.
+        """out[r, k] = the model of client clients[r, k] after its local steps, for begin <= k < end.
 
         x and y hold all clients' records, flat; client c's are rows offsets[c] to offsets[c+1] − 1.
-        correction may have a single client and a single repetition, which then serve for all.
+        correction, local_steps and clients may have a single repetition, which then serves for all; correction
+        and local_steps a single client. A step draws as if it were the first_step-th or later of its round.
         """
         repetitions = theta.shape[0]
         d = theta.shape[1] if dim is None else dim
+        own_cohorts = clients.shape[0] > 1
         largest = 0
-        for c in range(begin, end):
-            largest = max(largest, offsets[c + 1] - offsets[c])
+        for r in range(clients.shape[0]):
+            for k in range(begin, end):
+                largest = max(largest, offsets[clients[r, k] + 1] - offsets[clients[r, k]])
         room = largest if sampling == FULL else max(DRAWS_AT_ONCE, 4 * batch_size)
-        raw = np.empty(room, np.uint32)
+        skip = first_step * batch_size % 4  # blocks of the stream are four words long
+        start = first_step * batch_size - skip
+        raw = np.empty(room + 8, np.uint32)
         rows = np.empty(room + PADDING, np.int32)
         order = np.arange(largest).astype(np.int32)
         t, shift = np.zeros(d + PADDING, x.dtype), np.zeros(d + PADDING, x.dtype)
         z = np.zeros((largest if sampling == FULL else batch_size) + PADDING, x.dtype)
         shrink = x.dtype.type(1.0 - step_size * l2)
+        base = n = batch = stride = at_once = portion = ahead = 0
+        scale = shrink
 
-        for c in range(begin, end):
-            base = offsets[c]
-            n = offsets[c + 1] - base
-            batch = n if sampling == FULL else batch_size
-            stride = 0 if sampling == FULL else batch_size
-            at_once = local_steps if sampling == FULL else room // batch // 4 * 4
-            scale = x.dtype.type(step_size / batch)
-            if sampling == FULL:
-                rows[:n] = order[:n]
-                rows[n : n + PADDING] = 0
-            following = min(c + 1, end - 1)
-            n_following = offsets[following + 1] - offsets[following]
-            portion = 0
-            if following > c and repetitions * local_steps * batch >= n_following:
-                portion = (n_following * d - 1) // (repetitions * local_steps) + 1
-                for k in range(0, n_following, CACHE_LINE_NUMBERS):
-                    prefetch(pointer(y), offsets[following] + k)
+        for k in range(begin, end):
             for r in range(repetitions):
-                xi = correction[min(r, correction.shape[0] - 1), min(c, correction.shape[1] - 1)]
+                c = clients[r if own_cohorts else 0, k]
+                H = local_steps[min(r, local_steps.shape[0] - 1), min(k, local_steps.shape[1] - 1)]
+                if own_cohorts or r == 0:  # another client than before
+                    base = offsets[c]
+                    n = offsets[c + 1] - base
+                    batch = n if sampling == FULL else batch_size
+                    stride = 0 if sampling == FULL else batch_size
+                    at_once = room // batch // 4 * 4
+                    scale = x.dtype.type(step_size / batch)
+                    if sampling == FULL:
+                        rows[:n] = order[:n]
+                        rows[n : n + PADDING] = 0
+                    following, until = c, H  # whose records come next, after how many steps
+                    if own_cohorts and r + 1 < repetitions:
+                        following = clients[r + 1, k]
+                    elif k + 1 < end:
+                        following = clients[0, k + 1]
+                    if not own_cohorts:
+                        for s in range(1, repetitions):
+                            until += local_steps[
+                                min(s, local_steps.shape[0] - 1), min(k, local_steps.shape[1] - 1)
+                            ]
+                    n_following = offsets[following + 1] - offsets[following]
+                    portion, ahead = 0, offsets[following] * d
+                    if following != c and until * batch >= n_following:
+                        portion = (n_following * d - 1) // until + 1
+                        for i in range(0, n_following, CACHE_LINE_NUMBERS):
+                            prefetch(pointer(y), offsets[following] + i)
+                xi = correction[min(r, correction.shape[0] - 1), min(k, correction.shape[1] - 1)]
                 for j in range(d):
                     t[j] = theta[r, j]
                     shift[j] = step_size * xi[j]
                 h = 0
-                while h < local_steps:
-                    count = min(at_once, local_steps - h)
+                while h < H:
+                    count = H - h
                     if sampling != FULL:
-                        words(raw, h * batch, count * batch, key, (round_, c, r))
+                        count = min(at_once, count)
+                        words(raw, start + h * batch, skip + count * batch, key, (round_, c, r))
                         if sampling == WITH_REPLACEMENT:
-                            with_replacement(raw, rows, count * batch, n)
+                            with_replacement(raw[skip:], rows, count * batch, n)
                         else:
-                            without_replacement(raw, rows, count * batch, batch, order[:n])
+                            without_replacement(raw[skip:], rows, count * batch, batch, order[:n])
                         rows[count * batch : count * batch + PADDING] = 0
-                    ahead = offsets[following] * d + (r * local_steps + h) * portion
                     if dim is None and d + batch > STACK_NUMBERS:
                         steps_on_heap(
                             loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
@@ -199,9 +218,10 @@ def local_sgd_for(dim: int | None) -> Any:
                             loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
                             pointer(t), pointer(shift), shrink, scale, ahead, portion,
                         )  # fmt: skip
+                    ahead += count * portion
                     h += count
                 for j in range(d):
-                    out[r, c, j] = t[j]
+                    out[r, k, j] = t[j]
 
     return local_sgd
 

@@ -15,7 +15,7 @@ from fedscaffold.core.types import Array, LocalSgd
 from fedscaffold.engines import resolve as resolve_engine
 from fedscaffold.experiments.verify.settings import Budget, Case
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.run import EXPLODED, State, one_round
+from fedscaffold.rounds import State, first_state, largest_sound, stepping
 
 GROUPS = 20
 BURN = 3.0  # relaxation times before the first sample, from X*: e^{-6} of the variance is missing then
@@ -56,19 +56,21 @@ def simulate(case: Case, budget: Budget, *, seed: int = 7) -> Chains:
     problem, method, optimum, ideal = case.problem, case.method, case.problem.optimum(), case.ideal
     repetitions = budget.chains // GROUPS * GROUPS
     batches = Batches(case.batch_size)
-    memory = method.start(repetitions, problem.weights, problem.dim, ideal)
-    state = State(0, np.tile(optimum, (repetitions, 1)), memory)
-    limit = EXPLODED * (1.0 + float(np.abs(optimum).max()))
+    state = first_state(problem, method, np.tile(optimum, (repetitions, 1)), ideal)
+    engine, limit = resolve_engine("auto"), largest_sound(optimum)
     burn = int(BURN * case.relaxation) + 1
     every: list[Array] = []
     thinned: list[Array] = []
-    with resolve_engine("auto").open(problem, batches, seed=seed) as local_sgd:
+    with (
+        engine.open(problem, batches, seed=seed) as local_sgd,
+        stepping(problem, method, engine, batches, seed=seed, limit=limit) as step,
+    ):
         for t in range(burn + budget.rounds):
             if t >= burn:
                 every = _add(every, _moments(state.theta - optimum, state.memory.xi - ideal))
                 if (t - burn) % THIN == 0:
                     thinned = _add(thinned, _inside(case, state, _local_models(case, state, local_sgd)))
-            state = one_round(state, problem, method, local_sgd, batches, limit)
+            state = step(state)
     theta, theta_xi, xi = (total / budget.rounds for total in every)
     local, *sums = (total / len(range(0, budget.rounds, THIN)) for total in thinned)
     means = _intercepts(*sums)

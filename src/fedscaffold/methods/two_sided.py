@@ -1,0 +1,92 @@
+"""Scaffold with a server step size and a server variate (Karimireddy et al. 2020), option II."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from numpy.typing import ArrayLike
+
+from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.types import Array, Exchanged, Whole
+from fedscaffold.methods.base import Sampled, same_length
+from fedscaffold.methods.variates import starting
+
+
+class Memory(NamedTuple):
+    """What each client keeps between rounds: its variate c_i."""
+
+    own: Array  # (repetitions, clients, dim)
+
+
+class Server(NamedTuple):
+    """The model, and the server's variate c = Σ w_i c_i."""
+
+    theta: Array
+    variate: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoSidedScaffold(Sampled):
+    """θ_i ← θ_i − γ(g_i(θ_i) − c_i + c), H times; θ⁺ = θ + η(mean θ_i − θ).
+
+    Then c_i⁺ = c_i − c + (θ − θ_i)/(γH) for those who took part, and c⁺ = c + |S|/N · mean(c_i⁺ − c_i).
+    The means are over those who took part, and |S|/N is their share of all clients' weight. With everyone and
+    η = 1 it is Algorithm 1, with ξ_i = c − c_i.
+
+    Parameters
+    ----------
+    step_size
+        γ > 0, of the local steps.
+    local_steps
+        H ≥ 1.
+    server_step_size
+        η > 0, of the server.
+    participation
+        Share of the clients that takes part in a round.
+    cohort
+        How many take part, instead of a share.
+    """
+
+    kind: ClassVar[str] = "two_sided"
+    vectors_per_round: ClassVar[int] = 3  # θ and c down, θ_i up
+
+    local_steps: int
+    server_step_size: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("local_steps", self.local_steps, least=1)
+        positive("server_step_size", self.server_step_size)
+
+    def lengths(self, n_clients: int, chance: Array) -> Whole:
+        """H, for everyone."""
+        return same_length(self.local_steps)
+
+    def start(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Memory:
+        """c_i = −ξ_i."""
+        return Memory(own=-starting(repetitions, weights, dim, control_variates))
+
+    def begin(self, theta: Array) -> Server:
+        """Starts with c = Σ w_i c_i = 0."""
+        return Server(theta, theta * 0.0)
+
+    def correction(self, memory: Memory, server: Server, exchanged: Exchanged | None) -> Array:
+        """ξ_i = c − c_i."""
+        return server.variate[:, None, :] - memory.own
+
+    def aggregate(self, server: Server, mean: Array, share: Array) -> Server:
+        """θ⁺ and c⁺; the mean of c_i⁺ − c_i is −c + (θ − mean θ_i)/(γH)."""
+        theta, c = server
+        change = (theta - mean) / (self.step_size * self.local_steps) - c
+        return Server(theta + self.server_step_size * (mean - theta), c + share[:, None] * change)
+
+    def remember(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
+        """c_i⁺ = c_i − c + (θ − θ_i)/(γH)."""
+        own = before.theta[:, None, :] - sent
+        own /= self.step_size * self.local_steps
+        own -= before.variate[:, None, :]
+        own += memory.own
+        return Memory(own=own)
+
+    def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
+        """1/(81 L H max(1, η)), as in Karimireddy et al.'s theorem."""
+        return 1.0 / (81.0 * smoothness * self.local_steps * max(1.0, self.server_step_size))

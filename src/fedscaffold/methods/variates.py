@@ -1,0 +1,38 @@
+"""Control variates that clients start from."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+
+SUM_TOLERANCE = 1e-9
+
+
+class Memory(NamedTuple):
+    """What each client keeps between rounds."""
+
+    xi: Array  # (repetitions, clients, dim)
+
+
+def starting(repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Array:
+    """ξ_c = 0, or given values with Σ w_c ξ_c = 0; shape (repetitions, clients, dim)."""
+    shape = (repetitions, weights.size, dim)
+    if control_variates is None:
+        return np.zeros(shape)
+    try:
+        xi = np.broadcast_to(np.asarray(control_variates, dtype=np.float64), shape)
+    except ValueError:
+        given = np.shape(control_variates)
+        raise InvalidInput(f"control_variates0 must have shape {shape[1:]} or {shape}, got {given}") from None
+    if not np.isfinite(xi).all():
+        raise InvalidInput("control_variates0 holds NaN or infinite values")
+    drift = np.abs(np.einsum("c,rcj->rj", weights, xi)).max()
+    if drift > SUM_TOLERANCE * max(1.0, np.abs(xi).max()):
+        raise InvalidInput(
+            f"control variates must sum to zero over clients (weighted), but the sum has an entry of "
+            f"size {drift:.3g}; subtract their weighted mean"
+        )
+    return xi.copy()

@@ -1,0 +1,107 @@
+"""Every method, on both engines, against its paper's pseudo-code."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedscaffold as fs
+from fedscaffold.core.types import Method
+from tests import naive
+from tests.samples import KINDS, Kind, tables
+
+SIZES, DIM, L2, WEIGHTS = (5, 9, 3, 6, 4), 3, 0.2, (1.0, 2.0, 0.5, 3.0, 1.5)
+GAMMA, H, T, SEED, BATCH, N = 0.15, 4, 6, 2**40 + 17, 3, len(SIZES)
+THETA0 = [0.3, -1.0, 2.0]
+UNEQUAL = (4, 1, 7, 2, 5)
+P = 0.3
+
+Oracle = Callable[..., naive.Result]
+
+
+def some(r: int, count: int) -> list[list[int]]:
+    return [naive.cohort(SEED, r, t, count, N) for t in range(T)]
+
+
+ALL = [list(range(N))] * T
+CASES: dict[str, tuple[Method, Oracle]] = {
+    "all": (
+        fs.Scaffold(step_size=GAMMA, local_steps=H),
+        lambda c, d, r: naive.scaffold(c, d, gamma=GAMMA, H=H, T=T, theta=THETA0, repetition=r),
+    ),
+    "cohort": (
+        fs.Scaffold(step_size=GAMMA, local_steps=H, cohort=2),
+        lambda c, d, r: naive.scaffold_in_cohorts(
+            c, d, gamma=GAMMA, H=[H] * N, cohorts=some(r, 2), theta=THETA0, repetition=r
+        ),
+    ),
+    "share": (
+        fs.Scaffold(step_size=GAMMA, local_steps=H, participation=0.6),
+        lambda c, d, r: naive.scaffold_in_cohorts(
+            c, d, gamma=GAMMA, H=[H] * N, cohorts=some(r, 3), theta=THETA0, repetition=r
+        ),
+    ),
+    "unequal steps": (
+        fs.Scaffold(step_size=GAMMA, local_steps=UNEQUAL),
+        lambda c, d, r: naive.scaffold_in_cohorts(
+            c, d, gamma=GAMMA, H=UNEQUAL, cohorts=ALL, theta=THETA0, repetition=r
+        ),
+    ),
+    "unequal steps in cohorts": (
+        fs.Scaffold(step_size=GAMMA, local_steps=np.array(UNEQUAL), cohort=3),
+        lambda c, d, r: naive.scaffold_in_cohorts(
+            c, d, gamma=GAMMA, H=UNEQUAL, cohorts=some(r, 3), theta=THETA0, repetition=r
+        ),
+    ),
+    "two-sided": (
+        fs.TwoSidedScaffold(step_size=GAMMA, local_steps=H, server_step_size=0.7),
+        lambda c, d, r: naive.two_sided(
+            c, d, gamma=GAMMA, H=H, eta=0.7, cohorts=ALL, theta=THETA0, repetition=r
+        ),
+    ),
+    "two-sided in cohorts": (
+        fs.TwoSidedScaffold(step_size=GAMMA, local_steps=H, server_step_size=1.3, cohort=2),
+        lambda c, d, r: naive.two_sided(
+            c, d, gamma=GAMMA, H=H, eta=1.3, cohorts=some(r, 2), theta=THETA0, repetition=r
+        ),
+    ),
+    "proxskip": (
+        fs.ProxSkip(step_size=GAMMA, communication_probability=P),
+        lambda c, d, r: naive.proxskip(
+            c, d, gamma=GAMMA, p=P, lengths=[naive.length(SEED, r, t, P) for t in range(T)], theta=THETA0,
+            repetition=r,
+        ),
+    ),
+    "fedlin, full": (
+        fs.FedLin(step_size=GAMMA, local_steps=H),
+        lambda c, d, r: naive.fedlin(c, d, gamma=GAMMA, H=H, T=T, full=True, theta=THETA0, repetition=r),
+    ),
+    "fedlin, minibatch": (
+        fs.FedLin(step_size=GAMMA, local_steps=H, correction_gradients="minibatch"),
+        lambda c, d, r: naive.fedlin(c, d, gamma=GAMMA, H=H, T=T, full=False, theta=THETA0, repetition=r),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("engine", ["reference", "numba"])
+@pytest.mark.parametrize(("batch_size", "sampling"), [(BATCH, "with_replacement"), (BATCH, "without_replacement")])
+def test_run_is_the_pseudo_code(case: str, kind: Kind, engine: str, batch_size: int, sampling: Any) -> None:
+    X, y = tables(kind, SIZES, DIM, seed=3)
+    share = [w / sum(WEIGHTS) for w in WEIGHTS]
+    clients = naive.Clients(kind, [x.tolist() for x in X], [t.tolist() for t in y], L2, share)
+    draw = naive.drawing(SEED, SIZES, batch_size, sampling)
+    problem = (fs.problems.Ridge if kind == "ridge" else fs.problems.Logistic)(X, y, l2=L2, weights=WEIGHTS)
+    method, oracle = CASES[case]
+    trace = fs.run(
+        problem, method, rounds=T, batch_size=batch_size, sampling=sampling, seed=SEED, repetitions=3,
+        engine=engine, theta0=THETA0,
+    )  # fmt: skip
+    for r in range(3):
+        expected = oracle(clients, draw, r)
+        np.testing.assert_allclose(trace.theta[r], expected.theta, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(trace.control_variates[r], expected.control_variates, rtol=0, atol=1e-12)
+        mse = [float(np.sum((np.array(theta) - problem.optimum()) ** 2)) for theta in expected.iterates]
+        np.testing.assert_allclose(trace.mse[r], mse, rtol=1e-11, atol=0)
