@@ -23,7 +23,7 @@ def both(problem: Any, *, dtype: Any = "float64", local_steps: int = 3, rounds: 
 
 
 def assert_close(fast: fs.Trace, slow: fs.Trace, tolerance: float) -> None:
-    for name in ("theta", "control_variates", "mse"):
+    for name in ("theta", "control_variates", *slow.records):
         wanted = getattr(slow, name)
         np.testing.assert_allclose(getattr(fast, name), wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
 
@@ -36,21 +36,24 @@ def assert_close(fast: fs.Trace, slow: fs.Trace, tolerance: float) -> None:
     sampling=st.sampled_from(("with_replacement", "without_replacement")),
     local_steps=st.integers(1, 12),
     repetitions=st.integers(1, 3),
+    unpenalised=st.integers(0, 2),
     seed=st.integers(0, 2**64 - 1),
 )
-@example("ridge", [1], 1, 1, "without_replacement", 1, 1, 2**64 - 1)
-@example("logistic", [3, 1, 5], 33, 40, "with_replacement", 12, 3, 2**32)
+@example("ridge", [1], 1, 1, "without_replacement", 1, 1, 1, 2**64 - 1)
+@example("logistic", [3, 1, 5], 33, 40, "with_replacement", 12, 3, 0, 2**32)
 @settings(max_examples=100)
 def test_any_shape(
     kind: Kind, sizes: list[int], dim: int, batch_size: int | None, sampling: Sampling,
-    local_steps: int, repetitions: int, seed: int,
+    local_steps: int, repetitions: int, unpenalised: int, seed: int,
 ) -> None:  # fmt: skip
     if batch_size is not None and sampling == "without_replacement":
         batch_size = min(batch_size, *sizes)
-    problem = make(kind, sizes, dim, weights=range(1, len(sizes) + 1), seed=seed % 1000)
+    problem = make(
+        kind, sizes, dim, weights=range(1, len(sizes) + 1), unpenalised=min(dim, unpenalised), seed=seed % 1000
+    )
     fast, slow = both(
         problem, local_steps=local_steps, batch_size=batch_size, sampling=sampling,
-        repetitions=repetitions, seed=seed,
+        repetitions=repetitions, seed=seed, record=("loss",),
     )  # fmt: skip
     assert_close(fast, slow, 1e-12)
 

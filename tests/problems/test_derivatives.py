@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize._numdiff import approx_derivative
 
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems import glm
 from tests import naive
@@ -111,3 +112,27 @@ def test_strong_convexity_is_the_flattest_clients() -> None:
     flattest = min(np.linalg.svd(x, compute_uv=False)[-1] ** 2 / len(x) for x in X)
     assert problem.strong_convexity() == pytest.approx(flattest + L2, rel=1e-10)
     assert make("logistic", (5, 9, 8), DIM, l2=L2).strong_convexity() == L2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unpenalised_features_have_no_penalty(kind: Kind) -> None:
+    """Their part of the gradient and of the Hessian is that of the same problem with l2 = 0."""
+    problem, without = (make(kind, SIZES, DIM, l2=l2, weights=WEIGHTS, unpenalised=1) for l2 in (L2, 0.0))
+    pull = np.array([L2, L2, L2, 0.0])
+    assert problem.loss(THETA) - without.loss(THETA) == pytest.approx(0.5 * pull @ THETA**2, rel=1e-12)
+    np.testing.assert_allclose(problem.gradient(THETA), without.gradient(THETA) + pull * THETA, rtol=1e-12)
+    np.testing.assert_allclose(problem.hessian(THETA), without.hessian(THETA) + np.diag(pull), rtol=1e-12)
+    np.testing.assert_allclose(
+        problem.client_gradients(THETA), without.client_gradients(THETA) + pull * THETA, rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        problem.client_losses(THETA).mean(), without.client_losses(THETA).mean() + 0.5 * pull @ THETA**2
+    )
+    np.testing.assert_allclose(
+        problem.batch_gradient(1, THETA, np.array([2, 2, 5])),
+        without.batch_gradient(1, THETA, np.array([2, 2, 5])) + pull * THETA,
+        rtol=1e-12,
+    )
+    assert problem.subset([0, 2]).unpenalised == 1
+    with pytest.raises(InvalidInput, match="unpenalised=5"):
+        make(kind, SIZES, DIM, unpenalised=5)

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from fedscaffold import FedAvg, Scaffold, problems, theory
+from fedscaffold import FedAvg, Scaffold, problems, run, theory
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
@@ -120,3 +120,17 @@ def test_cost(kind: Kind) -> None:
         begin = time.perf_counter()
         theory.predict(problem, in_paper(Scaffold), batch_size=10)
         assert time.perf_counter() - begin < seconds
+
+
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_an_intercept_without_penalty(kind: Kind) -> None:
+    """Plateau with an unpenalised last feature, within three standard errors and two percent."""
+    problem = make(kind, (20, 15, 25), 3, l2=0.5, unpenalised=1)
+    method = Scaffold(step_size=0.05, local_steps=10)
+    predicted = theory.predict(problem, method, batch_size=2).mse
+    penalised = theory.predict(make(kind, (20, 15, 25), 3, l2=0.5), method, batch_size=2).mse
+    measured = run(problem, method, rounds=3000, batch_size=2, repetitions=120).plateau()
+    assert measured is not None
+    assert measured.standard_error < 0.007 * measured.mean
+    assert abs(predicted - measured.mean) < 3 * measured.standard_error + 0.02 * measured.mean
+    assert abs(penalised - measured.mean) > 0.2 * measured.mean

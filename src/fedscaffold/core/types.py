@@ -56,6 +56,7 @@ class Records(Problem, Protocol):
     y: Array  # (records,)
     offsets: NDArray[np.int64]  # client c's records are rows offsets[c] to offsets[c + 1] - 1
     l2: float
+    unpenalised: int  # of the last features, how many l2 leaves out
 
 
 class Server(NamedTuple):

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.batches import Batches, Sampling
-from fedscaffold.core.checks import not_negative
+from fedscaffold.core.checks import not_negative, whole_number
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.newton import minimise
 from fedscaffold.problems.tables import client_weights, flatten
@@ -33,6 +34,8 @@ class Glm(ABC):
         Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
     weights
         One positive weight per client, scaled to sum to one; uniform by default.
+    unpenalised
+        How many of the last features the penalty leaves out; 1 where the last is an intercept's column of ones.
     """
 
     kind: ClassVar[str]
@@ -45,6 +48,7 @@ class Glm(ABC):
         *,
         l2: float = 0.0,
         weights: ArrayLike | None = None,
+        unpenalised: int = 0,
     ) -> None:
         self.l2 = not_negative("l2", l2)
         self.x, targets, self.offsets = flatten(X, y)
@@ -52,7 +56,12 @@ class Glm(ABC):
         self.sizes: NDArray[np.int64] = np.diff(self.offsets)
         self.n_clients, self.dim = self.sizes.size, self.x.shape[1]
         self.weights = client_weights(weights, self.n_clients)
-        for array in (self.x, self.y, self.offsets, self.sizes, self.weights):
+        self.unpenalised = whole_number("unpenalised", unpenalised, least=0)
+        if self.unpenalised > self.dim:
+            raise InvalidInput(f"unpenalised={unpenalised}, but there are {self.dim} features")
+        self.penalty = np.full(self.dim, self.l2)  # the diagonal of the penalty's Hessian
+        self.penalty[self.dim - self.unpenalised :] = 0.0
+        for array in (self.x, self.y, self.offsets, self.sizes, self.weights, self.penalty):
             array.flags.writeable = False
 
     @staticmethod
@@ -87,18 +96,18 @@ class Glm(ABC):
         total = 0.0
         for x, y, share in self._pieces():
             total += float(share @ self.value(x @ theta, y))
-        return total + 0.5 * self.l2 * float(theta @ theta)
+        return total + 0.5 * float(self.penalty @ theta**2)
 
     def gradient(self, theta: Array) -> Array:
         """∇f(θ)."""
-        total = self.l2 * theta
+        total = self.penalty * theta
         for x, y, share in self._pieces():
             total = total + (share * self.first(x @ theta, y)) @ x
         return total
 
     def hessian(self, theta: Array) -> Array:
         """∇²f(θ)."""
-        total = self.l2 * np.eye(self.dim)
+        total = np.diag(self.penalty)
         for x, y, share in self._pieces():
             total += x.T @ ((share * self.second(x @ theta, y))[:, None] * x)
         return total
@@ -111,18 +120,18 @@ class Glm(ABC):
 
     def client_losses(self, theta: Array) -> Array:
         """f_c(θ), shape (N,)."""
-        penalty = 0.5 * self.l2 * float(theta @ theta)
+        penalty = 0.5 * float(self.penalty @ theta**2)
         return np.array([self.value(x @ theta, y).mean() + penalty for x, y in self._clients()])
 
     def client_gradients(self, theta: Array) -> Array:
         """∇f_c(θ), shape (N, d)."""
         rows = [self.first(x @ theta, y) @ x / y.size for x, y in self._clients()]
-        return np.stack(rows) + self.l2 * theta
+        return np.stack(rows) + self.penalty * theta
 
     def client_hessians(self, theta: Array) -> Array:
         """∇²f_c(θ), shape (N, d, d)."""
         blocks = [x.T @ ((self.second(x @ theta, y) / y.size)[:, None] * x) for x, y in self._clients()]
-        return np.stack(blocks) + self.l2 * np.eye(self.dim)
+        return np.stack(blocks) + np.diag(self.penalty)
 
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
         """∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
@@ -156,13 +165,13 @@ class Glm(ABC):
         chosen = [int(client) for client in np.asarray(clients)]
         rows = [slice(self.offsets[c], self.offsets[c + 1]) for c in chosen]
         tables = [self.x[part] for part in rows], [self.y[part] for part in rows]
-        return type(self)(*tables, l2=self.l2, weights=self.weights[chosen])
+        return type(self)(*tables, l2=self.l2, weights=self.weights[chosen], unpenalised=self.unpenalised)
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
         """Mean gradient at θ over some of a client's records, penalty included."""
         at = self.offsets[client] + rows
         x, y = self.x[at], self.y[at]
-        return self.first(x @ theta, y) @ x / at.size + self.l2 * theta
+        return self.first(x @ theta, y) @ x / at.size + self.penalty * theta
 
     def smoothness(self, batches: Batches) -> float:
         """Expected smoothness of minibatch gradients, the largest over clients.
@@ -180,7 +189,7 @@ class Glm(ABC):
 
     def strong_convexity(self) -> float:
         """μ with ∇²f_c ≥ μI for all θ and c; here what the penalty alone gives."""
-        return self.l2
+        return float(self.penalty.min())
 
     def describe(self) -> dict[str, Any]:
         """Kind, sizes and penalty."""
@@ -193,12 +202,13 @@ class Glm(ABC):
             "smallest_client": int(self.sizes.min()),
             "largest_client": int(self.sizes.max()),
             "l2": self.l2,
+            "unpenalised": self.unpenalised,
             "weights": "uniform" if uniform else "given",
         }
 
     def fingerprint(self) -> str:
         """SHA-256 of kind, penalty, weights and every record."""
-        digest = hashlib.sha256(f"{self.kind} {self.l2!r} {self.dim}".encode())
+        digest = hashlib.sha256(f"{self.kind} {self.l2!r} {self.dim} {self.unpenalised}".encode())
         for array in (self.offsets, self.weights, self.y, self.x):
             digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
         return digest.hexdigest()

@@ -27,6 +27,7 @@ class Glm(Protocol):
     y: Array
     offsets: NDArray[np.int64]
     l2: float
+    penalty: Array
 
     @property
     def kind(self) -> str: ...  # noqa: D102

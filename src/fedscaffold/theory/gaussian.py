@@ -37,8 +37,7 @@ def averages(problem: Glm, block: Block, mean: Array, cov: Array, factors: Array
         hessian = outer(x, (low + 4.0 * middle + high) / 6.0 * share)
     centre = np.swapaxes(gradient, -1, -2) @ gradient + hessian @ cov @ hessian
     noise = factors[:, None, None, None] * (second_moment - centre)
-    eye = problem.l2 * np.eye(problem.dim)
-    return Averages(gradient[:, :, 0] + problem.l2 * mean, noise, hessian + eye)
+    return Averages(gradient[:, :, 0] + problem.penalty * mean, noise, hessian + np.diag(problem.penalty))
 
 
 def outer(x: Array, weight: Array) -> Array:
@@ -50,7 +49,7 @@ def gradients(problem: Glm, block: Block, mean: Array) -> Array:
     """∇f_c at some points, (k, m, d)."""
     z = block.x @ np.swapaxes(mean, 1, 2)
     first = problem.first(z, block.y[..., None]) * block.share[..., None]
-    return np.swapaxes(first, 1, 2) @ block.x + problem.l2 * mean
+    return np.swapaxes(first, 1, 2) @ block.x + problem.penalty * mean
 
 
 def noise_at(problem: Glm, block: Block, mean: Array, factors: Array) -> Array:

@@ -80,7 +80,7 @@ class Numba:
 
                 def block(begin: int, end: int) -> None:
                     kernel(
-                        loss, x, y, problem.offsets, problem.l2, sampling, batch,
+                        loss, x, y, problem.offsets, problem.l2, problem.unpenalised, sampling, batch,
                         theta, correction, float(step_size), steps, first_step, chosen,
                         key, round, begin, end, out,
                     )  # fmt: skip

@@ -82,11 +82,12 @@ def descend(
 @njit(forceinline=True)
 def steps(
     loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, z: Any, shrink: Any, scale: Any, ahead: int, portion: int,
+    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
 ) -> None:  # fmt: skip
-    """`count` local steps of one client; shift = γξ, shrink = 1 − γ·l2, scale = γ/B.
+    """`count` local steps of one client; shift = kept = γξ, shrink = 1 − γ·l2, scale = γ/B.
 
-    Step h uses the records rows[h·stride], ..., and prefetches `portion` numbers of x from `ahead` on.
+    Step h uses the records rows[h·stride], ..., and prefetches `portion` numbers of x from `ahead` on. The last
+    `free` coordinates are not penalised: what shrinking takes from them, they get back through shift.
     """
     for h in range(count):
         for k in range(0, portion, CACHE_LINE_NUMBERS):
@@ -97,22 +98,26 @@ def steps(
             ridge(y, base, rows, first, batch, z, scale)
         else:
             logistic(y, base, rows, first, batch, z, scale)
+        for j in range(d - free, d):
+            shift[j] = kept[j] - (1.0 - shrink) * theta[j]
         descend(x, d, base, rows, first, batch, theta, z, shrink, shift)
 
 
 @njit(nogil=True, cache=True)
 def steps_on_heap(
     loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, z: Any, shrink: Any, scale: Any, ahead: int, portion: int,
+    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
 ) -> None:  # fmt: skip
     """`steps`, compiled once for any length of vectors."""
-    steps(loss, x, y, d, base, rows, stride, batch, count, theta, shift, z, shrink, scale, ahead, portion)
+    steps(
+        loss, x, y, d, base, rows, stride, batch, count, theta, shift, kept, z, shrink, scale, free, ahead, portion
+    )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
 def steps_on_stack(
     loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, shrink: Any, scale: Any, ahead: int, portion: int,
+    theta: Any, shift: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
 ) -> None:  # fmt: skip
     """`steps` on copies of θ and shift that provably alias nothing."""
     length = d + PADDING
@@ -120,7 +125,7 @@ def steps_on_stack(
     for j in range(length):
         t[j] = theta[j]
         s[j] = shift[j]
-    steps(loss, x, y, d, base, rows, stride, batch, count, t, s, z, shrink, scale, ahead, portion)
+    steps(loss, x, y, d, base, rows, stride, batch, count, t, s, shift, z, shrink, scale, free, ahead, portion)
     for j in range(d):
         theta[j] = t[j]
 
@@ -134,7 +139,7 @@ def local_sgd_for(dim: int | None) -> Any:
 
     @njit(nogil=True, cache=True)
     def local_sgd(
-        loss: int, x: Any, y: Any, offsets: Any, l2: float, sampling: int, batch_size: int,
+        loss: int, x: Any, y: Any, offsets: Any, l2: float, free: int, sampling: int, batch_size: int,
         theta: Any, correction: Any, step_size: float, local_steps: Any, first_step: int, clients: Any,
         key: Any, round_: int, begin: int, end: int, out: Any,
     ) -> None:  # fmt: skip
@@ -157,7 +162,7 @@ def local_sgd_for(dim: int | None) -> Any:
         raw = np.empty(room + 8, np.uint32)
         rows = np.empty(room + PADDING, np.int32)
         order = np.arange(largest).astype(np.int32)
-        t, shift = np.zeros(d + PADDING, x.dtype), np.zeros(d + PADDING, x.dtype)
+        t, shift, kept = np.zeros((3, d + PADDING), x.dtype)
         z = np.zeros((largest if sampling == FULL else batch_size) + PADDING, x.dtype)
         shrink = x.dtype.type(1.0 - step_size * l2)
         base = n = batch = stride = at_once = portion = ahead = 0
@@ -196,7 +201,7 @@ def local_sgd_for(dim: int | None) -> Any:
                 xi = correction[min(r, correction.shape[0] - 1), min(k, correction.shape[1] - 1)]
                 for j in range(d):
                     t[j] = theta[r, j]
-                    shift[j] = step_size * xi[j]
+                    shift[j] = kept[j] = step_size * xi[j]
                 h = 0
                 while h < H:
                     count = H - h
@@ -211,12 +216,13 @@ def local_sgd_for(dim: int | None) -> Any:
                     if dim is None and d + batch > STACK_NUMBERS:
                         steps_on_heap(
                             loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
-                            pointer(t), pointer(shift), pointer(z), shrink, scale, ahead, portion,
+                            pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free, ahead,
+                            portion,
                         )  # fmt: skip
                     else:
                         steps_on_stack(
                             loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
-                            pointer(t), pointer(shift), shrink, scale, ahead, portion,
+                            pointer(t), pointer(kept), shrink, scale, free, ahead, portion,
                         )  # fmt: skip
                     ahead += count * portion
                     h += count

@@ -131,7 +131,7 @@ def gradients_at(problem: Ridge | Logistic, points: Array) -> Array:
     n = int(problem.sizes[0])
     x, y = problem.x.reshape(problem.n_clients, n, problem.dim), problem.y.reshape(problem.n_clients, n)
     first = problem.first(np.einsum("cnd,rcd->rcn", x, points, optimize=True), y)
-    return np.einsum("rcn,cnd->rcd", first, x, optimize=True) / n + problem.l2 * points
+    return np.einsum("rcn,cnd->rcd", first, x, optimize=True) / n + problem.penalty * points
 
 
 def _grouped(values: Array) -> Array:
