@@ -158,6 +158,18 @@ class Glm(ABC):
             blocks.append(batches.noise_factor(y.size) / y.size * (gradients.T @ gradients))
         return np.stack(blocks)
 
+    def client_noise_along(
+        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    ) -> Array:
+        """Variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
+        batches = Batches(batch_size, sampling)
+        batches.check_fits(self.sizes)
+        rows = [
+            batches.noise_factor(y.size) * (self.first(x @ theta, y)[:, None] * (x @ directions)).var(axis=0)
+            for x, y in self._clients()
+        ]
+        return np.stack(rows)
+
     # what runs need
 
     def subset(self, clients: ArrayLike) -> Self:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 
 TOLERANCE = 1e-12
@@ -25,6 +26,7 @@ class Smooth(Protocol):
     def hessian(self, theta: Array) -> Array: ...
 
 
+@one_blas_thread
 def minimise(f: Smooth) -> Array:
     """Argmin f, until the gradient's norm is 1e-12 of the sizes that cancel in it.
 

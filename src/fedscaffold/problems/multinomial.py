@@ -1,0 +1,234 @@
+"""Logistic regression with more than two classes."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax, softmax
+
+from fedscaffold.core.batches import Batches, Sampling
+from fedscaffold.core.checks import not_negative, whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.problems.newton import minimise
+from fedscaffold.problems.tables import client_weights, flatten
+
+
+class Multinomial:
+    """f_c(θ) = mean of log Σ_k exp(xᵀθ_k) − xᵀθ_y over client c's records, plus l2/2 ‖θ‖².
+
+    θ holds one vector per class, θ_0, ..., θ_{K−1}, one after another. Where some features are not penalised, θ is
+    defined up to a vector added to all classes; the one with Σ_k θ_k = 0 is meant, and runs from θ = 0 stay there.
+
+    Parameters
+    ----------
+    X
+        Features: an (N, n, d) array, or a sequence of N arrays (n_c, d).
+    y
+        Classes 0, ..., K − 1: an (N, n) array, or a sequence of N arrays (n_c,).
+    n_classes
+        K; one more than the largest class by default.
+    l2
+        Strength of the penalty.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    unpenalised
+        How many of the last features the penalty leaves out; 1 where the last is an intercept's column of ones.
+    """
+
+    kind = "multinomial"
+
+    def __init__(
+        self,
+        X: ArrayLike | Sequence[ArrayLike],
+        y: ArrayLike | Sequence[ArrayLike],
+        *,
+        n_classes: int | None = None,
+        l2: float = 0.0,
+        weights: ArrayLike | None = None,
+        unpenalised: int = 0,
+    ) -> None:
+        self.l2 = not_negative("l2", l2)
+        self.x, self.y, self.offsets = flatten(X, y)
+        if not ((self.y >= 0) & (self.y == np.floor(self.y))).all():
+            raise InvalidInput("classes must be whole numbers from 0 on; number them first")
+        self.n_classes = (
+            int(self.y.max()) + 1 if n_classes is None else whole_number("n_classes", n_classes, least=2)
+        )
+        if self.y.max() >= self.n_classes or self.n_classes < 2:
+            raise InvalidInput(f"n_classes={self.n_classes}, but the classes go from 0 to {int(self.y.max())}")
+        self.sizes: NDArray[np.int64] = np.diff(self.offsets)
+        self.n_clients, self.n_features = self.sizes.size, self.x.shape[1]
+        self.dim = self.n_classes * self.n_features
+        self.weights = client_weights(weights, self.n_clients)
+        self.unpenalised = whole_number("unpenalised", unpenalised, least=0)
+        if self.unpenalised > self.n_features:
+            raise InvalidInput(f"unpenalised={unpenalised}, but there are {self.n_features} features")
+        each = np.full(self.n_features, self.l2)
+        each[self.n_features - self.unpenalised :] = 0.0
+        self.penalty = np.tile(each, self.n_classes)
+        for array in (self.x, self.y, self.offsets, self.sizes, self.weights, self.penalty):
+            array.flags.writeable = False
+
+    def loss(self, theta: Array) -> float:
+        """f(θ) = Σ w_c f_c(θ)."""
+        return float(self.weights @ self.client_losses(theta))
+
+    def gradient(self, theta: Array) -> Array:
+        """∇f(θ)."""
+        return self.weights @ self.client_gradients(theta)
+
+    def hessian(self, theta: Array) -> Array:
+        """∇²f(θ)."""
+        shares = np.repeat(self.weights / self.sizes, self.sizes)
+        return self._hessian(theta, self.x, shares)
+
+    def optimum(self) -> Array:
+        """θ* = argmin f, by Newton's method."""
+        return minimise(_Centred(self))
+
+    def client_losses(self, theta: Array) -> Array:
+        """f_c(θ), shape (N,)."""
+        penalty = 0.5 * float(self.penalty @ theta**2)
+        return np.array([-self._log_shares(theta, x, y).mean() + penalty for x, y in self._clients()])
+
+    def client_gradients(self, theta: Array) -> Array:
+        """∇f_c(θ), shape (N, dim)."""
+        rows = [(self._slopes(theta, x, y).T @ x).ravel() / y.size for x, y in self._clients()]
+        return np.stack(rows) + self.penalty * theta
+
+    def client_hessians(self, theta: Array) -> Array:
+        """∇²f_c(θ), shape (N, dim, dim)."""
+        return np.stack([self._hessian(theta, x, np.full(y.size, 1.0 / y.size)) for x, y in self._clients()])
+
+    def client_noise_along(
+        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    ) -> Array:
+        """Variance of a minibatch gradient along each column of (dim, m) directions, shape (N, m)."""
+        batches = Batches(batch_size, sampling)
+        batches.check_fits(self.sizes)
+        K, d = self.n_classes, self.n_features
+        blocks = directions.reshape(K, d, -1)
+        rows = []
+        for x, y in self._clients():
+            slopes = self._slopes(theta, x, y)
+            along = sum((slopes[:, k, None] * (x @ blocks[k]) for k in range(K)), np.zeros((y.size, 1)))
+            rows.append(batches.noise_factor(y.size) * along.var(axis=0))
+        return np.stack(rows)
+
+    def subset(self, clients: ArrayLike) -> Self:
+        """The same problem on some of the clients, their weights scaled to sum to one."""
+        chosen = [int(client) for client in np.asarray(clients)]
+        rows = [slice(self.offsets[c], self.offsets[c + 1]) for c in chosen]
+        tables = [self.x[part] for part in rows], [self.y[part] for part in rows]
+        return type(self)(
+            *tables,
+            n_classes=self.n_classes,
+            l2=self.l2,
+            weights=self.weights[chosen],
+            unpenalised=self.unpenalised,
+        )
+
+    def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Mean gradient at θ over some of a client's records, penalty included."""
+        at = self.offsets[client] + rows
+        return (
+            self._slopes(theta, self.x[at], self.y[at]).T @ self.x[at]
+        ).ravel() / at.size + self.penalty * theta
+
+    def smoothness(self, batches: Batches) -> float:
+        """Expected smoothness of minibatch gradients, the largest over clients; softmax's curvature is ≤ 1/2."""
+        largest = 0.0
+        for x, y in self._clients():
+            share = batches.noise_factor(y.size)
+            record = float(np.einsum("ij,ij->i", x, x).max())
+            mean = float(np.linalg.eigvalsh(x.T @ x / y.size)[-1])
+            largest = max(largest, 0.5 * (share * record + (1.0 - share) * mean))
+        return largest + self.l2
+
+    def strong_convexity(self) -> float:
+        """What the penalty alone gives."""
+        return float(self.penalty.min())
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, sizes and penalty."""
+        uniform = bool(np.all(self.weights == self.weights[0]))
+        return {
+            "kind": self.kind,
+            "n_clients": int(self.n_clients),
+            "dim": int(self.dim),
+            "classes": self.n_classes,
+            "records": int(self.offsets[-1]),
+            "smallest_client": int(self.sizes.min()),
+            "largest_client": int(self.sizes.max()),
+            "l2": self.l2,
+            "unpenalised": self.unpenalised,
+            "weights": "uniform" if uniform else "given",
+        }
+
+    def fingerprint(self) -> str:
+        """SHA-256 of kind, penalty, weights and every record."""
+        head = f"{self.kind} {self.l2!r} {self.n_features} {self.n_classes} {self.unpenalised}"
+        digest = hashlib.sha256(head.encode())
+        for array in (self.offsets, self.weights, self.y, self.x):
+            digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return (
+            f"Multinomial(n_clients={self.n_clients}, n_features={self.n_features}, n_classes={self.n_classes}, "
+            f"records={int(self.offsets[-1])}, l2={self.l2})"
+        )
+
+    def _margins(self, theta: Array, x: Array) -> Array:
+        return x @ theta.reshape(self.n_classes, self.n_features).T
+
+    def _log_shares(self, theta: Array, x: Array, y: Array) -> Array:
+        """log p_y(x) of each record."""
+        return log_softmax(self._margins(theta, x), axis=1)[np.arange(y.size), y.astype(np.int64)]
+
+    def _slopes(self, theta: Array, x: Array, y: Array) -> Array:
+        """p_k(x) − [y = k], (records, K)."""
+        shares = softmax(self._margins(theta, x), axis=1)
+        shares[np.arange(y.size), y.astype(np.int64)] -= 1.0
+        return shares
+
+    def _hessian(self, theta: Array, x: Array, shares: Array) -> Array:
+        """Blocks Σ_i share_i p_k(δ_kl − p_l) x xᵀ, plus the penalty."""
+        p = softmax(self._margins(theta, x), axis=1)
+        K, d = self.n_classes, self.n_features
+        blocks = np.empty((K, d, K, d))
+        for k in range(K):
+            for m in range(k + 1):
+                weight = shares * p[:, k] * ((k == m) - p[:, m])
+                blocks[k, :, m, :] = x.T @ (weight[:, None] * x)
+                blocks[m, :, k, :] = blocks[k, :, m, :].T
+        return blocks.reshape(self.dim, self.dim) + np.diag(self.penalty)
+
+    def _clients(self) -> Iterator[tuple[Array, Array]]:
+        for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
+            yield self.x[begin:end], self.y[begin:end]
+
+
+class _Centred:
+    """f plus ½‖Σ_k θ_k‖² over unpenalised features: the same minimiser, made unique."""
+
+    def __init__(self, problem: Multinomial) -> None:
+        self._problem, self.dim = problem, problem.dim
+        free = (problem.penalty == 0.0).astype(np.float64)
+        K, d = problem.n_classes, problem.n_features
+        self._ties = np.kron(np.ones((K, K)), np.eye(d)) * free * free[:, None] if problem.unpenalised else None
+
+    def loss(self, theta: Array) -> float:
+        extra = 0.0 if self._ties is None else 0.5 * float(theta @ self._ties @ theta)
+        return self._problem.loss(theta) + extra
+
+    def gradient(self, theta: Array) -> Array:
+        extra = 0.0 if self._ties is None else self._ties @ theta
+        return self._problem.gradient(theta) + extra
+
+    def hessian(self, theta: Array) -> Array:
+        extra = 0.0 if self._ties is None else self._ties
+        return self._problem.hessian(theta) + extra
