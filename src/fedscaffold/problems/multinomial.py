@@ -186,7 +186,7 @@ class Multinomial:
         return x @ theta.reshape(self.n_classes, self.n_features).T
 
     def _log_shares(self, theta: Array, x: Array, y: Array) -> Array:
-        """log p_y(x) of each record."""
+        """Log p_y(x) of each record."""
         return log_softmax(self._margins(theta, x), axis=1)[np.arange(y.size), y.astype(np.int64)]
 
     def _slopes(self, theta: Array, x: Array, y: Array) -> Array:

@@ -1,7 +1,8 @@
 """A planner for many dimensions: the mean of the quadratic model at θ*, and Lemma 5.1's covariance.
 
-The sharp planner solves for d × d covariances that depend on themselves. Where d is in the hundreds, this one takes
-the error's two parts apart. With λ_i and u_i the eigenvalues and eigenvectors of ∇²f(θ*) and C̄ = Σ w_c² C_c(θ*),
+The sharp planner solves for d × d covariances that depend on themselves. Where d is in the hundreds, this one
+takes the error's two parts apart. With λ_i and u_i the eigenvalues and eigenvectors of ∇²f(θ*) and
+C̄ = Σ w_c² C_c(θ*),
 
     E‖θ − θ*‖² ≈ ‖m_T‖² + Σ_i γ u_iᵀC̄u_i / (λ_i(2 − γλ_i)),
 
@@ -10,7 +11,6 @@ the first order of the covariance, that of averaged stochastic gradients. The st
 the number of local steps is the one of 1, 2, 4, 8, ... with which the path costs least.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,7 +71,7 @@ def first_order(
     round_cost: float,
     gradient_cost: float,
 ) -> FirstOrder:
-    """γ, H, T with about the least T (round_cost + H gradient_cost); H is a power of two or the largest allowed."""
+    """γ, H, T with about the least T (round_cost + H gradient_cost); H is a power of two, or the most allowed."""
     aim = AIM * target
     optimum = problem.optimum()
     gamma, variance = _step_size(problem, batches, optimum, NOISE * aim)
@@ -98,8 +98,8 @@ def first_order(
     if best is None:
         raise InvalidInput(
             f"target_mse={target:g} is out of reach within max_local_steps={most_local_steps:,} and "
-            f"max_rounds={most_rounds:,} with step_size={gamma:.3g}, the largest that the noise allows; allow more "
-            "of either, take larger batches, or ask for a larger target"
+            f"max_rounds={most_rounds:,} with step_size={gamma:.3g}, the largest that the noise allows; allow "
+            "more of either, take larger batches, or ask for a larger target"
         )
     return best[1]
 
@@ -134,7 +134,7 @@ def _path(
 ) -> tuple[int, float] | None:
     """Rounds of Scaffold from θ = 0, ξ = 0 until ‖m‖² ≤ aim, and ‖m‖²; None if it takes more than `most`.
 
-    Without noise θ_c = Γ^H m − γH δ a_c in client c's eigenbasis, with a_c = ξ_c − ξ*_c and δ = mean of Γ^h, h < H.
+    Without noise θ_c = Γ^H m − γHδ a_c in client c's eigenbasis, with a_c = ξ_c − ξ*_c and δ = mean of Γ^h, h < H.
     """
     m = -optimum
     ahead = np.einsum("kij,ki->kj", cur.U, slopes)

@@ -1,0 +1,13 @@
+"""Estimators for scikit-learn."""
+
+from fedscaffold.core.errors import MissingDependency
+
+try:
+    from fedscaffold.sklearn.classifier import FederatedLogisticRegression
+    from fedscaffold.sklearn.regressor import FederatedRidge
+except ModuleNotFoundError as error:
+    if error.name is None or not error.name.startswith("sklearn"):
+        raise
+    raise MissingDependency("these estimators need scikit-learn; pip install 'fedscaffold[sklearn]'") from error
+
+__all__ = ["FederatedLogisticRegression", "FederatedRidge"]

@@ -1,0 +1,134 @@
+"""Logistic regression, binary or multinomial, federated."""
+
+from typing import Any, Self
+
+import numpy as np
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedscaffold.core.checks import positive
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.problems import Logistic, Multinomial
+from fedscaffold.sklearn.base import Federated
+
+
+class FederatedLogisticRegression(ClassifierMixin, Federated):
+    """Minimises C Σ loss(y, xᵀw + b) + ½ ‖w‖² over all clients' rows, which stay where they are.
+
+    The same objective as scikit-learn's `LogisticRegression(C)` on the pooled rows, after standardisation unless
+    that is switched off: logistic for two classes, multinomial for more. Fitted by simulating Scaffold among the
+    clients.
+
+    Parameters
+    ----------
+    C
+        Inverse strength of the penalty on w.
+    fit_intercept
+        Whether b is fitted; it is not penalised.
+    standardize
+        Whether features are scaled to mean 0 and variance 1 before the penalty applies, with means and variances
+        merged from the clients' own.
+    step_size, local_steps, rounds
+        γ, H and T, or "auto": planned so that the target is reached. What is given takes the plan's place.
+    batch_size
+        Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have few, else 64.
+    tol
+        The target: ‖θ − θ*‖ ≤ tol ‖θ*‖, with θ* what pooled rows would give, in standardised units.
+    target_mse
+        The target as E‖θ − θ*‖², instead of tol.
+    random_state
+        Seed of the rows drawn.
+    verbose
+        Whether to show progress.
+
+    Attributes
+    ----------
+    classes_
+        Labels, sorted.
+    coef_, intercept_
+        w and b in the units of the rows: one row for two classes, one per class for more.
+    clients_
+        Ids of the clients.
+    plan_
+        The `fedscaffold.Plan`, or None when nothing was planned.
+    trace_
+        The `fedscaffold.Trace` of the run.
+    n_iter_
+        Rounds run.
+    """
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        step_size: Any = "auto",
+        local_steps: Any = "auto",
+        rounds: Any = "auto",
+        batch_size: Any = "auto",
+        tol: float = 5e-3,
+        target_mse: float | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.C = C
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.step_size = step_size
+        self.local_steps = local_steps
+        self.rounds = rounds
+        self.batch_size = batch_size
+        self.tol = tol
+        self.target_mse = target_mse
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, clients: Any = None) -> Self:
+        """Fit to rows X, labels y and the client that each row belongs to (one client without ids)."""
+        self._check_parameters()
+        positive("C", self.C)
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        K = len(self.classes_)
+        if K < 2:
+            raise InvalidInput(f"y has one class only, {self.classes_[0]!r}; a classifier needs at least two")
+        rows = self._clients(clients, len(X))
+        tables, scale = self._tables(X, rows)
+        kind: Any = Logistic if K == 2 else Multinomial
+        problem = kind(
+            tables,
+            [labels[own].astype(np.float64) for own in rows],
+            l2=1.0 / (self.C * len(X)),
+            weights=[len(own) for own in rows],
+            unpenalised=int(self.fit_intercept),
+            **({} if K == 2 else {"n_classes": K}),
+        )
+        theta = self._run(problem).reshape(1 if K == 2 else K, -1)
+        self.coef_ = theta[:, : X.shape[1]] / scale.spread
+        self.intercept_ = theta[:, X.shape[1] :].sum(axis=1) - self.coef_ @ scale.mean
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """Margins: (rows,) for two classes, (rows, classes) for more."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        margins = X @ self.coef_.T + self.intercept_
+        return margins[:, 0] if len(self.classes_) == 2 else margins
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities of the classes, (rows, classes)."""
+        margins = self.decision_function(X)
+        if margins.ndim == 1:
+            second = expit(margins)
+            return np.column_stack([1.0 - second, second])
+        return softmax(margins, axis=1)
+
+    def predict(self, X: Any) -> Any:
+        """The most probable labels."""
+        margins = self.decision_function(X)
+        return self.classes_[(margins > 0).astype(np.int64) if margins.ndim == 1 else margins.argmax(axis=1)]

@@ -1,0 +1,35 @@
+"""Means and variances from what clients would send: counts, sums and sums of squares, never rows."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedscaffold.core.types import Array
+
+
+class Scale(NamedTuple):
+    """x becomes (x − mean)/spread; a feature that does not vary is only centred."""
+
+    mean: Array
+    spread: Array
+
+    def apply(self, X: Array) -> Array:
+        """Standardised rows."""
+        return (X - self.mean) / self.spread
+
+
+def no_scale(dim: int) -> Scale:
+    """Leaves features as they are."""
+    return Scale(np.zeros(dim), np.ones(dim))
+
+
+def federated_scale(tables: list[Array]) -> Scale:
+    """Each client sends (n_c, mean_c, Σ(x − mean_c)²); the server merges them (Chan, Golub & LeVeque 1979)."""
+    sizes = np.array([len(table) for table in tables], dtype=np.float64)
+    means = np.stack([table.mean(axis=0) for table in tables])
+    squares = np.stack([np.square(table - mean).sum(axis=0) for table, mean in zip(tables, means, strict=True)])
+    mean = sizes @ means / sizes.sum()
+    variance = (squares.sum(axis=0) + sizes @ np.square(means - mean)) / sizes.sum()
+    largest = np.max([np.abs(table).max(axis=0) for table in tables], axis=0)
+    varies = variance > (10.0 * np.finfo(np.float64).eps * largest) ** 2
+    return Scale(mean, np.where(varies, np.sqrt(variance), 1.0))

@@ -1,0 +1,108 @@
+"""Linear regression with an l2 penalty, federated."""
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedscaffold.core.checks import not_negative
+from fedscaffold.core.types import Array
+from fedscaffold.problems import Ridge
+from fedscaffold.sklearn.base import Federated
+
+
+class FederatedRidge(RegressorMixin, Federated):
+    """Minimises ½ Σ (y − xᵀw − b)² + α/2 ‖w‖² over all clients' rows, which stay where they are.
+
+    The same objective as scikit-learn's `Ridge(alpha)` on the pooled rows, after standardisation unless that is
+    switched off; fitted by simulating Scaffold among the clients.
+
+    Parameters
+    ----------
+    alpha
+        Strength of the penalty on w.
+    fit_intercept
+        Whether b is fitted; it is not penalised.
+    standardize
+        Whether features are scaled to mean 0 and variance 1 before the penalty applies, with means and variances
+        merged from the clients' own.
+    step_size, local_steps, rounds
+        γ, H and T, or "auto": planned so that the target is reached. What is given takes the plan's place.
+    batch_size
+        Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have few, else 64.
+    tol
+        The target: ‖θ − θ*‖ ≤ tol ‖θ*‖, with θ* what pooled rows would give, in standardised units.
+    target_mse
+        The target as E‖θ − θ*‖², instead of tol.
+    random_state
+        Seed of the rows drawn.
+    verbose
+        Whether to show progress.
+
+    Attributes
+    ----------
+    coef_, intercept_
+        w and b, in the units of the rows.
+    clients_
+        Ids of the clients.
+    plan_
+        The `fedscaffold.Plan`, or None when nothing was planned.
+    trace_
+        The `fedscaffold.Trace` of the run.
+    n_iter_
+        Rounds run.
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 1.0,
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        step_size: Any = "auto",
+        local_steps: Any = "auto",
+        rounds: Any = "auto",
+        batch_size: Any = "auto",
+        tol: float = 5e-3,
+        target_mse: float | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.step_size = step_size
+        self.local_steps = local_steps
+        self.rounds = rounds
+        self.batch_size = batch_size
+        self.tol = tol
+        self.target_mse = target_mse
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, clients: Any = None) -> Self:
+        """Fit to rows X, targets y and the client that each row belongs to (one client without ids)."""
+        self._check_parameters()
+        not_negative("alpha", self.alpha)
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        rows = self._clients(clients, len(X))
+        tables, scale = self._tables(X, rows)
+        centre = float(np.mean(y)) if self.fit_intercept else 0.0
+        problem = Ridge(
+            tables,
+            [y[own] - centre for own in rows],
+            l2=self.alpha / len(X),
+            weights=[len(own) for own in rows],
+            unpenalised=int(self.fit_intercept),
+        )
+        theta = self._run(problem)
+        self.coef_ = theta[: X.shape[1]] / scale.spread
+        self.intercept_ = centre + float(theta[X.shape[1] :].sum()) - float(self.coef_ @ scale.mean)
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Xᵀw + b."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        return X @ self.coef_ + self.intercept_
