@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.types import Array
 
 Label = str | int | float | bool
 
-BLOCK = 65536  # rows; the same blocks whatever the source, so that means come out to the same bits
+BLOCK = 8192  # rows; the same blocks whatever the source, so that means come out to the same bits
 
 
 def load_pyarrow() -> Any:
@@ -175,8 +176,12 @@ def by_name(block: Any) -> dict[str, Any]:
     return dict(zip(block.schema.names, block.columns, strict=True))
 
 
-def positions(array: Any, values: Sequence[Label]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where each label stands in `values`, −1 where it is missing or not among them."""
-    pa = load_pyarrow()
-    found = pa.compute.index_in(array, value_set=pa.array(values, type=array.type))
+def value_set(values: Sequence[Label]) -> Any:
+    """Labels of one kind as an Arrow array, for `positions`."""
+    return load_pyarrow().array(values)
+
+
+def positions(array: Any, known: Any) -> NDArray[np.int64]:
+    """Where each label stands in a `value_set`, −1 where it is missing or not among them."""
+    found = load_pyarrow().compute.index_in(array, value_set=known)
     return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

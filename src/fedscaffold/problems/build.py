@@ -1,15 +1,16 @@
 """From a table to a problem in two passes: survey, then fill one array client by client."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedscaffold.core.checks import not_negative, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.problems.arrow import BLOCK, Label, Source, blocks, by_name, labels, positions
+from fedscaffold.problems.arrow import BLOCK, Label, Source, blocks, by_name, labels, positions, value_set
 from fedscaffold.problems.columns import check_names, pick, pick_features, some
 from fedscaffold.problems.encoding import Category, Column, Encoding, Number
 from fedscaffold.problems.framed import (
@@ -197,14 +198,22 @@ def _room(rows: int, dim: int) -> tuple[Array, Array]:
         ) from None
 
 
-def _fill(source: Any, encoding: Encoding, names: tuple[Label, ...], offsets: Any, x: Array, y: Array) -> None:
+def _fill(
+    table: Iterable[Any],
+    encoding: Encoding,
+    names: tuple[Label, ...],
+    offsets: NDArray[np.int64],
+    x: Array,
+    y: Array,
+) -> None:
     """Put every row where its client's next one belongs."""
+    known = value_set(names)
     free, first_row = offsets[:-1].copy(), 0
     room = np.empty((min(BLOCK, len(y)), encoding.dim))
     goal = np.empty(len(room))
-    for block in source:
+    for block in table:
         rows, columns = block.num_rows, by_name(block)
-        owners = positions(labels(encoding.client, columns[encoding.client]), names)
+        owners = positions(labels(encoding.client, columns[encoding.client]), known)
         counts = np.bincount(owners[owners >= 0], minlength=len(names))
         if (owners < 0).any() or (free + counts > offsets[1:]).any():
             raise InvalidInput("the table changed while it was being read; start again")

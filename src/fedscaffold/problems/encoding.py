@@ -1,6 +1,7 @@
 """How a table's columns become numbers, kept so that new rows are encoded the same way."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,10 +11,21 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import replacing
 from fedscaffold.core.types import Array
-from fedscaffold.problems.arrow import Label, blocks, by_name, frame_source, is_number, labels, numbers, positions
+from fedscaffold.problems.arrow import (
+    Label,
+    blocks,
+    by_name,
+    frame_source,
+    is_number,
+    labels,
+    numbers,
+    positions,
+    value_set,
+)
 from fedscaffold.problems.columns import check_names, pick, some
 
 Unknown = Literal["refuse", "zero"]
@@ -32,6 +44,12 @@ class Number:
     fill: float | None = None
     shift: float = 0.0
     scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("scale", self.scale)
+        for value in (self.shift, self.fill):
+            if value is not None and (not isinstance(value, float) or not math.isfinite(value)):
+                raise InvalidInput(f"shift and fill of column {self.name!r} must be finite numbers, got {value!r}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,6 +84,11 @@ class Category:
     name: str
     values: tuple[Label | None, ...]
 
+    def __post_init__(self) -> None:
+        kinds = {type(value) for value in self.values if value is not None}
+        if len(kinds) > 1 or not kinds <= KINDS.keys() or len(set(self.values)) < len(self.values):
+            raise InvalidInput(f"values of column {self.name!r} must be different and of one kind")
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of its coordinates, such as 'ward=A'."""
@@ -81,7 +104,7 @@ class Category:
             places = np.full(len(column), -1)
         else:
             _check_same_kind(self.name, known, column)
-            places = positions(column, known)
+            places = positions(column, value_set(known))
         if absent.any():
             if None not in self.values:
                 raise InvalidInput(_missing(self.name, absent, first_row))
@@ -120,6 +143,13 @@ class Encoding:
     client: str
     classes: tuple[Label, ...] | None = None
     intercept: bool = False
+
+    def __post_init__(self) -> None:
+        named = [self.target, self.client, *(column.name for column in self.columns)]
+        if not all(isinstance(name, str) for name in named) or not isinstance(self.intercept, bool):
+            raise InvalidInput("columns are named by text, and intercept is true or false")
+        if self.classes is not None and len(self.classes) < 2:
+            raise InvalidInput(f"there must be at least two classes, got {self.classes!r}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -165,7 +195,7 @@ class Encoding:
         if self.classes is None:
             out[:] = numbers(array)
         else:
-            out[:] = 2.0 * positions(labels(self.target, array), self.classes) - 1.0
+            out[:] = 2.0 * positions(labels(self.target, array), value_set(self.classes)) - 1.0
 
     def to_json(self) -> str:
         """Text from which `from_json` makes an equal encoding."""

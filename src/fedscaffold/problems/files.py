@@ -13,7 +13,7 @@ from fedscaffold.problems.arrow import BLOCK, Source, frame_source, load_pyarrow
 from fedscaffold.problems.build import Choices, Kind, Missing, build
 from fedscaffold.problems.framed import FramedLogistic, FramedRidge, Weights
 
-READ_AHEAD = 1 << 18  # bytes per column, instead of a whole row group
+READ_AHEAD = 65536  # bytes per column, instead of a whole row group
 
 TARGET, CLIENT = "target", "client"
 
@@ -63,13 +63,16 @@ def from_parquet(
     try:
         with parquet.ParquetFile(file) as found:
             names = tuple(found.schema_arrow.names)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
 
     def open_(columns: list[str]) -> Callable[[], Iterable[Any]]:
         def batches() -> Iterable[Any]:
-            with parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False) as found:
-                yield from found.iter_batches(batch_size=BLOCK, columns=columns, use_threads=False)
+            try:
+                with parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False) as found:
+                    yield from found.iter_batches(batch_size=BLOCK, columns=columns, use_threads=False)
+            except (pa.ArrowException, OSError) as error:
+                raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
 
         return batches
 
@@ -107,7 +110,7 @@ def from_csv(
             parse_options=csv.ParseOptions(delimiter=delimiter),
             convert_options=csv.ConvertOptions(strings_can_be_null=True),
         )
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"cannot read {path} as CSV: {error}") from None
     return build(frame_source(table), choices)
 

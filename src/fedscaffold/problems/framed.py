@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.checks import not_negative
+from fedscaffold.core.checks import not_negative, positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.arrow import Label
@@ -97,7 +97,8 @@ def weights_of(weights: Weights, names: tuple[Label, ...], sizes: NDArray[np.int
     for name in names:
         if name not in weights:
             raise InvalidInput(f"weights has none for client {name!r}")
-    extra = [name for name in weights if name not in set(names)]
+    there = set(names)
+    extra = [name for name in weights if name not in there]
     if extra:
         raise InvalidInput(f"weights names clients that the table does not have: {some(extra)}")
-    return np.array([weights[name] for name in names], dtype=np.float64)
+    return np.array([positive(f"the weight of client {name!r}", weights[name]) for name in names])

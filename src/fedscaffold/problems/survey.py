@@ -73,8 +73,8 @@ class Tally:
     def add(self, column: Any, first_row: int) -> None:
         """Some more rows, as an Arrow array of labels."""
         self.missing += column.null_count
-        for entry in column.drop_null().value_counts():
-            value, count = entry["values"].as_py(), entry["counts"].as_py()
+        found = column.drop_null().value_counts()
+        for value, count in zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True):
             self.rows += count
             if self.suspicious:
                 self._look_at(column, value, count, first_row)
