@@ -42,8 +42,7 @@ def refused(message: str, frame: Any, **options: Any) -> None:
 def test_by_hand() -> None:
     assert ENCODING.names == ("age", "ward=A", "ward=B", "dose", "code=7", "code=8", "code missing", "intercept")
     assert ENCODING.dim == 8
-    code = pd.array(ROWS["code"], dtype="Int64")
-    for frame in (pd.DataFrame(ROWS).assign(code=code), pl.DataFrame(ROWS), pa.table(ROWS)):
+    for frame in (pd.DataFrame(ROWS).astype({"code": "Int64"}), pl.DataFrame(ROWS), pa.table(ROWS)):
         assert ENCODING.encode(frame).tolist() == CODED
     extra = pa.table({"more": ["x", "y"], **dict(reversed(ROWS.items()))})
     assert ENCODING.encode(extra).tolist() == CODED
@@ -54,7 +53,12 @@ def test_a_problem_s_rows_come_back_from_its_encoding(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     n = BLOCK + 50
     frame = pd.DataFrame(
-        {"site": np.sort(rng.integers(0, 4, n)), "age": rng.normal(size=n), "ward": rng.choice(["x", "y"], n), "y": 1.0}
+        {
+            "site": np.sort(rng.integers(0, 4, n)),
+            "age": rng.normal(size=n),
+            "ward": rng.choice(["x", "y"], n),
+            "y": 1.0,
+        }
     )
     problem = from_frame(frame, target="y", client="site", standardise=True, intercept=True)
     problem.encoding.save(tmp_path / "encoding.json")
@@ -75,7 +79,10 @@ def test_unknown_values() -> None:
 
 
 def test_missing_and_infinite_values() -> None:
-    refused("column 'age' has no value in row 1, and the encoding has none to fill in", pa.table({**ROWS, "age": [1.0, None]}))
+    refused(
+        "column 'age' has no value in row 1, and the encoding has none to fill in",
+        pa.table({**ROWS, "age": [1.0, None]}),
+    )
     refused("column 'age' has no value in row 0", pa.table({**ROWS, "age": [np.nan, 1.0]}))
     refused("column 'ward' has no value in row 1", pa.table({**ROWS, "ward": ["A", None]}))
     refused("column 'ward' has no value in row 1", pa.table({**ROWS, "ward": ["A", None]}), unknown="zero")
@@ -99,7 +106,9 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 COLUMNS = st.one_of(
     st.builds(Number, name=NAMES, fill=st.none() | NUMBERS, shift=NUMBERS, scale=NUMBERS.map(abs).filter(bool)),
     st.builds(Category, name=NAMES, values=st.lists(NAMES, unique=True).map(tuple)),
-    st.builds(Category, name=NAMES, values=st.lists(st.integers(-(2**63), 2**63 - 1) | st.none(), unique=True).map(tuple)),
+    st.builds(
+        Category, name=NAMES, values=st.lists(st.integers(-(2**63), 2**63 - 1) | st.none(), unique=True).map(tuple)
+    ),
     st.builds(Category, name=NAMES, values=st.just((False, True, None))),
 )
 

@@ -103,7 +103,9 @@ def test_one_row_is_enough_on_request() -> None:
 @pytest.mark.parametrize("convert", [lambda frame: frame, pl.from_pandas, pa.Table.from_pandas])
 def test_missing_and_infinite_values(convert: Any) -> None:
     nan = good(age=changed("age", 3, np.nan))
-    refused(convert(nan), "there are missing values: column 'age' has 1; fill them, drop those rows, or take missing=")
+    refused(
+        convert(nan), "there are missing values: column 'age' has 1; fill them, drop those rows, or take missing="
+    )
     both = good(age=changed("age", 3, None), ward=[None, *["A"] * 10, None])
     refused(convert(both), "there are missing values: column 'age' has 1, 'ward' has 2;")
     infinite = good(age=[np.inf, -np.inf, *range(10)])
@@ -111,7 +113,9 @@ def test_missing_and_infinite_values(convert: Any) -> None:
     refused(convert(infinite), "column 'age' has 2;", missing="mean")
     refused(convert(good(y=changed("y", 2, np.nan))), "the target 'y' has 1 missing values", missing="mean")
     refused(convert(good(y=changed("y", 2, np.inf))), "the target 'y' has 1 infinite values")
-    refused(convert(good(ill=changed("ill", 2, None))), "the target 'ill' has 1 missing", target="ill", kind="logistic")
+    refused(
+        convert(good(ill=changed("ill", 2, None))), "the target 'ill' has 1 missing", target="ill", kind="logistic"
+    )
 
 
 def test_nan_in_arrow_tables_is_missing_too() -> None:
@@ -136,9 +140,17 @@ def test_text_where_numbers_should_be() -> None:
     mostly = good(age=[str(v) for v in changed("age", 5, "n/a?")])
     refused(mostly, "column 'age' holds mostly numbers, but row 5 has 'n/a?'; mend it")
     refused(pl.from_pandas(mostly), "column 'age' holds mostly numbers, but row 5 has 'n/a?'")
-    refused(good(age=changed("age", 5, "x")), "column 'age' holds mostly numbers, but row 5 has 'x'; make it all numbers")
-    refused(good(ward=changed("ward", 5, 1.5)), "column 'ward' holds mostly text, but row 5 has 1.5; make it all text")
-    refused(good(age=[str(v) for v in good()["age"]]), "column 'age' holds numbers written as text, such as '0.0' in row 0")
+    refused(
+        good(age=changed("age", 5, "x")),
+        "column 'age' holds mostly numbers, but row 5 has 'x'; make it all numbers",
+    )
+    refused(
+        good(ward=changed("ward", 5, 1.5)), "column 'ward' holds mostly text, but row 5 has 1.5; make it all text"
+    )
+    refused(
+        good(age=[str(v) for v in good()["age"]]),
+        "column 'age' holds numbers written as text, such as '0.0' in row 0",
+    )
     assert from_frame(mostly, target="y", client="site", features=["age"], categorical=["age"]).dim == N
     codes = good(age=pd.Categorical(["1", "2"] * 6))
     assert from_frame(codes, target="y", client="site", features=["age"]).dim == 2
@@ -157,7 +169,11 @@ def test_types_and_categories() -> None:
     refused(good(age=[[1.0]] * N), "column 'age' is of type list<")
     refused(good(), "column 'age' is of type double; categories must be text, whole numbers", categorical=["age"])
     refused(good(age=pd.Categorical(good()["age"])), "categories must be text, whole numbers or booleans")
-    refused(good(ward=[f"w{i}" for i in range(N)]), "column 'ward' has more than 11 different values", max_categories=11)
+    refused(
+        good(ward=[f"w{i}" for i in range(N)]),
+        "column 'ward' has more than 11 different values",
+        max_categories=11,
+    )
     assert from_frame(good(), target="y", client="site", features=["ward"], max_categories=2).dim == 2
     refused(good(age=3.7), "column 'age' is constant and cannot be standardised", standardise=True)
     huge = good(code=np.array([2**63 + 1] * N, dtype=np.uint64))
@@ -183,7 +199,10 @@ def test_targets() -> None:
         ({"l2": -1}, "l2 must be a number of at least 0, got -1"),
         ({"min_rows": 0}, "min_rows must be a whole number of at least 1, got 0"),
         ({"max_categories": 1.5}, "max_categories must be a whole number of at least 1, got 1.5"),
-        ({"weights": "size"}, "weights must be 'rows', 'uniform' or a dictionary from client to weight, got 'size'"),
+        (
+            {"weights": "size"},
+            "weights must be 'rows', 'uniform' or a dictionary from client to weight, got 'size'",
+        ),
         ({"weights": [1, 2, 3]}, "weights must be 'rows', 'uniform' or a dictionary"),
         ({"weights": {"u": 1, "v": 2}}, "weights has none for client 'w'"),
         ({"weights": {"u": 1, "v": 2, "w": 3, "z": 1}}, "weights names clients that the table does not have: 'z'"),

@@ -120,14 +120,19 @@ def test_real_data(load: Any, kind: Any, library: str) -> None:
     frame = bunch(load)
     options: dict[str, Any] = {"standardise": load is not load_digits, "l2": 0.1, "intercept": True}
     problem = from_frame(AS[library](frame), target="target", client="site", kind=kind, **options)
-    assert problem.fingerprint() == from_frame(frame, target="target", client="site", kind=kind, **options).fingerprint()
+    assert (
+        problem.fingerprint()
+        == from_frame(frame, target="target", client="site", kind=kind, **options).fingerprint()
+    )
     assert problem.client_names == tuple(range(7))
     assert problem.encoding.names == (*frame.columns.drop(["target", "site"]), "intercept")
 
 
 def test_weights_by_rows_give_the_pooled_model() -> None:
     """θ* against scikit-learn's, whose penalty is not divided by the number of rows."""
-    frame = bunch(load_diabetes).assign(site=lambda f: partition.quantity(f.target, n_clients=5, alpha=0.5, seed=0))
+    frame = bunch(load_diabetes).assign(
+        site=lambda f: partition.quantity(f.target, n_clients=5, alpha=0.5, seed=0)
+    )
     problem = from_frame(frame, target="target", client="site", l2=0.003)
     X, y = frame.drop(columns=["target", "site"]), frame["target"]
     pooled = SklearnRidge(alpha=0.003 * len(frame), fit_intercept=False).fit(X, y)
@@ -146,7 +151,13 @@ def test_weights_by_name_and_runs() -> None:
     frame = mixed().iloc[:2000]
     weights = {"Ulm": 1, "Bonn": 2, "Kiel": 5}
     problem = from_frame(
-        frame, target="ill", client="hospital", features=["smoker", "dose"], kind="logistic", l2=0.1, weights=weights
+        frame,
+        target="ill",
+        client="hospital",
+        features=["smoker", "dose"],
+        kind="logistic",
+        l2=0.1,
+        weights=weights,
     )
     assert problem.weights.tolist() == [0.25, 0.625, 0.125]
     trace = fs.run(problem, fs.Scaffold(step_size=0.2, local_steps=10), rounds=60)
@@ -161,7 +172,9 @@ def test_a_subset_keeps_names_and_encoding() -> None:
     assert part.client_names == ("Ulm", "Bonn")
     assert part.encoding is problem.encoding
     rows = [slice(problem.offsets[c], problem.offsets[c + 1]) for c in (2, 0)]
-    plain = Ridge([problem.x[r] for r in rows], [problem.y[r] for r in rows], l2=0.1, weights=problem.weights[[2, 0]])
+    plain = Ridge(
+        [problem.x[r] for r in rows], [problem.y[r] for r in rows], l2=0.1, weights=problem.weights[[2, 0]]
+    )
     assert part.fingerprint() == plain.fingerprint()
 
 
@@ -215,7 +228,11 @@ def test_missing_values_by_means_and_a_category_of_their_own(library: str) -> No
 
 def test_standardised_columns() -> None:
     frame = mixed()
-    options: dict[str, Any] = {"target": "cost", "client": "hospital", "features": ["age", "smoker", "visits", "ward"]}
+    options: dict[str, Any] = {
+        "target": "cost",
+        "client": "hospital",
+        "features": ["age", "smoker", "visits", "ward"],
+    }
     plain = from_frame(frame, **options)
     problem = from_frame(frame, **options, standardise=True)
     raw = plain.x[:, :3]

@@ -18,6 +18,8 @@ Label = str | int | float | bool
 
 BLOCK = 8192  # rows; the same blocks whatever the source, so that means come out to the same bits
 
+COLUMNS_AT_ONCE = 8
+
 
 def load_pyarrow() -> Any:
     """Pyarrow, or a sentence that says how to install it."""
@@ -32,12 +34,15 @@ def load_pyarrow() -> Any:
 class Source:
     """A table that can be read more than once.
 
-    `names` are its columns; `open(columns)` gives a function that starts reading those columns from the top
-    and returns Arrow record batches of any size.
+    `names` are its columns; `open(columns)` makes ready to read those and gives a function that reads some of
+    them from the top and returns Arrow record batches of any size.
     """
 
     names: tuple[str, ...]
-    open: Callable[[list[str]], Callable[[], Iterable[Any]]]
+    open: Callable[[Sequence[str]], "Reader"]
+
+
+Reader = Callable[[Sequence[str]], Iterable[Any]]
 
 
 def frame_source(frame: Any) -> Source:
@@ -56,9 +61,9 @@ def frame_source(frame: Any) -> Source:
         if not isinstance(name, str):
             raise InvalidInput(f"column names must be text, got {name!r}; rename the columns first")
 
-    def open_(columns: list[str]) -> Callable[[], Iterable[Any]]:
-        table = _arrow_table(frame, columns)
-        return table.to_batches
+    def open_(columns: Sequence[str]) -> Reader:
+        table = _arrow_table(frame, list(columns))
+        return lambda some: table.select(list(some)).to_batches()
 
     return Source(tuple(names), open_)
 
@@ -91,6 +96,12 @@ def _refuse_mixed(column: str, series: Any) -> None:
         f"column {column!r} holds mostly {kinds[0]}, but row {row} has {value!r}; "
         f"make it all {kinds[0]}, or all text"
     )
+
+
+def groups(columns: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Some columns at a time: reading a column of a file takes some megabytes, however few its rows."""
+    for begin in range(0, len(columns), COLUMNS_AT_ONCE):
+        yield columns[begin : begin + COLUMNS_AT_ONCE]
 
 
 def blocks(batches: Iterable[Any]) -> Iterator[Any]:

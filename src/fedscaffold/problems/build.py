@@ -1,8 +1,8 @@
 """From a table to a problem in two passes: survey, then fill one array client by client."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedscaffold.core.checks import not_negative, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.problems.arrow import BLOCK, Label, Source, blocks, by_name, labels, positions, value_set
+from fedscaffold.problems.arrow import Label, Reader, Source, blocks, by_name, groups, labels, positions, value_set
 from fedscaffold.problems.columns import check_names, pick, pick_features, some
 from fedscaffold.problems.encoding import Category, Column, Encoding, Number
 from fedscaffold.problems.framed import (
@@ -26,6 +26,8 @@ from fedscaffold.problems.tables import aligned_empty
 
 Kind = Literal["ridge", "logistic"]
 Missing = Literal["refuse", "mean"]
+
+CHANGED = "the table changed while it was being read; start again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,7 @@ def build(source: Source, choices: Choices) -> FramedRidge | FramedLogistic:
             raise InvalidInput(f"categorical names column {name!r}, which is not a feature")
     read = source.open([*features, target, client])
     found = survey(
-        read(),
+        read,
         target=target,
         client=client,
         features=features,
@@ -89,7 +91,8 @@ def build(source: Source, choices: Choices) -> FramedRidge | FramedLogistic:
     sizes = np.array([found.clients.counts[name] for name in names], dtype=np.int64)
     weights = weights_of(choices.weights, names, sizes)
     x, y = _room(found.rows, encoding.dim)
-    _fill(blocks(read()), encoding, names, offsets_of(sizes), x, y)
+    rows = _fill_targets(read, encoding, names, offsets_of(sizes), y)
+    _fill_features(read, encoding, rows, x)
     problem = FramedRidge if choices.kind == "ridge" else FramedLogistic
     return problem(x, y, offsets_of(sizes), l2=choices.l2, weights=weights, client_names=names, encoding=encoding)
 
@@ -198,33 +201,48 @@ def _room(rows: int, dim: int) -> tuple[Array, Array]:
         ) from None
 
 
-def _fill(
-    table: Iterable[Any],
-    encoding: Encoding,
-    names: tuple[Label, ...],
-    offsets: NDArray[np.int64],
-    x: Array,
-    y: Array,
-) -> None:
-    """Put every row where its client's next one belongs."""
+def _fill_targets(
+    read: Reader, encoding: Encoding, names: tuple[Label, ...], offsets: NDArray[np.int64], y: Array
+) -> NDArray[np.int64]:
+    """Put every target where its client's next one belongs; where each row of the table went."""
     known = value_set(names)
-    free, first_row = offsets[:-1].copy(), 0
-    room = np.empty((min(BLOCK, len(y)), encoding.dim))
-    goal = np.empty(len(room))
-    for block in table:
-        rows, columns = block.num_rows, by_name(block)
+    free, first = offsets[:-1].copy(), 0
+    rows = np.empty(y.size, dtype=np.int64)
+    for block in blocks(read([encoding.client, encoding.target])):
+        columns, last = by_name(block), first + block.num_rows
         owners = positions(labels(encoding.client, columns[encoding.client]), known)
         counts = np.bincount(owners[owners >= 0], minlength=len(names))
         if (owners < 0).any() or (free + counts > offsets[1:]).any():
-            raise InvalidInput("the table changed while it was being read; start again")
+            raise InvalidInput(CHANGED)
         order = np.argsort(owners, kind="stable")
-        places = np.empty(rows, dtype=np.int64)
-        starts = np.cumsum(counts) - counts
-        places[order] = (free - starts)[owners[order]] + np.arange(rows)
-        encoding.put(columns, room[:rows], first_row)
-        encoding.put_target(columns[encoding.target], goal[:rows])
-        x[places], y[places] = room[:rows], goal[:rows]
+        here = free - (np.cumsum(counts) - counts)  # where a client's first row of this block goes, less its rank
+        rows[first + order] = here[owners[order]] + np.arange(block.num_rows)
+        goal = np.empty(block.num_rows)
+        encoding.put_target(columns[encoding.target], goal)
+        y[rows[first:last]] = goal
         free += counts
-        first_row += rows
-    if (free != offsets[1:]).any():
-        raise InvalidInput("the table changed while it was being read; start again")
+        first = last
+    if first != y.size:
+        raise InvalidInput(CHANGED)
+    return rows
+
+
+def _fill_features(read: Reader, encoding: Encoding, rows: NDArray[np.int64], x: Array) -> None:
+    """Put every row's features where it went."""
+    places = {
+        column.name: (column, place) for column, place in zip(encoding.columns, encoding.places, strict=True)
+    }
+    for group in groups([column.name for column in encoding.columns]):
+        first = 0
+        for block in blocks(read(group)):
+            to = rows[first : first + block.num_rows]
+            for name, array in by_name(block).items():
+                column, place = places[name]
+                part = np.empty((block.num_rows, place.stop - place.start))
+                column.put(array, part, first)
+                x[to[: len(part)], place] = part[: len(to)]
+            first += block.num_rows
+        if first != rows.size:
+            raise InvalidInput(CHANGED)
+    if encoding.intercept:
+        x[:, -1] = 1.0

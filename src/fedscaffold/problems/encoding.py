@@ -3,7 +3,6 @@
 import json
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -56,7 +55,7 @@ class Number:
         """The name of its one coordinate."""
         return (self.name,)
 
-    def put(self, array: Any, out: Array, first_row: int, unknown: Unknown) -> None:
+    def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "refuse") -> None:
         """Write the coordinate of some rows into `out`, (rows, 1)."""
         if not is_number(array.type) and array.null_count < len(array):
             row, value = _first(array)
@@ -94,7 +93,7 @@ class Category:
         """The names of its coordinates, such as 'ward=A'."""
         return tuple(f"{self.name} missing" if v is None else f"{self.name}={v}" for v in self.values)
 
-    def put(self, array: Any, out: Array, first_row: int, unknown: Unknown) -> None:
+    def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "refuse") -> None:
         """Write the coordinates of some rows into `out`, (rows, len(values))."""
         known = [value for value in self.values if value is not None]
         column = labels(self.name, array)
@@ -162,6 +161,12 @@ class Encoding:
         """How many coordinates θ has."""
         return len(self.names)
 
+    @property
+    def places(self) -> tuple[slice, ...]:
+        """Which coordinates each column has."""
+        ends = np.cumsum([len(column.names) for column in self.columns]).tolist()
+        return tuple(slice(begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True))
+
     def encode(self, frame: Any, *, unknown: Unknown = "refuse") -> Array:
         """The features of new rows, (rows, dim); the target and client columns need not be there.
 
@@ -173,22 +178,14 @@ class Encoding:
         check_names(source.names)
         wanted = [pick(source.names, column.name) for column in self.columns]
         parts, first_row = [np.empty((0, self.dim))], 0
-        for block in blocks(source.open(wanted)()):
-            part = np.empty((block.num_rows, self.dim))
-            self.put(by_name(block), part, first_row, unknown)
+        for block in blocks(source.open(wanted)(wanted)):
+            part = np.ones((block.num_rows, self.dim))
+            arrays = by_name(block)
+            for column, place in zip(self.columns, self.places, strict=True):
+                column.put(arrays[column.name], part[:, place], first_row, unknown)
             parts.append(part)
             first_row += block.num_rows
         return np.concatenate(parts)
-
-    def put(self, arrays: Mapping[str, Any], out: Array, first_row: int, unknown: Unknown = "refuse") -> None:
-        """Write the features of some rows, given as Arrow columns, into `out`."""
-        at = 0
-        for column in self.columns:
-            width = len(column.names)
-            column.put(arrays[column.name], out[:, at : at + width], first_row, unknown)
-            at += width
-        if self.intercept:
-            out[:, at] = 1.0
 
     def put_target(self, array: Any, out: Array) -> None:
         """Write the targets of some rows: numbers, or −1 and +1 for the two classes."""

@@ -66,17 +66,14 @@ def from_parquet(
     except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
 
-    def open_(columns: list[str]) -> Callable[[], Iterable[Any]]:
-        def batches() -> Iterable[Any]:
-            try:
-                with parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False) as found:
-                    yield from found.iter_batches(batch_size=BLOCK, columns=columns, use_threads=False)
-            except (pa.ArrowException, OSError) as error:
-                raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
+    def read(columns: Sequence[str]) -> Iterable[Any]:
+        try:
+            with parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False) as found:
+                yield from found.iter_batches(batch_size=BLOCK, columns=list(columns), use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
 
-        return batches
-
-    return build(Source(names, open_), choices)
+    return build(Source(names, lambda columns: read), choices)
 
 
 def from_csv(

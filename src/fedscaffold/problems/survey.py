@@ -4,7 +4,6 @@ Memory grows with the numbers of clients, columns and categories, not with the r
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +13,10 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.arrow import (
     Label,
+    Reader,
     blocks,
     by_name,
+    groups,
     is_dictionary,
     is_number,
     is_text,
@@ -111,7 +112,7 @@ class Survey:
 
 
 def survey(
-    batches: Iterable[Any],
+    read: Reader,
     *,
     target: str,
     client: str,
@@ -120,25 +121,31 @@ def survey(
     classes: bool,
     max_categories: int,
 ) -> Survey:
-    """Read the table once. Columns of types that cannot be used are refused at the first block."""
-    rows, clients = 0, Tally(None)
+    """Read every column once. Columns of types that cannot be used are refused at the first block."""
+    clients = Tally(None)
     goal: Moments | Tally = Tally(MOST_CLASSES) if classes else Moments()
-    found: dict[str, Moments | Tally] = {}
-    for block in blocks(batches):
+    rows = 0
+    for block in blocks(read([client, target])):
         columns = by_name(block)
         if rows == 0:
             _check_client_type(client, columns[client].type)
             if not classes:
                 _check_numeric_target(target, columns[target])
-            found = {name: _start(name, columns[name].type, categorical, max_categories) for name in features}
         clients.add(labels(client, columns[client]), rows)
         goal = _after(goal, target, columns[target], rows)
-        for name in features:
-            found[name] = _after(found[name], name, columns[name], rows)
         rows += block.num_rows
     if rows == 0:
         raise InvalidInput("the table has no rows")
-    return Survey(rows, clients, goal, found)
+    found: dict[str, Moments | Tally] = {}
+    for group in groups(features):
+        first_row = 0
+        for block in blocks(read(group)):
+            for name, array in by_name(block).items():
+                if first_row == 0:
+                    found[name] = _start(name, array.type, categorical, max_categories)
+                found[name] = _after(found[name], name, array, first_row)
+            first_row += block.num_rows
+    return Survey(rows, clients, goal, {name: found[name] for name in features})
 
 
 def _after(so_far: Moments | Tally, name: str, array: Any, first_row: int) -> Moments | Tally:
