@@ -46,8 +46,9 @@ class Number:
 
     def __post_init__(self) -> None:
         positive("scale", self.scale)
-        for value in (self.shift, self.fill):
-            if value is not None and (not isinstance(value, float) or not math.isfinite(value)):
+        given: tuple[Any, ...] = (self.shift,) if self.fill is None else (self.shift, self.fill)
+        for value in given:
+            if not isinstance(value, float) or not math.isfinite(value):
                 raise InvalidInput(f"shift and fill of column {self.name!r} must be finite numbers, got {value!r}")
 
     @property
