@@ -1,8 +1,23 @@
 """What is minimised: f = Σ_c w_c f_c, one f_c per client."""
 
+from fedscaffold.problems import partition
+from fedscaffold.problems.encoding import Encoding
+from fedscaffold.problems.files import from_csv, from_parquet, from_svmlight
+from fedscaffold.problems.frames import from_frame
 from fedscaffold.problems.logistic import Logistic
 from fedscaffold.problems.multinomial import Multinomial
 from fedscaffold.problems.paper import paper
 from fedscaffold.problems.ridge import Ridge
 
-__all__ = ["Logistic", "Multinomial", "Ridge", "paper"]
+__all__ = [
+    "Encoding",
+    "Logistic",
+    "Multinomial",
+    "Ridge",
+    "from_csv",
+    "from_frame",
+    "from_parquet",
+    "from_svmlight",
+    "paper",
+    "partition",
+]

@@ -1,0 +1,166 @@
+"""Problems from files: Parquet in two passes without holding the file, CSV, svmlight."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.problems.arrow import BLOCK, Source, frame_source, load_pyarrow
+from fedscaffold.problems.build import Choices, Kind, Missing, build
+from fedscaffold.problems.framed import FramedLogistic, FramedRidge, Weights
+
+READ_AHEAD = 65536  # bytes per column, instead of a whole row group
+
+TARGET, CLIENT = "target", "client"
+
+
+class Fit(TypedDict, total=False):
+    """The options that do not name columns; see `from_frame`."""
+
+    kind: Kind
+    l2: float
+    weights: Weights
+    missing: Missing
+    standardise: bool
+    intercept: bool
+    min_rows: int
+
+
+class Options(Fit, total=False):
+    """All other options of `from_frame`."""
+
+    features: Sequence[str] | None
+    categorical: Sequence[str]
+    max_categories: int
+
+
+def from_parquet(
+    path: str | os.PathLike[str], *, target: str, client: str, **options: Unpack[Options]
+) -> FramedRidge | FramedLogistic:
+    """Σ_c w_c f_c, where client c holds the rows of a Parquet file that name it in one column.
+
+    The file is read twice, some rows at a time, and never held as a whole: the first pass counts, the second
+    fills the problem's array of float64. So memory is that array, 8 bytes for each row and coordinate, and some
+    tens of megabytes. Clients may be interleaved in any order. All options are those of `from_frame`, and the
+    result is the same to the bit.
+
+    Parameters
+    ----------
+    path
+        The file.
+    target, client, **options
+        As for `from_frame`.
+    """
+    choices = Choices(target=target, client=client, **options)
+    pa = load_pyarrow()
+    from pyarrow import parquet
+
+    file = _existing(path)
+    try:
+        with parquet.ParquetFile(file) as found:
+            names = tuple(found.schema_arrow.names)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
+
+    def read(columns: Sequence[str]) -> Iterable[Any]:
+        try:
+            with parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False) as found:
+                yield from found.iter_batches(batch_size=BLOCK, columns=list(columns), use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
+
+    return build(Source(names, lambda columns: read), choices)
+
+
+def from_csv(
+    path: str | os.PathLike[str], *, target: str, client: str, delimiter: str = ",", **options: Unpack[Options]
+) -> FramedRidge | FramedLogistic:
+    """Σ_c w_c f_c, where client c holds the rows of a CSV file that name it in one column.
+
+    The first line names the columns. Their types are found from all rows; empty fields and the usual spellings
+    of a missing value (NA, NaN, null, ...) are missing. The whole file is held in memory besides the problem: for
+    files larger than memory write Parquet.
+
+    Parameters
+    ----------
+    path
+        The file; compressed if its name ends in .gz, .bz2 or .zst.
+    target, client, **options
+        As for `from_frame`.
+    delimiter
+        What separates fields.
+    """
+    choices = Choices(target=target, client=client, **options)
+    if len(delimiter) != 1:
+        raise InvalidInput(f"delimiter must be one character, got {delimiter!r}")
+    pa = load_pyarrow()
+    from pyarrow import csv
+
+    file = _existing(path)
+    try:
+        table = csv.read_csv(
+            file,
+            parse_options=csv.ParseOptions(delimiter=delimiter),
+            convert_options=csv.ConvertOptions(strings_can_be_null=True),
+        )
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInput(f"cannot read {path} as CSV: {error}") from None
+    return build(frame_source(table), choices)
+
+
+def from_svmlight(
+    path: str | os.PathLike[str],
+    *,
+    clients: ArrayLike | Callable[[Any], ArrayLike],
+    n_features: int | None = None,
+    **options: Unpack[Fit],
+) -> FramedRidge | FramedLogistic:
+    """Σ_c w_c f_c from a file in svmlight format, which does not say whose row it is.
+
+    The features become a dense array. In the encoding they are called x0, x1, ...
+
+    Parameters
+    ----------
+    path
+        The file.
+    clients
+        Each row's client, text or whole numbers; or a function that makes them from the targets, such as
+        ``lambda y: partition.dirichlet(y, n_clients=10, alpha=0.5, seed=0)``.
+    n_features
+        How many features there are, if the file may lack the last ones.
+    **options
+        As for `from_frame`: kind, l2, weights, missing, standardise, intercept, min_rows.
+    """
+    choices = Choices(target=TARGET, client=CLIENT, **options)
+    pa = load_pyarrow()
+    try:
+        from sklearn.datasets import load_svmlight_file
+    except ImportError as error:
+        raise MissingDependency(
+            "svmlight files need scikit-learn; install it with: pip install 'fedscaffold[data]'"
+        ) from error
+    file = _existing(path)
+    try:
+        x, y = load_svmlight_file(str(file), n_features=n_features)
+    except (ValueError, OSError) as error:
+        raise InvalidInput(f"cannot read {path} as svmlight: {error}") from None
+    owners = np.asarray(clients(y) if callable(clients) else clients)
+    if owners.shape != y.shape:
+        raise InvalidInput(f"clients must name one client for each of the {y.size} rows, got shape {owners.shape}")
+    if owners.dtype.kind not in "iuUbO":
+        raise InvalidInput(f"clients must be text or whole numbers, got {owners.dtype}")
+    dense = x.toarray(order="F")
+    columns = {f"x{j}": dense[:, j] for j in range(dense.shape[1])}
+    return build(frame_source(pa.table({**columns, TARGET: y, CLIENT: pa.array(owners.tolist())})), choices)
+
+
+def _existing(path: str | os.PathLike[str]) -> Path:
+    file = Path(path)
+    if not file.is_file():
+        what = "it is a folder" if file.is_dir() else "there is no such file"
+        raise InvalidInput(f"cannot read {path}: {what}")
+    return file

@@ -1,0 +1,260 @@
+"""Splits of one table over clients, for benchmarks: each row's client, reproducible from a seed.
+
+Every row goes to a client and every client gets at least `min_rows` rows. The random numbers are those of NumPy's
+default generator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+
+Ids = NDArray[np.int64]
+
+MOST_LINES = 20
+
+
+def iid(y: ArrayLike, *, n_clients: int, seed: int, min_rows: int = 2) -> Ids:
+    """Every client a random share of the rows; shares differ by at most one row.
+
+    Parameters
+    ----------
+    y
+        Anything with one entry per row.
+    n_clients
+        N.
+    seed
+        Chooses the split.
+    min_rows
+        Refused unless there are this many rows for each client.
+    """
+    rows = _rows("y", y)
+    rng = _generator(rows, n_clients, seed, min_rows)
+    return _dealt(rng.permutation(rows), n_clients)
+
+
+def dirichlet(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows: int = 2) -> Ids:
+    """Label skew: the rows of each class are shared out in proportions p ~ Dirichlet(α, ..., α) over clients.
+
+    Small α gives each class to few clients, large α is close to i.i.d. with sizes that vary a little. Clients that
+    fall short of `min_rows` then get rows, picked at random, from the clients that have the most.
+
+    Parameters
+    ----------
+    y
+        Each row's class, of any kind.
+    n_clients
+        N.
+    alpha
+        Concentration; 0.1 is strong skew, 100 almost none.
+    seed
+        Chooses the split.
+    min_rows
+        The least that a client gets.
+    """
+    labels = np.asarray(y)
+    rows = _rows("y", labels)
+    positive("alpha", alpha)
+    rng = _generator(rows, n_clients, seed, min_rows)
+    _, codes = np.unique(labels, return_inverse=True)
+    ids = np.empty(rows, dtype=np.int64)
+    for code in range(int(codes.max()) + 1):
+        members = rng.permutation(np.flatnonzero(codes == code))
+        counts = rng.multinomial(members.size, rng.dirichlet(np.full(n_clients, float(alpha))))
+        ids[members] = np.repeat(np.arange(n_clients), counts)
+    return _topped_up(ids, n_clients, min_rows, rng)
+
+
+def quantity(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows: int = 2) -> Ids:
+    """Quantity skew: `min_rows` rows each, and the rest in proportions p ~ Dirichlet(α, ..., α), rows at random.
+
+    Parameters
+    ----------
+    y
+        Anything with one entry per row.
+    n_clients
+        N.
+    alpha
+        Concentration; with small α a few clients hold most rows.
+    seed
+        Chooses the split.
+    min_rows
+        The least that a client gets.
+    """
+    rows = _rows("y", y)
+    positive("alpha", alpha)
+    rng = _generator(rows, n_clients, seed, min_rows)
+    shares = rng.dirichlet(np.full(n_clients, float(alpha)))
+    counts = min_rows + rng.multinomial(rows - n_clients * min_rows, shares)
+    ids = np.empty(rows, dtype=np.int64)
+    ids[rng.permutation(rows)] = np.repeat(np.arange(n_clients), counts)
+    return ids
+
+
+def feature_shift(
+    X: ArrayLike, *, n_clients: int, strength: float, seed: int, column: int | None = None, min_rows: int = 2
+) -> Ids:
+    """Feature skew: rows sorted by s·rank + (1 − s)·noise and cut into equal parts, client 0 the lowest.
+
+    The rank, between 0 and 1, is that of the row's projection on the first principal direction of X, or of one
+    column; the noise is uniform. s = 0 is i.i.d., s = 1 sorts fully.
+
+    Parameters
+    ----------
+    X
+        Features, (rows, d).
+    n_clients
+        N.
+    strength
+        s, between 0 and 1.
+    seed
+        Chooses the split.
+    column
+        Sort by this column instead of the principal direction.
+    min_rows
+        Refused unless there are this many rows for each client.
+    """
+    features = np.asarray(X, dtype=np.float64)
+    if features.ndim != 2 or features.shape[1] == 0:
+        raise InvalidInput(f"X must have rows and columns, got shape {features.shape}")
+    if not np.isfinite(features).all():
+        raise InvalidInput("X holds NaN or infinity; drop or fill such rows first")
+    if isinstance(strength, bool) or not 0.0 <= strength <= 1.0:
+        raise InvalidInput(f"strength must be between 0 and 1, got {strength!r}")
+    rng = _generator(len(features), n_clients, seed, min_rows)
+    score = _principal(features) if column is None else features[:, _column(column, features.shape[1])]
+    rank = np.empty(score.size)
+    rank[np.lexsort((rng.random(score.size), score))] = (np.arange(score.size) + 0.5) / score.size
+    key = strength * rank + (1.0 - strength) * rng.random(score.size)
+    return _dealt(np.argsort(key, kind="stable"), n_clients)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How many rows of each class each client has.
+
+    `clients` are the ids in order, `classes` the classes in order, `counts` has shape (clients, classes).
+    """
+
+    clients: tuple[Any, ...]
+    classes: tuple[Any, ...]
+    counts: Ids
+
+    @property
+    def rows(self) -> Ids:
+        """Rows per client."""
+        return self.counts.sum(axis=1)
+
+    @property
+    def shares(self) -> Array:
+        """Each client's share of each class, rows that sum to one."""
+        return self.counts / self.rows[:, None]
+
+    @property
+    def skew(self) -> float:
+        """Σ_c w_c ½‖p_c − p‖₁: how far clients' class shares are from the whole table's, 0 to 1, by rows."""
+        whole = self.counts.sum(axis=0) / self.counts.sum()
+        return float(self.rows @ (0.5 * np.abs(self.shares - whole).sum(axis=1)) / self.rows.sum())
+
+    def __str__(self) -> str:
+        rows = self.rows
+        head = (
+            f"{rows.size} clients, {rows.sum()} rows, {rows.min()} to {rows.max()} per client; "
+            f"label skew {self.skew:.2f}"
+        )
+        names = [str(name) for name in self.classes]
+        wide = max(6, *(len(name) for name in names))
+        first = max(6, *(len(str(client)) for client in self.clients))
+        lines = [f"{'client':>{first}}  {'rows':>7}  " + " ".join(f"{name:>{wide}}" for name in names)]
+        for client, count, shares in list(zip(self.clients, rows, self.shares, strict=True))[:MOST_LINES]:
+            cells = " ".join(f"{share:>{wide}.0%}" for share in shares)
+            lines.append(f"{client!s:>{first}}  {count:>7}  {cells}")
+        if rows.size > MOST_LINES:
+            lines.append(f"... and {rows.size - MOST_LINES} more clients")
+        return "\n".join([head, *lines])
+
+
+def summary(clients: ArrayLike, y: ArrayLike) -> Summary:
+    """Count the rows of each client and class.
+
+    Parameters
+    ----------
+    clients
+        Each row's client.
+    y
+        Each row's class.
+    """
+    owners, labels = np.asarray(clients), np.asarray(y)
+    if owners.shape != labels.shape or owners.ndim != 1 or owners.size == 0:
+        raise InvalidInput(
+            f"clients and y must have one entry per row, got shapes {owners.shape} and {labels.shape}"
+        )
+    names, who = np.unique(owners, return_inverse=True)
+    classes, which = np.unique(labels, return_inverse=True)
+    counts = np.zeros((names.size, classes.size), dtype=np.int64)
+    np.add.at(counts, (who, which), 1)
+    return Summary(tuple(names.tolist()), tuple(classes.tolist()), counts)
+
+
+def _rows(name: str, values: ArrayLike) -> int:
+    shape = np.shape(values)
+    if not shape:
+        raise InvalidInput(f"{name} must have one entry per row, got {values!r}")
+    return shape[0]
+
+
+def _generator(rows: int, n_clients: int, seed: int, min_rows: int) -> np.random.Generator:
+    whole_number("n_clients", n_clients, least=1)
+    whole_number("seed", seed, least=0)
+    whole_number("min_rows", min_rows, least=1)
+    if rows < n_clients * min_rows:
+        raise InvalidInput(
+            f"{rows} rows are too few for {n_clients} clients with at least {min_rows} each; take fewer clients"
+        )
+    return np.random.default_rng(seed)
+
+
+def _dealt(order: NDArray[np.int64], n_clients: int) -> Ids:
+    """Equal parts of an ordering of the rows."""
+    ids = np.empty(order.size, dtype=np.int64)
+    ids[order] = np.arange(order.size) * n_clients // order.size
+    return ids
+
+
+def _topped_up(ids: Ids, n_clients: int, min_rows: int, rng: np.random.Generator) -> Ids:
+    """Move rows, one at a time from whoever has the most, to clients below `min_rows`."""
+    before = np.bincount(ids, minlength=n_clients)
+    counts = np.maximum(before, min_rows)
+    for _ in range(int(counts.sum()) - ids.size):
+        counts[counts.argmax()] -= 1
+    given, taken = np.maximum(before - counts, 0), np.maximum(counts - before, 0)
+    ends = np.cumsum(before)
+    by_client = np.argsort(ids, kind="stable")
+    moved = [
+        rng.choice(by_client[ends[c] - before[c] : ends[c]], given[c], replace=False) for c in given.nonzero()[0]
+    ]
+    if moved:
+        ids[rng.permutation(np.concatenate(moved))] = np.repeat(np.arange(n_clients), taken)
+    return ids
+
+
+def _principal(features: Array) -> Array:
+    """Projections on the direction of largest variance, its largest entry positive."""
+    centred = features - features.mean(axis=0)
+    direction = np.linalg.eigh(centred.T @ centred)[1][:, -1]
+    return centred @ (direction * np.sign(direction[np.abs(direction).argmax()]))
+
+
+def _column(column: Any, dim: int) -> int:
+    if whole_number("column", column, least=0) >= dim:
+        raise InvalidInput(f"column must be below {dim}, the number of columns of X, got {column}")
+    return int(column)
+
+
+__all__: Sequence[str] = ["Summary", "dirichlet", "feature_shift", "iid", "quantity", "summary"]
