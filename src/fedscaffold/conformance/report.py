@@ -8,6 +8,7 @@ from typing import Any, Literal
 Verdict = Literal["passed", "failed", "not supported"]
 WIDTH = 80
 INDENT = 15
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Entry:
     error: str | None = None
 
     def __str__(self) -> str:
-        found = "" if self.measured is None else f", measured {self.measured:.3g}"
+        found = "" if self.measured is None else f", measured {_number(self.measured)}"
         lines = [f"{self.expected}{found}"] if self.verdict != "not supported" else []
         if self.error is not None:
             lines.append(self.error.strip().splitlines()[-1])
@@ -50,6 +51,11 @@ class Entry:
             for line in lines
         ]
         return "\n".join([f"{mark:{INDENT}s}{self.name}", *wrapped])
+
+
+def _number(value: float) -> str:
+    """Three digits; rounding errors, which differ from machine to machine, are not spelled out."""
+    return f"< {ROUNDING:g}" if 0.0 < value < ROUNDING else f"{value:.3g}"
 
 
 @dataclass(frozen=True, kw_only=True)
