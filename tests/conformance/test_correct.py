@@ -27,7 +27,7 @@ def test_correct_implementations_pass(
     for entry in report.entries:
         assert entry.measured is not None
         if entry.name == "differs from FedAvg":
-            assert entry.measured > 0.1  # twice what is asked for
+            assert entry.measured > 0.5  # ten times what is asked for
         else:
             assert entry.measured <= 1e-9  # ten times better than asked for
 

@@ -144,11 +144,14 @@ def test_a_model_that_is_nan_fails_and_the_report_is_still_json() -> None:
 
 
 class Vandal(OneVariate):
-    """Uses the arrays that it was given as its own."""
+    """Writes into the arrays that it was given and into those that it hands out."""
 
     def round(self, cohort: tuple[int, ...]) -> None:
+        buffer = self.theta
         super().round(cohort)
-        self.task.theta0[:] = self.theta
+        buffer[:] = self.theta
+        self.theta = buffer
+        self.task.theta0[:] = buffer
 
 
 def test_the_suite_keeps_a_task_of_its_own() -> None:
