@@ -1,0 +1,180 @@
+"""Running an implementation and keeping what it showed after each round."""
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedscaffold.conformance.task import Array, Federation, NotSupported, Start, Task, draw_cohorts, make_task
+from fedscaffold.core.errors import InvalidInput
+
+EVERYONE_ROUNDS = 100
+COHORT_ROUNDS = 300
+DIVERGED = 1e6
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A client whose memory is saved after one round and which starts again from it before another one."""
+
+    client: int
+    saved_after: int
+    back_before: int
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """A task, who takes part in each round, and who is stopped when."""
+
+    task: Task
+    cohorts: tuple[tuple[int, ...], ...]
+    stops: tuple[Stop, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Models (rounds + 1, dim) and corrections (rounds + 1, clients, dim); fewer rounds if it diverged."""
+
+    scenario: Scenario
+    models: Array
+    memory: Array | Exception
+
+    def corrections(self) -> Array:
+        """ξ_c before the first and after each round; raises what reading them raised."""
+        if isinstance(self.memory, Exception):
+            raise self.memory
+        return self.memory
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the run was ended because the model left every bound."""
+        return bool(not np.abs(self.models[-1]).max() < DIVERGED)
+
+
+def record(start: Start, scenario: Scenario) -> Recording:
+    """Run all rounds, or until the model leaves every bound."""
+    task = scenario.task
+    federation = _begin(start, task)
+    models, memory = [_vector("model()", federation.model(), task.dim)], [_read_memory(federation, task)]
+    saved = {}
+    for done, cohort in enumerate(scenario.cohorts):
+        for stop in scenario.stops:
+            if stop.saved_after == done:
+                saved[stop] = federation.save(stop.client)  # type: ignore[attr-defined]
+            if stop.back_before == done + 1:
+                federation.restart(stop.client, saved[stop])  # type: ignore[attr-defined]
+        federation.round(cohort)
+        models.append(_vector("model()", federation.model(), task.dim))
+        if not np.abs(models[-1]).max() < DIVERGED:
+            break
+        memory.append(_read_memory(federation, task))
+    unreadable = next((read for read in memory if isinstance(read, Exception)), None)
+    readable = [read for read in memory if not isinstance(read, Exception)]
+    return Recording(scenario, np.stack(models), np.stack(readable) if unreadable is None else unreadable)
+
+
+def can_restart(start: Start, scenario: Scenario) -> bool:
+    """Whether the implementation has `save` and `restart`."""
+    federation = _begin(start, scenario.task)
+    return all(callable(getattr(federation, name, None)) for name in ("save", "restart"))
+
+
+def _begin(start: Start, task: Task) -> Federation:
+    """A new federation, with a copy of the task that it may do with as it likes, at the right place."""
+    federation = start(copy.deepcopy(task))
+    missing = [name for name in ("round", "model", "correction") if not callable(getattr(federation, name, None))]
+    if missing:
+        raise InvalidInput(f"what start(task) returns must have the functions {', '.join(missing)}")
+    if not np.allclose(_vector("model()", federation.model(), task.dim), task.theta0, rtol=1e-5):
+        raise InvalidInput("model() must return task.theta0 before the first round")
+    return federation
+
+
+def _read_memory(federation: Federation, task: Task) -> Array | Exception:
+    """All corrections, or why they cannot be read: only the checks that need them then raise it."""
+    try:
+        rows = np.stack(
+            [_vector("correction()", federation.correction(c), task.dim) for c in range(task.n_clients)]
+        )
+        if not np.isfinite(rows).all():
+            raise InvalidInput("correction() returned NaN or infinite values while the model was finite")
+    except Exception as error:
+        return error
+    return rows
+
+
+def _vector(name: str, value: ArrayLike, dim: int) -> Array:
+    vector = np.array(value, dtype=np.float64)
+    if vector.shape != (dim,):
+        raise InvalidInput(f"{name} must return one vector of shape ({dim},), got shape {vector.shape}")
+    return vector
+
+
+class Bench:
+    """Scenarios by name, each run once when first asked for; a failed run fails again when asked for again."""
+
+    def __init__(self, start: Start, seed: int) -> None:
+        self.start = start
+        self.scenarios = scenarios(seed)
+        self._outcomes: dict[str, list[Recording] | Exception] = {}
+
+    def _outcome(self, name: str) -> list[Recording] | Exception:
+        if name not in self._outcomes:
+            try:
+                self._outcomes[name] = [record(self.start, scenario) for scenario in self.scenarios[name]]
+            except Exception as error:
+                self._outcomes[name] = error
+        return self._outcomes[name]
+
+    def recordings(self, name: str) -> list[Recording]:
+        """What the implementation did in all scenarios of that name; raises what it raised."""
+        outcome = self._outcome(name)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def completed(self, name: str) -> list[Recording]:
+        """The same, but none if it raised: for checks beside the one that reports on this scenario."""
+        outcome = self._outcome(name)
+        return [] if isinstance(outcome, Exception) else outcome
+
+    def memories(self, *names: str) -> list[tuple[Recording, Array]]:
+        """Recordings and corrections with everyone, and in the other scenarios as far as they are supported."""
+        needed = [(recording, recording.corrections()) for recording in self.recordings("everyone")]
+        others = [recording for name in names for recording in self.completed(name)]
+        return needed + [(rec, rec.corrections()) for rec in others if not isinstance(rec.memory, NotSupported)]
+
+
+def scenarios(seed: int) -> dict[str, list[Scenario]]:
+    """All problems, drawn from the seed; step sizes, local steps, scales and heterogeneity differ widely."""
+
+    def everyone(task: Task) -> Scenario:
+        return Scenario(task, (tuple(range(task.n_clients)),) * EVERYONE_ROUNDS)
+
+    def some(task: Task, size: int) -> Scenario:
+        return Scenario(task, draw_cohorts(rng, task, size, COHORT_ROUNDS))
+
+    rng = np.random.default_rng([seed, 20])
+    make = make_task
+    return {
+        "everyone": [
+            everyone(make(rng, n_clients=5, dim=3, smoothness=1.0, reach=1.2, local_steps=[4] * 5)),
+            everyone(make(rng, n_clients=3, dim=2, smoothness=20.0, reach=1.2, local_steps=[10] * 3, spread=5.0)),
+            everyone(make(rng, n_clients=8, dim=4, smoothness=0.2, reach=1.2, local_steps=[2] * 8, spread=2.0)),
+        ],
+        "some": [
+            some(make(rng, n_clients=8, dim=3, smoothness=5.0, reach=1.0, local_steps=[3] * 8), 3),
+            some(make(rng, n_clients=6, dim=2, smoothness=0.5, reach=0.8, local_steps=[8] * 6, spread=3.0), 2),
+        ],
+        "steps": [
+            everyone(make(rng, n_clients=4, dim=3, smoothness=1.0, reach=0.8, local_steps=[1, 3, 5, 10])),
+            everyone(make(rng, n_clients=6, dim=2, smoothness=10.0, reach=0.8, local_steps=[2, 2, 3, 4, 8, 8])),
+        ],
+        "weights": [
+            everyone(
+                make(rng, n_clients=n, dim=3, smoothness=s, reach=1.0, local_steps=[h] * n, equal_weights=False)
+            )
+            for n, s, h in ((4, 1.0, 5), (7, 8.0, 3))
+        ],
+    }

@@ -1,0 +1,158 @@
+"""What an implementation is put through: quadratic losses as plain data, and what is known about them exactly."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedscaffold.core.errors import FedScaffoldError
+
+Array = NDArray[np.float64]
+
+
+class NotSupported(FedScaffoldError):
+    """Raised by an adapter for what the wrapped implementation cannot do: reported, never counted as passed."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """f_c(θ) = ½ (θ − m_c)ᵀ A_c (θ − m_c), to be minimised in the mean Σ w_c f_c with full gradients.
+
+    Attributes
+    ----------
+    hessians
+        A_c, one symmetric positive definite matrix per client: (n_clients, dim, dim).
+    minimisers
+        m_c, where each client alone would end: (n_clients, dim).
+    weights
+        w_c, positive, summing to one, whole multiples of 0.01: ``round(100 * w)`` serves as a number of records.
+    local_steps
+        H_c, for each client.
+    step_size
+        γ, of the local steps. The server's step size is one.
+    theta0
+        The model before the first round. It is not zero.
+    """
+
+    hessians: Array
+    minimisers: Array
+    weights: Array
+    local_steps: tuple[int, ...]
+    step_size: float
+    theta0: Array
+
+    @property
+    def n_clients(self) -> int:
+        """N."""
+        return len(self.minimisers)
+
+    @property
+    def dim(self) -> int:
+        """The length of θ."""
+        return len(self.theta0)
+
+    @property
+    def has_equal_weights(self) -> bool:
+        """Whether all w_c = 1/N."""
+        return bool(np.ptp(self.weights) == 0.0)
+
+    @property
+    def has_equal_local_steps(self) -> bool:
+        """Whether all H_c are the same."""
+        return len(set(self.local_steps)) == 1
+
+    def gradient(self, client: int, theta: ArrayLike) -> Array:
+        """∇f_c(θ) = A_c (θ − m_c)."""
+        return self.hessians[client] @ (np.asarray(theta, dtype=np.float64) - self.minimisers[client])
+
+
+class Federation(Protocol):
+    """A Scaffold under test. It may also have `save(client)` and `restart(client, saved)`."""
+
+    def round(self, cohort: tuple[int, ...]) -> None:
+        """One communication round in which these clients, and no others, take part."""
+
+    def model(self) -> ArrayLike:
+        """θ, the server's model after the last round."""
+
+    def correction(self, client: int) -> ArrayLike:
+        """ξ_c, what this client would add to its gradients in the next round: θ_c ← θ_c − γ(g_c + ξ_c)."""
+
+
+Start = Callable[[Task], Federation]
+
+
+def make_task(
+    rng: np.random.Generator,
+    *,
+    n_clients: int,
+    dim: int,
+    smoothness: float,
+    reach: float,
+    local_steps: Sequence[int],
+    spread: float = 1.0,
+    equal_weights: bool = True,
+) -> Task:
+    """Random A_c with eigenvalues in [L/4, L], m_c of size `spread`, and γ = reach / (L · mean H_c)."""
+    values = smoothness * rng.uniform(0.25, 1.0, size=(n_clients, dim))
+    bases = np.linalg.qr(rng.normal(size=(n_clients, dim, dim)))[0]
+    weights = np.full(n_clients, 1.0 / n_clients)
+    if not equal_weights:
+        weights = 0.01 * (2 + rng.multinomial(100 - 2 * n_clients, rng.dirichlet(np.full(n_clients, 0.7))))
+    return Task(
+        hessians=np.einsum("cij,cj,ckj->cik", bases, values, bases),
+        minimisers=spread * rng.normal(size=(n_clients, dim)),
+        weights=weights,
+        local_steps=tuple(local_steps),
+        step_size=reach / (smoothness * float(np.mean(local_steps))),
+        theta0=2.0 * spread * rng.normal(size=dim),
+    )
+
+
+def optimum(task: Task, weights: Array | None = None) -> Array:
+    """θ* = (Σ w_c A_c)⁻¹ Σ w_c A_c m_c."""
+    w = task.weights if weights is None else weights
+    return np.linalg.solve(
+        np.einsum("c,cij->ij", w, task.hessians), np.einsum("c,cij,cj->i", w, task.hessians, task.minimisers)
+    )
+
+
+def fedavg_map(task: Task) -> tuple[Array, Array]:
+    """One round of FedAvg: θ ← M θ + b with M = Σ w_c (I − γA_c)^{H_c}, b = Σ w_c (I − (I − γA_c)^{H_c}) m_c."""
+    eye = np.eye(task.dim)
+    powers = np.stack(
+        [
+            np.linalg.matrix_power(eye - task.step_size * a, h)
+            for a, h in zip(task.hessians, task.local_steps, strict=True)
+        ]
+    )
+    return (
+        np.einsum("c,cij->ij", task.weights, powers),
+        np.einsum("c,cij,cj->i", task.weights, eye - powers, task.minimisers),
+    )
+
+
+def fedavg_fixed_point(task: Task) -> Array:
+    """Where FedAvg ends: (I − M)⁻¹ b."""
+    m, b = fedavg_map(task)
+    return np.asarray(np.linalg.solve(np.eye(task.dim) - m, b), dtype=np.float64)
+
+
+def mean_gradients(task: Task, clients: Iterable[int], theta: Array, corrections: Array) -> Array:
+    """(1/H) Σ_h ∇f_c(θ_c^h) along each client's corrected local path from θ: what its memory should hold."""
+    means = []
+    for c in clients:
+        local, total = theta.copy(), np.zeros(task.dim)
+        for _ in range(task.local_steps[c]):
+            gradient = task.gradient(c, local)
+            total += gradient
+            local -= task.step_size * (gradient + corrections[c])
+        means.append(total / task.local_steps[c])
+    return np.asarray(means, dtype=np.float64)
+
+
+def draw_cohorts(rng: np.random.Generator, task: Task, size: int, rounds: int) -> tuple[tuple[int, ...], ...]:
+    """`size` clients for each round, without repetition."""
+    return tuple(tuple(sorted(rng.permutation(task.n_clients)[:size].tolist())) for _ in range(rounds))

@@ -1,0 +1,96 @@
+"""Each planted bug fails exactly the checks that it should, and its hint points at it."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from fedscaffold.conformance import check
+from tests.conformance.implementations import Array, Bug, Implementation, OneVariate, TwoSided
+
+OPTIMUM, FEDAVG = "reaches the optimum", "differs from FedAvg"
+SUM, OWN, GRADIENT = "memory sums to zero", "memory is each client's own", "memory is the mean gradient"
+PARTIAL, STEPS, WEIGHTS = "partial participation", "unequal local steps", "unequal weights"
+RESTART = "restart of a client"
+REACHES = {OPTIMUM, PARTIAL, STEPS, WEIGHTS}
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
+BOTH = (OneVariate, TwoSided)
+
+PLANTED: list[tuple[str, tuple[type[Implementation], ...], Bug, set[str]]] = [
+    ("wrong sign", BOTH, Bug(sign=-1.0), REACHES | {GRADIENT}),
+    ("wrong sign, unseen in memory", BOTH, Bug(sign=-1.0, shows_memory=True), REACHES | {GRADIENT}),
+    ("never applied", BOTH, Bug(sign=0.0, shows_memory=True), REACHES | {FEDAVG, GRADIENT}),
+    ("starts at the model", BOTH, Bug(starts_at_model=True), REACHES | {SUM}),
+    ("|S|/N missing", (TwoSided,), Bug(server_share="1"), {SUM}),
+    ("c is the cohort's mean", (TwoSided,), Bug(server_share="cohort"), {SUM, PARTIAL}),
+    ("aliased", (OneVariate,), Bug(aliased=True), REACHES | {FEDAVG, SUM, OWN, GRADIENT, RESTART}),
+    ("aliased", (TwoSided,), Bug(aliased=True), REACHES | {SUM, OWN, GRADIENT, RESTART}),
+    ("γ(H + 1)", BOTH, Bug(divide=lambda gamma, steps: gamma * (steps + 1)), {GRADIENT}),
+    ("γ(H − 1)", BOTH, Bug(divide=lambda gamma, steps: gamma * (steps - 1)), {GRADIENT, STEPS}),  # 1/0 if H = 1
+    ("γ", BOTH, Bug(divide=lambda gamma, steps: gamma), REACHES | {GRADIENT}),
+    ("H without γ", BOTH, Bug(divide=lambda gamma, steps: steps), REACHES | {FEDAVG, GRADIENT}),
+    ("memory lost at restart", BOTH, Bug(loses_memory=True), {RESTART}),
+    ("old server variate after restart", (TwoSided,), Bug(stale_server_variate=True), {RESTART}),
+    ("cohort ignored", BOTH, Bug(ignores_cohort=True), {OWN, RESTART}),
+    ("weights ignored", BOTH, Bug(ignores_weights=True), {SUM, WEIGHTS}),
+    ("models averaged, steps unequal", (OneVariate,), Bug(averages_models=True), {SUM, STEPS}),
+]
+CASES = [
+    pytest.param(implementation, bug, failing, id=f"{name}-{implementation.__name__}")
+    for name, implementations, bug, failing in PLANTED
+    for implementation in implementations
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("implementation", "bug", "failing"), CASES)
+def test_exactly_these_checks_fail(
+    implementation: type[Implementation], bug: Bug, failing: set[str], seed: int
+) -> None:
+    report = check(partial(implementation, bug=bug), seed=seed)
+    assert set(report.failures) == failing
+    assert not report.passed
+
+
+HINTS = [
+    (Bug(sign=-1.0), OPTIMUM, "diverges: is the correction's sign right?"),
+    (Bug(sign=-1.0), GRADIENT, "memory is -1 times what it should be: the sign is wrong"),
+    (Bug(sign=0.0, shows_memory=True), OPTIMUM, "FedAvg's fixed point: is the correction applied at all?"),
+    (Bug(sign=0.0, shows_memory=True), FEDAVG, "goes FedAvg's way"),
+    (Bug(starts_at_model=True), OPTIMUM, "settled at a wrong point: does each client's memory start at zero?"),
+    (Bug(server_share="1"), SUM, "|S|/N times the cohort's mean change"),
+    (Bug(aliased=True), OWN, "do clients share one buffer"),
+    (Bug(divide=lambda gamma, steps: gamma * (steps + 1)), GRADIENT, "γ(H + 1) instead of γH"),
+    (Bug(divide=lambda gamma, steps: gamma * (steps - 1)), GRADIENT, "γ(H − 1) instead of γH"),
+    (Bug(divide=lambda gamma, steps: gamma), GRADIENT, "divided by γ instead of γH"),
+    (Bug(loses_memory=True), RESTART, "does save() hold all of its memory"),
+    (Bug(ignores_weights=True), WEIGHTS, "sits at the optimum of equal weights"),
+]
+
+
+@pytest.mark.parametrize(("bug", "name", "words"), HINTS)
+def test_hints_point_at_the_cause(bug: Bug, name: str, words: str) -> None:
+    entry = next(entry for entry in check(partial(TwoSided, bug=bug)).entries if entry.name == name)
+    assert entry.verdict == "failed"
+    assert words in entry.hint
+
+
+class FedAvg(OneVariate):
+    """No memory at all."""
+
+    def asked_for(self, client: int) -> Array:
+        return np.zeros_like(self.theta)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fedavg_fails(seed: int) -> None:
+    assert set(check(FedAvg, seed=seed).failures) == REACHES | {FEDAVG, OWN, GRADIENT}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("implementation", "bug", "failing"), CASES)
+def test_the_tolerance_for_float32_still_catches_them(
+    implementation: type[Implementation], bug: Bug, failing: set[str]
+) -> None:
+    report = check(partial(implementation, bug=bug), tolerance=1e-4)
+    assert set(report.failures) == failing

@@ -1,0 +1,184 @@
+"""What is not supported, what raises, what is refused, and how a report reads."""
+
+import json
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedscaffold.conformance import NotSupported, Report, Task, check
+from fedscaffold.core.errors import InvalidInput
+from tests.conformance.implementations import Array, Bug, OneVariate, TwoSided
+
+
+def verdicts(report: Report) -> dict[str, str]:
+    return {entry.name: entry.verdict for entry in report.entries}
+
+
+class OnlyTheBasics(OneVariate):
+    save = restart = None  # type: ignore[assignment]
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        if not (task.has_equal_weights and task.has_equal_local_steps):
+            raise NotSupported("equal clients only")
+
+    def round(self, cohort: tuple[int, ...]) -> None:
+        if len(cohort) < self.task.n_clients:
+            raise NotSupported("everyone must come")
+        super().round(cohort)
+
+
+def test_what_is_not_supported_is_not_passed() -> None:
+    report = check(OnlyTheBasics)
+    assert list(verdicts(report).values()) == ["passed"] * 5 + ["not supported"] * 4
+    assert [entry.hint for entry in report.entries[5:8]] == ["everyone must come", *["equal clients only"] * 2]
+    assert "save(client)" in report.entries[8].hint
+    assert report.passed
+    assert report.count("passed") == 5
+
+
+def test_nothing_supported_is_not_passed() -> None:
+    def start(task: Task) -> OneVariate:
+        raise NotSupported("nothing works yet")
+
+    report = check(start)
+    assert report.count("not supported") == 9
+    assert not report.passed
+
+
+class Hidden(TwoSided):
+    def correction(self, client: int) -> Array:
+        raise NotSupported("memory is inside the clients' processes")
+
+
+def test_memory_that_cannot_be_read_leaves_the_other_checks() -> None:
+    report = check(Hidden)
+    unread = [name for name, verdict in verdicts(report).items() if verdict == "not supported"]
+    assert unread == ["memory sums to zero", "memory is each client's own", "memory is the mean gradient"]
+    assert report.count("passed") == 6
+    assert not check(partial(Hidden, bug=Bug(sign=-1.0))).passed
+
+
+class Breaks(TwoSided):
+    def round(self, cohort: tuple[int, ...]) -> None:
+        if len(cohort) < self.task.n_clients:
+            raise RuntimeError("socket closed")
+        super().round(cohort)
+
+
+class BreaksInMemory(TwoSided):
+    def correction(self, client: int) -> Array:
+        raise KeyError(f"no memory for {client}")
+
+
+def test_exceptions_fail_their_check_and_are_kept() -> None:
+    report = check(Breaks)
+    assert report.failures == ("partial participation",)
+    entry = report.entries[5]
+    assert entry.error is not None
+    assert "in round" in entry.error  # where
+    assert "RuntimeError: socket closed" in entry.error
+    assert "RuntimeError: socket closed" in str(report)
+    assert json.loads(json.dumps(report.to_dict()))["checks"][5]["error"] == entry.error
+
+    report = check(BreaksInMemory)
+    assert list(report.failures) == [name for name in verdicts(report) if name.startswith("memory")]
+    assert "no memory for 0" in str(report)
+
+
+def test_ctrl_c_is_not_a_verdict() -> None:
+    def start(task: Task) -> OneVariate:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check(start)
+
+
+class WrongShape(OneVariate):
+    def model(self) -> Array:
+        return self.theta[:, None]
+
+
+class WrongStart(OneVariate):
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.theta = np.zeros(task.dim)
+
+
+class NanMemory(OneVariate):
+    def correction(self, client: int) -> Array:
+        return np.full_like(self.theta, np.nan)
+
+
+class Lacking:
+    def __init__(self, task: Task) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (WrongShape, "model() must return one vector of shape (3,), got shape (3, 1)"),
+        (WrongStart, "model() must return task.theta0 before the first round"),
+        (NanMemory, "correction() returned NaN or infinite values"),
+        (Lacking, "what start(task) returns must have the functions round, model, correction"),
+    ],
+)
+def test_faults_of_the_adapter_are_named(start: Any, words: str) -> None:
+    report = check(start)
+    assert not report.passed
+    assert words in " ".join(entry.error or "" for entry in report.entries)
+
+
+class BecomesNan(OneVariate):
+    def round(self, cohort: tuple[int, ...]) -> None:
+        self.theta = self.theta * np.nan
+
+
+def test_a_model_that_is_nan_fails_and_the_report_is_still_json() -> None:
+    report = check(BecomesNan)
+    assert {"reaches the optimum", "partial participation"} <= set(report.failures)
+    text = json.dumps(report.to_dict(), allow_nan=False)
+    assert json.loads(text)["checks"][0]["measured"] is None
+
+
+class Vandal(OneVariate):
+    """Writes into the arrays that it was given and into those that it hands out."""
+
+    def round(self, cohort: tuple[int, ...]) -> None:
+        buffer = self.theta
+        super().round(cohort)
+        buffer[:] = self.theta
+        self.theta = buffer
+        self.task.theta0[:] = buffer
+
+
+def test_the_suite_keeps_a_task_of_its_own() -> None:
+    assert check(Vandal).passed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"start": 3}, "start must be a function or class"),
+        ({"start": OneVariate, "tolerance": 0.0}, "tolerance must be a positive number"),
+        ({"start": OneVariate, "tolerance": 0.5}, "tolerance must be at most 0.001"),
+        ({"start": OneVariate, "seed": -1}, "seed must be a whole number"),
+    ],
+)
+def test_bad_input_is_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        check(**arguments)
+
+
+@pytest.mark.parametrize(
+    "start", [OneVariate, OnlyTheBasics, Breaks, partial(TwoSided, bug=Bug(sign=-1.0)), Lacking]
+)
+def test_a_report_fits_in_80_columns(start: Any) -> None:
+    report = check(start)
+    text = str(report)
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(entry.name in text for entry in report.entries)
+    counted = f"{report.count('passed')} passed, {report.count('failed')} failed"
+    assert text.startswith(f"Scaffold conformance: {counted}")
