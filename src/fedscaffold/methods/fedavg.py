@@ -1,7 +1,7 @@
 """FedAvg (McMahan et al. 2017): local SGD without correction."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,6 +30,7 @@ class FedAvg:
     step_size: float
     local_steps: int
     vectors_per_round = 2
+    kind: ClassVar[str] = "fedavg"
 
     def __post_init__(self) -> None:
         positive("step_size", self.step_size)

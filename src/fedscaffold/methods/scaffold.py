@@ -1,7 +1,7 @@
 """Scaffold, Algorithm 1 of "Scaffold with Stochastic Gradients: New Analysis with Linear Speed-Up"."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,6 +36,7 @@ class Scaffold:
     step_size: float
     local_steps: int
     vectors_per_round = 2
+    kind: ClassVar[str] = "scaffold"
 
     def __post_init__(self) -> None:
         positive("step_size", self.step_size)
