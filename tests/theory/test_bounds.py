@@ -14,6 +14,7 @@ from fedscaffold.theory import bounds
 from fedscaffold.theory.bounds import Bound
 from fedscaffold.theory.constants import Constants, constants
 from tests.samples import KINDS, Kind, make
+from tests.theory.dense import lyapunov
 
 KNOWN = Constants(
     mu=0.5,
@@ -272,3 +273,42 @@ def test_without_noise_there_is_nothing_to_speed_up() -> None:
     assert plan.largest_n_clients == 0
     assert plan.bound.holds
     assert plan.bound.value <= 1e-6
+
+
+def test_covariances_bound_each_other_with_these_constants() -> None:
+    """Lemma 4.7 at γ = 0.01, H = 3, N = 8, L = 2, μ = 0.5, ζ₂ = 0.1, worked out by hand."""
+    quadratic = dataclasses.replace(KNOWN, Q=0.0)
+    found = bounds.covariance_system(
+        quadratic, step_size=0.01, local_steps=3, n_clients=8, theta=5.0, theta_xi=7.0, xi=11.0, round_noise=16.0
+    )
+    left = 1 - 0.995**3
+    assert found.theta.value == pytest.approx((1.2e-3 * 7 + 3.6e-7 * 11 + 2e-4) / left)
+    assert found.theta_xi.value == pytest.approx(1.0 + 1.92e-4 * 11 + 0.08 / 3)
+    assert found.xi.value == pytest.approx(0.1 + 0.016 * 7 + 2.0)
+    assert found.theta.holds
+    assert found.theta.conditions[0].value == pytest.approx(0.075)
+    with pytest.raises(InvalidInput, match="quadratic"):
+        bounds.covariance_system(KNOWN, **SETTING, theta=1.0, theta_xi=1.0, xi=1.0, round_noise=1.0)
+
+
+@pytest.mark.parametrize("H", [1, 2, 7])
+def test_covariances_of_the_stationary_law_bound_each_other(H: int) -> None:
+    """Lemma 4.7 against the stationary law of the linear recursion, without simulation."""
+    problem = make("ridge", (30, 30, 30), 2)
+    known = constants(problem, batch_size=2)
+    gamma = 1 / (12.5 * H * (known.L + known.mu))
+    hessians = problem.client_hessians(problem.optimum())
+    noise = problem.client_noise_covariances(problem.optimum(), batch_size=2)
+    powers = [np.linalg.matrix_power(np.eye(2) - gamma * hessians, h) for h in range(H)]
+    Q = np.asarray(sum(power @ noise @ power for power in powers))
+    full = lyapunov(hessians, problem.weights, gamma, H, Q).reshape(4, 2, 4, 2).swapaxes(1, 2)
+    norms = np.linalg.norm(full, 2, axis=(2, 3))
+    a, b, c = float(norms[0, 0]), float(norms[0, 1:].mean()), float(norms[1:, 1:].mean())
+    round_noise = float(np.linalg.norm(Q, 2, axis=(1, 2)).mean())
+    found = bounds.covariance_system(
+        known, step_size=gamma, local_steps=H, n_clients=3, theta=a, theta_xi=b, xi=c, round_noise=round_noise
+    )
+    assert found.theta.holds
+    assert a <= found.theta.value < 20 * a
+    assert b <= found.theta_xi.value < 20 * b
+    assert c <= found.xi.value < 20 * c

@@ -36,9 +36,7 @@ class Scaffold(Sampled):
 
     kind: ClassVar[str] = "scaffold"
 
-    local_steps: (
-        Any  # int or a sequence of them; as a union, every reader of the usual int would have to narrow it
-    )
+    local_steps: Any  # int or a sequence; with a union every reader of the usual int would have to narrow it
 
     def __post_init__(self) -> None:
         super().__post_init__()

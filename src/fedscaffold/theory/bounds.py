@@ -9,6 +9,7 @@ these functions follow what can be proved; each says how it differs from the pri
 """
 
 from fedscaffold.theory.bounds_conditions import Bound, Condition
+from fedscaffold.theory.bounds_covariances import CovarianceSystem, covariance_system
 from fedscaffold.theory.bounds_crude import (
     contraction,
     control_variates,
@@ -26,9 +27,11 @@ __all__ = [
     "Bound",
     "Complexity",
     "Condition",
+    "CovarianceSystem",
     "complexity",
     "contraction",
     "control_variates",
+    "covariance_system",
     "crude_mse",
     "drift",
     "finite_time_mse",

@@ -78,7 +78,12 @@ def check_convex(constants: Constants) -> None:
 
 def rate(gamma: float, mu: float, steps: float) -> float:
     """(1 − γμ/4)^steps; infinite where 1 − γμ/4 is negative, which no condition allows."""
-    return math.exp(steps * math.log1p(-gamma * mu / 4.0)) if gamma * mu < 4.0 else math.inf
+    return rate_of_steps(gamma * mu / 4.0, steps)
+
+
+def rate_of_steps(share: float, steps: float) -> float:
+    """(1 − share)^steps; infinite where 1 − share is negative."""
+    return math.exp(steps * math.log1p(-share)) if share < 1.0 else math.inf
 
 
 def small_step(gamma: float, L: float, parts: int) -> Condition:

@@ -206,7 +206,7 @@ def path_noise(s: Setting, state: State, paths: Array, *, spread: bool = False) 
             noise = averages(s.problem, block, points, round_clouds(s, state, at), s.factors[at]).noise
         else:
             noise = noise_at(s.problem, block, points, s.factors[at])
-        Q[at] = accumulate(s.steps, cur, fitted(s.steps, rotate(cur.U[:, None], noise)), s.H)
+        Q[at] = accumulate(s.steps, cur, fitted(s.steps, rotate(cur.U[:, None], noise)), [s.H])[:, 0]
 
     for_blocks(s.problem, work, copies=s.steps.nodes.size)
     return Q
@@ -215,8 +215,7 @@ def path_noise(s: Setting, state: State, paths: Array, *, spread: bool = False) 
 def round_clouds(s: Setting, state: State, at: NDArray[np.int64]) -> Array:
     """γ² Σ_{k<h} Γ^{h−1−k} Cov ε(k) Γ^{h−1−k} at the nodes: the spread of one round, (k, m, d, d)."""
     cur, noise = state.cur[at], fitted(s.steps, state.noise[at])
-    clouds = [accumulate(s.steps, cur, noise, int(h)) for h in s.steps.nodes]
-    return s.gamma**2 * rotate_back(cur.U, np.stack(clouds, axis=1))
+    return s.gamma**2 * rotate_back(cur.U, accumulate(s.steps, cur, noise, s.steps.along))
 
 
 def input_of(s: Setting, state: State, Q: Array) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.theory.clients import Glm, Method, is_scaffold
+from fedscaffold.theory.clients import Glm, Method, known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +88,10 @@ def expansion(
     sampling
         "with_replacement" or "without_replacement", within a batch.
     """
-    if not is_scaffold(method):
+    scaffold, gamma, H = known(method)
+    if not scaffold:
         raise InvalidInput("the expansion is of Scaffold's stationary law; for FedAvg use theory.predict")
-    gamma, w, theta = method.step_size, problem.weights, problem.optimum()
+    w, theta = problem.weights, problem.optimum()
     Batches(batch_size, sampling).check_fits(problem.sizes)
     noise = problem.client_noise_covariances(theta, batch_size=batch_size, sampling=sampling)
     hessians = problem.client_hessians(theta)
@@ -100,7 +101,7 @@ def expansion(
     pull = 0.5 * problem.client_third_derivatives(theta, cov)
     return Expansion(
         step_size=gamma,
-        local_steps=method.local_steps,
+        local_steps=H,
         weights=w,
         cov_theta=cov,
         bias=np.asarray(-np.linalg.solve(hessian, w @ pull), dtype=np.float64),

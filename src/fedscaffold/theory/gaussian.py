@@ -25,7 +25,7 @@ def averages(problem: Glm, block: Block, mean: Array, cov: Array, factors: Array
     """
     x = block.x[:, None]
     z = np.swapaxes(block.x @ np.swapaxes(mean, 1, 2), 1, 2)
-    s = np.sqrt(3.0 * np.maximum(((x @ cov) * x).sum(axis=-1), 0.0))
+    s = np.sqrt(3.0 * np.maximum(np.einsum("kqij,kij->kqi", x @ cov, block.x), 0.0))
     y, share = block.y[:, None], block.share[:, None]
     low, middle, high = (problem.first(point, y) for point in (z - s, z, z + s))
     gradient = ((low + 4.0 * middle + high) / 6.0 * share)[:, :, None, :] @ x

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.clients import Glm
 from fedscaffold.theory.curve import curve_parts
-from fedscaffold.theory.plateau import Setting, setting, settle
+from fedscaffold.theory.plateau import SETTLED, STEPS, Setting, setting, settle
 from fedscaffold.theory.steps import steps
 
 AIM = 0.9  # of the target, so that a few percent of error in the prediction do no harm
@@ -38,6 +39,7 @@ class Scaffold:
 
     step_size: float
     local_steps: int
+    kind: ClassVar[str] = "scaffold"
 
 
 @dataclass(frozen=True)
@@ -54,19 +56,21 @@ class Model:
     """The predictor on a problem, or on a sample of its clients whose noise counts `noise_scale` times."""
 
     base: Setting
-    largest: float  # curvature
+    smallest: float  # curvature of any client in any direction
+    largest: float
     noise_scale: float
 
     @classmethod
     def of(cls, problem: Glm, batches: Batches, *, noise_scale: float = 1.0) -> "Model":
         """Everything that does not depend on γ and H."""
         base = setting(problem, Scaffold(1e-6, 1), batches)
-        hessians = problem.client_hessians(base.optimum)
-        return cls(replace(base, tolerance=COARSE), float(np.linalg.eigvalsh(hessians)[:, -1].max()), noise_scale)
+        curvatures = np.linalg.eigvalsh(problem.client_hessians(base.optimum))
+        coarse = replace(base, tolerance=COARSE, settled=SETTLED)
+        return cls(coarse, float(curvatures.min()), float(curvatures.max()), noise_scale)
 
     def curve(self, gamma: float, H: int, rounds: int) -> tuple[Array, float, float]:
         """Predicted squared errors of rounds 0 to `rounds`, the plateau, and its variance part."""
-        s = replace(self.base, gamma=gamma, H=H, steps=steps(gamma, H, self.largest))
+        s = replace(self.base, gamma=gamma, H=H, steps=steps(gamma, H, self.smallest, self.largest, STEPS))
         state = settle(s)
         variance = self.noise_scale * float(np.trace(state.cov_theta))
         with np.errstate(over="ignore", invalid="ignore"):

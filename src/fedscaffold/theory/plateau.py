@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.theory.clients import Block, Glm, Method, for_blocks, is_scaffold, noise_factors
+from fedscaffold.theory.clients import Block, Glm, Method, for_blocks, known, noise_factors
 from fedscaffold.theory.expansion import weighted
 from fedscaffold.theory.gaussian import averages
 from fedscaffold.theory.reduced import (
@@ -35,19 +35,23 @@ from fedscaffold.theory.steps import (
     accumulate,
     accumulate_vectors,
     curvature,
-    divided,
     fitted,
     from_eigenvectors,
     no_contraction,
+    powers_of,
     rotate,
     rotate_back,
     steps,
+    sums_of,
 )
 
 PRECISE, FAST = 1e-10, 1e-6  # of the interpolation, for few and for many clients
 MANY = 8
 MOST_PASSES = 40
-SETTLED = 1e-4
+
+
+SETTLED, SETTLED_EXACT = 1e-4, 1e-6  # from pass to pass; the second where the fixed point is exact
+STEPS, STEPS_DRIFTING = 1e-4, 1e-6  # of powers; the second for FedAvg on ridge, whose noise falls along a round
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Setting:
     gradients: Array  # ∇f_c(θ*), (N, d)
     steps: Steps
     tolerance: float
+    settled: float
     quadratic: bool
 
 
@@ -84,36 +89,41 @@ class State:
 
 def setting(problem: Glm, method: Method, batches: Batches) -> Setting:
     """Checks, and everything that is computed once."""
+    scaffold, gamma, H = known(method)
     factors = noise_factors(problem, batches)
     optimum = problem.optimum()
-    largest = float(np.linalg.eigvalsh(problem.client_hessians(optimum))[:, -1].max())
+    curvatures = np.linalg.eigvalsh(problem.client_hessians(optimum))
+    smallest, largest = float(curvatures[:, 0].min()), float(curvatures[:, -1].max())
+    quadratic = problem.kind == "ridge"
+    precision = STEPS_DRIFTING if quadratic and not scaffold else STEPS
     return Setting(
         problem=problem,
-        gamma=method.step_size,
-        H=method.local_steps,
-        scaffold=is_scaffold(method),
+        gamma=gamma,
+        H=H,
+        scaffold=scaffold,
         batches=batches,
         factors=factors,
         optimum=optimum,
         gradients=problem.client_gradients(optimum),
-        steps=steps(method.step_size, method.local_steps, largest, still=is_scaffold(method)),
+        steps=steps(gamma, H, smallest, largest, precision),
         tolerance=PRECISE if problem.n_clients <= MANY else FAST,
-        quadratic=problem.kind == "ridge",
+        settled=SETTLED_EXACT if quadratic else SETTLED,
+        quadratic=quadratic,
     )
 
 
 def settle(s: Setting) -> State:
-    """The stationary law, to a relative change of 1e-4 from pass to pass, which contract about tenfold."""
+    """The stationary law, to a relative change of `settled` from pass to pass, which contract about tenfold."""
     state = linear_start(s)
     if s.scaffold and not s.factors.any():
         return state
-    before = np.inf
+    before = np.full(2, np.inf)
     for _ in range(MOST_PASSES):
         state = one_pass(s, state)
-        now = float(np.trace(state.cov_theta) + state.bias @ state.bias)
-        if not np.isfinite(now):
+        now = np.array([np.trace(state.cov_theta), state.bias @ state.bias])
+        if not np.isfinite(now).all():
             break
-        if abs(now - before) <= SETTLED * now + 1e-300:
+        if (np.abs(now - before) <= s.settled * np.array([now[0], now.sum()]) + 1e-300).all():
             return state
         before = now
     raise InvalidInput(
@@ -148,7 +158,7 @@ def one_pass(s: Setting, state: State) -> State:
             own = curvature(matrices, s.gamma, s.H)
         U[at], lam[at] = own.U, own.lam
         noise[at] = rotate(own.U[:, None], found.noise)
-        Q[at] = accumulate(s.steps, own, fitted(s.steps, noise[at]), s.H)
+        Q[at] = accumulate(s.steps, own, fitted(s.steps, noise[at]), [s.H])[:, 0]
         residual[at] = (found.gradient - s.gradients[at][:, None] - mean @ matrices) @ own.U
 
     for_blocks(s.problem, work, copies=m)
@@ -166,7 +176,7 @@ def solved(
     Here r_c = γ Σ_h Γ_c^{H−1−h} t_c(h).
     """
     w, U = s.problem.weights, cur.U
-    r = s.gamma * accumulate_vectors(s.steps, cur, fitted(s.steps, residual), s.H)
+    r = s.gamma * accumulate_vectors(s.steps, cur, fitted(s.steps, residual), [s.H])[:, 0]
     if s.scaffold:
         system = system or reduced(w, cur, s.tolerance)
         P = stationary(system.A, s.gamma**2 * noise_input(system, w, cur, Q))
@@ -198,14 +208,9 @@ def local_means(s: Setting, state: State, at: NDArray[np.int64]) -> Array:
 def local_paths(s: Setting, cur: Curvature, theta: Array, ahead: Array, residual: Array) -> Array:
     """The same from θ − θ*, ahead = ξ_c − ξ*_c and residuals fitted in the eigenbasis; in the original basis."""
     start, pull = np.einsum("kij,i->kj", cur.U, theta), np.einsum("kij,ki->kj", cur.U, ahead)
-    paths = []
-    for h in map(int, s.steps.nodes):
-        power = cur.g**h
-        forced = accumulate_vectors(s.steps, cur, residual, h)
-        if h:
-            forced = forced + divided(cur.g, power, 1.0, h) * pull
-        paths.append(power * start - s.gamma * forced)
-    return np.stack(paths, axis=1) @ np.swapaxes(cur.U, 1, 2)
+    powers, sums = powers_of(cur, s.steps.along), sums_of(cur, s.steps.along)
+    forced = accumulate_vectors(s.steps, cur, residual, s.steps.along) + sums * pull[:, None]
+    return (powers * start[:, None] - s.gamma * forced) @ np.swapaxes(cur.U, 1, 2)
 
 
 def covariances(s: Setting, state: State) -> tuple[Array, Array]:
@@ -222,18 +227,18 @@ def local_covariances(s: Setting, state: State, at: NDArray[np.int64], theta_eta
     θ_c^h = (Γ^h + K_h/γH) θ − (K_h/γH) η_c − γ Σ_{k<h} Γ^{h−1−k} ε(k) with K_h = γ Σ_{k<h} Γ^k; FedAvg has no η_c.
     """
     cur = state.cur[at]
-    theta = rotate(cur.U, state.cov_theta)
-    noise = fitted(s.steps, state.noise[at])
-    clouds = []
-    for h in map(int, s.steps.nodes):
-        power = cur.g**h
-        k = divided(cur.g, power, 1.0, h) / s.H if h and s.scaffold else np.zeros_like(power)
-        a = power + k
-        mixed = a[:, :, None] * theta_eta * k[:, None, :]
-        cloud = a[:, :, None] * theta * a[:, None, :] + k[:, :, None] * eta * k[:, None, :]
-        cloud -= mixed + np.swapaxes(mixed, 1, 2)
-        clouds.append(cloud + s.gamma**2 * accumulate(s.steps, cur, noise, h))
-    return rotate_back(cur.U, np.stack(clouds, axis=1))
+    theta = rotate(cur.U, state.cov_theta)[:, None]
+    a = powers_of(cur, s.steps.along)
+    clouds = s.gamma**2 * accumulate(s.steps, cur, fitted(s.steps, state.noise[at]), s.steps.along)
+    if s.scaffold:
+        k = sums_of(cur, s.steps.along) / s.H
+        a += k
+        mixed = a[..., :, None] * theta_eta[:, None] * k[..., None, :]
+        clouds -= mixed
+        clouds -= np.swapaxes(mixed, -1, -2)
+        clouds += k[..., :, None] * eta[:, None] * k[..., None, :]
+    clouds += a[..., :, None] * theta * a[..., None, :]
+    return rotate_back(cur.U, clouds)
 
 
 def average_weights(s: Steps) -> Array:

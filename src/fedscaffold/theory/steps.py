@@ -4,6 +4,7 @@ With Γ_c = I − γG_c diagonal, what varies along the local steps is written a
 every sum over steps is a divided difference of powers and costs the same for any H.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +13,13 @@ from numpy.typing import NDArray
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
-FEW, MANY = 5, 7  # nodes
-LONG = 20.0  # rounds longer than this, in units of the fastest time, take many
-VERY_LONG = 2000.0  # in the same units: evenly spaced nodes would miss the fast part altogether
-FAR = 1e-4
+MOST_NODES = 20
+CANDIDATES = 60  # rates to choose from, of either sign
+STEPS_LOOKED_AT = 300
+FADED = 1e3  # noise may fall by this factor along a round and still be as precise, relative to itself, at its end
+SLOWEST = 1e-3  # slower rates than this, in units of 1/H, cannot be told from constants
+NEAR = 1e-3
+CLOSE = 0.1  # of a base to a rate, in units of 1/H: quotients of differences would lose digits
 
 
 @dataclass(frozen=True)
@@ -28,29 +32,54 @@ class Steps:
     rates: Array  # (m,)
     fit: Array  # (m, m)
 
+    @property
+    def along(self) -> list[int]:
+        """The nodes as whole numbers of Python."""
+        return [int(h) for h in self.nodes]
 
-def steps(gamma: float, H: int, largest: float, *, still: bool = False) -> Steps:
-    """Nodes and rates for curvatures up to `largest`: rates from 1 to about (1 − γ largest)².
 
-    Nodes are crowded near the start of a round, where models move fastest, and rates are spaced geometrically, by
-    halves or more widely where the fastest part settles early in the round. `still` says that local models do not
-    drift, so that their noise hardly changes along a round and fewer nodes do. On ridge, against exact sums:
-    Scaffold's plateau is right to 1e-6, FedAvg's variance to 1e-3, or to 1e-1 where the noise changes a
-    thousandfold along a round, as on data that some θ fits exactly.
+def steps(gamma: float, H: int, smallest: float, largest: float, tolerance: float) -> Steps:
+    """Nodes and rates for curvatures from `smallest` to `largest`, as many as the tolerance asks for.
+
+    Means of local models vary as combinations of 1 and g^h, their second moments also of (g g')^h, with g and g'
+    eigenvalues of Γ. An interpolative decomposition of all such powers, a QR factorisation that pivots first over
+    rates and then over steps, finds the few rates and nodes from which the others are combined within the
+    tolerance, relative to powers that fall as slowly as any second moment does.
     """
-    fastest = max(2.0, min(2.0 * gamma * largest * H, 0.9 * H))
-    nodes = FEW if still and fastest <= LONG else MANY
-    apart = min(0.5, fastest ** (-1.0 / (nodes - 2)))
-    spread = np.linspace(0.0, 1.0, nodes) ** 2
-    if fastest > VERY_LONG:  # so that no two of the powers are zero at the same nodes
-        spread = np.concatenate([[0.0], apart ** np.arange(nodes - 1)[::-1]])
-    where = np.unique(np.round(spread * (H - 1)).astype(np.int64))
-    if where.size == 1:
-        return Steps(gamma, H, where, np.ones(1), np.ones((1, 1)))
-    shape = np.concatenate([[0.0], apart ** np.arange(where.size - 1)[::-1]])
-    rates = np.exp(-fastest * shape / H)
-    fit = np.linalg.inv(rates[None, :] ** where[:, None])
-    return Steps(gamma, H, where, rates, fit)
+    from scipy.linalg import qr  # here, as it is slow to import
+
+    low, high = 1.0 - gamma * largest, 1.0 - gamma * smallest
+    candidates = _candidates(low, high, H)
+    where = np.arange(H)
+    if H > STEPS_LOOKED_AT:
+        half = STEPS_LOOKED_AT // 2
+        both = np.concatenate([np.geomspace(1, H, half) - 1.0, np.linspace(0, H - 1, half)])
+        where = np.unique(np.round(both)).astype(np.int64)
+    fall = np.log(np.clip(max(abs(low), abs(high)), 1e-3, 1.0))
+    weight = np.exp(np.minimum(-2.0 * fall * where, np.log(FADED)))
+    powers = weight[:, None] * candidates[None, :] ** where[:, None]
+    basis, triangle, order = qr(powers / np.abs(powers).max(axis=0), mode="economic", pivoting=True)
+    left = np.abs(np.diag(triangle))
+    m = min(MOST_NODES, int((left > tolerance * left[0]).sum()))
+    _, _, rows = qr(basis[:, :m].T, mode="economic", pivoting=True)
+    rates, nodes = candidates[order[:m]], np.sort(where[rows[:m]])
+    return Steps(gamma, H, nodes, rates, np.linalg.inv(rates[None, :] ** nodes[:, None]))
+
+
+def _candidates(low: float, high: float, H: int) -> Array:
+    """1, and rates b over the range of g and g g' for g and g' in [low, high], spaced by log(1 − |b|)."""
+    bottom, top = (min(low, low * high), max(high, low * low)) if low < 0.0 else (low * low, high)
+
+    def between(first: float, last: float) -> Array:
+        gaps = np.clip([1.0 - last, 1.0 - first], SLOWEST / H, 1.0 - 1e-6)
+        return 1.0 - np.geomspace(gaps[0], gaps[1], CANDIDATES)
+
+    parts = [np.ones(1)]
+    if top > 0.0:
+        parts.append(between(max(bottom, 0.0), top))
+    if bottom < 0.0:
+        parts.append(-between(max(-top, 0.0), -bottom))
+    return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
@@ -95,13 +124,13 @@ def no_contraction(radius: float) -> InvalidInput:
     )
 
 
-def divided(base: Array, power: Array, rate: float, h: int) -> Array:
+def divided(base: Array, power: Array, rate: float, h: int | NDArray[np.int64]) -> Array:
     """Σ_{k<h} base^{h−1−k} rate^k = (base^h − rate^h)/(base − rate), given power = base^h."""
     x = base / rate - 1.0
-    near = np.abs(x) * h < FAR
+    near = np.abs(x) * h < NEAR
     if not near.any():
         return (power - rate**h) / (base - rate)
-    series = 1.0 + 0.5 * (h - 1) * x + (h - 1) * (h - 2) / 6.0 * x * x
+    series = 1.0 + 0.5 * (h - 1) * x * (1.0 + (h - 2) / 3.0 * x * (1.0 + (h - 3) / 4.0 * x))
     safe = np.where(near, 1.0, base - rate)
     return np.where(near, h * rate ** (h - 1) * series, (power - rate**h) / safe)
 
@@ -116,30 +145,52 @@ def rotate_back(U: Array, matrices: Array) -> Array:
     return U[:, None] @ matrices @ np.swapaxes(U, -1, -2)[:, None]
 
 
-def accumulate(s: Steps, cur: Curvature, fitted: Array, h: int) -> Array:
-    """Σ_{k<h} Γ^{h−1−k} C(k) Γ^{h−1−k} in the eigenbasis, from fitted = Σ_q fit[p, q] Ĉ(h_q), (k, m, d, d)."""
-    total = np.zeros(fitted[:, 0].shape)
-    if h == 0:
-        return total
-    base = cur.g[:, :, None] * cur.g[:, None, :]
-    gh = cur.g**h
-    power = gh[:, :, None] * gh[:, None, :]
-    for p, rate in enumerate(s.rates):
-        total += fitted[:, p] * divided(base, power, float(rate), h)
-    return total
+def accumulate(s: Steps, cur: Curvature, fitted: Array, hs: Sequence[int]) -> Array:
+    """Σ_{k<h} Γ^{h−1−k} C(k) Γ^{h−1−k} in the eigenbasis for h in hs, (k, len(hs), d, d).
+
+    From fitted = Σ_q fit[p, q] Ĉ(h_q), (k, m, d, d).
+    """
+    powers = powers_of(cur, hs)
+    both = powers[..., :, None] * powers[..., None, :]
+    return _sums(s, cur.g[:, :, None] * cur.g[:, None, :], both, fitted, hs)
 
 
-def accumulate_vectors(s: Steps, cur: Curvature, fitted: Array, h: int) -> Array:
-    """Σ_{k<h} Γ^{h−1−k} v(k) in the eigenbasis, from fitted = Σ_q fit[p, q] v̂(h_q), (k, m, d)."""
-    total = np.zeros(cur.g.shape)
-    if h == 0:
-        return total
-    power = cur.g**h
-    for p, rate in enumerate(s.rates):
-        total += fitted[:, p] * divided(cur.g, power, float(rate), h)
+def accumulate_vectors(s: Steps, cur: Curvature, fitted: Array, hs: Sequence[int]) -> Array:
+    """Σ_{k<h} Γ^{h−1−k} v(k) in the eigenbasis for h in hs, (k, len(hs), d); as `accumulate`, for vectors."""
+    return _sums(s, cur.g, powers_of(cur, hs), fitted, hs)
+
+
+def powers_of(cur: Curvature, hs: Sequence[int]) -> Array:
+    """Γ^h in the eigenbasis for h in hs, (k, len(hs), d)."""
+    return np.stack([cur.g**h for h in hs], axis=1)
+
+
+def sums_of(cur: Curvature, hs: Sequence[int]) -> Array:
+    """Σ_{k<h} Γ^k in the eigenbasis for h in hs, (k, len(hs), d)."""
+    return np.stack([divided(cur.g, cur.g**h, 1.0, h) if h else np.zeros_like(cur.g) for h in hs], axis=1)
+
+
+def _sums(s: Steps, base: Array, powers: Array, fitted: Array, hs: Sequence[int]) -> Array:
+    """Σ_p fitted_p (base^h − b_p^h)/(base − b_p) for h in hs; where a base is close to a rate, by `divided`."""
+    gaps = base[:, None] - s.rates.reshape(-1, *(1,) * (base.ndim - 1))
+    close = np.abs(gaps) * s.H < CLOSE
+    share = fitted / np.where(close, np.inf, gaps)
+    at_rates = s.rates[None, :] ** np.asarray(hs)[:, None]
+    total = powers * share.sum(axis=1)[:, None] - along(at_rates, share)
+    for p in np.flatnonzero(close.any(axis=tuple(i for i in range(close.ndim) if i != 1))):
+        where = np.nonzero(close[:, p])
+        by_step = np.moveaxis(total, 1, -1), np.moveaxis(powers, 1, -1)  # views with steps last
+        quotients = divided(base[where][:, None], by_step[1][where], float(s.rates[p]), np.asarray(hs))
+        by_step[0][where] += fitted[:, p][where][:, None] * quotients
     return total
 
 
 def fitted(s: Steps, values: Array) -> Array:
     """Coefficients of the rates, Σ_q fit[p, q] v(h_q), along axis 1."""
-    return np.einsum("pq,kq...->kp...", s.fit, values)
+    return along(s.fit, values)
+
+
+def along(matrix: Array, values: Array) -> Array:
+    """Σ_q matrix[p, q] values[k, q, ...]."""
+    shape = values.shape
+    return (matrix @ values.reshape(shape[0], shape[1], -1)).reshape(shape[0], -1, *shape[2:])

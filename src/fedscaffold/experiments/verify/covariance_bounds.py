@@ -7,7 +7,6 @@ from fedscaffold.experiments.verify.chains import Chains
 from fedscaffold.experiments.verify.rows import Row, jackknife, over_groups, worst
 from fedscaffold.experiments.verify.settings import Case
 from fedscaffold.theory import bounds
-from fedscaffold.theory.bounds import Condition
 
 
 def rows(chains: Chains) -> list[Row]:
@@ -61,21 +60,24 @@ def _covariance(chains: Chains) -> Row:
 
 
 def _system(chains: Chains) -> Row:
-    """The three inequalities with the appendix's constants: the largest left side over right side.
+    """The three inequalities: the largest left side over right side.
 
     The noise is taken at θ*, which is less than its stationary mean, so the right sides are a little too small.
     """
     case = chains.case
-    gamma, H = case.method.step_size, case.method.local_steps
-    known = case.constants
+    noise = _noise(case)
     ratios, errors = [], []
     for k in range(3):
-        ratio, error = jackknife(lambda a, b, c, k=k: _sides(case, a, b, c)[k], *_groups(chains))
+        ratio, error = jackknife(
+            lambda a, b, c, k=k: _sides(case, noise, a, b, c)[k], chains.theta, chains.theta_xi, chains.xi
+        )
         ratios.append(ratio)
         errors.append(error)
     at = int(np.argmax(ratios))
     each = ", ".join(f"{ratio:.2g}" for ratio in ratios)
-    condition = Condition("γH(L + μ) ≤ 1/12", gamma * H * (known.L + known.mu), 1.0 / 12.0)
+    any_norms = bounds.covariance_system(
+        case.constants, **case.arguments, theta=0.0, theta_xi=0.0, xi=0.0, round_noise=noise
+    )
     return Row(
         statement="Lemma 4.7",
         claim=f"covariances of θ, (θ, ξ), ξ bound each other; left/right of the three: {each}",
@@ -84,27 +86,20 @@ def _system(chains: Chains) -> Row:
         predicted=1.0,
         measured=ratios[at],
         standard_error=errors[at],
-        conditions=(condition,),
+        conditions=any_norms.theta.conditions,
+        uses=("bounds_covariances.covariance_system",),
     )
 
 
-def _groups(chains: Chains) -> tuple[Array, Array, Array]:
-    return chains.theta, chains.theta_xi, chains.xi
-
-
-def _sides(case: Case, theta: Array, theta_xi: Array, xi: Array) -> tuple[float, float, float]:
-    """Left side over right side of the three inequalities; the first with all of Cov θ on its left."""
-    gamma, H, N = case.method.step_size, case.method.local_steps, case.problem.n_clients
-    mu, L, zeta2 = case.constants.mu, case.constants.L, case.constants.zeta2
-    noise = _noise(case)
+def _sides(case: Case, noise: float, theta: Array, theta_xi: Array, xi: Array) -> tuple[float, float, float]:
+    """Left side over right side of the three inequalities."""
     a = _norm(theta)
     b = float(np.mean([_norm(matrix) for matrix in theta_xi]))
     c = float(np.mean([_norm(matrix) for row in xi for matrix in row]))  # equal and different clients together
-    first = gamma**2 * H * (H - 1) * L * b
-    first += gamma**4 * H**2 * (H - 1) ** 2 * L**2 / 4 * c + gamma**2 / N * noise
-    second = 2 * zeta2 * a + 4 * gamma**3 * H * (H - 1) ** 2 * L**2 * c + 4 * gamma / (N * H) * noise
-    third = 2 * zeta2**2 * a + 9 / (N * H**2) * noise + 4 * zeta2 * gamma * (H - 1) * L * b
-    return (1 - (1 - gamma * mu) ** H) * a / first, b / second, c / third
+    right = bounds.covariance_system(
+        case.constants, **case.arguments, theta=a, theta_xi=b, xi=c, round_noise=noise
+    )
+    return a / right.theta.value, b / right.theta_xi.value, c / right.xi.value
 
 
 def _noise(case: Case) -> float:
