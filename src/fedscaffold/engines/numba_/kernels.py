@@ -3,6 +3,9 @@
 All H steps of one client run before the next client's, so that its records stay in cache; meanwhile the
 next client's records are prefetched, a slice at each step. Within a step the batch goes in groups of
 eight records, then four, two, one.
+
+Gradients are scale·ℓ'(mᵀθ, y) x: with m = x those of ridge and logistic regression, with m = φ(s) − λφ(s') and
+x = φ(s) those of temporal differences. Dense records are whole linear systems.
 """
 
 from functools import cache
@@ -13,11 +16,17 @@ from numba import njit
 
 from fedscaffold.engines.numba_ import simd
 from fedscaffold.engines.numba_.intrinsics import on_stack, pointer, prefetch
-from fedscaffold.engines.numba_.stream import with_replacement, without_replacement, words
+from fedscaffold.engines.numba_.stream import (
+    along_chain,
+    by_chance,
+    with_replacement,
+    without_replacement,
+    words,
+)
 
-LOSSES = {"ridge": 0, "logistic": 1}
-RIDGE = LOSSES["ridge"]
-FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT = 0, 1, 2
+RIDGE, LOGISTIC, DENSE = 0, 1, 2
+LOSSES = {"ridge": RIDGE, "logistic": LOGISTIC, "td": RIDGE, "linear_sa": DENSE}
+FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT, BY_CHANCE, ALONG_CHAIN = 0, 1, 2, 3, 4
 
 PADDING = simd.VECTOR_BYTES // 4  # so that whole vectors of floats fit behind any length
 CACHE_LINE_NUMBERS = 8
@@ -81,18 +90,24 @@ def descend(
 
 @njit(forceinline=True)
 def steps(
-    loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
     theta: Any, shift: Any, z: Any, shrink: Any, scale: Any, ahead: int, portion: int,
 ) -> None:  # fmt: skip
     """`count` local steps of one client; shift = γξ, shrink = 1 − γ·l2, scale = γ/B.
 
-    Step h uses the records rows[h·stride], ..., and prefetches `portion` numbers of x from `ahead` on.
+    Step h uses the records rows[h·stride], ..., and prefetches `portion` numbers of x from `ahead` on. Margins are
+    taken with m, or where that is None with x: which of the two is settled when compiling.
     """
     for h in range(count):
         for k in range(0, portion, CACHE_LINE_NUMBERS):
             prefetch(x, ahead + h * portion + k)
         first = h * stride
-        margins(x, d, base, rows, first, batch, theta, z)
+        if m is None:
+            margins(x, d, base, rows, first, batch, theta, z)
+        else:
+            for k in range(0, portion, CACHE_LINE_NUMBERS):
+                prefetch(m, ahead + h * portion + k)
+            margins(m, d, base, rows, first, batch, theta, z)
         if loss == RIDGE:
             ridge(y, base, rows, first, batch, z, scale)
         else:
@@ -102,16 +117,16 @@ def steps(
 
 @njit(nogil=True, cache=True)
 def steps_on_heap(
-    loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
     theta: Any, shift: Any, z: Any, shrink: Any, scale: Any, ahead: int, portion: int,
 ) -> None:  # fmt: skip
     """`steps`, compiled once for any length of vectors."""
-    steps(loss, x, y, d, base, rows, stride, batch, count, theta, shift, z, shrink, scale, ahead, portion)
+    steps(loss, x, m, y, d, base, rows, stride, batch, count, theta, shift, z, shrink, scale, ahead, portion)
 
 
 @njit(nogil=True, cache=True)
 def steps_on_stack(
-    loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
     theta: Any, shift: Any, shrink: Any, scale: Any, ahead: int, portion: int,
 ) -> None:  # fmt: skip
     """`steps` on copies of θ and shift that provably alias nothing."""
@@ -120,9 +135,32 @@ def steps_on_stack(
     for j in range(length):
         t[j] = theta[j]
         s[j] = shift[j]
-    steps(loss, x, y, d, base, rows, stride, batch, count, t, s, z, shrink, scale, ahead, portion)
+    steps(loss, x, m, y, d, base, rows, stride, batch, count, t, s, z, shrink, scale, ahead, portion)
     for j in range(d):
         theta[j] = t[j]
+
+
+@njit(nogil=True, cache=True)
+def dense_steps(
+    A: Any, b: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    theta: Any, shift: Any, z: Any, total: Any, every: Any, scale: Any, ahead: int, portion: int,
+) -> None:  # fmt: skip
+    """`count` steps θ ← θ − shift − scale Σ_i (A_i θ − b_i) of one client; the rows of A_i are margins' records.
+
+    every is 0, 1, ..., d − 1.
+    """
+    for h in range(count):
+        for k in range(0, portion, CACHE_LINE_NUMBERS):
+            prefetch(A, ahead + h * portion + k)
+        for j in range(d):
+            total[j] = 0.0
+        for i in range(batch):
+            begin = (base + rows[h * stride + i]) * d
+            margins(A, d, begin, every, 0, d, theta, z)
+            for j in range(d):
+                total[j] += z[j] - b[begin + j]
+        for j in range(d):
+            theta[j] -= shift[j] + scale * total[j]
 
 
 @cache
@@ -134,18 +172,22 @@ def local_sgd_for(dim: int | None) -> Any:
 
     @njit(nogil=True, cache=True)
     def local_sgd(
-        loss: int, x: Any, y: Any, offsets: Any, l2: float, sampling: int, batch_size: int,
+        loss: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, sampling: int, batch_size: int,
+        ends: Any, chain_ends: Any, follows: Any, branching: int,
         theta: Any, correction: Any, step_size: float, local_steps: Any, first_step: int, clients: Any,
         key: Any, round_: int, begin: int, end: int, out: Any,
     ) -> None:  # fmt: skip
         """out[r, k] = the model of client clients[r, k] after its local steps, for begin <= k < end.
 
-        x and y hold all clients' records, flat; client c's are rows offsets[c] to offsets[c+1] − 1.
+        x, m and y hold all clients' records, flat; client c's are rows offsets[c] to offsets[c+1] − 1. x is d
+        numbers a record, m the table that margins are taken with, or None for x; for dense records x holds
+        d × d matrices and y their right-hand sides. ends, chain_ends, follows and branching: `core.draws.Draws`.
         correction, local_steps and clients may have a single repetition, which then serves for all; correction
         and local_steps a single client. A step draws as if it were the first_step-th or later of its round.
         """
         repetitions = theta.shape[0]
         d = theta.shape[1] if dim is None else dim
+        width, height = (d * d, d) if loss == DENSE else (d, 1)  # numbers of a record in x, in y
         own_cohorts = clients.shape[0] > 1
         largest = 0
         for r in range(clients.shape[0]):
@@ -156,9 +198,10 @@ def local_sgd_for(dim: int | None) -> Any:
         start = first_step * batch_size - skip
         raw = np.empty(room + 8, np.uint32)
         rows = np.empty(room + PADDING, np.int32)
-        order = np.arange(largest).astype(np.int32)
+        order = np.arange(max(largest, height)).astype(np.int32)
         t, shift = np.zeros(d + PADDING, x.dtype), np.zeros(d + PADDING, x.dtype)
-        z = np.zeros((largest if sampling == FULL else batch_size) + PADDING, x.dtype)
+        z = np.zeros(max(largest if sampling == FULL else batch_size, height) + PADDING, x.dtype)
+        total = np.zeros(height + PADDING, x.dtype)
         shrink = x.dtype.type(1.0 - step_size * l2)
         base = n = batch = stride = at_once = portion = ahead = 0
         scale = shrink
@@ -188,15 +231,24 @@ def local_sgd_for(dim: int | None) -> Any:
                                 min(s, local_steps.shape[0] - 1), min(k, local_steps.shape[1] - 1)
                             ]
                     n_following = offsets[following + 1] - offsets[following]
-                    portion, ahead = 0, offsets[following] * d
+                    portion, ahead = 0, offsets[following] * width
                     if following != c and until * batch >= n_following:
-                        portion = (n_following * d - 1) // until + 1
-                        for i in range(0, n_following, CACHE_LINE_NUMBERS):
-                            prefetch(pointer(y), offsets[following] + i)
+                        portion = (n_following * width - 1) // until + 1
+                        for i in range(0, n_following * height, CACHE_LINE_NUMBERS):
+                            prefetch(pointer(y), offsets[following] * height + i)
                 xi = correction[min(r, correction.shape[0] - 1), min(k, correction.shape[1] - 1)]
                 for j in range(d):
                     t[j] = theta[r, j]
                     shift[j] = step_size * xi[j]
+                last = -1
+                if sampling == ALONG_CHAIN:  # the steps before the first are walked through
+                    for begun in range(0, first_step * batch, room):
+                        count = min(room, first_step * batch - begun)
+                        words(raw, begun, count, key, (round_, c, r))
+                        last = along_chain(
+                            raw, rows, count, ends[base : base + n], chain_ends[base : base + n],
+                            follows[base : base + n], branching, last,
+                        )  # fmt: skip
                 h = 0
                 while h < H:
                     count = H - h
@@ -205,18 +257,30 @@ def local_sgd_for(dim: int | None) -> Any:
                         words(raw, start + h * batch, skip + count * batch, key, (round_, c, r))
                         if sampling == WITH_REPLACEMENT:
                             with_replacement(raw[skip:], rows, count * batch, n)
+                        elif sampling == BY_CHANCE:
+                            by_chance(raw[skip:], rows, count * batch, ends[base : base + n])
+                        elif sampling == ALONG_CHAIN:
+                            last = along_chain(
+                                raw[skip:], rows, count * batch, ends[base : base + n],
+                                chain_ends[base : base + n], follows[base : base + n], branching, last,
+                            )  # fmt: skip
                         else:
                             without_replacement(raw[skip:], rows, count * batch, batch, order[:n])
                         rows[count * batch : count * batch + PADDING] = 0
-                    if dim is None and d + batch > STACK_NUMBERS:
+                    if loss == DENSE:
+                        dense_steps(
+                            pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count, pointer(t),
+                            pointer(shift), pointer(z), pointer(total), pointer(order), scale, ahead, portion,
+                        )  # fmt: skip
+                    elif dim is None and d + batch > STACK_NUMBERS:
                         steps_on_heap(
-                            loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
-                            pointer(t), pointer(shift), pointer(z), shrink, scale, ahead, portion,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            count, pointer(t), pointer(shift), pointer(z), shrink, scale, ahead, portion,
                         )  # fmt: skip
                     else:
                         steps_on_stack(
-                            loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
-                            pointer(t), pointer(shift), shrink, scale, ahead, portion,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            count, pointer(t), pointer(shift), shrink, scale, ahead, portion,
                         )  # fmt: skip
                     ahead += count * portion
                     h += count
