@@ -22,6 +22,17 @@ class Clients:
     weights: Vector
 
 
+Matrix = list[Vector]
+
+
+@dataclass
+class Systems(Clients):
+    """Linear systems instead: features[c][i] is a matrix A, targets[c][i] a vector b, the gradient Aθ − b."""
+
+    features: list[list[Matrix]]  # type: ignore[assignment]
+    targets: list[list[Vector]]  # type: ignore[assignment]
+
+
 @dataclass
 class Result:
     """θ and ξ_c after the last round, and θ after each."""
@@ -40,8 +51,17 @@ def gradient_of_record(kind: str, theta: Vector, x: Vector, y: float) -> Vector:
 
 def gradient_of_batch(clients: Clients, c: int, theta: Vector, rows: Sequence[int]) -> Vector:
     """The mean over the records, plus l2·θ."""
+    if isinstance(clients, Systems):
+        each = [residual(clients.features[c][i], theta, clients.targets[c][i]) for i in rows]
+        return [math.fsum(g[j] for g in each) / len(each) for j in range(len(theta))]
     each = [gradient_of_record(clients.kind, theta, clients.features[c][i], clients.targets[c][i]) for i in rows]
     return [math.fsum(g[j] for g in each) / len(each) + clients.l2 * theta[j] for j in range(len(theta))]
+
+
+def residual(matrix: Matrix, theta: Vector, right: Vector) -> Vector:
+    """Aθ − b."""
+    products = [math.fsum(a * t for a, t in zip(row, theta, strict=True)) for row in matrix]
+    return [product - b for product, b in zip(products, right, strict=True)]
 
 
 def scaffold(
@@ -265,5 +285,88 @@ def drawing(seed: int, sizes: Sequence[int], batch_size: int | None, sampling: s
             left[b], left[j] = left[j], left[b]
             drawn.append(left[b])
         return drawn
+
+    return draw
+
+
+# Temporal differences: the environment as plain lists
+
+
+@dataclass
+class Environment:
+    """A client's chain: from state s to successors[s][k] with probability kernel[s][k], for reward rewards[s]."""
+
+    successors: list[list[int]]
+    kernel: Matrix
+    rewards: Vector
+
+
+def stationary_law(environment: Environment) -> Vector:
+    """μ, by following the lazy chain (stay or go, a half each) until nothing changes."""
+    states = len(environment.rewards)
+    law = [1.0 / states] * states
+    for _ in range(100_000):
+        after = [mass / 2 for mass in law]
+        for s, mass in enumerate(law):
+            for following, chance in zip(environment.successors[s], environment.kernel[s], strict=True):
+                after[following] += mass * chance / 2
+        if max(abs(a - b) for a, b in zip(after, law, strict=True)) < 1e-17:
+            return after
+        law = after
+    raise AssertionError("the chain does not settle")
+
+
+def temporal_differences(
+    environments: list[Environment], features: Matrix, discount: float, weights: Vector, *, mean: bool
+) -> Systems:
+    """Each transition (s, k) as a system φ(s)(φ(s) − λφ(s'))ᵀ, r(s)φ(s), or only their mean under μ(s)P(s, k)."""
+    matrices, rights = [], []
+    for environment in environments:
+        law = stationary_law(environment)
+        own_matrices, own_rights, shares = [], [], []
+        for s, phi in enumerate(features):
+            for k, following in enumerate(environment.successors[s]):
+                change = [a - discount * b for a, b in zip(phi, features[following], strict=True)]
+                own_matrices.append([[a * b for b in change] for a in phi])
+                own_rights.append([environment.rewards[s] * a for a in phi])
+                shares.append(law[s] * environment.kernel[s][k])
+        if mean:
+            d = range(len(features[0]))
+            pairs = list(zip(shares, own_matrices, strict=True))
+            own_matrices = [[[math.fsum(p * A[i][j] for p, A in pairs) for j in d] for i in d]]
+            own_rights = [[math.fsum(p * b[i] for p, b in zip(shares, own_rights, strict=True)) for i in d]]
+        matrices.append(own_matrices)
+        rights.append(own_rights)
+    return Systems("td", matrices, rights, 0.0, weights)
+
+
+def first_above(shares: Vector, u: int) -> int:
+    """The index whose interval, its share of 2³² words, the word u falls into."""
+    total = 0.0
+    for i, share in enumerate(shares[:-1]):
+        total += share
+        if u < round(total * 2**32):
+            return i
+    return len(shares) - 1
+
+
+def drawing_transitions(seed: int, environments: list[Environment], batch_size: int, sampling: str) -> Draw:
+    """The transitions that a run uses: each by itself, or one stretch of the stationary chain in each round."""
+    laws = [stationary_law(environment) for environment in environments]
+
+    def draw(repetition: int, round: int, client: int, step: int) -> list[int]:
+        environment, law = environments[client], laws[client]
+        pairs = [(s, k) for s in range(len(law)) for k in range(len(environment.kernel[s]))]
+        shares = [law[s] * environment.kernel[s][k] for s, k in pairs]
+        drawn: list[int] = []
+        for position in range((step + 1) * batch_size):  # a stretch is followed from its first transition on
+            u = word(seed, repetition, round, client, position)
+            if sampling == "iid" or position == 0:
+                drawn.append(first_above(shares, u))
+            else:
+                s, k = pairs[drawn[-1]]
+                state = environment.successors[s][k]
+                drawn.append(pairs.index((state, first_above(environment.kernel[state], u))))
+        return drawn[step * batch_size :]
 
     return draw

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.problems import Logistic, Ridge
+from fedscaffold.problems import LinearSA, Logistic, Ridge
 
 Kind = Literal["ridge", "logistic"]
 KINDS: tuple[Kind, Kind] = ("ridge", "logistic")
@@ -37,3 +37,17 @@ def make(
     """A problem over such tables."""
     problem: Callable[..., Any] = Ridge if kind == "ridge" else Logistic
     return problem(*tables(kind, sizes, dim, seed), l2=l2, weights=weights, unpenalised=unpenalised)
+
+
+def systems(
+    sizes: Sequence[int] = (6, 9, 4), dim: int = 3, *, weights: Sequence[float] | None = None, seed: int = 0
+) -> LinearSA:
+    """Linear systems, not symmetric, of every client's own: a rotation, a mean, and noise on each record."""
+    rng = np.random.default_rng(seed)
+    A, b = [], []
+    for n in sizes:
+        skew = rng.normal(size=(dim, dim)) / np.sqrt(dim)
+        mean = rng.uniform(0.5, 1.5) * np.eye(dim) + skew - skew.T
+        A.append(mean + 0.3 * rng.normal(size=(n, dim, dim)) / np.sqrt(dim))
+        b.append(rng.normal(size=dim) + rng.normal(size=(n, dim)))
+    return LinearSA(A, b, weights=weights)

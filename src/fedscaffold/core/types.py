@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.batches import Batches
+from fedscaffold.core.draws import Draws
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -57,6 +58,37 @@ class Records(Problem, Protocol):
     offsets: NDArray[np.int64]  # client c's records are rows offsets[c] to offsets[c + 1] - 1
     l2: float
     unpenalised: int  # of the last features, how many l2 leaves out
+
+
+class Systems(Problem, Protocol):
+    """A problem whose records are linear systems, with gradients A_i θ − b_i; what compiled engines read."""
+
+    A: Array  # (records, dim, dim), client after client
+    b: Array  # (records, dim)
+    offsets: NDArray[np.int64]
+
+
+class Transitions(Records, Protocol):
+    """A problem with gradients (m_iᵀθ − y_i) x_i, its records drawn by their probabilities."""
+
+    margins: Array  # m_i, (records, dim)
+    draws: Draws
+
+
+@runtime_checkable
+class Averaged(Protocol):
+    """A problem whose full gradients are those of another, with one record per client."""
+
+    def mean_field(self) -> Problem:
+        """That other problem; engines open it instead when a step takes the full gradient."""
+
+
+@runtime_checkable
+class ByChance(Averaged, Protocol):
+    """A problem that does not draw its records uniformly."""
+
+    draws: Draws
+    offsets: NDArray[np.int64]
 
 
 class Server(NamedTuple):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedscaffold.core.batches import Batches
+from fedscaffold.core.draws import check_drawable, drawn_batches
 from fedscaffold.core.stream import Stream, batch
-from fedscaffold.core.types import Array, LocalSgd, Problem, Whole
+from fedscaffold.core.types import Array, Averaged, ByChance, LocalSgd, Problem, Whole
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,10 @@ class Reference:
     @contextmanager
     def open(self, problem: Problem, batches: Batches, *, seed: int) -> Iterator[LocalSgd]:
         """Nothing to make ready."""
+        if isinstance(problem, ByChance):
+            check_drawable(batches)
+        if batches.size is None and isinstance(problem, Averaged):
+            problem = problem.mean_field()
 
         def local_sgd(
             theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
@@ -34,10 +39,20 @@ class Reference:
             for r, k in np.ndindex(chosen.shape):
                 c = int(chosen[r, k])
                 stream = Stream(seed, repetition=r, round=round, client=c)
-                for h in range(first_step, first_step + int(steps[r, k])):
-                    rows = batch(stream, h, batches, int(problem.sizes[c]))
+                for rows in _rows(problem, stream, range(first_step, first_step + int(steps[r, k])), batches):
                     gradient = problem.batch_gradient(c, local[r, k], rows)
                     local[r, k] -= step_size * (gradient + xi[r, k])
             return local
 
         yield local_sgd
+
+
+def _rows(problem: Problem, stream: Stream, steps: range, batches: Batches) -> Iterator[Whole]:
+    """Which of a client's records each step uses."""
+    c = stream.client
+    if isinstance(problem, ByChance):
+        part = slice(int(problem.offsets[c]), int(problem.offsets[c + 1]))
+        yield from drawn_batches(problem.draws, stream, steps, batches, part)
+    else:
+        for h in steps:
+            yield batch(stream, h, batches, int(problem.sizes[c]))

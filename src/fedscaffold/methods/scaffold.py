@@ -46,6 +46,13 @@ class Scaffold(Sampled):
         else:
             whole_number("local_steps", self.local_steps, least=1)
 
+    def participants(self, n_clients: int) -> int:
+        """As many as asked for, but not one alone: it would agree with itself and learn nothing."""
+        count = super().participants(n_clients)
+        if count == 1 < n_clients:
+            raise InvalidInput("Scaffold needs two clients or more in a round; use TwoSidedScaffold for one")
+        return count
+
     @property
     def mean_steps(self) -> float:
         """H̄."""

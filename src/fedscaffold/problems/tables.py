@@ -24,25 +24,38 @@ def aligned_empty(shape: tuple[int, ...]) -> Array:
 def flatten(X: Any, y: Any) -> tuple[Array, Array, NDArray[np.int64]]:
     """(records, dim) features, (records,) targets and the clients' offsets; no copy where none is needed."""
     features, targets = _tables("X", X, 2), _tables("y", y, 1)
-    if len(features) != len(targets):
-        raise InvalidInput(f"X has {len(features)} clients but y has {len(targets)}")
-    if len(features) == 0:
-        raise InvalidInput("there are no clients: X is empty")
+    _check_clients(("X", features), ("y", targets))
     dim = features[0].shape[1]
     for client, (table, column) in enumerate(zip(features, targets, strict=True)):
         if table.shape[1] != dim or dim == 0:
             raise InvalidInput(f"client {client} has {table.shape[1]} features, client 0 has {dim}")
-        if len(table) != len(column):
-            raise InvalidInput(f"client {client} has {len(table)} rows in X but {len(column)} in y")
-        if len(table) == 0:
-            raise InvalidInput(f"client {client} has no records; leave it out")
-    sizes = [len(table) for table in features]
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        _check_records(client, ("X", table), ("y", column))
+    offsets = _offsets(features)
     x = _joined(features, (int(offsets[-1]), dim))
     targets_joined = _joined(targets, (int(offsets[-1]),))
     for name, array in (("X", x), ("y", targets_joined)):
         _check_finite(name, array, offsets)
     return x, targets_joined, offsets
+
+
+def flatten_systems(A: Any, b: Any) -> tuple[Array, Array, NDArray[np.int64]]:
+    """(records, dim, dim) matrices, (records, dim) vectors and the clients' offsets, as `flatten` does."""
+    matrices, vectors = _tables("A", A, 3), _tables("b", b, 2)
+    _check_clients(("A", matrices), ("b", vectors))
+    dim = vectors[0].shape[1]
+    for client, (table, right) in enumerate(zip(matrices, vectors, strict=True)):
+        if dim == 0 or table.shape[1:] != (dim, dim) or right.shape[1] != dim:
+            raise InvalidInput(
+                f"client {client}'s matrices are {table.shape[1]} × {table.shape[2]} and its vectors have "
+                f"{right.shape[1]} entries, but client 0's vectors have {dim}; all must agree"
+            )
+        _check_records(client, ("A", table), ("b", right))
+    offsets = _offsets(matrices)
+    a = _joined(matrices, (int(offsets[-1]), dim, dim))
+    right_joined = _joined(vectors, (int(offsets[-1]), dim))
+    for name, array in (("A", a), ("b", right_joined)):
+        _check_finite(name, array, offsets)
+    return a, right_joined, offsets
 
 
 def client_weights(weights: ArrayLike | None, n_clients: int) -> Array:
@@ -60,6 +73,32 @@ def client_weights(weights: ArrayLike | None, n_clients: int) -> Array:
     return given / given.sum()
 
 
+Named = tuple[str, Sequence[Array] | Array]
+
+
+def _check_clients(first: Named, second: Named) -> None:
+    """As many clients in one as in the other, and some."""
+    (one, tables), (other, columns) = first, second
+    if len(tables) != len(columns):
+        raise InvalidInput(f"{one} has {len(tables)} clients but {other} has {len(columns)}")
+    if len(tables) == 0:
+        raise InvalidInput(f"there are no clients: {one} is empty")
+
+
+def _check_records(client: int, first: tuple[str, Array], second: tuple[str, Array]) -> None:
+    """As many records in one as in the other, and some."""
+    (one, table), (other, column) = first, second
+    if len(table) != len(column):
+        raise InvalidInput(f"client {client} has {len(table)} rows in {one} but {len(column)} in {other}")
+    if len(table) == 0:
+        raise InvalidInput(f"client {client} has no records; leave it out")
+
+
+def _offsets(tables: Sequence[Array] | Array) -> NDArray[np.int64]:
+    """Where each client's records begin, and where the last one's end."""
+    return np.concatenate([[0], np.cumsum([len(table) for table in tables])]).astype(np.int64)
+
+
 def _tables(name: str, data: Any, ndim: int) -> Sequence[Array] | Array:
     """One array of `ndim` dimensions per client: a list of them, or one array with the clients first."""
     try:
@@ -71,7 +110,11 @@ def _tables(name: str, data: Any, ndim: int) -> Sequence[Array] | Array:
         raise InvalidInput(f"{name} must hold numbers, one array per client: {error}") from None
     for client, table in enumerate(tables):
         if table.ndim != ndim:
-            wanted = {2: "(N, n, d) or a sequence of (n_c, d) arrays", 1: "(N, n) or a sequence of (n_c,) arrays"}
+            wanted = {
+                3: "(N, n, d, d) or a sequence of (n_c, d, d) arrays",
+                2: "(N, n, d) or a sequence of (n_c, d) arrays",
+                1: "(N, n) or a sequence of (n_c,) arrays",
+            }
             raise InvalidInput(
                 f"{name} must be {wanted[ndim]}; client {client}'s part has shape {np.shape(table)}"
             )

@@ -13,6 +13,7 @@ from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
+from fedscaffold.engines import Numba
 from fedscaffold.methods import Scaffold
 from fedscaffold.plan import Plan, plan
 from fedscaffold.run import run
@@ -75,7 +76,13 @@ class Federated(BaseEstimator):
         self.n_iter_ = rounds if self.rounds == "auto" else self.rounds
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.trace_ = run(
-            problem, method, rounds=self.n_iter_, batch_size=batch_size, seed=seed, progress=self.verbose
+            problem,
+            method,
+            rounds=self.n_iter_,
+            batch_size=batch_size,
+            seed=seed,
+            engine=Numba(specialise=False),  # a fit is short: no time to compile for its number of features
+            progress=self.verbose,
         )
         return self.trace_.theta[0]
 

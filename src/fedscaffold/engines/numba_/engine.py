@@ -13,7 +13,7 @@ import numpy as np
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, LocalSgd, Records, Whole
+from fedscaffold.core.types import Array, LocalSgd, Records, Systems, Whole
 
 Dtype = Literal["float64", "float32"]
 
@@ -31,10 +31,14 @@ class Numba:
         How many; None for all cores that this process may use.
     dtype
         What local steps compute in. The server's sums are float64 always.
+    specialise
+        Whether to compile a kernel for the problem's number of features: seconds the first time that a machine
+        meets it, then a quarter faster. The numbers are the same.
     """
 
     threads: int | None = None
     dtype: Dtype = "float64"
+    specialise: bool = True
 
     def __post_init__(self) -> None:
         if self.threads is not None:
@@ -48,25 +52,16 @@ class Numba:
         return f"numba-{self.dtype}"
 
     @contextmanager
-    def open(self, problem: Records, batches: Batches, *, seed: int) -> Iterator[LocalSgd]:
+    def open(self, problem: Records | Systems, batches: Batches, *, seed: int) -> Iterator[LocalSgd]:
         """Start the threads."""
         from fedscaffold.engines.numba_ import kernels
+        from fedscaffold.engines.numba_.tables import tables
 
-        if problem.kind not in kernels.LOSSES:
-            raise InvalidInput(f"the numba engine has no kernel for {problem.kind!r}; use engine='reference'")
+        read = tables(problem, batches, self.dtype)
         threads = self.threads or _cores()
-        loss = kernels.LOSSES[problem.kind]
-        x = np.ascontiguousarray(problem.x, dtype=self.dtype).reshape(-1)
-        y = np.ascontiguousarray(problem.y, dtype=self.dtype)
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
-        if batches.size is None:
-            sampling, batch = kernels.FULL, int(problem.sizes.max())
-        elif batches.sampling == "with_replacement":
-            sampling, batch = kernels.WITH_REPLACEMENT, batches.size
-        else:
-            sampling, batch = kernels.WITHOUT_REPLACEMENT, batches.size
-
-        kernel = kernels.kernel(problem.dim, batch)
+        special = self.specialise and read.loss != kernels.SOFTMAX
+        kernel = kernels.kernel(problem.dim, read.batch) if special else kernels.local_sgd_for(None)
         everyone = np.arange(problem.n_clients)[None, :]
         with ThreadPoolExecutor(threads) as pool:
 
@@ -80,12 +75,11 @@ class Numba:
 
                 def block(begin: int, end: int) -> None:
                     kernel(
-                        loss, x, y, problem.offsets, problem.l2, problem.unpenalised, sampling, batch,
-                        theta, correction, float(step_size), steps, first_step, chosen,
+                        *read, theta, correction, float(step_size), steps, first_step, chosen,
                         key, round, begin, end, out,
                     )  # fmt: skip
 
-                work = int(out.size * batch * steps.mean())
+                work = int(out.size // problem.dim * read.batch * read.width * steps.mean())
                 blocks = split(chosen.shape[1], work, threads)
                 if threads == 1 or len(blocks) == 1:
                     for ends in blocks:

@@ -18,12 +18,25 @@ CACHE_LINE = 64
 
 @intrinsic
 def pointer(typing_context: Any, array: Any) -> Any:
-    """The address of a contiguous array's first element."""
+    """The address of a contiguous array's first element; None for None."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if isinstance(array, types.NoneType):
+            return context.get_dummy_value()
         return context.make_array(array)(context, builder, args[0]).data
 
-    return types.CPointer(array.dtype)(array), generate
+    found = types.none if isinstance(array, types.NoneType) else types.CPointer(array.dtype)
+    return found(array), generate
+
+
+@intrinsic
+def shifted(typing_context: Any, base: Any, index: Any) -> Any:
+    """The address of base[index]."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.gep(args[0], [args[1]])
+
+    return base(base, types.intp), generate
 
 
 @intrinsic

@@ -1,8 +1,7 @@
 """`local_sgd` compiled: H steps of θ ← θ − γ(g + ξ) for every client of a block.
 
 All H steps of one client run before the next client's, so that its records stay in cache; meanwhile the
-next client's records are prefetched, a slice at each step. Within a step the batch goes in groups of
-eight records, then four, two, one.
+next client's records are prefetched, a slice at each step.
 """
 
 from functools import cache
@@ -11,123 +10,33 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fedscaffold.engines.numba_ import simd
-from fedscaffold.engines.numba_.intrinsics import on_stack, pointer, prefetch
-from fedscaffold.engines.numba_.stream import with_replacement, without_replacement, words
+from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
+from fedscaffold.engines.numba_.steps import (
+    CACHE_LINE_NUMBERS,
+    DENSE,
+    LOGISTIC,
+    PADDING,
+    RIDGE,
+    SOFTMAX,
+    dense_steps,
+    softmax_steps,
+    steps_on_heap,
+    steps_on_stack,
+)
+from fedscaffold.engines.numba_.stream import (
+    along_chain,
+    by_chance,
+    with_replacement,
+    without_replacement,
+    words,
+)
 
-LOSSES = {"ridge": 0, "logistic": 1}
-RIDGE = LOSSES["ridge"]
-FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT = 0, 1, 2
+LOSSES = {"ridge": RIDGE, "logistic": LOGISTIC, "td": RIDGE, "linear_sa": DENSE, "multinomial": SOFTMAX}
+FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT, BY_CHANCE, ALONG_CHAIN = 0, 1, 2, 3, 4
 
-PADDING = simd.VECTOR_BYTES // 4  # so that whole vectors of floats fit behind any length
-CACHE_LINE_NUMBERS = 8
 STACK_NUMBERS = 4096  # longer vectors live on the heap, where the loops' length hides the difference
 DRAWS_AT_ONCE = 4096
 COMPILED_FOR = 64  # features, at most, to be worth a kernel of their own
-
-margins_8, margins_4, margins_2, margins_1 = (simd.margins(g) for g in (8, 4, 2, 1))
-open_8, open_4, open_2, open_1 = (simd.descent(g, opening=True) for g in (8, 4, 2, 1))
-descend_8, descend_4, descend_2, descend_1 = (simd.descent(g, opening=False) for g in (8, 4, 2, 1))
-ridge = simd.derivatives(simd.ridge_derivative)
-logistic = simd.derivatives(simd.logistic_derivative)
-
-
-@njit(forceinline=True)
-def margins(x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta: Any, z: Any) -> None:
-    """z_b = x_bᵀθ for the batch's records."""
-    b = 0
-    while b + 8 <= batch:
-        margins_8(x, d, base, rows, first, theta, z, b)
-        b += 8
-    if b + 4 <= batch:
-        margins_4(x, d, base, rows, first, theta, z, b)
-        b += 4
-    if b + 2 <= batch:
-        margins_2(x, d, base, rows, first, theta, z, b)
-        b += 2
-    if b < batch:
-        margins_1(x, d, base, rows, first, theta, z, b)
-
-
-@njit(forceinline=True)
-def descend(
-    x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta: Any, z: Any, shrink: Any, shift: Any
-) -> None:
-    """θ ← shrink·θ − shift − Σ_b z_b x_b."""
-    if batch >= 8:
-        open_8(x, d, base, rows, first, theta, z, 0, shrink, shift)
-        b = 8
-    elif batch >= 4:
-        open_4(x, d, base, rows, first, theta, z, 0, shrink, shift)
-        b = 4
-    elif batch >= 2:
-        open_2(x, d, base, rows, first, theta, z, 0, shrink, shift)
-        b = 2
-    else:
-        open_1(x, d, base, rows, first, theta, z, 0, shrink, shift)
-        b = 1
-    while b + 8 <= batch:
-        descend_8(x, d, base, rows, first, theta, z, b, shrink, shift)
-        b += 8
-    if b + 4 <= batch:
-        descend_4(x, d, base, rows, first, theta, z, b, shrink, shift)
-        b += 4
-    if b + 2 <= batch:
-        descend_2(x, d, base, rows, first, theta, z, b, shrink, shift)
-        b += 2
-    if b < batch:
-        descend_1(x, d, base, rows, first, theta, z, b, shrink, shift)
-
-
-@njit(forceinline=True)
-def steps(
-    loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
-) -> None:  # fmt: skip
-    """`count` local steps of one client; shift = kept = γξ, shrink = 1 − γ·l2, scale = γ/B.
-
-    Step h uses the records rows[h·stride], ..., and prefetches `portion` numbers of x from `ahead` on. The last
-    `free` coordinates are not penalised: what shrinking takes from them, they get back through shift.
-    """
-    for h in range(count):
-        for k in range(0, portion, CACHE_LINE_NUMBERS):
-            prefetch(x, ahead + h * portion + k)
-        first = h * stride
-        margins(x, d, base, rows, first, batch, theta, z)
-        if loss == RIDGE:
-            ridge(y, base, rows, first, batch, z, scale)
-        else:
-            logistic(y, base, rows, first, batch, z, scale)
-        for j in range(d - free, d):
-            shift[j] = kept[j] - (1.0 - shrink) * theta[j]
-        descend(x, d, base, rows, first, batch, theta, z, shrink, shift)
-
-
-@njit(nogil=True, cache=True)
-def steps_on_heap(
-    loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
-) -> None:  # fmt: skip
-    """`steps`, compiled once for any length of vectors."""
-    steps(
-        loss, x, y, d, base, rows, stride, batch, count, theta, shift, kept, z, shrink, scale, free, ahead, portion
-    )  # fmt: skip
-
-
-@njit(nogil=True, cache=True)
-def steps_on_stack(
-    loss: int, x: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
-) -> None:  # fmt: skip
-    """`steps` on copies of θ and shift that provably alias nothing."""
-    length = d + PADDING
-    t, s, z = on_stack(length, x), on_stack(length, x), on_stack(batch + PADDING, x)
-    for j in range(length):
-        t[j] = theta[j]
-        s[j] = shift[j]
-    steps(loss, x, y, d, base, rows, stride, batch, count, t, s, shift, z, shrink, scale, free, ahead, portion)
-    for j in range(d):
-        theta[j] = t[j]
 
 
 @cache
@@ -139,18 +48,26 @@ def local_sgd_for(dim: int | None) -> Any:
 
     @njit(nogil=True, cache=True)
     def local_sgd(
-        loss: int, x: Any, y: Any, offsets: Any, l2: float, free: int, sampling: int, batch_size: int,
+        loss: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free: int, sampling: int, batch_size: int,
+        ends: Any, chain_ends: Any, follows: Any, branching: int,
         theta: Any, correction: Any, step_size: float, local_steps: Any, first_step: int, clients: Any,
         key: Any, round_: int, begin: int, end: int, out: Any,
     ) -> None:  # fmt: skip
         """out[r, k] = the model of client clients[r, k] after its local steps, for begin <= k < end.
 
-        x and y hold all clients' records, flat; client c's are rows offsets[c] to offsets[c+1] − 1.
+        x, m and y hold all clients' records, flat; client c's are rows offsets[c] to offsets[c+1] − 1. x is d
+        numbers a record (with several classes, d over how many), m the table that margins are taken with, or None
+        for x; for dense records x holds d × d matrices and y their right-hand sides. ends, chain_ends, follows and branching: `core.draws.Draws`.
         correction, local_steps and clients may have a single repetition, which then serves for all; correction
         and local_steps a single client. A step draws as if it were the first_step-th or later of its round.
         """
         repetitions = theta.shape[0]
         d = theta.shape[1] if dim is None else dim
+        width, height = (d * d, d) if loss == DENSE else (d, 1)  # numbers of a record in x, in y
+        part = d  # θ is one vector of features, or with several classes one for each
+        if loss == SOFTMAX:
+            part = width = x.size // offsets[-1]
+        classes, tall = d // part, part + PADDING
         own_cohorts = clients.shape[0] > 1
         largest = 0
         for r in range(clients.shape[0]):
@@ -161,9 +78,10 @@ def local_sgd_for(dim: int | None) -> Any:
         start = first_step * batch_size - skip
         raw = np.empty(room + 8, np.uint32)
         rows = np.empty(room + PADDING, np.int32)
-        order = np.arange(largest).astype(np.int32)
-        t, shift, kept = np.zeros((3, d + PADDING), x.dtype)
-        z = np.zeros((largest if sampling == FULL else batch_size) + PADDING, x.dtype)
+        order = np.arange(max(largest, height)).astype(np.int32)
+        t, shift, kept = np.zeros((3, classes * tall), x.dtype)
+        z = np.zeros(classes * (max(largest if sampling == FULL else batch_size, height) + PADDING), x.dtype)
+        total = np.zeros(height + PADDING, x.dtype)
         shrink = x.dtype.type(1.0 - step_size * l2)
         base = n = batch = stride = at_once = portion = ahead = 0
         scale = shrink
@@ -193,15 +111,25 @@ def local_sgd_for(dim: int | None) -> Any:
                                 min(s, local_steps.shape[0] - 1), min(k, local_steps.shape[1] - 1)
                             ]
                     n_following = offsets[following + 1] - offsets[following]
-                    portion, ahead = 0, offsets[following] * d
+                    portion, ahead = 0, offsets[following] * width
                     if following != c and until * batch >= n_following:
-                        portion = (n_following * d - 1) // until + 1
-                        for i in range(0, n_following, CACHE_LINE_NUMBERS):
-                            prefetch(pointer(y), offsets[following] + i)
+                        portion = (n_following * width - 1) // until + 1
+                        for i in range(0, n_following * height, CACHE_LINE_NUMBERS):
+                            prefetch(pointer(y), offsets[following] * height + i)
                 xi = correction[min(r, correction.shape[0] - 1), min(k, correction.shape[1] - 1)]
-                for j in range(d):
-                    t[j] = theta[r, j]
-                    shift[j] = kept[j] = step_size * xi[j]
+                for g in range(classes):
+                    for j in range(part):
+                        t[g * tall + j] = theta[r, g * part + j]
+                        shift[g * tall + j] = kept[g * tall + j] = step_size * xi[g * part + j]
+                last = -1
+                if sampling == ALONG_CHAIN:  # the steps before the first are walked through
+                    for begun in range(0, first_step * batch, room):
+                        count = min(room, first_step * batch - begun)
+                        words(raw, begun, count, key, (round_, c, r))
+                        last = along_chain(
+                            raw, rows, count, ends[base : base + n], chain_ends[base : base + n],
+                            follows[base : base + n], branching, last,
+                        )  # fmt: skip
                 h = 0
                 while h < H:
                     count = H - h
@@ -210,24 +138,43 @@ def local_sgd_for(dim: int | None) -> Any:
                         words(raw, start + h * batch, skip + count * batch, key, (round_, c, r))
                         if sampling == WITH_REPLACEMENT:
                             with_replacement(raw[skip:], rows, count * batch, n)
+                        elif sampling == BY_CHANCE:
+                            by_chance(raw[skip:], rows, count * batch, ends[base : base + n])
+                        elif sampling == ALONG_CHAIN:
+                            last = along_chain(
+                                raw[skip:], rows, count * batch, ends[base : base + n],
+                                chain_ends[base : base + n], follows[base : base + n], branching, last,
+                            )  # fmt: skip
                         else:
                             without_replacement(raw[skip:], rows, count * batch, batch, order[:n])
                         rows[count * batch : count * batch + PADDING] = 0
-                    if dim is None and d + batch > STACK_NUMBERS:
-                        steps_on_heap(
-                            loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
+                    if loss == DENSE:
+                        dense_steps(
+                            pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count, pointer(t),
+                            pointer(shift), pointer(z), pointer(total), pointer(order), scale, ahead, portion,
+                        )  # fmt: skip
+                    elif loss == SOFTMAX:
+                        softmax_steps(
+                            pointer(x), pointer(y), part, classes, base, pointer(rows), stride, batch, count,
                             pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free, ahead,
                             portion,
                         )  # fmt: skip
+                    elif dim is None and d + batch > STACK_NUMBERS:
+                        steps_on_heap(
+                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
+                            ahead, portion,
+                        )  # fmt: skip
                     else:
                         steps_on_stack(
-                            loss, pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count,
-                            pointer(t), pointer(kept), shrink, scale, free, ahead, portion,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            count, pointer(t), pointer(kept), shrink, scale, free, ahead, portion,
                         )  # fmt: skip
                     ahead += count * portion
                     h += count
-                for j in range(d):
-                    out[r, k, j] = t[j]
+                for g in range(classes):
+                    for j in range(part):
+                        out[r, k, g * part + j] = t[g * tall + j]
 
     return local_sgd
 

@@ -59,3 +59,38 @@ def without_replacement(raw: Any, rows: Any, count: int, batch: int, order: Any)
         for b in range(batch - 1, -1, -1):
             j = b + scaled(raw[begin + b], n - b)
             order[b], order[j] = order[j], order[b]
+
+
+@njit(inline="always")
+def located(word: Any, ends: Any, begin: Any, n: Any) -> Any:
+    """The first i in begin..begin+n-1 with word < ends[i]; the last of them is 2**32. No branches to guess."""
+    w, begin = np.uint64(word), np.int64(begin)
+    while n > 1:
+        half = n >> 1
+        begin += half * (ends[begin + half - 1] <= w)
+        n -= half
+    return begin
+
+
+@njit(nogil=True, cache=True)
+def by_chance(raw: Any, rows: Any, count: int, ends: Any) -> None:
+    """rows[:count] = independent indices, each by the interval that its word falls into."""
+    for i in range(count):
+        rows[i] = located(raw[i], ends, 0, ends.size)
+
+
+@njit(nogil=True, cache=True)
+def along_chain(
+    raw: Any, rows: Any, count: int, ends: Any, chain_ends: Any, follows: Any, branching: int, last: int
+) -> int:
+    """rows[:count] = a stretch of a chain after record `last`, or from a stationary start where that is -1.
+
+    Returns the stretch's last record.
+    """
+    for i in range(count):
+        if last < 0:
+            last = located(raw[i], ends, 0, ends.size)
+        else:
+            last = located(raw[i], chain_ends, follows[last], branching)
+        rows[i] = last
+    return last

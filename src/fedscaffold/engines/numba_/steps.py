@@ -1,0 +1,185 @@
+"""Local steps of one client: the batch in groups of eight records, then four, two, one.
+
+Gradients are scale·ℓ'(mᵀθ, y) x: with m = x those of ridge and logistic regression, with m = φ(s) − λφ(s') and
+x = φ(s) those of temporal differences. Dense records are whole linear systems. With several classes θ and the
+margins are one vector after another, each followed by room for a whole vector of the machine.
+"""
+
+import math
+from typing import Any
+
+from numba import njit
+
+from fedscaffold.engines.numba_ import simd
+from fedscaffold.engines.numba_.intrinsics import on_stack, prefetch, shifted
+
+RIDGE, LOGISTIC, DENSE, SOFTMAX = 0, 1, 2, 3
+
+PADDING = simd.VECTOR_BYTES // 4  # so that whole vectors of floats fit behind any length
+CACHE_LINE_NUMBERS = 8
+
+margins_8, margins_4, margins_2, margins_1 = (simd.margins(g) for g in (8, 4, 2, 1))
+open_8, open_4, open_2, open_1 = (simd.descent(g, opening=True) for g in (8, 4, 2, 1))
+descend_8, descend_4, descend_2, descend_1 = (simd.descent(g, opening=False) for g in (8, 4, 2, 1))
+ridge = simd.derivatives(simd.ridge_derivative)
+logistic = simd.derivatives(simd.logistic_derivative)
+
+
+@njit(forceinline=True)
+def margins(x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta: Any, z: Any) -> None:
+    """z_b = x_bᵀθ for the batch's records."""
+    b = 0
+    while b + 8 <= batch:
+        margins_8(x, d, base, rows, first, theta, z, b)
+        b += 8
+    if b + 4 <= batch:
+        margins_4(x, d, base, rows, first, theta, z, b)
+        b += 4
+    if b + 2 <= batch:
+        margins_2(x, d, base, rows, first, theta, z, b)
+        b += 2
+    if b < batch:
+        margins_1(x, d, base, rows, first, theta, z, b)
+
+
+@njit(forceinline=True)
+def descend(
+    x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta: Any, z: Any, shrink: Any, shift: Any
+) -> None:
+    """θ ← shrink·θ − shift − Σ_b z_b x_b."""
+    if batch >= 8:
+        open_8(x, d, base, rows, first, theta, z, 0, shrink, shift)
+        b = 8
+    elif batch >= 4:
+        open_4(x, d, base, rows, first, theta, z, 0, shrink, shift)
+        b = 4
+    elif batch >= 2:
+        open_2(x, d, base, rows, first, theta, z, 0, shrink, shift)
+        b = 2
+    else:
+        open_1(x, d, base, rows, first, theta, z, 0, shrink, shift)
+        b = 1
+    while b + 8 <= batch:
+        descend_8(x, d, base, rows, first, theta, z, b, shrink, shift)
+        b += 8
+    if b + 4 <= batch:
+        descend_4(x, d, base, rows, first, theta, z, b, shrink, shift)
+        b += 4
+    if b + 2 <= batch:
+        descend_2(x, d, base, rows, first, theta, z, b, shrink, shift)
+        b += 2
+    if b < batch:
+        descend_1(x, d, base, rows, first, theta, z, b, shrink, shift)
+
+
+@njit(forceinline=True)
+def steps(
+    loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+) -> None:  # fmt: skip
+    """`count` local steps of one client; shift = kept = γξ, shrink = 1 − γ·l2, scale = γ/B.
+
+    Step h uses the records rows[h·stride], ..., and prefetches `portion` numbers of x from `ahead` on. Margins are
+    taken with m, or where that is None with x: which of the two is settled when compiling. The last `free`
+    coordinates are not penalised: what shrinking takes from them, they get back through shift.
+    """
+    for h in range(count):
+        for k in range(0, portion, CACHE_LINE_NUMBERS):
+            prefetch(x, ahead + h * portion + k)
+        first = h * stride
+        if m is None:
+            margins(x, d, base, rows, first, batch, theta, z)
+        else:
+            for k in range(0, portion, CACHE_LINE_NUMBERS):
+                prefetch(m, ahead + h * portion + k)
+            margins(m, d, base, rows, first, batch, theta, z)
+        if loss == RIDGE:
+            ridge(y, base, rows, first, batch, z, scale)
+        else:
+            logistic(y, base, rows, first, batch, z, scale)
+        for j in range(d - free, d):
+            shift[j] = kept[j] - (1.0 - shrink) * theta[j]
+        descend(x, d, base, rows, first, batch, theta, z, shrink, shift)
+
+
+@njit(nogil=True, cache=True)
+def steps_on_heap(
+    loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+) -> None:  # fmt: skip
+    """`steps`, compiled once for any length of vectors."""
+    steps(
+        loss, x, m, y, d, base, rows, stride, batch, count, theta, shift, kept, z, shrink, scale, free, ahead,
+        portion,
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def steps_on_stack(
+    loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    theta: Any, shift: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+) -> None:  # fmt: skip
+    """`steps` on copies of θ and shift that provably alias nothing."""
+    length = d + PADDING
+    t, s, z = on_stack(length, x), on_stack(length, x), on_stack(batch + PADDING, x)
+    for j in range(length):
+        t[j] = theta[j]
+        s[j] = shift[j]
+    steps(loss, x, m, y, d, base, rows, stride, batch, count, t, s, shift, z, shrink, scale, free, ahead, portion)
+    for j in range(d):
+        theta[j] = t[j]
+
+
+@njit(nogil=True, cache=True)
+def dense_steps(
+    A: Any, b: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    theta: Any, shift: Any, z: Any, total: Any, every: Any, scale: Any, ahead: int, portion: int,
+) -> None:  # fmt: skip
+    """`count` steps θ ← θ − shift − scale Σ_i (A_i θ − b_i) of one client; the rows of A_i are margins' records.
+
+    every is 0, 1, ..., d − 1.
+    """
+    for h in range(count):
+        for k in range(0, portion, CACHE_LINE_NUMBERS):
+            prefetch(A, ahead + h * portion + k)
+        for j in range(d):
+            total[j] = 0.0
+        for i in range(batch):
+            begin = (base + rows[h * stride + i]) * d
+            margins(A, d, begin, every, 0, d, theta, z)
+            for j in range(d):
+                total[j] += z[j] - b[begin + j]
+        for j in range(d):
+            theta[j] -= shift[j] + scale * total[j]
+
+
+@njit(nogil=True, cache=True)
+def softmax_steps(
+    x: Any, y: Any, d: int, classes: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+) -> None:  # fmt: skip
+    """`steps` for several classes: θ_k ← shrink·θ_k − shift_k − scale Σ_b (p_k(x_b) − [y_b = k]) x_b."""
+    tall, wide = d + PADDING, batch + PADDING
+    for h in range(count):
+        for k in range(0, portion, CACHE_LINE_NUMBERS):
+            prefetch(x, ahead + h * portion + k)
+        first = h * stride
+        for k in range(classes):
+            margins(x, d, base, rows, first, batch, shifted(theta, k * tall), shifted(z, k * wide))
+        for b in range(batch):
+            largest = z[b]
+            for k in range(1, classes):
+                largest = max(largest, z[k * wide + b])
+            total = 0.0
+            for k in range(classes):
+                value = math.exp(z[k * wide + b] - largest)
+                z[k * wide + b] = value
+                total += value
+            for k in range(classes):
+                z[k * wide + b] *= scale / total
+            z[int(y[base + rows[first + b]]) * wide + b] -= scale
+        for k in range(classes):
+            for j in range(k * tall + d - free, k * tall + d):
+                shift[j] = kept[j] - (1.0 - shrink) * theta[j]
+            block, own = shifted(theta, k * tall), shifted(shift, k * tall)
+            descend(x, d, base, rows, first, batch, block, shifted(z, k * wide), shrink, own)

@@ -1,0 +1,77 @@
+"""What the kernel reads: a problem's records and how they are drawn, as flat arrays."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.batches import Batches
+from fedscaffold.core.draws import Draws, check_drawable
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Averaged, ByChance, Records, Systems, Transitions
+from fedscaffold.engines.numba_ import kernels
+
+Numbers = NDArray[np.floating[Any]]
+
+
+class Tables(NamedTuple):
+    """The kernel's first arguments, in its order."""
+
+    loss: int
+    x: Numbers
+    margins: Numbers | None
+    y: Numbers
+    offsets: NDArray[np.int64]
+    l2: float
+    free: int
+    sampling: int
+    batch: int
+    ends: NDArray[np.uint64]
+    chain_ends: NDArray[np.uint64]
+    follows: NDArray[np.int32]
+    branching: int
+
+    @property
+    def width(self) -> int:
+        """Numbers of x in one record."""
+        return self.x.size // int(self.offsets[-1])
+
+
+def tables(problem: Records | Systems | Transitions, batches: Batches, dtype: str) -> Tables:
+    """Of any problem that there is a kernel for."""
+    if problem.kind not in kernels.LOSSES:
+        raise InvalidInput(f"the numba engine has no kernel for {problem.kind!r}; use engine='reference'")
+    if isinstance(problem, ByChance):
+        check_drawable(batches)
+    given: Any = problem
+    if batches.size is None and isinstance(problem, Averaged):
+        given = problem.mean_field()
+
+    def flat(array: Any) -> Numbers:
+        return np.ascontiguousarray(array, dtype=dtype).reshape(-1)
+
+    dense = kernels.LOSSES[given.kind] == kernels.DENSE
+    x, y = (flat(given.A), flat(given.b)) if dense else (flat(given.x), flat(given.y))
+    draws = given.draws if isinstance(given, ByChance) else Draws(np.zeros(0, np.uint64))
+    if batches.size is None:
+        sampling = kernels.FULL
+    elif not isinstance(given, ByChance):
+        with_ = batches.sampling == "with_replacement"
+        sampling = kernels.WITH_REPLACEMENT if with_ else kernels.WITHOUT_REPLACEMENT
+    else:
+        sampling = kernels.BY_CHANCE if draws.chain is None else kernels.ALONG_CHAIN
+    return Tables(
+        loss=kernels.LOSSES[given.kind],
+        x=x,
+        margins=flat(given.margins) if hasattr(given, "margins") else None,
+        y=y,
+        offsets=given.offsets,
+        l2=0.0 if dense else given.l2,
+        free=getattr(given, "unpenalised", 0),
+        sampling=sampling,
+        batch=int(given.sizes.max()) if batches.size is None else batches.size,
+        ends=draws.ends,
+        chain_ends=draws.ends if draws.chain is None else draws.chain.ends,
+        follows=np.zeros(0, np.int32) if draws.chain is None else draws.chain.follows,
+        branching=0 if draws.chain is None else draws.chain.branching,
+    )
