@@ -57,7 +57,8 @@ def local_sgd_for(dim: int | None) -> Any:
 
         x, m and y hold all clients' records, flat; client c's are rows offsets[c] to offsets[c+1] − 1. x is d
         numbers a record (with several classes, d over how many), m the table that margins are taken with, or None
-        for x; for dense records x holds d × d matrices and y their right-hand sides. ends, chain_ends, follows and branching: `core.draws.Draws`.
+        for x; for dense records x holds d × d matrices and y their right-hand sides. ends, chain_ends, follows and
+        branching: `core.draws.Draws`.
         correction, local_steps and clients may have a single repetition, which then serves for all; correction
         and local_steps a single client. A step draws as if it were the first_step-th or later of its round.
         """

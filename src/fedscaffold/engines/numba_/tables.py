@@ -10,6 +10,7 @@ from fedscaffold.core.draws import Draws, check_drawable
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Averaged, ByChance, Records, Systems, Transitions
 from fedscaffold.engines.numba_ import kernels
+from fedscaffold.engines.numba_.steps import DENSE
 
 Numbers = NDArray[np.floating[Any]]
 
@@ -50,7 +51,7 @@ def tables(problem: Records | Systems | Transitions, batches: Batches, dtype: st
     def flat(array: Any) -> Numbers:
         return np.ascontiguousarray(array, dtype=dtype).reshape(-1)
 
-    dense = kernels.LOSSES[given.kind] == kernels.DENSE
+    dense = kernels.LOSSES[given.kind] == DENSE
     x, y = (flat(given.A), flat(given.b)) if dense else (flat(given.x), flat(given.y))
     draws = given.draws if isinstance(given, ByChance) else Draws(np.zeros(0, np.uint64))
     if batches.size is None:
