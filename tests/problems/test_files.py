@@ -16,6 +16,7 @@ from sklearn.datasets import dump_svmlight_file, load_breast_cancer
 
 from fedscaffold import InvalidInput, MissingDependency
 from fedscaffold.problems import Logistic, from_csv, from_frame, from_parquet, from_svmlight, partition
+from fedscaffold.problems.build import _fill_features
 from fedscaffold.problems.survey import survey
 from tests.problems.test_frames import FEATURES, mixed
 
@@ -168,6 +169,23 @@ def test_a_file_that_changes_between_the_passes(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr("fedscaffold.problems.build.survey", meddled)
         with pytest.raises(InvalidInput, match="the table changed while it was being read"):
             from_parquet(file, **OPTIONS)
+
+
+@pytest.mark.parametrize("rows", [10_000, 17_000])
+def test_a_file_that_changes_between_targets_and_features(
+    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = holed()
+    file = tmp_path / "t.parquet"
+    frame.to_parquet(file)
+
+    def meddled(*args: Any) -> None:
+        pd.concat([frame, frame]).iloc[:rows].to_parquet(file)
+        _fill_features(*args)
+
+    monkeypatch.setattr("fedscaffold.problems.build._fill_features", meddled)
+    with pytest.raises(InvalidInput, match="the table changed while it was being read"):
+        from_parquet(file, **OPTIONS)
 
 
 def test_without_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
