@@ -74,7 +74,7 @@ def _arrow_table(frame: Any, columns: list[str]) -> Any:
         return pa.Table.from_batches([frame.select(columns)])
     library = type(frame).__module__.partition(".")[0]
     if library == "polars":
-        return pa.table(frame.select(columns))
+        return frame.select(columns).to_arrow()  # in types that every pyarrow knows
     if library != "pandas":
         return pa.table(frame).select(columns)
     chosen = frame[columns]
