@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from sklearn.datasets import dump_svmlight_file, load_breast_cancer
 
 from fedscaffold import InvalidInput, MissingDependency
 from fedscaffold.problems import Logistic, from_csv, from_frame, from_parquet, from_svmlight, partition
-from fedscaffold.problems.survey import survey
+from fedscaffold.problems.arrow import Source
+from fedscaffold.problems.build import Choices, build
 from tests.problems.test_frames import FEATURES, mixed
 
 OPTIONS: dict[str, Any] = {
@@ -153,21 +155,34 @@ def test_a_damaged_parquet_file(tmp_path: Path) -> None:
         from_parquet(file, **OPTIONS)
 
 
-def test_a_file_that_changes_between_the_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+CHANGES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "shorter": lambda frame: frame.iloc[:-1],
+    "longer": lambda frame: pd.concat([frame, frame.iloc[:1]]),
+    "another client": lambda frame: frame.assign(hospital="new"),
+    "other sizes": lambda frame: frame.assign(hospital="Ulm"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("when", [1, 2, 3])
+def test_a_table_that_changes_while_it_is_read(when: int, change: str) -> None:
+    """Read are, in this order: clients and targets, features; then both again."""
     frame = holed()
-    file = tmp_path / "t.parquet"
-    frame.to_parquet(file)
-    for other in (frame.iloc[:-1], frame.assign(hospital="Ulm"), frame.assign(hospital="new")):
+    other = CHANGES[change](frame)
+    reads: list[Sequence[str]] = []
 
-        def meddled(*args: Any, other: pd.DataFrame = other, **options: Any) -> Any:
-            found = survey(*args, **options)
-            other.to_parquet(file)
-            return found
+    def read(columns: Sequence[str]) -> Any:
+        reads.append(columns)
+        table = frame if len(reads) <= when else other
+        return pa.Table.from_pandas(table[list(columns)], preserve_index=False).to_batches()
 
-        frame.to_parquet(file)
-        monkeypatch.setattr("fedscaffold.problems.build.survey", meddled)
-        with pytest.raises(InvalidInput, match="the table changed while it was being read"):
-            from_parquet(file, **OPTIONS)
+    source = Source(tuple(frame.columns), lambda columns: read)
+    if when == 3 and len(other) == len(frame):  # the clients had been read already
+        assert build(source, Choices(**OPTIONS)).n_clients == 3
+        return
+    with pytest.raises(InvalidInput, match="the table changed while it was being read"):
+        build(source, Choices(**OPTIONS))
+    assert len(reads) > 2
 
 
 def test_without_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

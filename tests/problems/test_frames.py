@@ -18,11 +18,24 @@ import fedscaffold as fs
 from fedscaffold.problems import Logistic, Ridge, from_frame, partition
 from fedscaffold.problems.arrow import BLOCK
 
+
+class Stranger:
+    """A table of another library, which knows its columns and Arrow's C stream interface."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+        self.columns = list(frame.columns)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.frame.__arrow_c_stream__(requested_schema)
+
+
 AS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "pandas": lambda frame: frame,
     "polars": pl.from_pandas,
     "pyarrow": lambda frame: pa.Table.from_pandas(frame, preserve_index=False),
     "batch": lambda frame: pa.RecordBatch.from_pandas(frame, preserve_index=False),
+    "stranger": Stranger,
     "chunks": lambda frame: pa.Table.from_batches(
         pa.Table.from_pandas(frame, preserve_index=False).to_batches(max_chunksize=17)
     ),
@@ -163,6 +176,14 @@ def test_weights_by_name_and_runs() -> None:
     trace = fs.run(problem, fs.Scaffold(step_size=0.2, local_steps=10), rounds=60)
     assert trace.mse[0, -1] < 1e-6 * trace.mse[0, 0]
     assert fs.theory.predict(problem, fs.Scaffold(step_size=0.2, local_steps=10), batch_size=5).mse > 0
+
+
+def test_columns_that_are_not_asked_for_may_hold_anything() -> None:
+    junk: Any = [object()] * 50
+    frame = mixed().iloc[:50].assign(junk=junk)
+    odd = pl.from_pandas(frame.drop(columns="junk")).with_columns(junk=pl.Series(junk, dtype=pl.Object))
+    made = [from_frame(table, target="cost", client="hospital", features=["age"]) for table in (frame, odd)]
+    assert made[0].fingerprint() == made[1].fingerprint()
 
 
 def test_a_subset_keeps_names_and_encoding() -> None:

@@ -50,7 +50,7 @@ def frame_source(frame: Any) -> Source:
     pa = load_pyarrow()
     if isinstance(frame, pa.Table | pa.RecordBatch):
         names = list(frame.schema.names)
-    elif hasattr(frame, "__arrow_c_stream__") and hasattr(frame, "columns") and not isinstance(frame, type):
+    elif hasattr(frame, "__arrow_c_stream__") and hasattr(frame, "columns"):
         names = list(frame.columns)
     else:
         raise InvalidInput(
@@ -70,11 +70,14 @@ def frame_source(frame: Any) -> Source:
 
 def _arrow_table(frame: Any, columns: list[str]) -> Any:
     pa = load_pyarrow()
-    chosen = frame.select(columns) if hasattr(frame, "select") else frame[columns]
-    if isinstance(chosen, pa.RecordBatch):
-        return pa.Table.from_batches([chosen])
-    if type(chosen).__module__.partition(".")[0] != "pandas":
-        return pa.table(chosen)
+    if isinstance(frame, pa.RecordBatch):
+        return pa.Table.from_batches([frame.select(columns)])
+    library = type(frame).__module__.partition(".")[0]
+    if library == "polars":
+        return frame.select(columns).to_arrow()  # in types that every pyarrow knows
+    if library != "pandas":
+        return pa.table(frame).select(columns)
+    chosen = frame[columns]
     try:
         return pa.Table.from_pandas(chosen, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

@@ -61,19 +61,14 @@ def from_parquet(
 
     file = _existing(path)
     try:
-        with parquet.ParquetFile(file) as found:
-            names = tuple(found.schema_arrow.names)
+        with parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False) as found:
+
+            def read(columns: Sequence[str]) -> Iterable[Any]:
+                return found.iter_batches(batch_size=BLOCK, columns=list(columns), use_threads=False)
+
+            return build(Source(tuple(found.schema_arrow.names), lambda columns: read), choices)
     except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
-
-    def read(columns: Sequence[str]) -> Iterable[Any]:
-        try:
-            with parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False) as found:
-                yield from found.iter_batches(batch_size=BLOCK, columns=list(columns), use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
-
-    return build(Source(names, lambda columns: read), choices)
 
 
 def from_csv(
