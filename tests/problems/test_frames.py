@@ -175,6 +175,7 @@ def test_weights_by_name_and_runs() -> None:
     assert problem.weights.tolist() == [0.25, 0.625, 0.125]
     trace = fs.run(problem, fs.Scaffold(step_size=0.2, local_steps=10), rounds=60)
     assert trace.mse[0, -1] < 1e-6 * trace.mse[0, 0]
+    assert isinstance(problem, fs.problems.Logistic)
     assert fs.theory.predict(problem, fs.Scaffold(step_size=0.2, local_steps=10), batch_size=5).mse > 0
 
 

@@ -15,6 +15,7 @@ from fedscaffold.problems.columns import check_names, pick, pick_features, some
 from fedscaffold.problems.encoding import Category, Column, Encoding, Number
 from fedscaffold.problems.framed import (
     FramedLogistic,
+    FramedMultinomial,
     FramedRidge,
     Weights,
     check_weights,
@@ -62,7 +63,7 @@ class Choices:
         whole_number("max_categories", self.max_categories, least=1)
 
 
-def build(source: Source, choices: Choices) -> FramedRidge | FramedLogistic:
+def build(source: Source, choices: Choices) -> FramedRidge | FramedLogistic | FramedMultinomial:
     """The problem that a table holds, rows in table order within each client, clients sorted by name."""
     check_names(source.names)
     target, client = pick(source.names, choices.target), pick(source.names, choices.client)
@@ -93,8 +94,15 @@ def build(source: Source, choices: Choices) -> FramedRidge | FramedLogistic:
     x, y = _room(found.rows, encoding.dim)
     rows = _fill_targets(read, encoding, names, offsets_of(sizes), y)
     _fill_features(read, encoding, rows, x)
-    problem = FramedRidge if choices.kind == "ridge" else FramedLogistic
-    return problem(x, y, offsets_of(sizes), l2=choices.l2, weights=weights, client_names=names, encoding=encoding)
+    return _kind(encoding)(
+        x, y, offsets_of(sizes), l2=choices.l2, weights=weights, client_names=names, encoding=encoding
+    )
+
+
+def _kind(encoding: Encoding) -> type[FramedRidge | FramedLogistic | FramedMultinomial]:
+    if encoding.classes is None:
+        return FramedRidge
+    return FramedLogistic if len(encoding.classes) == 2 else FramedMultinomial
 
 
 def _clients(found: Survey, choices: Choices) -> tuple[Label, ...]:
@@ -124,13 +132,10 @@ def _classes(found: Survey, choices: Choices) -> tuple[Label, ...] | None:
         return None
     if goal.too_many:
         raise InvalidInput(
-            f"the target {name!r} has more than {MOST_CLASSES} different values; logistic needs two"
+            f"the target {name!r} has more than {MOST_CLASSES} different values; is it a number? Then kind='ridge'"
         )
-    if len(goal.values) != 2:
-        raise InvalidInput(
-            f"the target {name!r} has {len(goal.values)} class{'es' * (len(goal.values) > 1)}, "
-            f"{some(goal.values)}; kind='logistic' needs exactly two"
-        )
+    if len(goal.values) < 2:
+        raise InvalidInput(f"the target {name!r} has one class only, {some(goal.values)}; two or more are needed")
     return goal.values
 
 

@@ -133,7 +133,7 @@ class Encoding:
     target, client
         The names of those columns.
     classes
-        The target's classes; the first is kept as −1, the second as +1. None for a numeric target.
+        The target's classes: two are kept as −1 and +1, more as 0, 1, ... None for a numeric target.
     intercept
         Whether a constant coordinate 1 comes last.
     """
@@ -189,11 +189,12 @@ class Encoding:
         return np.concatenate(parts)
 
     def put_target(self, array: Any, out: Array) -> None:
-        """Write the targets of some rows: numbers, or −1 and +1 for the two classes."""
+        """Write the targets of some rows: numbers, −1 and +1 for two classes, or 0, 1, ... for more."""
         if self.classes is None:
             out[:] = numbers(array)
         else:
-            out[:] = 2.0 * positions(labels(self.target, array), value_set(self.classes)) - 1.0
+            which = positions(labels(self.target, array), value_set(self.classes))
+            out[:] = 2.0 * which - 1.0 if len(self.classes) == 2 else which
 
     def to_json(self) -> str:
         """Text from which `from_json` makes an equal encoding."""

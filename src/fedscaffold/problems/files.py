@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.problems.arrow import BLOCK, Source, frame_source, load_pyarrow
 from fedscaffold.problems.build import Choices, Kind, Missing, build
-from fedscaffold.problems.framed import FramedLogistic, FramedRidge, Weights
+from fedscaffold.problems.framed import FramedLogistic, FramedMultinomial, FramedRidge, Weights
 
 READ_AHEAD = 65536  # bytes per column, instead of a whole row group
 
@@ -40,7 +40,7 @@ class Options(Fit, total=False):
 
 def from_parquet(
     path: str | os.PathLike[str], *, target: str, client: str, **options: Unpack[Options]
-) -> FramedRidge | FramedLogistic:
+) -> FramedRidge | FramedLogistic | FramedMultinomial:
     """Σ_c w_c f_c, where client c holds the rows of a Parquet file that name it in one column.
 
     The file is read twice, some rows at a time, and never held as a whole: the first pass counts, the second
@@ -73,7 +73,7 @@ def from_parquet(
 
 def from_csv(
     path: str | os.PathLike[str], *, target: str, client: str, delimiter: str = ",", **options: Unpack[Options]
-) -> FramedRidge | FramedLogistic:
+) -> FramedRidge | FramedLogistic | FramedMultinomial:
     """Σ_c w_c f_c, where client c holds the rows of a CSV file that name it in one column.
 
     The first line names the columns. Their types are found from all rows; empty fields and the usual spellings
@@ -113,7 +113,7 @@ def from_svmlight(
     clients: ArrayLike | Callable[[Any], ArrayLike],
     n_features: int | None = None,
     **options: Unpack[Fit],
-) -> FramedRidge | FramedLogistic:
+) -> FramedRidge | FramedLogistic | FramedMultinomial:
     """Σ_c w_c f_c from a file in svmlight format, which does not say whose row it is.
 
     The features become a dense array. In the encoding they are called x0, x1, ...

@@ -6,26 +6,25 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.checks import not_negative, positive
+from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.arrow import Label
 from fedscaffold.problems.columns import some
 from fedscaffold.problems.encoding import Encoding
-from fedscaffold.problems.glm import Glm
 from fedscaffold.problems.logistic import Logistic
+from fedscaffold.problems.multinomial import Multinomial
+from fedscaffold.problems.records import RecordsOfClients
 from fedscaffold.problems.ridge import Ridge
-from fedscaffold.problems.tables import client_weights
 
 Weights = Literal["rows", "uniform"] | Mapping[Any, float]
 
 
-class Framed(Glm):
+class Framed(RecordsOfClients):
     """f = Σ_c w_c f_c over the clients of a table; a problem like any other that also knows where it came from.
 
-    Unlike its parent it takes the records as they lie in memory, client after client, and copies nothing: a
-    table may fill most of the memory. `client_names[c]` is client c's name in the table, `encoding` how rows
-    became numbers.
+    `client_names[c]` is client c's name in the table, `encoding` how rows became numbers. An intercept is not
+    penalised.
     """
 
     def __init__(
@@ -39,34 +38,22 @@ class Framed(Glm):
         client_names: tuple[Label, ...],
         encoding: Encoding,
     ) -> None:
-        self.l2 = not_negative("l2", l2)
-        self.x, self.y, self.offsets = x, y, offsets
-        self.sizes: NDArray[np.int64] = np.diff(offsets)
-        self.n_clients, self.dim = self.sizes.size, x.shape[1]
-        self.weights = client_weights(weights, self.n_clients)
-        for array in (self.x, self.y, self.offsets, self.sizes, self.weights):
-            array.flags.writeable = False
         self.client_names = client_names
         self.encoding = encoding
+        if self.kind == "multinomial":
+            self.vectors = len(encoding.classes or ())
+        self.hold(x, y, offsets, l2=l2, weights=weights, unpenalised=int(encoding.intercept))
 
     @property
     def classes(self) -> tuple[Label, ...] | None:
-        """The target's classes, kept as −1 and +1 in this order; None for a numeric target."""
+        """The target's classes: two are kept as −1 and +1 in this order, more as 0, 1, ...; None for numbers."""
         return self.encoding.classes
 
     def subset(self, clients: ArrayLike) -> Self:
         """The same problem on some of the clients, their weights scaled to sum to one."""
-        chosen = [int(client) for client in np.asarray(clients)]
-        rows = np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in chosen])
-        return type(self)(
-            self.x[rows],
-            self.y[rows],
-            offsets_of(self.sizes[chosen]),
-            l2=self.l2,
-            weights=self.weights[chosen],
-            client_names=tuple(self.client_names[c] for c in chosen),
-            encoding=self.encoding,
-        )
+        other = super().subset(clients)
+        other.client_names = tuple(self.client_names[int(c)] for c in np.asarray(clients))
+        return other
 
 
 class FramedRidge(Framed, Ridge):
@@ -75,6 +62,10 @@ class FramedRidge(Framed, Ridge):
 
 class FramedLogistic(Framed, Logistic):
     """f_c(θ) = mean of log(1 + exp(−y xᵀθ)) over client c's rows of a table, plus l2/2 ‖θ‖²."""
+
+
+class FramedMultinomial(Framed, Multinomial):
+    """f_c(θ) = mean of log Σ_k exp(xᵀθ_k) − xᵀθ_y over client c's rows of a table, plus l2/2 ‖θ‖²."""
 
 
 def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:

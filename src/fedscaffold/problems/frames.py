@@ -5,7 +5,7 @@ from typing import Any
 
 from fedscaffold.problems.arrow import frame_source
 from fedscaffold.problems.build import Choices, Kind, Missing, build
-from fedscaffold.problems.framed import FramedLogistic, FramedRidge, Weights
+from fedscaffold.problems.framed import FramedLogistic, FramedMultinomial, FramedRidge, Weights
 
 
 def from_frame(
@@ -23,7 +23,7 @@ def from_frame(
     intercept: bool = False,
     min_rows: int = 2,
     max_categories: int = 100,
-) -> FramedRidge | FramedLogistic:
+) -> FramedRidge | FramedLogistic | FramedMultinomial:
     """Σ_c w_c f_c, where client c holds the rows that name it in one column of a table.
 
     Clients are sorted by name; within a client rows keep their order. The result is a `Ridge` or `Logistic`
@@ -34,7 +34,7 @@ def from_frame(
     frame
         A pandas or polars DataFrame, a pyarrow Table, or another table with Arrow's C stream interface.
     target
-        The column to predict. Ridge: numbers. Logistic: two values of any kind; the smaller is kept as −1.
+        The column to predict. Ridge: numbers. Logistic: two or more values of any kind.
     client
         The column that says whose row it is: text or whole numbers.
     features
@@ -45,7 +45,7 @@ def from_frame(
     kind
         "ridge" or "logistic".
     l2
-        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes (the intercept too).
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes (not the intercept's).
     weights
         "rows": in proportion to the clients' numbers of rows, so that f is the loss of the pooled table.
         "uniform": every client counts the same. Or a dictionary from client name to weight.

@@ -3,25 +3,23 @@
 Everything about the loss is in five functions of the margin z = xᵀθ; the rest is the same for all.
 """
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.batches import Batches, Sampling
-from fedscaffold.core.checks import not_negative, whole_number
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.tables import client_weights, flatten
+from fedscaffold.problems.records import RecordsOfClients
+from fedscaffold.problems.tables import flatten
 
 ROWS_AT_ONCE = 65536
 
 
-class Glm(ABC):
+class Glm(RecordsOfClients, ABC):
     """f = Σ_c w_c f_c over clients that hold tables of records.
 
     Parameters
@@ -38,7 +36,6 @@ class Glm(ABC):
         How many of the last features the penalty leaves out; 1 where the last is an intercept's column of ones.
     """
 
-    kind: ClassVar[str]
     curvature: ClassVar[float]  # the largest ℓ''
 
     def __init__(
@@ -50,19 +47,9 @@ class Glm(ABC):
         weights: ArrayLike | None = None,
         unpenalised: int = 0,
     ) -> None:
-        self.l2 = not_negative("l2", l2)
-        self.x, targets, self.offsets = flatten(X, y)
-        self.y = self.check_targets(targets, self.offsets)
-        self.sizes: NDArray[np.int64] = np.diff(self.offsets)
-        self.n_clients, self.dim = self.sizes.size, self.x.shape[1]
-        self.weights = client_weights(weights, self.n_clients)
-        self.unpenalised = whole_number("unpenalised", unpenalised, least=0)
-        if self.unpenalised > self.dim:
-            raise InvalidInput(f"unpenalised={unpenalised}, but there are {self.dim} features")
-        self.penalty = np.full(self.dim, self.l2)  # the diagonal of the penalty's Hessian
-        self.penalty[self.dim - self.unpenalised :] = 0.0
-        for array in (self.x, self.y, self.offsets, self.sizes, self.weights, self.penalty):
-            array.flags.writeable = False
+        x, targets, offsets = flatten(X, y)
+        targets = self.check_targets(targets, offsets)
+        self.hold(x, targets, offsets, l2=l2, weights=weights, unpenalised=unpenalised)
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
@@ -172,13 +159,6 @@ class Glm(ABC):
 
     # what runs need
 
-    def subset(self, clients: ArrayLike) -> Self:
-        """The same problem on some of the clients, their weights scaled to sum to one."""
-        chosen = [int(client) for client in np.asarray(clients)]
-        rows = [slice(self.offsets[c], self.offsets[c + 1]) for c in chosen]
-        tables = [self.x[part] for part in rows], [self.y[part] for part in rows]
-        return type(self)(*tables, l2=self.l2, weights=self.weights[chosen], unpenalised=self.unpenalised)
-
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
         """Mean gradient at θ over some of a client's records, penalty included."""
         at = self.offsets[client] + rows
@@ -198,43 +178,6 @@ class Glm(ABC):
             mean = float(np.linalg.eigvalsh(x.T @ x / y.size)[-1])
             largest = max(largest, self.curvature * (share * record + (1.0 - share) * mean))
         return largest + self.l2
-
-    def strong_convexity(self) -> float:
-        """μ with ∇²f_c ≥ μI for all θ and c; here what the penalty alone gives."""
-        return float(self.penalty.min())
-
-    def describe(self) -> dict[str, Any]:
-        """Kind, sizes and penalty."""
-        uniform = bool(np.all(self.weights == self.weights[0]))
-        return {
-            "kind": self.kind,
-            "n_clients": int(self.n_clients),
-            "dim": int(self.dim),
-            "records": int(self.offsets[-1]),
-            "smallest_client": int(self.sizes.min()),
-            "largest_client": int(self.sizes.max()),
-            "l2": self.l2,
-            "unpenalised": self.unpenalised,
-            "weights": "uniform" if uniform else "given",
-        }
-
-    def fingerprint(self) -> str:
-        """SHA-256 of kind, penalty, weights and every record."""
-        digest = hashlib.sha256(f"{self.kind} {self.l2!r} {self.dim} {self.unpenalised}".encode())
-        for array in (self.offsets, self.weights, self.y, self.x):
-            digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
-        return digest.hexdigest()
-
-    def __repr__(self) -> str:
-        records = int(self.offsets[-1])
-        return (
-            f"{type(self).__name__}(n_clients={self.n_clients}, dim={self.dim}, records={records}, l2={self.l2})"
-        )
-
-    def _clients(self) -> Iterator[tuple[Array, Array]]:
-        """(x, y) of each client, in order."""
-        for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
-            yield self.x[begin:end], self.y[begin:end]
 
     def _pieces(self) -> Iterator[tuple[Array, Array, Array]]:
         """(x, y, share of each record in f), some rows at a time, so that no copy of the data is made."""

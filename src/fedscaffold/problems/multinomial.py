@@ -1,22 +1,21 @@
 """Logistic regression with more than two classes."""
 
-import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax, softmax
 
 from fedscaffold.core.batches import Batches, Sampling
-from fedscaffold.core.checks import not_negative, whole_number
+from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.tables import client_weights, flatten
+from fedscaffold.problems.records import RecordsOfClients
+from fedscaffold.problems.tables import flatten
 
 
-class Multinomial:
+class Multinomial(RecordsOfClients):
     """f_c(θ) = mean of log Σ_k exp(xᵀθ_k) − xᵀθ_y over client c's records, plus l2/2 ‖θ‖².
 
     θ holds one vector per class, θ_0, ..., θ_{K−1}, one after another. Where some features are not penalised, θ is
@@ -50,27 +49,19 @@ class Multinomial:
         weights: ArrayLike | None = None,
         unpenalised: int = 0,
     ) -> None:
-        self.l2 = not_negative("l2", l2)
-        self.x, self.y, self.offsets = flatten(X, y)
-        if not ((self.y >= 0) & (self.y == np.floor(self.y))).all():
+        x, targets, offsets = flatten(X, y)
+        if not ((targets >= 0) & (targets == np.floor(targets))).all():
             raise InvalidInput("classes must be whole numbers from 0 on; number them first")
-        self.n_classes = (
-            int(self.y.max()) + 1 if n_classes is None else whole_number("n_classes", n_classes, least=2)
-        )
-        if self.y.max() >= self.n_classes or self.n_classes < 2:
-            raise InvalidInput(f"n_classes={self.n_classes}, but the classes go from 0 to {int(self.y.max())}")
-        self.sizes: NDArray[np.int64] = np.diff(self.offsets)
-        self.n_clients, self.n_features = self.sizes.size, self.x.shape[1]
-        self.dim = self.n_classes * self.n_features
-        self.weights = client_weights(weights, self.n_clients)
-        self.unpenalised = whole_number("unpenalised", unpenalised, least=0)
-        if self.unpenalised > self.n_features:
-            raise InvalidInput(f"unpenalised={unpenalised}, but there are {self.n_features} features")
-        each = np.full(self.n_features, self.l2)
-        each[self.n_features - self.unpenalised :] = 0.0
-        self.penalty = np.tile(each, self.n_classes)
-        for array in (self.x, self.y, self.offsets, self.sizes, self.weights, self.penalty):
-            array.flags.writeable = False
+        largest = int(targets.max())
+        self.vectors = largest + 1 if n_classes is None else whole_number("n_classes", n_classes, least=2)
+        if not largest < self.vectors >= 2:
+            raise InvalidInput(f"n_classes={self.vectors}, but the classes go from 0 to {largest}")
+        self.hold(x, targets, offsets, l2=l2, weights=weights, unpenalised=unpenalised)
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return self.vectors
 
     def loss(self, theta: Array) -> float:
         """f(θ) = Σ w_c f_c(θ)."""
@@ -118,19 +109,6 @@ class Multinomial:
             rows.append(batches.noise_factor(y.size) * along.var(axis=0))
         return np.stack(rows)
 
-    def subset(self, clients: ArrayLike) -> Self:
-        """The same problem on some of the clients, their weights scaled to sum to one."""
-        chosen = [int(client) for client in np.asarray(clients)]
-        rows = [slice(self.offsets[c], self.offsets[c + 1]) for c in chosen]
-        tables = [self.x[part] for part in rows], [self.y[part] for part in rows]
-        return type(self)(
-            *tables,
-            n_classes=self.n_classes,
-            l2=self.l2,
-            weights=self.weights[chosen],
-            unpenalised=self.unpenalised,
-        )
-
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
         """Mean gradient at θ over some of a client's records, penalty included."""
         at = self.offsets[client] + rows
@@ -147,40 +125,6 @@ class Multinomial:
             mean = float(np.linalg.eigvalsh(x.T @ x / y.size)[-1])
             largest = max(largest, 0.5 * (share * record + (1.0 - share) * mean))
         return largest + self.l2
-
-    def strong_convexity(self) -> float:
-        """What the penalty alone gives."""
-        return float(self.penalty.min())
-
-    def describe(self) -> dict[str, Any]:
-        """Kind, sizes and penalty."""
-        uniform = bool(np.all(self.weights == self.weights[0]))
-        return {
-            "kind": self.kind,
-            "n_clients": int(self.n_clients),
-            "dim": int(self.dim),
-            "classes": self.n_classes,
-            "records": int(self.offsets[-1]),
-            "smallest_client": int(self.sizes.min()),
-            "largest_client": int(self.sizes.max()),
-            "l2": self.l2,
-            "unpenalised": self.unpenalised,
-            "weights": "uniform" if uniform else "given",
-        }
-
-    def fingerprint(self) -> str:
-        """SHA-256 of kind, penalty, weights and every record."""
-        head = f"{self.kind} {self.l2!r} {self.n_features} {self.n_classes} {self.unpenalised}"
-        digest = hashlib.sha256(head.encode())
-        for array in (self.offsets, self.weights, self.y, self.x):
-            digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
-        return digest.hexdigest()
-
-    def __repr__(self) -> str:
-        return (
-            f"Multinomial(n_clients={self.n_clients}, n_features={self.n_features}, n_classes={self.n_classes}, "
-            f"records={int(self.offsets[-1])}, l2={self.l2})"
-        )
 
     def _margins(self, theta: Array, x: Array) -> Array:
         return x @ theta.reshape(self.n_classes, self.n_features).T
@@ -206,10 +150,6 @@ class Multinomial:
                 blocks[k, :, m, :] = x.T @ (weight[:, None] * x)
                 blocks[m, :, k, :] = blocks[k, :, m, :].T
         return blocks.reshape(self.dim, self.dim) + np.diag(self.penalty)
-
-    def _clients(self) -> Iterator[tuple[Array, Array]]:
-        for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
-            yield self.x[begin:end], self.y[begin:end]
 
 
 class _Centred:
