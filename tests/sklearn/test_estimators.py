@@ -23,7 +23,9 @@ from fedscaffold.sklearn import FederatedLogisticRegression, FederatedRidge
 from fedscaffold.sklearn.moments import federated_scale
 
 
-@parametrize_with_checks([FederatedRidge(random_state=0), FederatedLogisticRegression(random_state=0)])
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [FederatedRidge(random_state=0), FederatedLogisticRegression(random_state=0)]
+)
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -45,7 +47,7 @@ def cancer() -> tuple[Any, ...]:
 
 
 def test_breast_cancer_over_ten_skewed_clients() -> None:
-    """Everything on "auto": as accurate as pooled rows, coefficients within 1 %; FedAvg, with the same budget, not."""
+    """Everything on "auto": as accurate as pooled rows, coefficients within 1 %; FedAvg at the same cost is not."""
     X, X_test, y, y_test, clients = cancer()
     model = FederatedLogisticRegression(random_state=0).fit(X, y, clients=clients)
     wanted, whole = pooled(X, y, LogisticRegression(tol=1e-10, max_iter=10_000))
