@@ -47,7 +47,7 @@ def cancer() -> tuple[Any, ...]:
 
 
 def test_breast_cancer_over_ten_skewed_clients() -> None:
-    """Everything on "auto": as accurate as pooled rows, coefficients within 1 %; FedAvg at the same cost is not."""
+    """Everything on "auto": as accurate as pooled rows, coefficients within 1 %; FedAvg at that cost is not."""
     X, X_test, y, y_test, clients = cancer()
     model = FederatedLogisticRegression(random_state=0).fit(X, y, clients=clients)
     wanted, whole = pooled(X, y, LogisticRegression(tol=1e-10, max_iter=10_000))
