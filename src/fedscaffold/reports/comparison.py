@@ -36,6 +36,7 @@ class Panel:
     lines: Mapping[str, Line]
     targets: Sequence[float] = ()
     log: bool = True  # scale of the cost
+    spread: bool = True  # whether to show the standard deviation over runs
 
 
 def draw(rows: Sequence[Sequence[Panel]], files: Sequence[Path]) -> None:
@@ -50,22 +51,18 @@ def draw(rows: Sequence[Sequence[Panel]], files: Sequence[Path]) -> None:
     looks = {name: (PALETTE[i % len(PALETTE)], STYLES[i % len(STYLES)]) for i, name in enumerate(names)}
     columns = max(len(row) for row in rows)
     with mpl.rc_context({"font.size": 10, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(1.0 + 3.1 * columns, 0.9 + 2.6 * len(rows)), layout="constrained")
+        figure = Figure(figsize=(1.0 + 3.4 * columns, 0.9 + 2.7 * len(rows)), layout="constrained")
         axes = figure.subplots(len(rows), columns, sharey="row", squeeze=False)
         for line, row in zip(axes, rows, strict=True):
             for axis, panel in zip(line, row, strict=True):
                 _panel(axis, panel, looks)
             line[0].set_ylabel("$\\|\\theta_t-\\theta^*\\|^2$")
-        handles = {}
-        for axis in axes.flat:
-            handles.update(
-                {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-            )
-        ordered = [name for name in names if name in handles]
-        across = min(len(ordered), 2 * columns)
-        figure.legend(
-            [handles[name] for name in ordered], ordered, loc="outside upper center", ncols=across, frameon=False
-        )
+        if all(list(panel.lines) == names for row in rows for panel in row):
+            handles, labels = axes[0, 0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside upper center", ncols=2 * columns, frameon=False)
+        else:
+            for axis in axes.flat:
+                axis.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
         for file in files:
             with replacing(file) as temporary:
                 figure.savefig(temporary, format=file.suffix.removeprefix("."), dpi=160)
@@ -77,7 +74,7 @@ def _panel(axis: "Axes", panel: Panel, looks: Mapping[str, tuple[str, str]]) -> 
         first = 1 if panel.log else 0  # no cost yet: not on a logarithmic scale
         cost, errors = line.cost[first:], line.errors[:, first:]
         mean, spread = errors.mean(axis=0), errors.std(axis=0)
-        if len(errors) > 1:
+        if panel.spread and len(errors) > 1:
             axis.fill_between(
                 cost, np.maximum(mean - spread, mean / 10), mean + spread, color=colour, alpha=0.15, lw=0
             )
