@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -23,6 +25,7 @@ from fedscaffold.experiments.compare import Curve
 from fedscaffold.experiments.costs import Cost, Growth, best, cheapest, growth
 from fedscaffold.problems.paper import L2
 from fedscaffold.reports import comparison as figure
+from fedscaffold.reports import growth as cost_figure
 from fedscaffold.traces import provenance
 
 EXAMPLES = (
@@ -74,6 +77,9 @@ def command(
     seed: options.Seed = 0,
     threads: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
     plot: options.Plot = None,
+    plot_costs: Annotated[
+        Path | None, typer.Option(help="Draw costs against N and target to this file: .png, .svg or .pdf.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for tables (CSV, Parquet, JSON) and for finished candidates.")
     ] = None,
@@ -98,6 +104,9 @@ def command(
             rounds = 1000
         _need_packages()
         options.check_figure(plot)
+        options.check_figure(plot_costs, option="--plot-costs")
+        if plot_costs is not None and not targets:
+            raise InvalidInput("--plot-costs draws what it costs to reach targets; give some with --target")
         cells = None if out is None else _folder(out)
         kind: Any = problem
         problems = experiment.nested(kind, numbers, l2=l2, seed=seed)
@@ -114,6 +123,8 @@ def command(
         shown = drawn(result)
         if plot is not None:
             figure.draw(panels(shown, targets), [plot])
+        if plot_costs is not None:
+            cost_figure.draw(cost_panels(costs), [plot_costs])
         if out is not None:
             about = {"problem": problem, "l2": l2, "batch_size": batch, "seed": seed, "repetitions": repetitions}
             budget = {"rounds": rounds, "gradients": gradients, "vectors": vectors}
@@ -157,6 +168,32 @@ def panels(shown: dict[str, list[Curve]], targets: Sequence[float]) -> list[list
         ]
         for n in numbers
     ]
+
+
+def cost_panels(costs: Sequence[Cost]) -> list[cost_figure.Panel]:
+    """Fewest gradients against N for the smallest target, fewest rounds against targets for the largest N."""
+    reached = [cost for cost in costs if cost.rounds]
+    if not reached:
+        raise InvalidInput("nothing to draw: no method reached a target; give a larger budget or target")
+    target, n_clients = min(cost.target for cost in reached), max(cost.n_clients for cost in reached)
+    names = list(dict.fromkeys(cost.name for cost in reached))
+    panels = []
+    if len({cost.n_clients for cost in reached}) > 1:
+        rows = [cost for cost in reached if cost.target == target and cost.cheapest_in == "gradients"]
+        series = {name: _series([c for c in rows if c.name == name], "n_clients", "gradients") for name in names}
+        panels.append(cost_figure.Panel(f"squared error {target:g}", "N", "gradients per client", series))
+    if len({cost.target for cost in reached}) > 1:
+        rows = [cost for cost in reached if cost.n_clients == n_clients and cost.cheapest_in == "rounds"]
+        series = {name: _series([c for c in rows if c.name == name], "target", "rounds") for name in names}
+        panels.append(cost_figure.Panel(f"N = {n_clients:,}", "squared error", "rounds", series, power=False))
+    if not panels:
+        raise InvalidInput("--plot-costs needs several numbers of clients or several targets")
+    return panels
+
+
+def _series(rows: Sequence[Cost], x: str, y: str) -> cost_figure.Series:
+    pairs = [(float(getattr(row, x)), float(getattr(row, y))) for row in rows]
+    return cost_figure.Series(*np.array(pairs, dtype=np.float64).reshape(-1, 2).T)
 
 
 def _methods(given: list[str] | None, sizes: Sequence[float], lengths: Sequence[int]) -> dict[str, list[Method]]:
@@ -228,12 +265,20 @@ def _print(result: Result, console: Console) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
+def _table(title: str, caption: str, columns: Sequence[str]) -> Table:
+    """Narrow enough for 80 characters a line."""
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=0)
+    for column in columns:
+        left = column in ("method", "fewest", "with")
+        table.add_column(
+            column, justify="left" if left else "right", overflow="fold", no_wrap=column != "method", max_width=18
+        )
+    return table
+
+
 def _errors(curves: Sequence[Curve]) -> Table:
-    table = Table(
-        title="Smallest squared error at the end of the budget", caption="the best candidate of the grid"
-    )
-    for column in ("method", "N", "error", "rounds", "gradients", "vectors", "with"):
-        table.add_column(column, justify="left" if column in ("method", "with") else "right")
+    columns = ("method", "N", "error", "rounds", "gradients", "vectors", "with")
+    table = _table("Smallest squared error at the end of the budget", "the best candidate of the grid", columns)
     for curve in best(curves):
         spent = (f"{curve.cost(axis)[-1]:,.0f}" for axis in AXES)
         table.add_row(curve.name, f"{curve.n_clients:,}", f"{curve.mean[-1]:.3g}", *spent, _settings(curve.method))
@@ -241,17 +286,15 @@ def _errors(curves: Sequence[Curve]) -> Table:
 
 
 def _costs(costs: Sequence[Cost]) -> Table:
-    table = Table(
-        title="Cost to reach a mean squared error",
-        caption="per client; the cheapest candidate of the grid in rounds (and vectors), and in gradients",
+    columns = ("method", "N", "target", "fewest", "rounds", "gradients", "vectors", "with")
+    caption = (
+        "per client; of all candidates of the grid the one with the fewest rounds (and vectors), or gradients"
     )
-    for column in ("method", "N", "target", "cheapest in", "rounds", "gradients", "vectors", "with"):
-        left = column in ("method", "cheapest in", "with")
-        table.add_column(column, justify="left" if left else "right")
+    table = _table("Cost to reach a mean squared error", caption, columns)
     for cost in costs:
         start = (cost.name, f"{cost.n_clients:,}", f"{cost.target:g}", cost.cheapest_in)
         if cost.rounds is None or cost.method is None:
-            table.add_row(*start, "–", "–", "–", "not reached in the budget")
+            table.add_row(*start, "–", "–", "–", "not in the budget")
         else:
             spent = f"{cost.rounds:,}", f"{cost.gradients:,.0f}", f"{cost.vectors:,.0f}"
             table.add_row(*start, *spent, _settings(cost.method))
@@ -261,7 +304,7 @@ def _costs(costs: Sequence[Cost]) -> Table:
 def _settings(method: dict[str, Any]) -> str:
     steps = f"H={method['local_steps']}" if "local_steps" in method else ""
     if "communication_probability" in method:
-        steps = f"p={method['communication_probability']:.3g}"
+        steps = f"1/p={1 / method['communication_probability']:.3g}"
     return f"γ={method['step_size']:g} {steps}"
 
 

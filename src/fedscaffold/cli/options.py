@@ -47,12 +47,12 @@ def batch_size_of(text: Any) -> int | None:
         raise InvalidInput(f"batch-size must be a whole number or 'full', got {text!r}") from None
 
 
-def check_figure(plot: Path | None) -> None:
+def check_figure(plot: Path | None, option: str = "--plot") -> None:
     """Refuse a figure that cannot be written, before any work."""
     if plot is None:
         return
     if plot.suffix not in FIGURES:
-        raise InvalidInput(f"--plot must end in {', '.join(FIGURES)}, got {plot}")
+        raise InvalidInput(f"{option} must end in {', '.join(FIGURES)}, got {plot}")
     check_writable(plot)
 
 
