@@ -93,12 +93,16 @@ def command(
     advice = "the same command goes on where it stopped" if out else "with --out FOLDER it could go on"
     with refusals(interrupted=advice):
         targets = [] if target is None else options.numbers_of("--target", target, float)
+        if not all(0 < each < np.inf for each in targets):
+            raise InvalidInput(f"--target must be positive numbers, got {target}")
         numbers = options.numbers_of("--clients", clients, int)
         batch = options.batch_size_of(batch_size)
         batches, engine = Batches(batch), Numba(threads=threads)
         whole_number("repetitions", repetitions, least=1)
         given = _sizes(step_sizes)
         lengths = options.numbers_of("--local-steps", local_steps, int)
+        if min(lengths) < 1:
+            raise InvalidInput(f"--local-steps must be at least 1, got {local_steps}")
         _methods(method, given or [1.0], lengths)  # refuses now what is wrong, before data are made
         if rounds is None and gradients is None and vectors is None:
             rounds = 1000
@@ -107,6 +111,8 @@ def command(
         options.check_figure(plot_costs, option="--plot-costs")
         if plot_costs is not None and not targets:
             raise InvalidInput("--plot-costs draws what it costs to reach targets; give some with --target")
+        if plot_costs is not None and len(targets) < 2 and len(numbers) < 2:
+            raise InvalidInput("--plot-costs needs several numbers of clients or several targets")
         cells = None if out is None else _folder(out)
         kind: Any = problem
         problems = experiment.nested(kind, numbers, l2=l2, seed=seed)
@@ -178,16 +184,14 @@ def cost_panels(costs: Sequence[Cost]) -> list[cost_figure.Panel]:
     target, n_clients = min(cost.target for cost in reached), max(cost.n_clients for cost in reached)
     names = list(dict.fromkeys(cost.name for cost in reached))
     panels = []
-    if len({cost.n_clients for cost in reached}) > 1:
+    if len({cost.n_clients for cost in costs}) > 1:
         rows = [cost for cost in reached if cost.target == target and cost.cheapest_in == "gradients"]
         series = {name: _series([c for c in rows if c.name == name], "n_clients", "gradients") for name in names}
         panels.append(cost_figure.Panel(f"squared error {target:g}", "N", "gradients per client", series))
-    if len({cost.target for cost in reached}) > 1:
+    if len({cost.target for cost in costs}) > 1:
         rows = [cost for cost in reached if cost.n_clients == n_clients and cost.cheapest_in == "rounds"]
         series = {name: _series([c for c in rows if c.name == name], "target", "rounds") for name in names}
         panels.append(cost_figure.Panel(f"N = {n_clients:,}", "squared error", "rounds", series, power=False))
-    if not panels:
-        raise InvalidInput("--plot-costs needs several numbers of clients or several targets")
     return panels
 
 
