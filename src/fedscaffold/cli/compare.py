@@ -316,7 +316,7 @@ def _growth(found: Sequence[Growth]) -> list[str]:
     lines = []
     for each in found:
         between = f"95 % interval [{each.fit.low:.2f}, {each.fit.high:.2f}], {each.points} points"
-        misfit = f"misfit {100 * each.fit.misfit:.0f} %"
+        misfit = f"misfit {100 * each.fit.misfit:.1f} %"
         if each.what == "gradients by clients":
             lines.append(f"{each.name}: gradients ~ N^{each.fit.slope:.2f} to reach {each.at:g}; {between}")
         elif each.what == "rounds, logarithmic":
