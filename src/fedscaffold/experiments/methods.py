@@ -57,7 +57,7 @@ def participation(files: list[Path]) -> None:
 
 
 def two_sided(files: list[Path]) -> None:
-    """A large server step size with small local steps is minibatch SGD; with cohorts a small one lowers the error."""
+    """A large server step size with small local steps is minibatch SGD; with cohorts a small one helps."""
     effective, batch = 0.03, 4
     methods: dict[str, Method] = {
         f"η = {eta}": TwoSidedScaffold(step_size=effective / eta, local_steps=H, server_step_size=eta)
