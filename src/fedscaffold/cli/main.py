@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import fedscaffold
-from fedscaffold.cli import plan, predict, reproduce, run, verify
+from fedscaffold.cli import compare, methods, plan, predict, reproduce, run, verify
 
 app = typer.Typer(
     name="fedscaffold",
@@ -18,6 +18,8 @@ app = typer.Typer(
 app.command("run", epilog=run.EXAMPLES)(run.command)
 app.command("predict", epilog=predict.EXAMPLES)(predict.command)
 app.command("plan", epilog=plan.EXAMPLES)(plan.command)
+app.command("compare", epilog=compare.EXAMPLES)(compare.command)
+reproduce.app.command("methods", epilog=methods.EXAMPLES)(methods.command)
 app.add_typer(reproduce.app, name="reproduce")
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 
