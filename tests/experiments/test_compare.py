@@ -79,6 +79,19 @@ def test_stopping_early_changes_no_cost() -> None:
     assert len(set(reached)) > 4
 
 
+def test_the_budget_is_for_reaching_a_target_not_for_keeping_it() -> None:
+    method = {"it": fs.Scaffold(step_size=0.025, local_steps=1)}
+
+    def rounds(budget: int) -> int | None:
+        return cheapest(compare(problem(), method, rounds=budget, targets=[0.1], **SETTINGS), [0.1])[0].rounds
+
+    needed = rounds(300)
+    assert needed is not None
+    assert needed > 5
+    assert rounds(needed) == needed
+    assert rounds(needed - 1) is None
+
+
 def test_divergence_is_recorded() -> None:
     methods: dict[str, list[Method]] = {"it": [fs.Scaffold(step_size=g, local_steps=50) for g in (50.0, 0.01)]}
     wild, tame = compare(problem(), methods, rounds=50, targets=[1e-9], **SETTINGS)
