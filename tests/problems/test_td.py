@@ -148,9 +148,15 @@ def test_identity() -> None:
 def test_what_theory_does_not_know_is_refused() -> None:
     problem: Any = GarnetTD(**SMALL)
     method = fs.Scaffold(step_size=0.1, local_steps=2)
-    with pytest.raises(fs.InvalidInput, match="theory knows ridge and logistic regression, not td"):
+    with pytest.raises(
+        fs.InvalidInput,
+        match="theory knows ridge and logistic regression and problems with record_gradients, not td",
+    ):
         fs.theory.predict(problem, method, batch_size=2)
-    with pytest.raises(fs.InvalidInput, match="theory knows ridge and logistic regression, not td"):
+    with pytest.raises(
+        fs.InvalidInput,
+        match="theory knows ridge and logistic regression and problems with record_gradients, not td",
+    ):
         fs.theory.expansion(problem, method, batch_size=2)
     with pytest.raises(fs.InvalidInput, match="sharp plans are for"):
         fs.plan(problem, target_mse=1e-3, batch_size=2)
