@@ -69,8 +69,8 @@ def predict(
     Parameters
     ----------
     problem
-        Ridge or logistic regression, with any weights and sizes of clients; or any strongly convex problem that tells
-        Hessians and `record_gradients`, such as multinomial regression, with up to some tens of parameters.
+        Ridge or logistic regression, with any weights and sizes of clients; or any strongly convex problem that
+        tells Hessians and `record_gradients`, such as multinomial regression, with up to some tens of parameters.
     method
         Scaffold or FedAvg.
     batch_size
