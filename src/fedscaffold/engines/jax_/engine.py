@@ -13,7 +13,7 @@ from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.types import Array, LocalSgd, Problem, Whole
 
 Dtype = Literal["float64", "float32"]
-NUMBERS_PER_CHUNK = {"cpu": 1 << 12}  # of records and models; what suits a cache
+NUMBERS_PER_CHUNK = {"cpu": 1 << 13}  # of records and models; what suits a cache
 NUMBERS_PER_CHUNK_ELSEWHERE = 1 << 24
 NUMBERS_PER_CALL = 1 << 24  # of models on the device at once
 

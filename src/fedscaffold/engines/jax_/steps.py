@@ -11,7 +11,7 @@ from fedscaffold.core.batches import Sampling
 from fedscaffold.engines.jax_.gradients import Gradient
 from fedscaffold.engines.jax_.stream import Place, with_replacement, without_replacement, words
 
-DRAWN_AT_ONCE = 64  # words per client, about
+DRAWN_AT_ONCE = 256  # words per client, about; fewer are slow to make, more are wasted on short rounds
 
 
 class Task(NamedTuple):

@@ -34,11 +34,15 @@ def words(place: Place, first_block: Any, blocks: int) -> Any:
     b = jnp.broadcast_to(place.round, shape)
     c = jnp.broadcast_to(place.clients.astype(one)[:, None], shape)
     d = jnp.broadcast_to(place.repetitions.astype(one)[:, None], shape)
-    x, y = place.key
-    for _ in range(PHILOX_ROUNDS):
-        p, q = one(MULTIPLIERS[0]), one(MULTIPLIERS[1])
-        a, b, c, d = high(q, c) ^ b ^ x, q * c, high(p, a) ^ d ^ y, p * a
-        x, y = x + one(WEYL[0]), y + one(WEYL[1])
+    p, q = one(MULTIPLIERS[0]), one(MULTIPLIERS[1])
+
+    def mix(_: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        a, b, c, d, x, y = state
+        mixed = high(q, c) ^ b ^ x, q * c, high(p, a) ^ d ^ y, p * a
+        return *mixed, x + one(WEYL[0]), y + one(WEYL[1])
+
+    # a loop, not ten copies: XLA would merge those into the stacking and compute each word's block four times
+    a, b, c, d, _, _ = jax.lax.fori_loop(0, PHILOX_ROUNDS, mix, (a, b, c, d, *place.key))
     return jnp.stack([a, b, c, d], axis=-1).reshape(shape[0], -1)
 
 
