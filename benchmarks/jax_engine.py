@@ -1,7 +1,7 @@
 """The JAX engine against a hand-written `lax.map` over vmapped scans for the same work, taking turns.
 
-`python -m benchmarks.jax_engine [--clients 1000] [--turns 15] [--at-once 10]`, on one core. Both compute in float64;
-the hand-written one draws its records with JAX's own generator and knows the loss's derivative.
+`python -m benchmarks.jax_engine [--clients 1000] [--turns 15] [--at-once 10]`, on one core. Both compute in
+float64; the hand-written one draws its records with JAX's own generator and knows the loss's derivative.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def measure(work: Workload, turns: int, at_once: int | None) -> dict[str, float]
             "by hand": stack.enter_context(contenders.jax_map(work)),
         }
         norms = [float(np.linalg.norm(one_round()[:20])) for one_round in ready.values()]
-        if not np.isclose(*norms, rtol=0.15):
+        if not np.isclose(norms[0], norms[1], rtol=0.15):
             raise RuntimeError(f"the two do not compute the same thing: {norms}")
         for _ in range(turns):
             for name, one_round in ready.items():

@@ -1,4 +1,7 @@
-"""How clients' local steps run. `reference` defines what is right, `numba` is fast and the default, `jax` any loss."""
+"""How clients' local steps run.
+
+`reference` defines what is right, `numba` is fast and the default, `jax` differentiates any loss.
+"""
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Engine

@@ -19,7 +19,7 @@ NUMBERS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class FlatLoss:
-    """θ ↦ loss(tree of θ, batch) + l2/2 ‖θ‖². Hashable, and without data: what is compiled for it serves them all."""
+    """θ ↦ loss(tree of θ, batch) + l2/2 ‖θ‖². Hashable, without data: what is compiled serves all data."""
 
     loss: Callable[[Tree, Tree], Any]
     structure: Any

@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -25,8 +25,8 @@ class Differentiable:
     """f_c(θ) = loss(params, client c's records) + l2/2 ‖θ‖², where θ holds all of params in one vector.
 
     `loss` is the mean over the records of a batch of a function of one record and of the parameters, written with
-    jax.numpy. It must be pure: it depends on its arguments alone and returns one number. Running means, as of batch
-    normalisation, and anything else that mixes the records of a batch are refused. Derivatives are float64.
+    jax.numpy. It must be pure: it depends on its arguments alone and returns one number. Running means, as of
+    batch normalisation, and anything else that mixes the records of a batch are refused. Derivatives are float64.
 
     Runs need engine="jax" (or "reference", which is slow). Where f has no single minimum, record=("loss",).
 
@@ -68,7 +68,8 @@ class Differentiable:
             raise MissingDependency("problems.Differentiable needs JAX; pip install 'fedscaffold[jax]'") from error
         from fedscaffold.problems import autodiff, trees
 
-        if not callable(loss) or getattr(loss, "__hash__", None) is None:
+        given: Any = loss
+        if not callable(given) or not isinstance(given, Hashable):
             raise InvalidInput(f"loss must be a function of (params, batch), got {loss!r}")
         self.l2 = not_negative("l2", l2)
         self.records, self.offsets = trees.joined(clients)
@@ -132,7 +133,7 @@ class Differentiable:
             return minimise(self)
         except (InvalidInput, np.linalg.LinAlgError) as error:
             raise InvalidInput(
-                f"Newton's method found no optimum ({error}); if the loss is not convex, record=('loss',) needs none"
+                f"Newton's method found no optimum: {error}. If the loss is not convex: record=('loss',)"
             ) from None
 
     # each client's f_c and its derivatives, one row per client

@@ -23,6 +23,8 @@ def joined(clients: Sequence[Tree]) -> tuple[Tree, NDArray[np.int64]]:
         raise InvalidInput("clients must be a sequence with one tree of arrays per client") from None
     if not each:
         raise InvalidInput("there are no clients: clients is empty")
+    first: list[Any]
+    structure: Any
     first, structure = jax.tree.flatten(each[0])
     if not first:
         raise InvalidInput("client 0 holds no arrays")
@@ -63,7 +65,7 @@ def ravelled(params: Tree) -> tuple[Array, Any, tuple[tuple[int, ...], ...]]:
     for array in arrays:
         if array.dtype.kind != "f":
             raise InvalidInput(
-                f"params must hold floating-point numbers only, got {array.dtype}; bind anything else into the loss"
+                f"params must hold floating-point numbers only, got {array.dtype}; bind the rest into the loss"
             )
         if not np.isfinite(array).all():
             raise InvalidInput("params hold NaN or infinity")
@@ -75,20 +77,20 @@ def ravelled(params: Tree) -> tuple[Array, Any, tuple[tuple[int, ...], ...]]:
 
 def check_loss(loss: Callable[[Tree, Tree], Any], params: Tree, batch: Tree) -> None:
     """Refuse a loss that is not one finite number, the mean over a batch's records of each one's own."""
-    sizes = len(jax.tree.leaves(batch)[0])
-    values = [_value(loss, params, batch)]
-    for i in range(sizes):
-        values.append(_value(loss, params, jax.tree.map(lambda array, i=i: array[i : i + 1], batch)))
-    whole, mean = values[0], float(np.mean(values[1:]))
-    if not np.isfinite(values).all():
+    count = len(jax.tree.leaves(batch)[0])
+
+    def record(i: int) -> Tree:
+        return jax.tree.map(lambda array: array[i : i + 1], batch)
+
+    whole, ones = _value(loss, params, batch), [_value(loss, params, record(i)) for i in range(count)]
+    mean = float(np.mean(ones))
+    if not np.isfinite([whole, *ones]).all():
+        raise InvalidInput(f"loss(params, batch) is {whole} on the first records; start from other params")
+    if abs(whole - mean) > MEAN_TOLERANCE * max(abs(whole), *np.abs(ones)):
         raise InvalidInput(
-            f"loss(params, batch) is {whole} on some of client 0's records; start from other params"
-        )
-    if abs(whole - mean) > MEAN_TOLERANCE * max(abs(whole), *np.abs(values[1:])):
-        raise InvalidInput(
-            f"loss(params, batch) must be the mean over the batch of each record's own loss, but on {sizes} records it "
-            f"is {whole:.6g} and the mean of their losses {mean:.6g}; take jnp.mean, and nothing that mixes records "
-            "such as batch normalisation"
+            f"loss(params, batch) must be the mean over the batch of each record's own loss, but on {count} "
+            f"records it is {whole:.6g} and the mean of their losses {mean:.6g}; take jnp.mean, and nothing that "
+            "mixes records such as batch normalisation"
         )
 
 
@@ -96,11 +98,12 @@ def _value(loss: Callable[[Tree, Tree], Any], params: Tree, batch: Tree) -> floa
     try:
         value = loss(params, batch)
     except Exception as error:
-        raise InvalidInput(f"loss(params, batch) failed on some of client 0's records: {error}") from error
-    if np.shape(jax.tree.leaves(value)) != (1,) or not np.issubdtype(np.asarray(value).dtype, np.floating):
+        raise InvalidInput(f"loss(params, batch) failed on the first records: {error}") from error
+    leaves = jax.tree.leaves(value)
+    if len(leaves) != 1 or leaves[0] is not value or np.ndim(value) or np.asarray(value).dtype.kind != "f":
         raise InvalidInput(
-            "loss(params, batch) must return one floating-point number and nothing else, and depend on params alone: "
-            "no buffers such as running means"
+            "loss(params, batch) must return one floating-point number and nothing else, no buffers such as "
+            "running means"
         )
     return float(value)
 

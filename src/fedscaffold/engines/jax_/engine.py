@@ -22,8 +22,8 @@ NUMBERS_PER_CALL = 1 << 24  # of models on the device at once
 class Jax:
     """Chunks of clients by `vmap`, their steps by a loop, in one compiled function.
 
-    It draws the same records as the other engines and gives their numbers to rounding. It serves ridge, logistic and
-    multinomial regression and `fedscaffold.problems.Differentiable`.
+    It draws the same records as the other engines and gives their numbers to rounding. It serves ridge, logistic
+    and multinomial regression and `fedscaffold.problems.Differentiable`.
 
     Parameters
     ----------

@@ -80,8 +80,8 @@ def gradient_and_records(problem: Any) -> tuple[Gradient, Any]:
         return OfLoss(problem.batch_loss), problem.records
     if isinstance(problem, ByChance) or problem.kind not in KINDS:
         raise InvalidInput(
-            f"the jax engine has no gradient for {problem.kind!r}; use engine='reference', or state the problem as "
-            "problems.Differentiable"
+            f"the jax engine has no gradient for {problem.kind!r}; use engine='reference', or state the problem "
+            "as problems.Differentiable"
         )
     y = problem.y.astype(np.int32) if problem.kind == "multinomial" else problem.y
     gradient = OfMargins(problem.kind, int(problem.vectors), float(problem.l2), int(problem.unpenalised))

@@ -1,4 +1,4 @@
-"""The hot loop in JAX: H local steps of chunks of clients, one chunk after another, all in one compiled function."""
+"""The hot loop in JAX: H local steps of chunks of clients, one chunk after another, in one compiled function."""
 
 from functools import partial
 from typing import Any, NamedTuple

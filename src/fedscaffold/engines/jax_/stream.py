@@ -54,9 +54,9 @@ def with_replacement(word: Any, n: Any) -> Any:
 def without_replacement(word: Any, n: Any) -> Any:
     """Distinct indices below n (p,) along the last axis: the first draws of a Fisher–Yates shuffle.
 
-    Draw b takes what lies at position j_b = b + jump_b and puts there what lay at position b. Positions below b are
-    never looked at again, so what lies at position i is what the last earlier draw with j = i put there, else i.
-    That needs no array of n positions, and B² comparisons for a batch of B.
+    Draw b takes what lies at position j_b = b + jump_b and puts there what lay at position b. Positions below b
+    are never looked at again, so what lies at position i is what the last earlier draw with j = i put there, else
+    i. That needs no array of n positions, and B² comparisons for a batch of B.
     """
     batch = word.shape[-1]
     order = jnp.arange(batch, dtype=jnp.uint32)
