@@ -231,6 +231,21 @@ def test_a_sample_of_the_clients() -> None:
 # identity
 
 
+def bounded(scale: Any) -> Any:
+    def loss(params: Any, batch: Any) -> Any:
+        return jnp.mean((batch[0] @ params - batch[1]) ** 2) * jnp.mean(scale)
+
+    return loss
+
+
+def named_alike() -> Any:
+    def loss(params: Any, batch: Any) -> Any:
+        return jnp.mean((batch[0] @ params - batch[1]) ** 4)
+
+    loss.__qualname__ = huber_loss.__qualname__
+    return loss
+
+
 def test_fingerprints_tell_problems_apart() -> None:
     X, y = tables("ridge", SIZES, 4)
     clients = list(zip(X, y, strict=True))
@@ -244,8 +259,11 @@ def test_fingerprints_tell_problems_apart() -> None:
     changed = [(X[0] + 1e-9, y[0]), *clients[1:]]
     several = [digest(), digest(other), digest(params=np.ones(4)), digest(which=changed), digest(l2=0.1)]
     several.append(digest(weights=[1, 2, 3, 4]))
+    several += [digest(bounded(1.0)), digest(bounded(2.0)), digest(bounded(np.ones(3)))]
+    several.append(digest(named_alike()))
     assert len(set(several)) == len(several)
     assert digest() == several[0]
+    assert digest(bounded(2.0)) == several[7]
     assert huber().describe()["loss"].endswith("huber_loss")
 
 

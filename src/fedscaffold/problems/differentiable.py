@@ -218,9 +218,10 @@ class Differentiable:
         }
 
     def fingerprint(self) -> str:
-        """SHA-256 of every record, weights, penalty, initial parameters and the loss's name and source.
+        """SHA-256 of every record, weights, penalty, initial parameters, and the loss's name and source.
 
-        What the loss takes from elsewhere, such as constants of its module, is not part of it.
+        Of what the loss takes from elsewhere, numbers, text and arrays of an enclosing function count, as do defaults;
+        constants of its module and other functions that it calls do not.
         """
         import jax
 
@@ -288,9 +289,17 @@ def _name(loss: Any) -> str:
 
 
 def _source(loss: Any) -> str:
-    """The text of a function, its compiled code where there is no text, else nothing."""
+    """The text of a function, or its compiled code where there is no text, and the numbers that are bound into it."""
+    code = getattr(loss, "__code__", None)
     try:
-        return inspect.getsource(loss)
+        text = inspect.getsource(loss)
     except (OSError, TypeError):
-        code = getattr(loss, "__code__", None)
-        return "" if code is None else f"{code.co_code.hex()} {code.co_consts} {code.co_names}"
+        text = "" if code is None else f"{code.co_code.hex()} {code.co_consts} {code.co_names}"
+    cells = [cell.cell_contents for cell in getattr(loss, "__closure__", None) or ()]
+    bound = [*cells, *(getattr(loss, "__defaults__", None) or ())]
+    known = [value for value in bound if isinstance(value, int | float | str) or hasattr(value, "dtype")]
+    return " ".join([text, *(repr(value) if not hasattr(value, "dtype") else _digest(value) for value in known)])
+
+
+def _digest(array: Any) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
