@@ -1,13 +1,22 @@
-"""How clients' local steps run. `reference` defines what is right, `numba` is fast and the default."""
+"""How clients' local steps run.
+
+`reference` defines what is right, `numba` is fast and the default, `jax` differentiates any loss.
+"""
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Engine
+from fedscaffold.engines.jax_.engine import Jax
 from fedscaffold.engines.numba_.engine import Numba
 from fedscaffold.engines.reference import Reference
 
-__all__ = ["Numba", "Reference", "resolve"]
+__all__ = ["Jax", "Numba", "Reference", "resolve"]
 
-BY_NAME: dict[str, type[Numba] | type[Reference]] = {"auto": Numba, "numba": Numba, "reference": Reference}
+BY_NAME: dict[str, type[Numba] | type[Reference] | type[Jax]] = {
+    "auto": Numba,
+    "numba": Numba,
+    "reference": Reference,
+    "jax": Jax,
+}
 
 
 def resolve(engine: str | Engine) -> Engine:

@@ -1,6 +1,7 @@
 """What is minimised: f = Σ_c w_c f_c, one f_c per client."""
 
 from fedscaffold.problems import partition
+from fedscaffold.problems.differentiable import Differentiable
 from fedscaffold.problems.encoding import Encoding
 from fedscaffold.problems.files import from_csv, from_parquet, from_svmlight
 from fedscaffold.problems.frames import from_frame
@@ -12,6 +13,7 @@ from fedscaffold.problems.ridge import Ridge
 from fedscaffold.problems.td import GarnetTD
 
 __all__ = [
+    "Differentiable",
     "Encoding",
     "GarnetTD",
     "LinearSA",

@@ -43,7 +43,8 @@ class Tables(NamedTuple):
 def tables(problem: Records | Systems | Transitions, batches: Batches, dtype: str) -> Tables:
     """Of any problem that there is a kernel for."""
     if problem.kind not in kernels.LOSSES:
-        raise InvalidInput(f"the numba engine has no kernel for {problem.kind!r}; use engine='reference'")
+        other = "jax" if hasattr(problem, "batch_loss") else "reference"
+        raise InvalidInput(f"the numba engine has no kernel for {problem.kind!r}; use engine='{other}'")
     if isinstance(problem, ByChance):
         check_drawable(batches)
     given: Any = problem

@@ -1,0 +1,1 @@
+"""The JAX engine: any differentiable loss, on any device that JAX knows."""

@@ -1,0 +1,147 @@
+"""The JAX engine: compiled by XLA for processors and accelerators, for any differentiable loss."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from fedscaffold.core.batches import Batches
+from fedscaffold.core.checks import whole_number
+from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.types import Array, LocalSgd, Problem, Whole
+
+Dtype = Literal["float64", "float32"]
+NUMBERS_PER_CHUNK = {"cpu": 1 << 13}  # of records and models; what suits a cache
+NUMBERS_PER_CHUNK_ELSEWHERE = 1 << 24
+NUMBERS_PER_CALL = 1 << 24  # of models on the device at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jax:
+    """Chunks of clients by `vmap`, their steps by a loop, in one compiled function.
+
+    It draws the same records as the other engines and gives their numbers to rounding. It serves ridge, logistic
+    and multinomial regression and `fedscaffold.problems.Differentiable`.
+
+    Parameters
+    ----------
+    dtype
+        What local steps compute in. The server's sums are float64 always.
+    clients_at_once
+        How many clients take their steps side by side; None for as many as suit the device.
+    device
+        "cpu", "gpu" or "tpu"; None for what JAX prefers.
+    """
+
+    dtype: Dtype = "float64"
+    clients_at_once: int | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.clients_at_once is not None:
+            whole_number("clients_at_once", self.clients_at_once, least=1)
+        if self.dtype not in get_args(Dtype):
+            raise InvalidInput(f"dtype must be one of {get_args(Dtype)}, got {self.dtype!r}")
+
+    @property
+    def name(self) -> str:
+        """With the device and the number of clients at once, as both change the order of additions."""
+        together = "" if self.clients_at_once is None else f"-{self.clients_at_once}-at-once"
+        return f"jax-{self.dtype}-{self._device().platform}{together}"
+
+    def _device(self) -> Any:
+        jax = _jax()
+        try:
+            return jax.devices(self.device)[0]
+        except RuntimeError as error:
+            raise InvalidInput(f"JAX has no device {self.device!r} here: {error}") from None
+
+    @contextmanager
+    def open(self, problem: Problem, batches: Batches, *, seed: int) -> Iterator[LocalSgd]:
+        """Bring the records to the device; the first call compiles."""
+        jax, device = _jax(), self._device()
+        from fedscaffold.engines.jax_.gradients import gradient_and_records
+        from fedscaffold.engines.jax_.steps import Draw, Pairs, Table, Task, local_models
+
+        gradient, records = gradient_and_records(problem)
+        wide = self.dtype == "float64"
+        sizes = np.asarray(problem.sizes)
+        begins = np.concatenate([[0], np.cumsum(sizes)])
+        if begins[-1] >= 2**31:
+            raise InvalidInput(f"the jax engine takes fewer than 2**31 records, got {begins[-1]:,}")
+        batch = int(sizes.max()) if batches.size is None else batches.size
+        task = Task(
+            gradient=gradient,
+            batch=batch,
+            sampling=None if batches.size is None else batches.sampling,
+            equal=bool((sizes == sizes[0]).all()),
+        )
+        width = sum(leaf.size for leaf in jax.tree.leaves(records)) // int(begins[-1])
+        at_once = self.clients_at_once or _suitable(device.platform, batch * width + problem.dim)
+        key = np.array([int(seed) & 0xFFFFFFFF, int(seed) >> 32], dtype=np.uint32)
+
+        def there(tree: Any) -> Any:
+            return jax.device_put(jax.tree.map(self._converted, tree), device)
+
+        with jax.enable_x64(wide):
+            table = Table(there(records), there(begins[:-1].astype(np.int32)), there(sizes.astype(np.int32)))
+
+        def local_sgd(
+            theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
+            clients: Whole | None = None, first_step: int = 0,
+        ) -> Array:  # fmt: skip
+            chosen = np.arange(problem.n_clients)[None, :] if clients is None else np.atleast_2d(clients)
+            shape = (theta.shape[0], chosen.shape[1])
+            xi = np.broadcast_to(correction, (*shape, problem.dim))
+            # the repetitions of a client side by side, so that they find its records in the cache
+            repetition, place = (grid.T.ravel() for grid in np.indices(shape))
+            who = np.broadcast_to(chosen, shape)[repetition, place]
+            steps = np.broadcast_to(local_steps, shape)[repetition, place]
+            first = first_step * batch if batches.size is not None else 0
+            draw = Draw(key, np.uint32(round), np.uint32(first // 4 & 0xFFFFFFFF), np.int32(first % 4))
+            p = min(at_once, who.size)
+            chunks = min(-(-who.size // p), max(1, NUMBERS_PER_CALL // (p * problem.dim)))
+            out = np.empty((*shape, problem.dim))
+            with jax.enable_x64(wide):
+                model = there(theta)
+                for begin in range(0, who.size, chunks * p):
+                    part = slice(begin, begin + chunks * p)
+                    r, k = repetition[part], place[part]
+                    filled = np.zeros((chunks * p, problem.dim), dtype=self.dtype)
+                    filled[: r.size] = xi[r, k]
+                    pairs = Pairs(*(_filled(v[part], (chunks, p)) for v in (who, repetition, steps)))
+                    local = local_models(
+                        task=task, table=table, theta=model, xi=there(filled.reshape(chunks, p, -1)),
+                        pairs=there(pairs), step_size=np.dtype(self.dtype).type(step_size), draw=draw,
+                    )  # fmt: skip
+                    out[r, k] = np.asarray(local).reshape(chunks * p, -1)[: r.size]
+            return out
+
+        yield local_sgd
+
+    def _converted(self, leaf: Any) -> Any:
+        """Floating-point numbers in the engine's precision, others as they are."""
+        return np.asarray(leaf, dtype=self.dtype) if np.issubdtype(leaf.dtype, np.floating) else leaf
+
+
+def _jax() -> Any:
+    try:
+        import jax
+    except ImportError as error:
+        raise MissingDependency("the jax engine needs JAX; pip install 'fedscaffold[jax]'") from error
+    return jax
+
+
+def _suitable(platform: str, numbers_per_client: int) -> int:
+    """Clients that run side by side."""
+    most = NUMBERS_PER_CHUNK.get(platform, NUMBERS_PER_CHUNK_ELSEWHERE)
+    return max(1, most // numbers_per_client)
+
+
+def _filled(values: Any, shape: tuple[int, int]) -> Any:
+    """As 32-bit numbers, with zeros at the end."""
+    out = np.zeros(shape, dtype=np.int32)
+    out.reshape(-1)[: values.size] = values
+    return out

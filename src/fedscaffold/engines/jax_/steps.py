@@ -1,0 +1,102 @@
+"""The hot loop in JAX: H local steps of chunks of clients, one chunk after another, in one compiled function."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedscaffold.core.batches import Sampling
+from fedscaffold.engines.jax_.gradients import Gradient
+from fedscaffold.engines.jax_.stream import Place, with_replacement, without_replacement, words
+
+DRAWN_AT_ONCE = 256  # words per client, about; fewer are slow to make, more are wasted on short rounds
+
+
+class Task(NamedTuple):
+    """What the code is compiled for."""
+
+    gradient: Gradient
+    batch: int  # records in a step; with full gradients, of the largest client
+    sampling: Sampling | None  # None for full gradients
+    equal: bool  # whether all clients hold equally many records
+
+    @property
+    def group(self) -> int:
+        """Steps whose draws are made together; times the batch it is whole blocks of four words."""
+        return 4 * max(1, DRAWN_AT_ONCE // (4 * self.batch))
+
+
+class Table(NamedTuple):
+    """All clients' records, on the device."""
+
+    records: Any  # a tree of arrays, their first axis the records, client after client
+    begins: Any  # (clients,)
+    sizes: Any  # (clients,)
+
+
+class Pairs(NamedTuple):
+    """Chunks of pairs of client and repetition, each (chunks, p)."""
+
+    clients: Any
+    repetitions: Any
+    steps: Any  # 0 for filling
+
+
+class Draw(NamedTuple):
+    """Which draws a round uses."""
+
+    key: Any  # (2,) words
+    round: Any
+    block: Any  # the block of four words that the first step's draws begin in
+    skip: Any  # and where in it
+
+
+@partial(jax.jit, static_argnames="task", donate_argnames="xi")
+def local_models(
+    *, task: Task, table: Table, theta: Any, xi: Any, pairs: Pairs, step_size: Any, draw: Draw
+) -> Any:
+    """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c) for all pairs: models (chunks, p, d) from θ (repetitions, d) and ξ."""
+
+    def chunk(arguments: tuple[Any, Pairs]) -> Any:
+        return _chunk(task, table, theta, *arguments, step_size, draw)
+
+    return lax.map(chunk, (xi, pairs))
+
+
+def _chunk(task: Task, table: Table, theta: Any, xi: Any, pairs: Pairs, step_size: Any, draw: Draw) -> Any:
+    begins, sizes = table.begins[pairs.clients][:, None], table.sizes[pairs.clients]
+    longest = pairs.steps.max()
+
+    def stepped(h: Any, local: Any, batch: Any, share: Any) -> Any:
+        gradient = jax.vmap(task.gradient, in_axes=(0, 0, None if share is None else 0))(local, batch, share)
+        return jnp.where((h < pairs.steps)[:, None], local - step_size * (gradient + xi), local)
+
+    def of(rows: Any) -> Any:
+        return jax.tree.map(lambda array: array.at[begins + rows].get(mode="promise_in_bounds"), table.records)
+
+    local = theta[pairs.repetitions]
+    if task.sampling is None:
+        which = jnp.arange(task.batch, dtype=jnp.int32)
+        batch = of(jnp.minimum(which, sizes[:, None] - 1))
+        real = which < sizes[:, None]
+        share = None if task.equal else real / sizes[:, None].astype(theta.dtype)
+        return lax.fori_loop(0, longest, lambda h, local: stepped(h, local, batch, share), local)
+
+    place = Place(draw.key, draw.round, pairs.clients, pairs.repetitions)
+    S, B = task.group, task.batch
+    drawn = with_replacement if task.sampling == "with_replacement" else without_replacement
+
+    def some_steps(state: tuple[Any, Any]) -> tuple[Any, Any]:
+        begin, local = state
+        block = draw.block + (begin * B // 4).astype(jnp.uint32)
+        word = lax.dynamic_slice_in_dim(words(place, block, S * B // 4 + 1), draw.skip, S * B, axis=1)
+        rows = drawn(word.reshape(-1, S, B), sizes)
+
+        def step(h: Any, local: Any) -> Any:
+            return stepped(begin + h, local, of(lax.dynamic_index_in_dim(rows, h, 1, keepdims=False)), None)
+
+        return begin + S, lax.fori_loop(0, jnp.minimum(S, longest - begin), step, local)
+
+    return lax.while_loop(lambda state: state[0] < longest, some_steps, (jnp.int32(0), local))[1]
