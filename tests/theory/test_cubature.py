@@ -1,5 +1,8 @@
 """The predictor on problems that are known by their records' gradients alone."""
 
+from typing import Any
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -82,3 +85,33 @@ def test_averages_of_a_quadratic_are_exact() -> None:
     off = A - A.mean(axis=0)
     spread = np.einsum("nij,jk,nlk->il", off, cov, off) / 7
     np.testing.assert_allclose(noise, 0.25 * (np.cov(each.T, bias=True) + spread), rtol=1e-6)
+
+
+def poisson(params: Any, batch: Any) -> Any:
+    """Mean of exp(z) − y z."""
+    z = batch["x"] @ params
+    return jnp.mean(jnp.exp(z) - batch["y"] * z)
+
+
+def counts(d: int = 30, N: int = 10, n: int = 80) -> fs.problems.Differentiable:
+    """Clients whose counts follow models of their own."""
+    rng = np.random.default_rng(0)
+    clients = []
+    for _ in range(N):
+        x = rng.normal(size=(n, d)) * rng.uniform(0.5, 1.5, size=d) / np.sqrt(d)
+        clients.append({"x": x, "y": rng.poisson(np.exp(x @ (0.7 * rng.normal(size=d)))).astype(float)})
+    return fs.problems.Differentiable(poisson, np.zeros(d), clients, l2=0.1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_poisson_regression_by_automatic_differentiation(method: type[fs.Scaffold | fs.FedAvg]) -> None:
+    """Within 5 % of simulation with 30 parameters; the measurement's standard error is below 1 %."""
+    problem, chosen = counts(), method(step_size=0.1, local_steps=20)
+    predicted = fs.theory.predict(problem, chosen, batch_size=5)
+    found = fs.run(problem, chosen, rounds=400, batch_size=5, repetitions=20, engine="jax").plateau()
+    assert found is not None
+    assert found.standard_error < 0.01 * found.mean
+    assert abs(predicted.mse - found.mean) < 0.05 * found.mean
+    expanded = fs.theory.expansion(problem, fs.Scaffold(step_size=1e-3, local_steps=5), batch_size=5)
+    close = fs.theory.predict(problem, fs.Scaffold(step_size=1e-3, local_steps=5), batch_size=5)
+    assert np.linalg.norm(expanded.cov_theta - close.cov_theta) < 0.01 * np.linalg.norm(close.cov_theta)

@@ -176,6 +176,13 @@ class Differentiable:
         each = self._noise(theta, Batches(batch_size, sampling))
         return np.stack([factor * (gradients @ directions).var(axis=0) for factor, gradients in each])
 
+    def record_gradients(self, client: int, points: Array) -> Array:
+        """Each record's gradient, penalty included, of one client at (p, d) points, shape (p, n, d)."""
+        begin, end = int(self.offsets[client]), int(self.offsets[client + 1])
+        batch = self._filled(begin, end, int(self.sizes.max()))
+        each = self._of("record_gradients_at", points, batch)[:, : end - begin]
+        return each + self.l2 * np.asarray(points)[:, None, :]
+
     # what runs need
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
@@ -220,8 +227,8 @@ class Differentiable:
     def fingerprint(self) -> str:
         """SHA-256 of every record, weights, penalty, initial parameters, and the loss's name and source.
 
-        Of what the loss takes from elsewhere, numbers, text and arrays of an enclosing function count, as do defaults;
-        constants of its module and other functions that it calls do not.
+        Of what the loss takes from elsewhere, numbers, text and arrays of an enclosing function count, as do
+        defaults; constants of its module and other functions that it calls do not.
         """
         import jax
 
@@ -289,7 +296,7 @@ def _name(loss: Any) -> str:
 
 
 def _source(loss: Any) -> str:
-    """The text of a function, or its compiled code where there is no text, and the numbers that are bound into it."""
+    """The text of a function, or its compiled code where there is none, and the numbers that are bound into it."""
     code = getattr(loss, "__code__", None)
     try:
         text = inspect.getsource(loss)
