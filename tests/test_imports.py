@@ -15,7 +15,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 DOORS = {"cli", "sklearn", "flower"}
 SIMULATOR = {"run", "rounds", "engines", "methods", "traces"}
 INNER = {"core", "problems", "methods", "engines", "traces", "theory"}
-ROOMS = INNER | {"run", "rounds", "plan", "progress", "reports", "experiments"}
+ROOMS = INNER | {"run", "rounds", "plan", "progress", "models", "reports", "experiments"}
 FRONT = {"__init__"}  # the package itself, which imports the simulator
 MAY_IMPORT = {
     "core": {"core"},
@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "rounds": {"core"},
     "run": {"core", "engines", "traces", "progress", "rounds"},
     "plan": {"core", "methods", "theory", "progress"},
+    "models": {"core", "problems", "methods", "engines", "traces", "run", "plan", "progress", "models"},
     "reports": {"core", "traces", "theory", "reports"},
     "experiments": ROOMS | FRONT,
     "conformance": {"core", "conformance"},

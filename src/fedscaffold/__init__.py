@@ -1,8 +1,9 @@
 """Federated optimisation with Scaffold on stochastic gradients: simulate, predict, deploy."""
 
-from fedscaffold import engines, problems, theory, traces
+from fedscaffold import engines, models, problems, theory, traces
 from fedscaffold.core.errors import CheckpointMismatch, Diverged, FedScaffoldError, InvalidInput, MissingDependency
 from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, TwoSidedScaffold
+from fedscaffold.models import Model
 from fedscaffold.plan import Plan, plan
 from fedscaffold.run import run
 from fedscaffold.traces import Trace
@@ -15,6 +16,7 @@ __all__ = [
     "FedScaffoldError",
     "InvalidInput",
     "MissingDependency",
+    "Model",
     "Plan",
     "ProxSkip",
     "ScaffLSA",
@@ -22,6 +24,7 @@ __all__ = [
     "Trace",
     "TwoSidedScaffold",
     "engines",
+    "models",
     "plan",
     "problems",
     "run",
