@@ -30,7 +30,9 @@ def write_tables(folder: Path) -> tuple[Path, Path]:
 def fedscaffold(*words: str | Path) -> None:
     """Run the command and show it."""
     print("$ fedscaffold", *words, flush=True)
-    subprocess.run([sys.executable, "-c", "from fedscaffold.cli.main import main; main()", *map(str, words)], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "from fedscaffold.cli.main import main; main()", *map(str, words)], check=True
+    )
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def command(
             console.print("Going on where an earlier fit was interrupted.")
         provenance: dict[str, Any] = {"data": data.name, "request": request}
         fitted = run_task(task, settings, checkpoint=out / folder.CHECKPOINT, provenance=provenance)
-        averaged = compare.fedavg(task, settings)
+        averaged = compare.fedavg(task, settings, rounds=fitted.trace.rounds)
         story = Story(
             data=data,
             test=test,

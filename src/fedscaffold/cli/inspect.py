@@ -38,7 +38,7 @@ def command(
         )
         task = prepare(problem, settings)
         spread = heterogeneity(task.problem, task.optimum)
-        averaged = compare.fedavg(task, settings)
+        averaged = compare.fedavg(task, settings, rounds=task.rounds)
         ends = compare.standing("FedAvg", task, averaged.theta[0])
         best = compare.standing("Pooled", task, task.optimum)
     console = Console(highlight=False)

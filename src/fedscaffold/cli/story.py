@@ -41,7 +41,7 @@ def tell(fit: Fit, averaged: Trace, story: Story) -> Content:
     ours = compare.standing("Scaffold", task, fit.theta)
     others = compare.standing("FedAvg", task, averaged.theta[0])
     pooled = compare.standing("Pooled", task, task.optimum)
-    curve = _predicted(task)
+    curve = _predicted(task, fit.trace.rounds)
     end = None if task.plan is None else float(np.sqrt(task.plan.predicted_mse)) / norm
     reached = fit.relative_distance <= settings.tolerance
     return Content(
@@ -123,27 +123,28 @@ def _plan(fit: Fit) -> str:
     if task.plan is None:
         return f"Nothing was planned: step size, local steps and rounds were given.\n{batch}"
     aim = (
-        f"The aim is a squared distance of {task.target_mse:.3g} to the pooled model, which is "
-        f"{fit.settings.tolerance:g} times the length of its coefficients, squared, for standardised columns."
+        f"The aim is a squared distance to the pooled model of {task.target_mse:.3g}: {fit.settings.tolerance:g} "
+        "times the length of its coefficients, squared, for standardised columns."
     )
-    planned = (task.plan.method, task.plan.rounds)
     given = ""
-    if planned != (task.method, task.rounds):
+    if (task.plan.method, task.plan.rounds) != (task.method, task.rounds):
         given = (
             f"\nSome of this was given instead: the run took step_size={task.method.step_size:.4g}, "
             f"local_steps={task.method.local_steps}, {task.rounds:,} rounds."
         )
+    if fit.trace.rounds > task.rounds:
+        given += f"\nThat did not quite suffice: {fit.trace.rounds - task.rounds:,} more rounds were run."
     return f"{aim}\n{task.plan.explain()}\n{batch}{given}"
 
 
-def _predicted(task: Task) -> Array | None:
+def _predicted(task: Task, rounds: int) -> Array | None:
     """E‖θ_t − θ*‖² by round from `theory.predict`, where it is quick."""
     problem = task.problem
-    effort = problem.n_clients * problem.dim**2 * max(task.rounds, 100) / 100
+    effort = problem.n_clients * problem.dim**2 * max(rounds, 100) / 100
     if problem.kind not in ("ridge", "logistic") or effort > MOST_PREDICTED:
         return None
     try:
-        found: Any = predict(problem, task.method, batch_size=task.batch_size, rounds=task.rounds)  # type: ignore[arg-type]
+        found: Any = predict(problem, task.method, batch_size=task.batch_size, rounds=rounds)  # type: ignore[arg-type]
     except InvalidInput:  # a step size that was given and does not contract
         return None
     return found.curve
@@ -177,7 +178,7 @@ def _metrics(task: Task, theta: Array) -> dict[str, float]:
 
 
 def _cost(fit: Fit) -> list[tuple[str, str]]:
-    problem, rounds = fit.task.problem, fit.task.rounds
+    problem, rounds = fit.task.problem, fit.trace.rounds
     vectors = float(fit.trace.vectors_per_client[-1])
     each = vectors * problem.dim * BYTES
     table = float(problem.sizes.sum()) * len(problem.encoding.columns) * BYTES

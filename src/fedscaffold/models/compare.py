@@ -63,13 +63,13 @@ def standing(name: str, task: Task, theta: Array) -> Standing:
     )
 
 
-def fedavg(task: Task, settings: Settings, *, progress: Progress = None) -> Trace:
-    """FedAvg with the same step size, local steps, rounds, batches and seed."""
+def fedavg(task: Task, settings: Settings, *, rounds: int, progress: Progress = None) -> Trace:
+    """FedAvg with the same step size, local steps, batches and seed."""
     method = FedAvg(step_size=task.method.step_size, local_steps=task.method.local_steps)
     return run(
         task.problem,
         method,
-        rounds=task.rounds,
+        rounds=rounds,
         batch_size=task.batch_size,
         seed=settings.seed,
         engine=ENGINE,

@@ -2,8 +2,10 @@
 
 import math
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,8 +21,7 @@ from fedscaffold.plan import Plan, plan
 from fedscaffold.problems.framed import FramedRidge
 from fedscaffold.progress import Progress
 from fedscaffold.run import run
-from fedscaffold.traces import Trace
-from fedscaffold.traces.arrays import plain
+from fedscaffold.traces import Trace, arrays
 
 TOLERANCE = 0.005
 SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
@@ -228,18 +229,39 @@ def run_task(
     progress: Progress = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Fit:
-    """Run what `prepare` planned; `provenance` is added to the model's."""
-    trace = run(
-        task.problem,
-        task.method,
-        rounds=task.rounds,
-        batch_size=task.batch_size,
-        seed=settings.seed,
-        engine=ENGINE,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
-    own = {**plain(trace.provenance), "rounds": task.rounds, "tolerance": settings.tolerance}
+    """Run what `prepare` planned; `provenance` is added to the model's.
+
+    Where rounds were planned and do not suffice, since the plan is a first-order model, a quarter more are run,
+    at most twice as many in all.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "checkpoint.npz" if checkpoint is None else Path(checkpoint)
+        ladder = [task.rounds]
+        if settings.rounds is None:
+            ladder = [math.ceil(task.rounds * (1.0 + k / 4.0)) for k in range(5)]
+        done = _rounds_in(file)
+        for rounds in [t for t in ladder if t >= done] or ladder[-1:]:
+            trace = run(
+                task.problem,
+                task.method,
+                rounds=rounds,
+                batch_size=task.batch_size,
+                seed=settings.seed,
+                engine=ENGINE,
+                checkpoint=file,
+                progress=progress,
+            )
+            if trace.mse[0, -1] <= task.target_mse:
+                break
+    own = {**arrays.plain(trace.provenance), "rounds": trace.rounds, "tolerance": settings.tolerance}
     return Fit(
         model=task.model(trace.theta[0], {**own, **(provenance or {})}), trace=trace, task=task, settings=settings
     )
+
+
+def _rounds_in(checkpoint: Path) -> int:
+    """How far an earlier run came; 0 where there is none, or what `run` will refuse."""
+    try:
+        return int(arrays.read(checkpoint)[1]["round"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0

@@ -46,6 +46,8 @@ class Content:
         The same, predicted by `theory.predict`; None where that was not computed.
     predicted_end
         What the plan predicts after the last round; None where nothing was planned.
+    candidates
+        Models to compare, the pooled one last.
     loss_name
         What the losses are, for captions.
     """

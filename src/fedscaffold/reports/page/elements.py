@@ -44,8 +44,7 @@ def facts(caption: str, pairs: Facts) -> str:
 def figure(svg: str, legend: Sequence[tuple[str, str]], caption: str) -> str:
     """A drawing with its legend, (CSS class, text), and what it shows."""
     items = "".join(
-        f'<li><svg class="key" viewBox="0 0 24 10" aria-hidden="true"><path class="{css}" d="M0 5H24"/></svg>'
-        f"{escape(text)}</li>"
+        f'<li><svg class="key" viewBox="0 0 24 10" aria-hidden="true">{_key(css)}</svg>{escape(text)}</li>'
         for css, text in legend
     )
     keys = f'<ul class="legend">{items}</ul>\n' if legend else ""
@@ -55,3 +54,9 @@ def figure(svg: str, legend: Sequence[tuple[str, str]], caption: str) -> str:
 def code(text: str) -> str:
     """A command line."""
     return f"<pre><code>{escape(text)}</code></pre>"
+
+
+def _key(css: str) -> str:
+    if css.startswith("dot"):
+        return f'<circle class="{css}" cx="12" cy="5" r="4"/>'
+    return f'<path class="{css}" d="M0 5H24"/>'

@@ -106,7 +106,7 @@ def _comparison(content: Content) -> str:
     tested = content.candidates[0].test is not None
     header = ["model", "loss", "above pooled", "distance", *names]
     header += [f"test {name}" for name in names] if tested else []
-    best = min(candidate.loss for candidate in content.candidates)
+    best = content.candidates[-1].loss
     rows = [_candidate(candidate, best, names) for candidate in content.candidates]
     caption = (
         f"Loss ({content.loss_name}) and metrics on all rows"
@@ -161,7 +161,7 @@ def _alone(content: Content, judged: Sequence[ClientRow]) -> list[str]:
         "that Scaffold approaches."
     )
     caption = "From most hurt (top) to most helped by the common model; further left is better."
-    legend = [("together", "together, with all clients"), ("alone", "alone, on its own rows")]
+    legend = [("dot-together", "together, with all clients"), ("dot-alone", "alone, on its own rows")]
     return [
         elements.paragraph(words + (some if len(judged) < len(content.clients) else "")),
         elements.figure(svg, legend, caption + ends),

@@ -36,7 +36,6 @@ svg .line { stroke-width: 2; fill: none; stroke-linejoin: round; }
 .target { stroke: var(--target); stroke-dasharray: 12 4 2 4; }
 .dot-together { fill: var(--scaffold); }
 .dot-alone { fill: var(--paper); stroke: var(--fedavg); stroke-width: 2.5; }
-.together { stroke: var(--scaffold); stroke-width: 9; } .alone { stroke: var(--fedavg); stroke-width: 3; }
 .link { stroke: var(--soft); stroke-width: 1.5; }
 .key { width: 1.6rem; height: .7rem; margin-right: .45rem; fill: none; stroke-width: 3; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .4rem 0;
