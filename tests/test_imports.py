@@ -13,9 +13,10 @@ SOURCE = Path(__file__).parents[1] / "src" / "fedscaffold"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 DOORS = {"cli", "sklearn", "flower"}
-SIMULATOR = {"run", "rounds", "engines", "methods", "traces"}
+SIMULATOR = {"run", "rounds", "engines", "methods", "traces", "richardson_romberg", "staged"}
 INNER = {"core", "problems", "methods", "engines", "traces", "theory"}
-ROOMS = INNER | {"run", "rounds", "plan", "progress", "models", "reports", "experiments"}
+ROOMS = INNER | {"run", "rounds", "richardson_romberg", "staged", "plan", "progress", "models", "reports"}
+ROOMS |= {"experiments"}
 FRONT = {"__init__"}  # the package itself, which imports the simulator
 MAY_IMPORT = {
     "core": {"core"},
@@ -23,6 +24,7 @@ MAY_IMPORT = {
     "progress": set(),
     "rounds": {"core"},
     "run": {"core", "engines", "traces", "progress", "rounds"},
+    **{name: {"core", "traces", "progress", "rounds", "run"} for name in ("richardson_romberg", "staged")},
     "plan": {"core", "methods", "theory", "progress"},
     "models": {"core", "problems", "methods", "engines", "traces", "run", "plan", "progress", "models"},
     "reports": {"core", "traces", "theory", "reports"},

@@ -1,5 +1,7 @@
 """Plans against simulation, against a grid search, and their refusals."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -62,16 +64,37 @@ def test_without_noise() -> None:
     assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-6
 
 
-def test_certified_plans_never_miss() -> None:
+CERTIFIED = [  # kind, seed, clients, features, batch, target as a share of the start
+    (fs.problems.Ridge, 6, 4, 2, 30, 0.3),
+    (fs.problems.Ridge, 21, 10, 3, 20, 0.1),
+    (fs.problems.Ridge, 22, 2, 2, 10, 0.5),
+    (fs.problems.Logistic, 23, 4, 2, 30, 0.5),
+    (fs.problems.Ridge, 25, 6, 4, 5, 0.05),
+    (fs.problems.Logistic, 27, 3, 3, 30, 0.5),
+    pytest.param(fs.problems.Ridge, 24, 40, 2, 30, 0.02, marks=pytest.mark.slow),
+    pytest.param(fs.problems.Logistic, 26, 10, 2, 60, 0.2, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("kind", "seed", "n_clients", "dim", "batch_size", "fraction"), CERTIFIED)
+def test_certified_plans_never_miss(
+    kind: type[Problem], seed: int, n_clients: int, dim: int, batch_size: int, fraction: float
+) -> None:
+    problem = mixed(kind, seed, n_clients=n_clients, dim=dim, l2=1.0)
+    target = fraction * float(problem.optimum() @ problem.optimum())
+    plan = fs.plan(problem, target_mse=target, batch_size=batch_size, mode="certified")
+    assert plan.predicted_mse <= target
+    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=20)
+    assert trace.mse[:, -1].mean() <= target
+    assert trace.mse[:, 0].mean() > target
+
+
+def test_certified_plans_explain_themselves_and_cost_more_than_sharp_ones() -> None:
     problem = mixed(fs.problems.Ridge, 6, n_clients=4, dim=2, l2=1.0)
     target = 0.3 * float(problem.optimum() @ problem.optimum())
     plan = fs.plan(problem, target_mse=target, batch_size=30, mode="certified")
-    assert plan.predicted_mse <= target
-    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=30, repetitions=20)
-    assert trace.mse[:, -1].mean() <= target
     assert "Theorem 4.9" in plan.explain()
-    sharp = fs.plan(problem, target_mse=target, batch_size=30)
-    assert sharp.cost <= plan.cost
+    assert fs.plan(problem, target_mse=target, batch_size=30).cost <= plan.cost
 
 
 @pytest.mark.parametrize(
@@ -84,7 +107,7 @@ def test_certified_plans_never_miss() -> None:
         ({"round_cost": -1.0}, "round_cost must be"),
         ({"round_cost": 0.0, "gradient_cost": 0.0}, "cannot both be 0"),
         ({"batch_size": 0}, "batch_size must be"),
-        ({"target_mse": 1e-9, "max_rounds": 3, "max_local_steps": 2}, "3 rounds of at most 2 local steps"),
+        ({"target_mse": 1e-9, "max_rounds": 3, "max_local_steps": 2}, "noise binds.* larger batch_size"),
         ({"mode": "certified", "max_rounds": 1}, "above max_rounds=1"),
         ({"target_mse": 1e3}, "nothing to run"),
     ],
@@ -94,6 +117,49 @@ def test_refusals(options: dict[str, object], message: str) -> None:
     arguments: dict[str, object] = {"target_mse": 0.1, "batch_size": 5, **options}
     with pytest.raises(fs.InvalidInput, match=message):
         fs.plan(problem, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "max_rounds", "max_local_steps", "message"),
+    [
+        (0.01, 2, 8, r"the rounds bind.* allow about (?P<rounds>\d+) rounds"),
+        (0.001, 10, 1, r"the local steps bind.* allow about (?P<steps>\d+) local steps"),
+        (0.01, 20, 4, r"lifting either is enough; allow about (?P<rounds>\d+) rounds, or"),
+        (0.01, 20, 4, r"lifting either is enough; .* or about (?P<steps>\d+) local steps"),
+        (
+            0.001,
+            2,
+            4,
+            r"both must be lifted; .* (?P<rounds>\d+) rounds and (?P<steps>[\d,]+) local steps",
+        ),
+    ],
+)
+def test_out_of_reach_says_which_limit_binds_and_what_would_do(
+    fraction: float, max_rounds: int, max_local_steps: int, message: str
+) -> None:
+    problem = mixed(fs.problems.Ridge, 7, n_clients=4, dim=2)
+    target = fraction * float(problem.optimum() @ problem.optimum())
+    with pytest.raises(fs.InvalidInput, match="out of reach") as refused:
+        fs.plan(problem, target_mse=target, batch_size=5, max_rounds=max_rounds, max_local_steps=max_local_steps)
+    advice = re.search(message, str(refused.value))
+    assert advice, refused.value
+    said = {name: int(number.replace(",", "")) for name, number in advice.groupdict().items()}
+    rounds, steps = said.get("rounds", max_rounds), said.get("steps", max_local_steps)
+    followed = fs.plan(problem, target_mse=target, batch_size=5, max_rounds=rounds, max_local_steps=steps)
+    assert followed.rounds <= rounds
+    assert followed.method.local_steps <= steps
+    share, error = simulated_share(problem, followed, 5, 2000)
+    assert error < 0.03
+    assert share < 1.05
+
+
+def test_noise_binds_no_more_with_a_larger_batch() -> None:
+    problem = mixed(fs.problems.Ridge, 7, n_clients=4, dim=2)
+    limits = {"target_mse": 1e-9, "max_rounds": 20, "max_local_steps": 8}
+    with pytest.raises(fs.InvalidInput, match="noise binds"):
+        fs.plan(problem, batch_size=5, **limits)  # type: ignore[arg-type]
+    plan = fs.plan(problem, batch_size=None, **limits)  # type: ignore[arg-type]
+    assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-9
 
 
 def test_certified_refuses_weights() -> None:

@@ -1,11 +1,20 @@
 """Federated optimisation with Scaffold on stochastic gradients: simulate, predict, deploy."""
 
 from fedscaffold import engines, models, problems, theory, traces
-from fedscaffold.core.errors import CheckpointMismatch, Diverged, FedScaffoldError, InvalidInput, MissingDependency
+from fedscaffold.core.errors import (
+    CheckpointMismatch,
+    Diverged,
+    FedScaffoldError,
+    InvalidInput,
+    MissingDependency,
+    NotStationary,
+)
 from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, TwoSidedScaffold
 from fedscaffold.models import Model
 from fedscaffold.plan import Plan, plan
+from fedscaffold.richardson_romberg import RichardsonRomberg, richardson_romberg
 from fedscaffold.run import run
+from fedscaffold.staged import Stage, Staged, staged
 from fedscaffold.traces import Trace
 
 __all__ = [
@@ -17,17 +26,23 @@ __all__ = [
     "InvalidInput",
     "MissingDependency",
     "Model",
+    "NotStationary",
     "Plan",
     "ProxSkip",
+    "RichardsonRomberg",
     "ScaffLSA",
     "Scaffold",
+    "Stage",
+    "Staged",
     "Trace",
     "TwoSidedScaffold",
     "engines",
     "models",
     "plan",
     "problems",
+    "richardson_romberg",
     "run",
+    "staged",
     "theory",
     "traces",
 ]

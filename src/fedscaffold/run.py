@@ -77,17 +77,14 @@ def run(
     checkpoint_every
         Rounds between two checkpoints; a twentieth of the run by default.
     """
-    whole_number("rounds", rounds, least=1)
-    whole_number("repetitions", repetitions, least=1)
-    if whole_number("seed", seed, least=0) >= 2**64:
-        raise InvalidInput(f"seed must be below 2**64, got {seed}")
+    batches, chosen_engine, theta = opening(
+        problem, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
+        theta0=theta0, sampling=sampling,
+    )  # fmt: skip
     if checkpoint_every is not None:
         whole_number("checkpoint_every", checkpoint_every, least=1)
     every = checkpoint_every or max(1, rounds // CHECKPOINTS_PER_RUN)
-    batches = Batches(batch_size, sampling)
-    batches.check_fits(problem.sizes)
-    chosen_engine, observers = resolve_engine(engine), resolve_observers(record)
-    theta = _starting_point(theta0, repetitions, problem.dim)
+    observers = resolve_observers(record)
     gradients, vectors = costs(problem, method, batches, seed=seed, repetitions=repetitions, rounds=rounds)
     state = first_state(problem, method, theta, control_variates0)
     earlier: Mapping[str, Array] = {}
@@ -130,27 +127,70 @@ def run(
                 save()
             raise
 
+    return ended(
+        problem, method, batches, chosen_engine, seed=seed, state=state, records=recorder.records(),
+        gradients=gradients, vectors=vectors,
+    )  # fmt: skip
+
+
+def ended(
+    problem: Problem,
+    method: Method,
+    batches: Batches,
+    engine: Engine,
+    *,
+    seed: int,
+    state: State,
+    records: Mapping[str, Array],
+    gradients: Array,
+    vectors: Array,
+    **more: Any,
+) -> Trace:
+    """The trace of a run that has ended in this state; more goes to its provenance."""
     xi = method.correction(state.memory, state.server, None)
+    repetitions = len(state.theta)
     return Trace(
         theta=state.theta,
         control_variates=np.broadcast_to(xi, (repetitions, problem.n_clients, problem.dim)).copy(),
-        records=recorder.records(),
-        rounds=rounds,
+        records=records,
+        rounds=state.round,
         gradients_per_client=gradients,
         vectors_per_client=vectors,
         provenance={
             "method": provenance.describe(method),
             "problem": problem.describe(),
-            "batch_size": batch_size,
-            "sampling": sampling,
+            "batch_size": batches.size,
+            "sampling": batches.sampling,
             "seed": seed,
             "repetitions": repetitions,
-            "engine": chosen_engine.name,
+            "engine": engine.name,
             "versions": provenance.versions(),
             "machine": provenance.machine(),
             "finished": provenance.now(),
+            **more,
         },
     )
+
+
+def opening(
+    problem: Problem,
+    *,
+    rounds: int,
+    batch_size: int | None,
+    seed: int,
+    repetitions: int,
+    engine: str | Engine,
+    theta0: ArrayLike | None,
+    sampling: Sampling,
+) -> tuple[Batches, Engine, Array]:
+    """Batches, engine and first θ (repetitions, dim), from arguments that are refused if they make no sense."""
+    whole_number("rounds", rounds, least=1)
+    whole_number("repetitions", repetitions, least=1)
+    if whole_number("seed", seed, least=0) >= 2**64:
+        raise InvalidInput(f"seed must be below 2**64, got {seed}")
+    batches = Batches(batch_size, sampling)
+    batches.check_fits(problem.sizes)
+    return batches, resolve_engine(engine), _starting_point(theta0, repetitions, problem.dim)
 
 
 def costs(

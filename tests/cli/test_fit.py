@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from fedscaffold import Model, Trace
 from fedscaffold.cli.main import app
+from fedscaffold.problems.encoding import Number
 from tests.hospitals import cancer, diabetes, wine, written
 
 runner = CliRunner(env={"COLUMNS": "80"})
@@ -167,9 +168,8 @@ def test_missing_values_can_be_filled(tmp_path: Path) -> None:
     words = ["fit", written(frame, tmp_path / "c.csv"), "--target", "diagnosis", *HERE, "--rounds", 2, "--out"]
     assert "column 'mean area' has 82" in refused(*words, tmp_path / "m")
     invoke(*words, tmp_path / "m", "--missing", "mean")
-    fill = next(
-        c.fill for c in Model.load(tmp_path / "m" / "model.json").encoding.columns if c.name == "mean area"
-    )  # type: ignore[union-attr]
+    columns = Model.load(tmp_path / "m" / "model.json").encoding.columns
+    (fill,) = (c.fill for c in columns if isinstance(c, Number) and c.name == "mean area")
     assert fill == pytest.approx(frame["mean area"].mean())
 
 

@@ -65,7 +65,7 @@ def test_where_the_targets_zero_lies_does_not_matter() -> None:
         moved = frame.assign(target=shift + scale * frame.target)
         problem = from_frame(moved, target="target", client="hospital", l2=L2, standardise=True, intercept=True)
         found.append((fit(problem).model.predict(moved) - shift) / scale)
-    np.testing.assert_allclose(*found, atol=1e-4)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
 def test_the_standardised_targets_optimum_is_the_same_one() -> None:

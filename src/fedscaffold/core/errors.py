@@ -17,6 +17,10 @@ class CheckpointMismatch(FedScaffoldError):
     """The checkpoint belongs to another run, or is not a checkpoint."""
 
 
+class NotStationary(FedScaffoldError):
+    """A run was too short: it still moves, so that nothing can be said about where it ends."""
+
+
 class Diverged(FedScaffoldError, ArithmeticError):
     """A run left every bound; `safe_step_size` would have kept it."""
 

@@ -131,8 +131,10 @@ def noise_factors(problem: Glm, batches: Batches) -> Array:
     return np.array([factors[int(n)] for n in problem.sizes])
 
 
-def known(method: Method) -> Known:
-    """Which method it is, γ and H; refuses what theory does not know."""
+def known(problem: Glm, method: Method) -> Known:
+    """Which method it is, γ and H; refuses problems and methods that theory does not know."""
+    if problem.kind not in ("ridge", "logistic"):
+        raise InvalidInput(f"theory knows ridge and logistic regression, not {problem.kind}")
     kind = getattr(method, "kind", type(method).__name__)
     if kind not in ("scaffold", "fedavg"):
         raise InvalidInput(f"theory knows Scaffold and FedAvg, not {kind}; simulate it with fedscaffold.run")

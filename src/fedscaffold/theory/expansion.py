@@ -88,7 +88,7 @@ def expansion(
     sampling
         "with_replacement" or "without_replacement", within a batch.
     """
-    scaffold, gamma, H = known(method)
+    scaffold, gamma, H = known(problem, method)
     if not scaffold:
         raise InvalidInput("the expansion is of Scaffold's stationary law; for FedAvg use theory.predict")
     w, theta = problem.weights, problem.optimum()

@@ -35,6 +35,7 @@ from fedscaffold.theory.steps import (
     accumulate,
     accumulate_vectors,
     curvature,
+    divided,
     fitted,
     from_eigenvectors,
     no_contraction,
@@ -89,7 +90,7 @@ class State:
 
 def setting(problem: Glm, method: Method, batches: Batches) -> Setting:
     """Checks, and everything that is computed once."""
-    scaffold, gamma, H = known(method)
+    scaffold, gamma, H = known(problem, method)
     factors = noise_factors(problem, batches)
     optimum = problem.optimum()
     curvatures = np.linalg.eigvalsh(problem.client_hessians(optimum))
@@ -243,8 +244,7 @@ def local_covariances(s: Setting, state: State, at: NDArray[np.int64], theta_eta
 
 def average_weights(s: Steps) -> Array:
     """Weights of the nodes in the mean over steps 0 to H − 1, (m,), none negative."""
-    sums = np.array([(rate ** np.arange(s.H)).mean() for rate in s.rates])
-    weights = sums @ s.fit
+    weights = divided(s.rates, s.rates**s.H, 1.0, s.H) / s.H @ s.fit
     if (weights >= 0).all():
         return weights
     gaps = np.diff(s.nodes, prepend=s.nodes[0], append=s.nodes[-1])

@@ -34,17 +34,25 @@ def stationary_from(series: Array) -> int | None:
     if mean.size < FEWEST or not np.isfinite(mean).all():
         return None
     width = max(1, mean.size // BATCHES)
-    batches = mean[mean.size % width :].reshape(-1, width).mean(axis=1)
-    kept = np.arange(batches.size, 0, -1)
-    reverse = batches[::-1]
-    tail_mean = (np.cumsum(reverse) / np.arange(1, batches.size + 1))[::-1]
-    tail_square = (np.cumsum(reverse**2) / np.arange(1, batches.size + 1))[::-1]
-    statistic = np.maximum(tail_square - tail_mean**2, 0.0) / kept
-    candidates = statistic[: max(1, 3 * batches.size // 4)]
-    first = int(candidates.argmin())
-    if first > batches.size // 2:
+    first = truncation(mean[mean.size % width :].reshape(-1, width).mean(axis=1)[:, None])
+    if first is None:
         return None
     return first * width + mean.size % width if first else 0
+
+
+def truncation(batches: Array) -> int | None:
+    """argmin_k Σ_{i ≥ k} ‖x_i − mean(x_k, x_{k+1}, ...)‖² / (n − k)², of n vectors x_i, (n, dim).
+
+    It is MSER for vectors: how many to leave out so that the mean of the rest is most precise. None when that
+    would be more than half of them.
+    """
+    centred = batches - batches.mean(axis=0)  # against cancellation
+    kept = np.arange(len(batches), 0, -1)
+    tail_mean = np.cumsum(centred[::-1], axis=0)[::-1] / kept[:, None]
+    tail_square = np.cumsum(np.square(centred[::-1]).sum(axis=1))[::-1] / kept
+    statistic = np.maximum(tail_square - np.square(tail_mean).sum(axis=1), 0.0) / kept
+    first = int(statistic[: max(1, 3 * len(batches) // 4)].argmin())
+    return None if first > len(batches) // 2 else first
 
 
 def autocorrelation_time(series: Array) -> float:

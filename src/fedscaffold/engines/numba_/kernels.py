@@ -49,7 +49,7 @@ def local_sgd_for(dim: int | None) -> Any:
     @njit(nogil=True, cache=True)
     def local_sgd(
         loss: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free: int, sampling: int, batch_size: int,
-        ends: Any, chain_ends: Any, follows: Any, branching: int,
+        ends: Any, guide: Any, chain_ends: Any, follows: Any, branching: int,
         theta: Any, correction: Any, step_size: float, local_steps: Any, first_step: int, clients: Any,
         key: Any, round_: int, begin: int, end: int, out: Any,
     ) -> None:  # fmt: skip
@@ -57,8 +57,9 @@ def local_sgd_for(dim: int | None) -> Any:
 
         x, m and y hold all clients' records, flat; client c's are rows offsets[c] to offsets[c+1] − 1. x is d
         numbers a record (with several classes, d over how many), m the table that margins are taken with, or None
-        for x; for dense records x holds d × d matrices and y their right-hand sides. ends, chain_ends, follows and
-        branching: `core.draws.Draws`.
+        for x; for dense records x holds d × d matrices and y their right-hand sides. ends, guide,
+        chain_ends, follows and branching say how records are drawn by probability: `core.draws.Draws`, and
+        `stream.located` for guide.
         correction, local_steps and clients may have a single repetition, which then serves for all; correction
         and local_steps a single client. A step draws as if it were the first_step-th or later of its round.
         """
@@ -128,8 +129,8 @@ def local_sgd_for(dim: int | None) -> Any:
                         count = min(room, first_step * batch - begun)
                         words(raw, begun, count, key, (round_, c, r))
                         last = along_chain(
-                            raw, rows, count, ends[base : base + n], chain_ends[base : base + n],
-                            follows[base : base + n], branching, last,
+                            raw, rows, count, ends[base : base + n], guide[base : base + n],
+                            chain_ends[base : base + n], follows[base : base + n], branching, last,
                         )  # fmt: skip
                 h = 0
                 while h < H:
@@ -140,10 +141,12 @@ def local_sgd_for(dim: int | None) -> Any:
                         if sampling == WITH_REPLACEMENT:
                             with_replacement(raw[skip:], rows, count * batch, n)
                         elif sampling == BY_CHANCE:
-                            by_chance(raw[skip:], rows, count * batch, ends[base : base + n])
+                            by_chance(
+                                raw[skip:], rows, count * batch, ends[base : base + n], guide[base : base + n]
+                            )
                         elif sampling == ALONG_CHAIN:
                             last = along_chain(
-                                raw[skip:], rows, count * batch, ends[base : base + n],
+                                raw[skip:], rows, count * batch, ends[base : base + n], guide[base : base + n],
                                 chain_ends[base : base + n], follows[base : base + n], branching, last,
                             )  # fmt: skip
                         else:

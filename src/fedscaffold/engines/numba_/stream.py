@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from fedscaffold.core.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
+from fedscaffold.engines.numba_.intrinsics import pointer
 
 M0, M1 = (np.uint64(m) for m in MULTIPLIERS)
 W0, W1 = (np.uint64(w) for w in WEYL)
@@ -62,35 +63,48 @@ def without_replacement(raw: Any, rows: Any, count: int, batch: int, order: Any)
 
 
 @njit(inline="always")
-def located(word: Any, ends: Any, begin: Any, n: Any) -> Any:
-    """The first i in begin..begin+n-1 with word < ends[i]; the last of them is 2**32. No branches to guess."""
-    w, begin = np.uint64(word), np.int64(begin)
-    while n > 1:
-        half = n >> 1
-        begin += half * (ends[begin + half - 1] <= w)
-        n -= half
-    return begin
+def located(word: Any, ends: Any, guide: Any, n: int) -> Any:
+    """The first i with word < ends[i], of n; guide[j] is that i for the least word that `scaled` maps to j."""
+    w = np.uint64(word)
+    i = np.int64(guide[(w * np.uint64(n)) >> HALF])
+    while ends[i] <= w:  # about once on average, whatever the probabilities (Chen & Asau 1974)
+        i += 1
+    return i
 
 
 @njit(nogil=True, cache=True)
-def by_chance(raw: Any, rows: Any, count: int, ends: Any) -> None:
+def by_chance(raw: Any, rows: Any, count: int, ends: Any, guide: Any) -> None:
     """rows[:count] = independent indices, each by the interval that its word falls into."""
+    ends_, guide_ = pointer(ends), pointer(guide)
     for i in range(count):
-        rows[i] = located(raw[i], ends, 0, ends.size)
+        rows[i] = located(raw[i], ends_, guide_, ends.size)
 
 
 @njit(nogil=True, cache=True)
 def along_chain(
-    raw: Any, rows: Any, count: int, ends: Any, chain_ends: Any, follows: Any, branching: int, last: int
+    raw: Any,
+    rows: Any,
+    count: int,
+    ends: Any,
+    guide: Any,
+    chain_ends: Any,
+    follows: Any,
+    branching: int,
+    last: int,
 ) -> int:
     """rows[:count] = a stretch of a chain after record `last`, or from a stationary start where that is -1.
 
     Returns the stretch's last record.
     """
+    chain_ends_, follows_ = pointer(chain_ends), pointer(follows)
     for i in range(count):
         if last < 0:
-            last = located(raw[i], ends, 0, ends.size)
+            last = located(raw[i], pointer(ends), pointer(guide), ends.size)
         else:
-            last = located(raw[i], chain_ends, follows[last], branching)
+            w = np.uint64(raw[i])
+            last = np.int64(follows_[last])
+            begin = last
+            for k in range(branching - 1):
+                last += chain_ends_[begin + k] <= w
         rows[i] = last
     return last

@@ -1,5 +1,6 @@
 """What the kernel reads: a problem's records and how they are drawn, as flat arrays."""
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ class Tables(NamedTuple):
     sampling: int
     batch: int
     ends: NDArray[np.uint64]
+    guide: NDArray[np.int32]
     chain_ends: NDArray[np.uint64]
     follows: NDArray[np.int32]
     branching: int
@@ -72,7 +74,17 @@ def tables(problem: Records | Systems | Transitions, batches: Batches, dtype: st
         sampling=sampling,
         batch=int(given.sizes.max()) if batches.size is None else batches.size,
         ends=draws.ends,
+        guide=_guide(draws.ends, given.offsets),
         chain_ends=draws.ends if draws.chain is None else draws.chain.ends,
         follows=np.zeros(0, np.int32) if draws.chain is None else draws.chain.follows,
         branching=0 if draws.chain is None else draws.chain.branching,
     )
+
+
+def _guide(ends: NDArray[np.uint64], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
+    """For each client and j below its number of records n, the first i with ends[i] > ⌊2³² j/n⌋."""
+    guide = np.zeros(ends.size, np.int32)
+    for begin, end in pairwise(offsets.tolist() if ends.size else []):
+        least = (np.arange(end - begin, dtype=np.uint64) << np.uint64(32)) // np.uint64(end - begin)
+        guide[begin:end] = np.searchsorted(ends[begin:end], least, side="right")
+    return guide

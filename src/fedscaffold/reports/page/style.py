@@ -2,17 +2,16 @@
 
 CLASS_COLOURS = 10
 
-STYLE = """
-:root { color-scheme: light dark;
-  --paper: #ffffff; --ink: #1b1f24; --soft: #57606a; --rule: #d5dae0; --tint: #f3f5f8;
+LIGHT = """--paper: #ffffff; --ink: #1b1f24; --soft: #57606a; --rule: #d5dae0; --tint: #f3f5f8;
   --scaffold: #005f9e; --fedavg: #b84500; --predicted: #1b1f24; --target: #1a7f37;
-  --k0: #4477aa; --k1: #cc6677; --k2: #2f8f4e; --k3: #b59b27; --k4: #7a4fa3;
-  --k5: #3a9fc0; --k6: #8c510a; --k7: #999933; --k8: #aa4499; --k9: #7f7f7f; }
-@media (prefers-color-scheme: dark) { :root {
-  --paper: #14171b; --ink: #e6e9ed; --soft: #a3acb7; --rule: #3a424c; --tint: #1e232a;
+  --k0: #4477aa; --k1: #cc6677; --k2: #2f8f4e; --k3: #a08516; --k4: #7a4fa3;
+  --k5: #2f8fb0; --k6: #8c510a; --k7: #85852a; --k8: #aa4499; --k9: #7f7f7f;"""
+DARK = """--paper: #14171b; --ink: #e6e9ed; --soft: #a3acb7; --rule: #3a424c; --tint: #1e232a;
   --scaffold: #6cb6ff; --fedavg: #ff9b5e; --predicted: #e6e9ed; --target: #57d279;
   --k0: #77aadd; --k1: #ee8899; --k2: #66c285; --k3: #ddc84f; --k4: #b590dd;
-  --k5: #77ccee; --k6: #d8a35f; --k7: #c8c85f; --k8: #dd88cc; --k9: #b5b5b5; } }
+  --k5: #77ccee; --k6: #d8a35f; --k7: #c8c85f; --k8: #dd88cc; --k9: #b5b5b5;"""
+
+STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif; }
@@ -58,9 +57,7 @@ CLASSES = "\n".join(
 )
 
 PRINT = """
-@media print { :root { color-scheme: light;
-  --paper: #ffffff; --ink: #000000; --soft: #444444; --rule: #bbbbbb; --tint: #ffffff;
-  --scaffold: #005f9e; --fedavg: #b84500; --predicted: #000000; --target: #1a7f37; }
+@media print {
   main { max-width: none; padding: 0; } body { font-size: 11pt; }
   figure, tr, pre { break-inside: avoid; } h2 { break-after: avoid; } .wide { overflow: visible; }
   figure { max-width: 15cm; } }
@@ -68,5 +65,10 @@ PRINT = """
 
 
 def stylesheet() -> str:
-    """All of it."""
-    return STYLE + CLASSES + PRINT
+    """All of it; paper is always light."""
+    schemes = (
+        f":root {{ color-scheme: light dark; {LIGHT} }}",
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}",
+        f"@media print {{ :root {{ color-scheme: light; {LIGHT} }} }}",
+    )
+    return "\n".join((*schemes, STYLE, CLASSES, PRINT))

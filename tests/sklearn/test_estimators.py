@@ -1,0 +1,225 @@
+"""The estimators against scikit-learn's own checks, its tools, and its pooled models."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, GroupKFold, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import fedscaffold as fs
+from fedscaffold.core.types import Array
+from fedscaffold.problems import partition
+from fedscaffold.sklearn import FederatedLogisticRegression, FederatedRidge
+from fedscaffold.sklearn.moments import federated_scale
+
+
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [FederatedRidge(random_state=0), FederatedLogisticRegression(random_state=0)]
+)
+def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def pooled(X: Array, y: Any, model: Any) -> tuple[Array, Any]:
+    """Coefficients of a pooled model on standardised rows, in the rows' own units, and the pipeline."""
+    pipeline = make_pipeline(StandardScaler(), model).fit(X, y)
+    return pipeline[-1].coef_ / pipeline[0].scale_, pipeline
+
+
+def gap(found: Array, wanted: Array) -> float:
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def cancer() -> tuple[Any, ...]:
+    X, y = load_breast_cancer(return_X_y=True)
+    parts = train_test_split(X, y, test_size=0.25, random_state=0, stratify=y)
+    return (*parts, partition.feature_shift(parts[0], n_clients=10, strength=0.9, seed=0))
+
+
+def test_breast_cancer_over_ten_skewed_clients() -> None:
+    """Everything on "auto": as accurate as pooled rows, coefficients within 1 %; FedAvg at that cost is not."""
+    X, X_test, y, y_test, clients = cancer()
+    model = FederatedLogisticRegression(random_state=0).fit(X, y, clients=clients)
+    wanted, whole = pooled(X, y, LogisticRegression(tol=1e-10, max_iter=10_000))
+    assert abs(model.score(X_test, y_test) - whole.score(X_test, y_test)) <= 0.005
+    assert gap(model.coef_, wanted) < 0.01
+    assert model.clients_.tolist() == list(range(10))
+    assert model.plan_ is not None
+    trace = model.trace_
+    assert trace.rounds == model.n_iter_ == model.plan_.rounds
+    assert trace.mse[0, -1] < model.plan_.target_mse
+
+    scale = StandardScaler().fit(X)
+    rows = [np.flatnonzero(clients == c) for c in range(10)]
+    problem = fs.problems.Logistic(
+        [np.column_stack([scale.transform(X[own]), np.ones(len(own))]) for own in rows],
+        [y[own] for own in rows], l2=1 / len(X), weights=[len(own) for own in rows], unpenalised=1,
+    )  # fmt: skip
+    method = model.plan_.method
+    same = fs.run(problem, method, rounds=model.n_iter_)
+    np.testing.assert_allclose(same.theta[0, :30] / scale.scale_, model.coef_[0], rtol=1e-6)
+    fedavg = fs.FedAvg(step_size=method.step_size, local_steps=method.local_steps)
+    assert fs.run(problem, fedavg, rounds=model.n_iter_).mse[0, -1] > 50 * model.plan_.target_mse
+
+
+@pytest.mark.slow
+def test_digits_over_twenty_clients_with_dirichlet_skew() -> None:
+    X, y = load_digits(return_X_y=True)
+    X, X_test, y, y_test = train_test_split(X, y, test_size=0.25, random_state=0, stratify=y)
+    clients = partition.dirichlet(y, n_clients=20, alpha=0.1, seed=0)
+    model = FederatedLogisticRegression(C=0.1, random_state=0).fit(X, y, clients=clients)
+    wanted, whole = pooled(X, y, LogisticRegression(C=0.1, tol=1e-10, max_iter=10_000))
+    assert abs(model.score(X_test, y_test) - whole.score(X_test, y_test)) <= 0.005
+    assert gap(model.coef_, wanted) < 0.01
+
+
+def test_several_classes_on_wine() -> None:
+    X, y = load_wine(return_X_y=True)
+    clients = partition.dirichlet(y, n_clients=5, alpha=0.3, seed=1)
+    model = FederatedLogisticRegression(random_state=0).fit(X, y, clients=clients)
+    wanted, whole = pooled(X, y, LogisticRegression(tol=1e-10, max_iter=10_000))
+    assert gap(model.coef_, wanted) < 0.01
+    shares = model.predict_proba(X)
+    np.testing.assert_allclose(shares, whole.predict_proba(X), rtol=0, atol=0.02)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-12)
+    assert model.decision_function(X).shape == (178, 3)
+    assert (model.predict(X) == model.classes_[shares.argmax(axis=1)]).all()
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("standardize", [True, False])
+def test_ridge_on_diabetes(fit_intercept: bool, standardize: bool) -> None:
+    X, y = load_diabetes(return_X_y=True)
+    X = X * 20  # from variance 1/n to about 1
+    clients = partition.quantity(y, n_clients=6, alpha=1.0, seed=0)
+    model = FederatedRidge(
+        alpha=30.0, fit_intercept=fit_intercept, standardize=standardize, random_state=0, tol=2e-3
+    ).fit(X, y, clients=clients)
+    scaler = StandardScaler().fit(X)
+    rows = scaler.transform(X) if standardize else X
+    whole = Ridge(alpha=30.0, fit_intercept=fit_intercept).fit(rows, y)
+    wanted = whole.coef_ / scaler.scale_ if standardize else whole.coef_
+    assert gap(model.coef_, wanted) < 0.01
+    np.testing.assert_allclose(model.predict(X), whole.predict(rows), rtol=0, atol=0.02 * np.std(y))
+
+
+def test_a_large_client_draws_batches_and_still_arrives() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6000, 5))
+    y = X @ rng.normal(size=5) + 0.3 * rng.normal(size=6000) + 2.0
+    clients = rng.integers(0, 4, size=6000)
+    model = FederatedRidge(random_state=0, tol=1e-2).fit(X, y, clients=clients)
+    assert model.trace_.provenance["batch_size"] == 64
+    assert gap(model.coef_, pooled(X, y, Ridge())[0]) < 0.015
+    assert model.intercept_ == pytest.approx(2.0, abs=0.05)
+    again = FederatedRidge(random_state=0, tol=1e-2).fit(X, y, clients=clients)
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    other = FederatedRidge(random_state=1, tol=1e-2).fit(X, y, clients=clients)
+    assert (other.coef_ != model.coef_).all()
+
+
+def test_what_is_given_takes_the_plans_place() -> None:
+    X, _, y, _, clients = cancer()
+    model = FederatedLogisticRegression(
+        step_size=0.05, local_steps=3, rounds=4, batch_size=5, target_mse=1e-3, random_state=0
+    )
+    model.fit(X, y, clients=clients)
+    assert model.plan_ is None
+    told = model.trace_.provenance
+    assert (told["method"]["step_size"], told["method"]["local_steps"]) == (0.05, 3)
+    assert (model.n_iter_, told["batch_size"]) == (4, 5)
+    part = FederatedLogisticRegression(rounds=2, target_mse=1e-2, random_state=0).fit(X, y, clients=clients)
+    assert part.n_iter_ == 2
+    assert part.plan_ is not None
+    assert part.plan_.target_mse == 1e-2
+
+
+def test_names_and_frames_of_pandas_and_polars() -> None:
+    X, _, y, _, clients = cancer()
+    columns = [f"feature {j}" for j in range(X.shape[1])]
+    names = np.array([f"hospital {c}" for c in clients])
+    plain = FederatedLogisticRegression(random_state=0).fit(X, y, clients=names)
+    assert not hasattr(plain, "feature_names_in_")
+    for frame in (pd.DataFrame(X, columns=columns), pl.DataFrame(X, schema=columns)):
+        model = FederatedLogisticRegression(random_state=0).fit(frame, y, clients=names)
+        assert model.feature_names_in_.tolist() == columns
+        np.testing.assert_array_equal(model.coef_, plain.coef_)
+        np.testing.assert_array_equal(model.predict(frame), plain.predict(X))
+    assert plain.clients_[0] == "hospital 0"
+
+
+def test_clone_and_pickle() -> None:
+    X, _, y, _, clients = cancer()
+    model = FederatedLogisticRegression(C=0.5, random_state=3).fit(X, y, clients=clients)
+    copied = clone(model)
+    assert copied.get_params() == model.get_params()
+    assert not hasattr(copied, "coef_")
+    loaded = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+
+
+def test_grid_search_in_a_pipeline_with_clients_routed() -> None:
+    X, _, y, _, clients = cancer()
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = FederatedLogisticRegression(random_state=0, tol=0.05).set_fit_request(clients=True)
+        pipeline = make_pipeline(FunctionTransformer(), model)
+        search = GridSearchCV(
+            pipeline,
+            {"federatedlogisticregression__C": [1e-4, 1.0]},
+            cv=GroupKFold(n_splits=3),
+            error_score="raise",
+        )
+        search.fit(X, y, groups=clients, clients=clients)
+    assert search.best_params_ == {"federatedlogisticregression__C": 1.0}
+    best = search.best_estimator_[-1]
+    assert best.clients_.size == 10
+    assert search.best_score_ > 0.9
+
+
+def test_merged_moments_are_those_of_all_rows() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 3)) * [1.0, 1e6, 1e-6] + [1e3, 0.0, 5.0]
+    X = np.column_stack([X, np.full(50, 0.1)])
+    scale = federated_scale([X[:3], X[3:20], X[20:]])
+    np.testing.assert_allclose(scale.mean, X.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(scale.spread[:3], X[:, :3].std(axis=0), rtol=1e-9)
+    assert scale.spread[3] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"C": 0.0}, "C must be a positive number"),
+        ({"step_size": -1.0}, "step_size must be a positive number"),
+        ({"rounds": 0}, "rounds must be a whole number of at least 1"),
+        ({"local_steps": 1.5}, "local_steps must be a whole number"),
+        ({"batch_size": 0}, "batch_size must be a whole number"),
+        ({"tol": 0}, "tol must be a positive number"),
+        ({"target_mse": -1.0}, "target_mse must be a positive number"),
+    ],
+)
+def test_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FederatedLogisticRegression(**options).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_refused_clients() -> None:
+    X, y = np.eye(4), [0, 1, 0, 1]
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        FederatedLogisticRegression().fit(X, y, clients=[1, 2])
+    with pytest.raises(ValueError, match="one id per row"):
+        FederatedLogisticRegression().fit(X, y, clients=[[1], [2], [1], [1]])
+    with pytest.raises(ValueError, match="NaN"):
+        FederatedLogisticRegression().fit(X, y, clients=[1.0, np.nan, 1.0, 2.0])
+    with pytest.raises(ValueError, match="one class only"):
+        FederatedLogisticRegression().fit(X, [1, 1, 1, 1])
