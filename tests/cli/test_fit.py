@@ -162,6 +162,28 @@ def test_model_json_holds_no_path_and_says_where_it_came_from(tmp_path: Path) ->
     assert {"method", "problem", "versions", "seed", "data", "request", "finished"} <= known.keys()
 
 
+def test_a_fit_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
+    table, out = written(diabetes(), tmp_path / "d.csv"), tmp_path / "m"
+    words = ["fit", table, "--target", "target", *HERE, "--out", out]
+    assert "out of reach" in refused(*words, "--batch-size", 1, "--tolerance", 1e-7)
+    assert not list(out.iterdir())
+    result = runner.invoke(app, [*map(str, words), "--step-size", "9", "--local-steps", "50", "--rounds", "50"])
+    assert result.exit_code == 1, result.output
+    assert "step" in result.output
+    assert not list(out.iterdir())
+
+
+def test_the_page_tells_what_was_given_instead_of_planned(tmp_path: Path) -> None:
+    table = written(cancer(), tmp_path / "c.csv")
+    words = ["fit", table, "--target", "diagnosis", *HERE]
+    invoke(*words, "--step-size", 0.05, "--out", tmp_path / "m")
+    assert "Some of this was given instead" in (tmp_path / "m" / "report.html").read_text()
+    invoke(*words, "--local-steps", 5, "--rounds", 2, "--step-size", 0.01, "--out", tmp_path / "n")
+    text = (tmp_path / "n" / "report.html").read_text()
+    assert "Nothing was planned" in text
+    assert "missing the tolerance" in text
+
+
 def test_missing_values_can_be_filled(tmp_path: Path) -> None:
     frame = cancer()
     frame.loc[::7, "mean area"] = np.nan

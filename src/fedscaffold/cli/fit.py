@@ -10,15 +10,16 @@ from rich.table import Table
 from fedscaffold.cli import options, tables
 from fedscaffold.cli.refusals import refusals
 from fedscaffold.cli.story import Story, tell
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.files import replacing
 from fedscaffold.models import compare, folder
 from fedscaffold.models.fit import TOLERANCE, Settings, prepare, run_task
 from fedscaffold.models.metrics import of_model
 from fedscaffold.models.tables import L2, is_parquet, read_table
 from fedscaffold.problems.files import existing
+from fedscaffold.progress import progress_bar
 from fedscaffold.reports.page import Content, render
-from fedscaffold.traces.arrays import plain
+from fedscaffold.traces import arrays
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -68,19 +69,26 @@ def command(
         if test is not None:
             is_parquet(existing(test))
         folder.check_folder(out)
-        problem = tables.open_table(
-            data, target=target, client=client, kind=kind, features=features, l2=l2, missing=missing
-        )
-        request = plain(folder.request_of(problem, settings))
-        resumed = folder.begin(out, request, overwrite=overwrite)
+        with progress_bar("Reading the table", None):
+            problem = tables.open_table(
+                data, target=target, client=client, kind=kind, features=features, l2=l2, missing=missing
+            )
+            request = arrays.plain(folder.request_of(problem, settings))
+        if not overwrite:
+            folder.check_owner(out, request)
         console = Console(highlight=False)
         console.print(f"Model: {tables.chosen(problem, kind)}", soft_wrap=True, markup=False)
-        task = prepare(problem, settings)
-        test_table = _test_table(test, task.model(task.optimum))
-        if resumed:
+        with progress_bar("Planning", None):
+            task = prepare(problem, settings)
+            test_table = _test_table(test, task.model(task.optimum))
+        if folder.begin(out, request):
             console.print("Going on where an earlier fit was interrupted.")
         provenance: dict[str, Any] = {"data": data.name, "request": request}
-        fitted = run_task(task, settings, checkpoint=out / folder.CHECKPOINT, provenance=provenance)
+        try:
+            fitted = run_task(task, settings, checkpoint=out / folder.CHECKPOINT, provenance=provenance)
+        except Diverged:
+            folder.finish(out)
+            raise
         averaged = compare.fedavg(task, settings, rounds=fitted.trace.rounds)
         story = Story(
             data=data,
@@ -90,12 +98,13 @@ def command(
             missing=missing,
             command=tables.command_line(context),
         )
-        content = tell(fitted, averaged, story)
-        fitted.trace.save(out / folder.TRACE)
-        with replacing(out / folder.REPORT) as temporary:
-            temporary.write_text(render(content), encoding="utf-8")
-        fitted.model.save(out / folder.MODEL)
-        folder.finish(out)
+        with progress_bar("Comparing and writing", None):
+            content = tell(fitted, averaged, story)
+            fitted.trace.save(out / folder.TRACE)
+            with replacing(out / folder.REPORT) as temporary:
+                temporary.write_text(render(content), encoding="utf-8")
+            fitted.model.save(out / folder.MODEL)
+            folder.finish(out)
     _print(content, out, console)
 
 

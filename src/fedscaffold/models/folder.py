@@ -34,22 +34,25 @@ def check_folder(out: Path) -> None:
         check_writable(out / name)
 
 
-def begin(out: Path, request: dict[str, Any], *, overwrite: bool) -> bool:
-    """Make the folder this fit's, or refuse one that holds another's; whether there is a checkpoint to go on from.
-
-    A finished model of another fit stays until the new one replaces it.
-    """
+def check_owner(out: Path, request: dict[str, Any]) -> None:
+    """Refuse a folder that holds another fit, finished or not, or files that no fit accounts for."""
     theirs = _pending(out)
-    if not overwrite:
-        if (out / MODEL).exists() and Model.load(out / MODEL).provenance.get("request") != request:
-            raise InvalidInput(f"{out} holds the model of another fit; {OVERWRITE}")
-        if theirs is not None and theirs != request:
-            raise InvalidInput(f"{out} holds an unfinished fit of other data or settings; {OVERWRITE}")
-        if theirs is None and not (out / MODEL).exists():
-            strange = [name for name in (TRACE, REPORT, CHECKPOINT) if (out / name).exists()]
-            if strange:
-                raise InvalidInput(f"{out} holds {strange[0]}, which is not this fit's; {OVERWRITE}")
-    if theirs == request:
+    if (out / MODEL).exists() and Model.load(out / MODEL).provenance.get("request") != request:
+        raise InvalidInput(f"{out} holds the model of another fit; {OVERWRITE}")
+    if theirs is not None and theirs != request:
+        raise InvalidInput(f"{out} holds an unfinished fit of other data or settings; {OVERWRITE}")
+    if theirs is None and not (out / MODEL).exists():
+        strange = [name for name in (TRACE, REPORT, CHECKPOINT) if (out / name).exists()]
+        if strange:
+            raise InvalidInput(f"{out} holds {strange[0]}, which is not this fit's; {OVERWRITE}")
+
+
+def begin(out: Path, request: dict[str, Any]) -> bool:
+    """Make the folder this fit's; whether there is a checkpoint to go on from.
+
+    Another's checkpoint goes; another's finished model stays until the new one replaces it.
+    """
+    if _pending(out) == request:
         return (out / CHECKPOINT).exists()
     (out / CHECKPOINT).unlink(missing_ok=True)
     with replacing(out / PENDING) as temporary:
@@ -58,7 +61,7 @@ def begin(out: Path, request: dict[str, Any], *, overwrite: bool) -> bool:
 
 
 def finish(out: Path) -> None:
-    """Remove the checkpoint, once everything else is written."""
+    """Remove the checkpoint, once everything else is written or there is nothing to go on from."""
     (out / CHECKPOINT).unlink(missing_ok=True)
     (out / PENDING).unlink(missing_ok=True)
 

@@ -158,7 +158,7 @@ def _alone(content: Content, judged: Sequence[ClientRow]) -> list[str]:
         f"{helped} of {len(judged)} clients are served better by the common model than by one of their own, "
         "judged on rows that were left out: every other row of each client is left out of both fits, then the "
         "halves change places. So both are models of half of the rows, and the common one is the pooled optimum "
-        "that Scaffold approaches."
+        "that Scaffold approaches. There are no error bars: small differences may be chance."
     )
     caption = "From most hurt (top) to most helped by the common model; further left is better."
     legend = [("dot-together", "together, with all clients"), ("dot-alone", "alone, on its own rows")]
