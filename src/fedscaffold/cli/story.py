@@ -144,7 +144,7 @@ def _predicted(task: Task, rounds: int) -> Array | None:
     if problem.kind not in ("ridge", "logistic") or effort > MOST_PREDICTED:
         return None
     try:
-        found: Any = predict(problem, task.method, batch_size=task.batch_size, rounds=rounds)  # type: ignore[arg-type]
+        found: Any = predict(problem, task.method, batch_size=task.batch_size, rounds=rounds)
     except InvalidInput:  # a step size that was given and does not contract
         return None
     return found.curve
