@@ -81,7 +81,7 @@ def situations(draw: st.DrawFn) -> tuple[Ridge | fs.problems.Logistic, Method, i
     weights = draw(st.lists(st.floats(0.1, 10), min_size=n, max_size=n))
     kind = draw(st.sampled_from(KINDS))
     problem = make(kind, sizes, draw(st.integers(1, 6)), weights=weights)
-    cohort = draw(st.integers(1, n))
+    cohort = draw(st.integers(min(2, n), n))
     gamma, steps = 0.05, draw(st.integers(1, 12))
     which = draw(st.sampled_from(("scaffold", "unequal", "two-sided", "proxskip")))
     method: Method
