@@ -204,6 +204,16 @@ def test_inspect(tmp_path: Path) -> None:
     assert "own units" in printed
 
 
+def test_square_brackets_in_names_are_shown(tmp_path: Path) -> None:
+    frame = cancer().rename(columns={"diagnosis": "[b]d"})
+    frame["hospital"] = "[red]" + frame["hospital"]
+    table = written(frame, tmp_path / "c.csv")
+    assert "[red]Bonn" in invoke("inspect", table, "--target", "[b]d", *HERE)
+    printed = invoke("fit", table, "--target", "[b]d", *HERE, "--rounds", 2, "--out", tmp_path / "m")
+    assert "A federated model of [b]d" in printed
+    assert "Predictions of [b]d" in invoke("score", tmp_path / "m" / "model.json", table)
+
+
 def test_plan_on_a_table(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "c.csv")
     words = ["plan", table, "--target", "diagnosis", *HERE]

@@ -1,5 +1,6 @@
 """Tables that cannot be used end with one sentence and exit code 2, whatever the command."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,3 +120,14 @@ def test_score_refuses(words: list[str], message: str, tmp_path: Path, monkeypat
     result = runner.invoke(app, ["score", *words])
     assert result.exit_code == 2, result.output
     assert message in result.output
+
+
+def test_square_brackets_in_messages_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(plain(cancer()))
+    words = ["inspect", str(table), "--target", "[bold]x", "--client", "hospital"]
+    assert "no column '[bold]x'" in runner.invoke(app, words).output
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result = runner.invoke(app, ["inspect", str(table), "--target", "diagnosis", "--client", "hospital"])
+    assert result.exit_code == 2
+    assert "pip install 'fedscaffold[data]'" in result.output

@@ -191,6 +191,22 @@ def test_numbers_are_on_the_page() -> None:
     assert any(words.startswith("1 of 2 clients are served better") for words in texts)
 
 
+def test_of_many_clients_those_that_were_judged_are_listed() -> None:
+    rows = [
+        ClientRow(
+            name=f"c{c}",
+            rows=(5 + c,),
+            scaffold=1.0,
+            fedavg=1.0,
+            **({"together": 1.0, "alone": 2.0} if c % 9 == 0 else {}),
+        )
+        for c in range(90)
+    ]
+    texts = [words for tag, words in Page(render(content(classes=(), clients=rows))).texts if tag in ("td", "th")]
+    assert texts.count("helped") == 10
+    assert "c1" not in texts
+
+
 def test_without_a_curve_the_plans_end_is_shown() -> None:
     text = render(content(predicted=None))
     assert "It predicted a distance of 0.004" in text

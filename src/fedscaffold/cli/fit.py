@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedscaffold.cli import options, tables
@@ -122,7 +123,7 @@ def _test_table(test: Path | None, model: Any) -> Any:
 
 def _print(content: Content, out: Path, console: Console) -> None:
     """Tables that can be read at 80 columns."""
-    facts = Table(title=content.title, show_header=False)
+    facts = Table(title=escape(content.title), show_header=False)
     for name, value in (*content.data[:2], *content.cost[:2]):
         facts.add_row(name, value)
     console.print(facts)

@@ -1,6 +1,7 @@
 """`fedscaffold inspect`: how different a table's clients are, and what that would cost FedAvg."""
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedscaffold.cli import options, tables
@@ -53,11 +54,11 @@ def _print_clients(task: Task, console: Console) -> None:
     classes = (problem.classes or ())[:MOST_CLASSES]
     shown = Table(title=f"{problem.n_clients:,} clients, {int(problem.sizes.sum()):,} rows")
     shown.add_column("client", max_width=20, overflow="ellipsis", no_wrap=True)
-    for column in ("rows", *(str(name) for name in classes)):
+    for column in ("rows", *(escape(str(name)) for name in classes)):
         shown.add_column(column, justify="right", max_width=12, overflow="ellipsis")
     for c in range(min(problem.n_clients, MOST_SHOWN)):
         shares = [] if counts is None else [f"{n / problem.sizes[c]:.0%}" for n in counts[c, : len(classes)]]
-        shown.add_row(str(problem.client_names[c]), f"{problem.sizes[c]:,}", *shares)
+        shown.add_row(escape(str(problem.client_names[c])), f"{problem.sizes[c]:,}", *shares)
     if problem.n_clients > MOST_SHOWN:
         shown.caption = f"the first {MOST_SHOWN} of {problem.n_clients:,}"
     console.print(shown)

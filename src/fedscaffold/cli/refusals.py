@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from fedscaffold.core.errors import Diverged, FedScaffoldError
 
@@ -18,10 +19,10 @@ def refusals(*, interrupted: str) -> Iterator[None]:
     try:
         yield
     except Diverged as error:
-        errors.print(f"[red]error:[/red] {error}", soft_wrap=True)
+        errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(FAILED) from None
     except FedScaffoldError as error:
-        errors.print(f"[red]error:[/red] {error}", soft_wrap=True)
+        errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
         errors.print(f"interrupted; {interrupted}", soft_wrap=True)

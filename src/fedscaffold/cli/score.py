@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedscaffold.cli import tables
@@ -79,16 +80,19 @@ def _print(model: Model, predictions: Any, scored: tuple[dict[str, float], int] 
     console = Console(highlight=False)
     if out is None:
         names = predictions.column_names[: 1 + 4]
-        shown = Table(title=f"Predictions of {model.encoding.target}, first rows")
+        shown = Table(title=escape(f"Predictions of {model.encoding.target}, first rows"))
         for name in ("row", *names):
-            shown.add_column(name, justify="right")
+            shown.add_column(escape(name), justify="right")
         for k, row in enumerate(predictions.slice(0, MOST_SHOWN).to_pylist()):
             cells = [row[name] for name in names]
-            shown.add_row(str(k), *(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
+            shown.add_row(
+                str(k), *(f"{cell:.4g}" if isinstance(cell, float) else escape(str(cell)) for cell in cells)
+            )
         console.print(shown)
     if scored is not None:
         metrics, rows = scored
-        table = Table(title=f"Against the {rows:,} rows that have {model.encoding.target}", show_header=False)
+        title = escape(f"Against the {rows:,} rows that have {model.encoding.target}")
+        table = Table(title=title, show_header=False)
         for name, value in metrics.items():
             table.add_row(name, f"{value:.4g}")
         console.print(table)

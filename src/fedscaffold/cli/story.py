@@ -47,7 +47,8 @@ def tell(fit: Fit, averaged: Trace, story: Story) -> Content:
     return Content(
         title=f"A federated model of {problem.encoding.target}",
         summary=(
-            f"Scaffold on {problem.n_clients:,} clients came within {fit.relative_distance:.2%} of the model that "
+            f"Scaffold on {problem.n_clients:,} client{'s' * (problem.n_clients > 1)} came within "
+            f"{fit.relative_distance:.2%} of the model that "
             f"pooled data would give ({'within' if reached else 'missing'} the tolerance of "
             f"{settings.tolerance:.2%}); FedAvg with the same effort within {others.relative_distance:.2%}."
         ),
@@ -209,5 +210,5 @@ def _provenance(fit: Fit, story: Story) -> list[tuple[str, str]]:
         ("engine", known["engine"]),
         ("versions", versions),
         ("machine", f"{machine['system']}, {machine['processor']}, {machine['cores']} cores"),
-        ("rows and settings, SHA-256", fit.model.provenance["request"]["rows"]),
+        ("encoded rows, SHA-256", fit.model.provenance["request"]["rows"]),
     ]

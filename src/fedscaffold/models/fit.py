@@ -157,14 +157,19 @@ def _planned(found: Goal, settings: Settings) -> tuple[Plan | None, Scaffold, in
     gamma, H, T = settings.step_size, settings.local_steps, settings.rounds
     if gamma is not None and H is not None and T is not None:
         return None, Scaffold(step_size=gamma, local_steps=H), T
-    planned = plan(
-        found.problem,
-        target_mse=found.target_mse,
-        batch_size=found.batch_size,
-        mode="first_order",
-        max_local_steps=H,
-        max_rounds=MOST_ROUNDS,
-    )
+    try:
+        planned = plan(
+            found.problem,
+            target_mse=found.target_mse,
+            batch_size=found.batch_size,
+            mode="first_order",
+            max_local_steps=H,
+            max_rounds=MOST_ROUNDS,
+        )
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"no plan reaches a tolerance of {settings.tolerance:g}; take a larger one or larger batches ({error})"
+        ) from None
     method = planned.method
     if gamma is not None:
         method = replace(method, step_size=gamma)

@@ -44,7 +44,7 @@ def curves(
         parts.append(f'<text x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">{_power(power)}</text>')
     for t in round_ticks(last):
         at = float(x(np.array(float(t))))
-        anchor = "start" if t == 0 else "end" if at > right - 20 else "middle"
+        anchor = "end" if at > right - 20 else "middle"
         parts.append(f'<text x="{at:.1f}" y="{bottom + 20}" text-anchor="{anchor}">{t:,}</text>')
     parts.append(f'<text x="{(left + right) / 2}" y="{height - 6}" text-anchor="middle">{escape(x_label)}</text>')
     for css, level in levels:

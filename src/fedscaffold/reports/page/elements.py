@@ -27,7 +27,7 @@ def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) ->
     )
     return (
         f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}">\n'
-        f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f"<table>\n<caption><span>{escape(caption)}</span></caption>\n<thead><tr>{head}</tr></thead>\n"
         f"<tbody>\n{body}\n</tbody>\n</table>\n</div>"
     )
 

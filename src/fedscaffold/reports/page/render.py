@@ -169,7 +169,10 @@ def _alone(content: Content, judged: Sequence[ClientRow]) -> list[str]:
 
 
 def _client_table(content: Content) -> str:
-    shown = _spread(sorted(content.clients, key=lambda row: -sum(row.rows)))
+    """All clients, or where there are many some of those that were judged."""
+    judged = [row for row in content.clients if row.alone is not None]
+    many = len(content.clients) > MOST_SHOWN
+    shown = _spread(sorted(judged if many and judged else content.clients, key=lambda row: -sum(row.rows)))
     rows = []
     for row in shown:
         verdict = "–"

@@ -27,6 +27,7 @@ figure { margin: 1rem 0; max-width: 42rem; }
 figure > svg { display: block; width: 100%; height: auto; color: var(--ink); }
 figcaption, caption { color: var(--soft); font-size: .92rem; text-align: left; }
 caption { padding: .3rem 0 .5rem; }
+.wide caption span { display: inline-block; position: sticky; left: 0; max-width: min(46rem, calc(100vw - 3rem)); }
 svg text { fill: currentColor; font: 13px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 svg .grid { stroke: var(--rule); stroke-width: 1; fill: none; }
 svg .line { stroke-width: 2; fill: none; stroke-linejoin: round; }
