@@ -220,8 +220,8 @@ class Differentiable:
     def fingerprint(self) -> str:
         """SHA-256 of every record, weights, penalty, initial parameters, and the loss's name and source.
 
-        Of what the loss takes from elsewhere, numbers, text and arrays of an enclosing function count, as do defaults;
-        constants of its module and other functions that it calls do not.
+        Of what the loss takes from elsewhere, numbers, text and arrays of an enclosing function count, as do
+        defaults; constants of its module and other functions that it calls do not.
         """
         import jax
 
@@ -289,7 +289,7 @@ def _name(loss: Any) -> str:
 
 
 def _source(loss: Any) -> str:
-    """The text of a function, or its compiled code where there is no text, and the numbers that are bound into it."""
+    """The text of a function, or its compiled code where there is no text, and numbers bound into it."""
     code = getattr(loss, "__code__", None)
     try:
         text = inspect.getsource(loss)
