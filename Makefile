@@ -24,6 +24,7 @@ docs: .venv/ready
 
 bench: .venv/bench
 	$(BIN)/python -m benchmarks.local_steps
+	$(BIN)/python -m benchmarks.methods
 
 forget-kernels:
 	find src -name '*.nb[ci]' -delete

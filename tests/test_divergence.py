@@ -98,3 +98,13 @@ def test_a_far_start_is_not_a_divergence() -> None:
     theta0 = np.full(3, 1e20)
     trace = fs.run(make("ridge"), fs.Scaffold(step_size=0.1, local_steps=5), rounds=50, theta0=theta0)
     assert trace.mse[0, -1] < 1e-2 * trace.mse[0, 0]
+
+
+def test_where_no_step_size_is_proved_safe_none_is_named() -> None:
+    """Every record's matrix is a rotation: steps of any size grow on it."""
+    A = np.broadcast_to(np.array([[0.0, 1.0], [-1.0, 0.0]]), (2, 1, 2, 2)) + 1e-3 * np.eye(2)
+    A = np.concatenate([A, A - 5e-3 * np.eye(2)], axis=1) + np.array([0.0, 5e-3])[:, None, None, None] * np.eye(2)
+    problem = fs.problems.LinearSA(A, np.ones((2, 2, 2)))
+    with pytest.raises(fs.Diverged, match="No step size can be vouched for") as caught:
+        fs.run(problem, fs.FedAvg(step_size=1.0, local_steps=5), rounds=500)
+    assert caught.value.safe_step_size == 0.0

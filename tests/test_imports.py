@@ -15,7 +15,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 DOORS = {"cli", "sklearn", "flower"}
 SIMULATOR = {"run", "rounds", "engines", "methods", "traces", "richardson_romberg", "staged"}
 INNER = {"core", "problems", "methods", "engines", "traces", "theory"}
-ROOMS = INNER | {"run", "rounds", "richardson_romberg", "staged", "plan", "progress", "reports", "experiments"}
+ROOMS = INNER | {"run", "rounds", "richardson_romberg", "staged", "plan", "progress", "models", "reports"}
+ROOMS |= {"experiments"}
 FRONT = {"__init__"}  # the package itself, which imports the simulator
 MAY_IMPORT = {
     "core": {"core"},
@@ -25,6 +26,7 @@ MAY_IMPORT = {
     "run": {"core", "engines", "traces", "progress", "rounds"},
     **{name: {"core", "traces", "progress", "rounds", "run"} for name in ("richardson_romberg", "staged")},
     "plan": {"core", "methods", "theory", "progress"},
+    "models": {"core", "problems", "methods", "engines", "traces", "run", "plan", "progress", "models"},
     "reports": {"core", "traces", "theory", "reports"},
     "experiments": ROOMS | FRONT,
     "conformance": {"core", "conformance"},

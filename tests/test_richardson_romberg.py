@@ -11,6 +11,7 @@ from fedscaffold.core.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.experiments.extrapolation import Estimate, measure, noise_factors, predicted, slope, squared_bias
+from fedscaffold.richardson_romberg import latest_cut
 from fedscaffold.rounds import first_state, stepping
 from fedscaffold.traces import TailAverage
 from fedscaffold.traces.stationarity import truncation
@@ -96,6 +97,17 @@ def test_truncation_of_vectors() -> None:
     assert truncation(hidden) in range(15, 26)
     moving: Array = noise + np.arange(60.0)[:, None]
     assert truncation(moving) is None
+
+
+def test_the_chain_that_takes_longest_sets_the_cut() -> None:
+    rng = np.random.default_rng(0)
+    quick, slow = rng.normal(size=(2, 60, 3)), rng.normal(size=(2, 60, 3))
+    slow[:, :15] += 20.0
+    assert latest_cut([slow, quick], 600) == latest_cut([quick, slow], 600) == truncation(slow.mean(axis=0))
+    assert latest_cut([quick, quick], 600) < 15
+    moving: Array = quick + np.arange(60.0)[:, None]
+    with pytest.raises(fs.NotStationary):
+        latest_cut([quick, moving], 600)
 
 
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
@@ -206,3 +218,33 @@ def test_standard_error_is_that_of_repetitions() -> None:
         found = fs.richardson_romberg(method, problem, rounds=2000, batch_size=1, repetitions=100, discard=300)
         ratio = found.standard_error.mean(axis=0) / found.theta.std(axis=0, ddof=1)
         np.testing.assert_allclose(ratio, 1.0, atol=0.35)
+
+
+@pytest.mark.slow
+def test_orders_on_the_papers_problem() -> None:
+    """Scaffold at γH = 0.8, single records: squared bias of order 2, extrapolated 4, each as predicted."""
+    problem = fs.problems.paper("classification", n_clients=100)
+    methods = [fs.Scaffold(step_size=0.8 / H, local_steps=H) for H in (8, 12, 16)]
+    points = [measure(problem, method, rounds=1200, repetitions=32) for method in methods]
+    gammas = [method.step_size for method in methods]
+    plain = slope(gammas, [point.measured.plain for point in points])
+    extrapolated = slope(gammas, [point.measured.extrapolated for point in points])
+    assert plain.value == pytest.approx(1.8, abs=0.15)  # predicted over this range: 1.83; 2 as γ → 0
+    assert abs(extrapolated.value - 4.15) < 3 * extrapolated.error  # predicted: 4.2
+    assert extrapolated.error < 0.35
+    for point in points:
+        assert point.measured.plain.value == pytest.approx(point.predicted.plain, rel=0.1)
+        assert abs(point.measured.extrapolated.value / point.predicted.extrapolated - 1) < 0.6
+        assert point.measured.other.value > point.measured.plain.value  # the other pair makes it worse
+        assert point.variances.extrapolated < 1.3 * point.variances.plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("H", [22, 32, 46])
+def test_fifty_times_less_on_the_papers_problem(H: int) -> None:
+    """Scaffold at γH = 3.2, γ = 0.145 to 0.07, single records."""
+    problem = fs.problems.paper("classification", n_clients=100)
+    point = measure(problem, fs.Scaffold(step_size=3.2 / H, local_steps=H), rounds=400, repetitions=16)
+    plain, extrapolated, other = point.measured
+    assert extrapolated.value + 3 * extrapolated.error < plain.value / 50
+    assert other.value > plain.value / 3

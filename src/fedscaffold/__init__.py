@@ -1,6 +1,6 @@
 """Federated optimisation with Scaffold on stochastic gradients: simulate, predict, deploy."""
 
-from fedscaffold import engines, problems, theory, traces
+from fedscaffold import engines, models, problems, theory, traces
 from fedscaffold.core.errors import (
     CheckpointMismatch,
     Diverged,
@@ -10,6 +10,7 @@ from fedscaffold.core.errors import (
     NotStationary,
 )
 from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, TwoSidedScaffold
+from fedscaffold.models import Model
 from fedscaffold.plan import Plan, plan
 from fedscaffold.richardson_romberg import RichardsonRomberg, richardson_romberg
 from fedscaffold.run import run
@@ -24,6 +25,7 @@ __all__ = [
     "FedScaffoldError",
     "InvalidInput",
     "MissingDependency",
+    "Model",
     "NotStationary",
     "Plan",
     "ProxSkip",
@@ -35,6 +37,7 @@ __all__ = [
     "Trace",
     "TwoSidedScaffold",
     "engines",
+    "models",
     "plan",
     "problems",
     "richardson_romberg",

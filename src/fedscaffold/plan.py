@@ -190,6 +190,8 @@ def _first_order(
     gradient_cost: float,
 ) -> Plan:
     """The quadratic model at θ* and Lemma 5.1's covariance."""
+    if not hasattr(problem, "client_noise_along"):
+        raise InvalidInput(f"first-order plans need Hessians and noise of the problem, which {problem.kind} lacks")
     found = modes.first_order(
         problem,
         batches,

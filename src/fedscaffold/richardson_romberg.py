@@ -110,7 +110,7 @@ def richardson_romberg(
             _block_means(problem, chain, chosen, batches, theta, seed, blocks, _part(advance, k * rounds, total))
             for k, chain in enumerate((*coarse, fine))
         ]
-    cut = 0 if discard is not None else _cut(found, rounds)
+    cut = 0 if discard is not None else latest_cut(found, rounds)
     fine_means, coarse_means = found[-1], np.mean(found[:-1], axis=0)
     weights = blocks.lengths[cut:] / blocks.lengths[cut:].sum()
     averages = [np.einsum("k,rkj->rj", weights, means[:, cut:]) for means in (fine_means, coarse_means)]
@@ -202,7 +202,7 @@ def _block_means(
     return sums / blocks.lengths[:, None]
 
 
-def _cut(found: list[Array], rounds: int) -> int:
+def latest_cut(found: list[Array], rounds: int) -> int:
     """How many blocks to leave out so that every chain is stationary in the rest."""
     cuts = [truncation(means.mean(axis=0)) if rounds >= FEWEST else None for means in found]
     if None in cuts:

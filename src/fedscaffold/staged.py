@@ -20,7 +20,8 @@ from fedscaffold.traces.trace import Trace
 QUOTIENT = 1.5  # of the lengths of consecutive windows
 THRESHOLD = 0.6  # slopes are 2 when θ drifts, 1 when it walks at random, 0 when it is stationary
 SHORTEST = 5.0  # rounds of the first stage, at least
-GROWTH = 1.5  # of that least length from stage to stage; above √2, or slow directions would freeze
+GROWTH = 1.5  # of that least length from stage to stage,
+SHARE = 0.5  # or this share of the stage before, if that is longer: with half of γ nothing goes faster
 
 
 class Stage(NamedTuple):
@@ -64,9 +65,10 @@ def staged(
 
     From where a stage starts, D_n grows as n² while θ drifts, as n while noise makes it walk, and stays the same
     once it is stationary (Pesme, Dieuleveut and Flammarion 2020). D_n is averaged over windows of rounds whose
-    ends grow by half, and over the repetitions, which all change together. A stage has 5 rounds or more, the next
-    1.5 times as many, and so on. Neither the optimum nor any constant of the problem is used. H stays, and so do
-    control variates, which are gradients and need no rescaling.
+    ends grow by half, and over the repetitions, which all change together. The first stage has 5 rounds or more,
+    each next one at least 1.5 times that least length, and at least half of the rounds of the stage before.
+    Neither the optimum nor any constant of the problem is used. H stays, and so do control variates, which are
+    gradients and need no rescaling.
 
     It cannot be interrupted and gone on with; `fedscaffold.run` can.
 
@@ -102,11 +104,13 @@ def staged(
             recorder.see(state.round, state.theta)
             advance(state.round, rounds)
 
+        least = SHORTEST
         while True:
             with stepping(problem, current, chosen, batches, seed=seed, limit=largest_sound(theta)) as step:
-                state = _until_stationary(state, step, rounds, SHORTEST * GROWTH ** (len(stages) - 1), seen)
+                state = _until_stationary(state, step, rounds, least, seen)
             if state.round == rounds:
                 break
+            least = max(GROWTH * least, SHARE * (state.round - stages[-1].after))
             current = replace(current, step_size=0.5 * current.step_size)
             stages.append(Stage(state.round, current.step_size))
     trace = ended(

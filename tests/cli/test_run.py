@@ -119,3 +119,23 @@ def test_version_and_help() -> None:
         assert result.exit_code == 0
         if command in (["run"], ["reproduce", "figure1"]):
             assert "Examples" in result.output
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "gradients", "vectors"),
+    [
+        ("scaffold:participation=0.5", "Scaffold", 3.0, 3.0),
+        ("fedavg:cohort=2", "FedAvg", 3.0, 3.0),
+        ("two-sided:server_step_size=0.5", "TwoSidedScaffold", 6.0, 9.0),
+        ("fedlin:correction_gradients=minibatch", "FedLin", 9.0, 12.0),
+        ("proxskip:communication_probability=1", "ProxSkip", 3.0, 6.0),
+    ],
+)
+def test_every_method(tmp_path: Path, method: str, name: str, gradients: float, vectors: float) -> None:
+    out = tmp_path / "trace.npz"
+    options = ["--clients", "4", "--rounds", "3", "--local-steps", "2", "--step-size", "0.01", "--out", str(out)]
+    result = runner.invoke(app, ["run", "--method", method, *options])
+    assert result.exit_code == 0, result.output
+    trace = fs.Trace.load(out)
+    assert trace.provenance["method"]["name"] == name
+    assert (trace.gradients_per_client[0, -1], trace.vectors_per_client[-1]) == (gradients, vectors)

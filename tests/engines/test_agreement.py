@@ -95,7 +95,7 @@ def test_the_kernel_for_any_number_of_features_gives_the_same_bits(
     problem, method = make(kind, (20, 31, 40), dim), fs.Scaffold(step_size=0.05, local_steps=7)
     special = fs.run(problem, method, rounds=3, batch_size=13, repetitions=2)
     monkeypatch.setattr(kernels, "COMPILED_FOR", 0)
-    assert kernels.kernel(dim, 13) is kernels.local_sgd_for(None)
+    assert kernels.kernel(0, dim, 13) is kernels.local_sgd_for(None)
     general = fs.run(problem, method, rounds=3, batch_size=13, repetitions=2)
     assert general.theta.tobytes() == special.theta.tobytes()
     assert general.control_variates.tobytes() == special.control_variates.tobytes()

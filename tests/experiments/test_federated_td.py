@@ -81,7 +81,10 @@ def test_the_whole_experiment(seed: int) -> None:
         assert abs(slope(points, sampling, "FedAvg").value) < 0.2
 
 
-@pytest.mark.parametrize("changes", [{"clients": (10, 30)}, {"clients": (10, 10, 30)}, {"rounds": 0}, {"runs": 0}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"clients": (10, 30)}, {"clients": (10, 10, 30)}, {"clients": (10, 20, 35)}, {"rounds": 0}, {"runs": 0}],
+)
 def test_refused(changes: dict[str, object]) -> None:
     with pytest.raises(fs.InvalidInput, match="must be"):
         Settings(**changes)  # type: ignore[arg-type]

@@ -82,6 +82,14 @@ def test_the_first_clients_are_the_same_for_any_number_of_them() -> None:
     assert np.abs(GarnetTD(**SMALL, seed=1).chains.kernel - few.kernel).max() > 0.1
 
 
+def test_environments_shared_by_clients() -> None:
+    few, many = (GarnetTD(**{**SMALL, "n_clients": n, "environments": 2}) for n in (2, 6))
+    np.testing.assert_array_equal(many.chains.kernel, np.tile(few.chains.kernel, (3, 1, 1)))
+    np.testing.assert_array_equal(many.chains.rewards, np.tile(few.chains.rewards, (3, 1)))
+    np.testing.assert_allclose(many.optimum(), few.optimum(), rtol=1e-12)
+    assert np.abs(few.chains.kernel[0] - few.chains.kernel[1]).max() > 0.1
+
+
 @pytest.mark.parametrize("sampling", ["iid", "markov"])
 def test_drawn_gradients_have_the_mean_field_as_their_mean(sampling: Any) -> None:
     """Over rounds, at any position; 5 standard errors, false alarms 6e-7 per coordinate."""
@@ -111,6 +119,8 @@ def test_drawn_gradients_have_the_mean_field_as_their_mean(sampling: Any) -> Non
         ({"discount": 1.0}, "discount must be below 1"),
         ({"discount": -0.1}, "discount must be"),
         ({"heterogeneity": 1.5}, "heterogeneity must be at most 1"),
+        ({"environments": 0}, "environments must be"),
+        ({"environments": 5}, "environments=5 can be at most n_clients=4"),
         ({"sampling": "shuffled"}, "sampling must be one of"),
         ({"seed": -1}, "seed must be"),
         ({"weights": [1.0]}, "weights must be 4 numbers"),
@@ -133,3 +143,22 @@ def test_identity() -> None:
     assert len({GarnetTD(**SMALL, **change).fingerprint() for change in changes}) == len(changes)
     assert GarnetTD(**SMALL).fingerprint() == GarnetTD(**SMALL).fingerprint()
     assert GarnetTD(**SMALL).describe()["sampling"] == "iid"
+
+
+def test_what_theory_does_not_know_is_refused() -> None:
+    problem: Any = GarnetTD(**SMALL)
+    method = fs.Scaffold(step_size=0.1, local_steps=2)
+    with pytest.raises(
+        fs.InvalidInput,
+        match="theory knows ridge and logistic regression and problems with record_gradients, not td",
+    ):
+        fs.theory.predict(problem, method, batch_size=2)
+    with pytest.raises(
+        fs.InvalidInput,
+        match="theory knows ridge and logistic regression and problems with record_gradients, not td",
+    ):
+        fs.theory.expansion(problem, method, batch_size=2)
+    with pytest.raises(fs.InvalidInput, match="sharp plans are for"):
+        fs.plan(problem, target_mse=1e-3, batch_size=2)
+    with pytest.raises(fs.InvalidInput, match="first-order plans need"):
+        fs.plan(problem, target_mse=1e-3, batch_size=2, mode="first_order")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import fedscaffold
-from fedscaffold.cli import plan, predict, reproduce, run, verify
+from fedscaffold.cli import compare, fit, inspect, methods, plan, predict, reproduce, run, score, verify
 
 app = typer.Typer(
     name="fedscaffold",
@@ -15,9 +15,14 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
+app.command("fit", epilog=fit.EXAMPLES)(fit.command)
+app.command("score", epilog=score.EXAMPLES)(score.command)
+app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
 app.command("run", epilog=run.EXAMPLES)(run.command)
 app.command("predict", epilog=predict.EXAMPLES)(predict.command)
 app.command("plan", epilog=plan.EXAMPLES)(plan.command)
+app.command("compare", epilog=compare.EXAMPLES)(compare.command)
+reproduce.app.command("methods", epilog=methods.EXAMPLES)(methods.command)
 app.add_typer(reproduce.app, name="reproduce")
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 

@@ -1,5 +1,7 @@
 """Options that several commands share."""
 
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,9 +9,16 @@ import typer
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import check_writable
-from fedscaffold.methods import FedAvg, Scaffold
+from fedscaffold.core.types import Method
+from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, TwoSidedScaffold
 
 METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"scaffold": Scaffold, "fedavg": FedAvg}
+COMPARED: dict[str, type[Any]] = {
+    **METHODS,
+    "two-sided": TwoSidedScaffold,
+    "proxskip": ProxSkip,
+    "fedlin": FedLin,
+}
 FIGURES = (".png", ".svg", ".pdf")
 
 Problem = Annotated[str, typer.Option(help="regression or classification.")]
@@ -38,10 +47,58 @@ def batch_size_of(text: Any) -> int | None:
         raise InvalidInput(f"batch-size must be a whole number or 'full', got {text!r}") from None
 
 
-def check_figure(plot: Path | None) -> None:
+def check_figure(plot: Path | None, option: str = "--plot") -> None:
     """Refuse a figure that cannot be written, before any work."""
     if plot is None:
         return
     if plot.suffix not in FIGURES:
-        raise InvalidInput(f"--plot must end in {', '.join(FIGURES)}, got {plot}")
+        raise InvalidInput(f"{option} must end in {', '.join(FIGURES)}, got {plot}")
     check_writable(plot)
+
+
+def numbers_of(option: str, text: str, kind: type[int] | type[float]) -> list[Any]:
+    """Different numbers, with commas."""
+    try:
+        found = [kind(part) for part in text.split(",")]
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise InvalidInput(f"{option} must be {what} with commas, such as 1,2; got {text!r}") from None
+    if len(set(found)) < len(found):
+        raise InvalidInput(f"{option} must be different numbers, got {text!r}")
+    return found
+
+
+def candidates_of(text: str, *, step_sizes: Sequence[float], local_steps: Sequence[int]) -> list[Method]:
+    """A method's candidates from NAME or NAME:FIELD=VALUE,...: a grid over what is not given.
+
+    The grid is over the step size and the number of local steps, for ProxSkip its mean 1/p. A server step size
+    that is not given is 1.
+    """
+    name, _, rest = text.partition(":")
+    if name not in COMPARED:
+        raise InvalidInput(f"--method must begin with one of {', '.join(COMPARED)}, got {text!r}")
+    kind = COMPARED[name]
+    known = [field.name for field in fields(kind)]
+    given: dict[str, Any] = {}
+    for part in rest.split(",") if rest else ():
+        field, equals, value = part.partition("=")
+        if not equals or field not in known or field in given:
+            raise InvalidInput(
+                f"--method {text!r}: after the colon, give some of {', '.join(known)} as NAME=VALUE"
+            )
+        given[field] = _value(value)
+    if "server_step_size" in known:
+        given = {"server_step_size": 1.0, **given}
+    steps = "communication_probability" if kind is ProxSkip else "local_steps"
+    lengths = [given.pop(steps)] if steps in given else [1 / H if kind is ProxSkip else H for H in local_steps]
+    sizes = [given.pop("step_size")] if "step_size" in given else step_sizes
+    return [kind(step_size=size, **{steps: length}, **given) for length in lengths for size in sizes]
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

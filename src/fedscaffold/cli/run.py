@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedscaffold.cli.options import batch_size_of, method_of
+from fedscaffold.cli.options import batch_size_of, candidates_of
 from fedscaffold.cli.refusals import refusals
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import whole_number
@@ -26,6 +26,7 @@ EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold run --clients 100\n\n"
     "  fedscaffold run --problem classification --method fedavg --step-size 0.01 --out trace.npz\n\n"
+    "  fedscaffold run --method scaffold:participation=0.1 --local-steps 20 --rounds 1000\n\n"
     "  fedscaffold run --config run.toml --rounds 500      options win over the file\n\n"
     'A file holds the options\' names:  problem = "regression"  clients = 1000  step-size = 0.05'
 )
@@ -66,7 +67,10 @@ def command(
     problem: Annotated[str | None, _option("problem", "regression or classification.")] = None,
     clients: Annotated[int | None, _option("clients", "Number of clients, even.")] = None,
     l2: Annotated[float | None, _option("l2", "Penalty.")] = None,
-    method: Annotated[str | None, _option("method", "scaffold or fedavg.")] = None,
+    method: Annotated[
+        str | None,
+        _option("method", "scaffold, fedavg, two-sided, proxskip or fedlin; NAME:FIELD=VALUE,... for more."),
+    ] = None,
     step_size: Annotated[float | None, _option("step_size", "γ.")] = None,
     local_steps: Annotated[int | None, _option("local_steps", "H, steps between communications.")] = None,
     rounds: Annotated[int | None, _option("rounds", "T, communications.")] = None,
@@ -119,7 +123,11 @@ def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
 
 
 def _run(settings: Settings, checkpoint: Path | None) -> tuple[Trace, float]:
-    method = method_of(settings.method)(step_size=settings.step_size, local_steps=settings.local_steps)
+    if not isinstance(settings.method, str):
+        raise InvalidInput(f"method must be a name, got {settings.method!r}")
+    method = candidates_of(
+        settings.method, step_sizes=[settings.step_size], local_steps=[settings.local_steps]
+    )[0]  # fmt: skip
     engine = resolve(settings.engine)
     if isinstance(engine, Numba):
         engine = Numba(threads=settings.threads, dtype=settings.dtype)  # type: ignore[arg-type]

@@ -71,10 +71,11 @@ def batch(stream: Stream, step: int, batches: Batches, n: int) -> NDArray[np.int
 def distinct(stream: Stream, first: int, count: int, n: int) -> NDArray[np.int64]:
     """`count` different indices in 0..n−1: the first draws of a Fisher–Yates shuffle."""
     jumps = scaled(words(stream, first, count), n - np.arange(count))
-    order = np.arange(n)
-    for b, jump in enumerate(jumps):
-        order[[b, b + jump]] = order[[b + jump, b]]
-    return order[:count]
+    chosen, moved = [], dict[int, int]()  # moved holds the places of the shuffled row that are not as at first
+    for b, jump in enumerate(jumps.tolist()):
+        chosen.append(moved.get(b + jump, b + jump))
+        moved[b + jump] = moved.get(b, b)
+    return np.array(chosen, dtype=np.int64)
 
 
 def cohorts(seed: int, repetitions: int, round: int, count: int, n_clients: int) -> NDArray[np.int64]:

@@ -28,9 +28,9 @@ class Server(NamedTuple):
 class TwoSidedScaffold(Sampled):
     """θ_i ← θ_i − γ(g_i(θ_i) − c_i + c), H times; θ⁺ = θ + η(mean θ_i − θ).
 
-    Then c_i⁺ = c_i − c + (θ − θ_i)/(γH) for those who took part, and c⁺ = c + |S|/N · mean(c_i⁺ − c_i).
-    The means are over those who took part, and |S|/N is their share of all clients' weight. With everyone and
-    η = 1 it is Algorithm 1, with ξ_i = c − c_i.
+    Then c_i⁺ = c_i − c + (θ − θ_i)/(γH) for those who took part, and c⁺ = c + s mean(c_i⁺ − c_i). The means are
+    over those who took part, S, and s is their share of all clients' weight (S/N where weights are equal). With
+    everyone and η = 1 it is Algorithm 1, with ξ_i = c − c_i.
 
     Parameters
     ----------

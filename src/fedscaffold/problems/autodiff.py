@@ -74,6 +74,12 @@ def record_gradients(flat: FlatLoss, theta: Any, batch: Tree) -> Any:
 
 
 @compiled
+def record_gradients_at(flat: FlatLoss, points: Any, batch: Tree) -> Any:
+    """The same at several points, one after another, (points, records, d)."""
+    return lax.map(lambda theta: record_gradients(flat, theta, batch), points)
+
+
+@compiled
 def hessian(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
     """Σ_i share_i ∇²ℓ_i(θ), some columns at a time."""
     slope = jax.grad(lambda point: flat.of_records(point, batch, share))

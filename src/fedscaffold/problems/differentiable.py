@@ -52,6 +52,7 @@ class Differentiable:
     """
 
     kind = "differentiable"
+    smoothness_is_local = True
 
     def __init__(
         self,
@@ -176,6 +177,13 @@ class Differentiable:
         each = self._noise(theta, Batches(batch_size, sampling))
         return np.stack([factor * (gradients @ directions).var(axis=0) for factor, gradients in each])
 
+    def record_gradients(self, client: int, points: Array) -> Array:
+        """Each record's gradient, penalty included, of one client at (p, d) points, shape (p, n, d)."""
+        begin, end = int(self.offsets[client]), int(self.offsets[client + 1])
+        batch = self._filled(begin, end, int(self.sizes.max()))
+        each = self._of("record_gradients_at", points, batch)[:, : end - begin]
+        return each + self.l2 * np.asarray(points)[:, None, :]
+
     # what runs need
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
@@ -187,7 +195,7 @@ class Differentiable:
         """Expected smoothness of minibatch gradients near `initial`: a local estimate, not a bound.
 
         With v = the batch's noise factor, the largest over clients of v max_i λ(∇²ℓ_i) + (1 − v) λ(∇²f_c), where λ
-        is the largest |eigenvalue| at `initial` by the power method.
+        is the eigenvalue at `initial` that is largest in size, by the power method.
         """
         largest = 0.0
         for n, (batch, share) in zip(self.sizes, self._clients(), strict=True):

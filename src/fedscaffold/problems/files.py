@@ -59,7 +59,7 @@ def from_parquet(
     pa = load_pyarrow()
     from pyarrow import parquet
 
-    file = _existing(path)
+    file = existing(path)
     try:
         with parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False) as found:
 
@@ -90,21 +90,25 @@ def from_csv(
         What separates fields.
     """
     choices = Choices(target=target, client=client, **options)
+    return build(frame_source(read_csv(path, delimiter=delimiter)), choices)
+
+
+def read_csv(path: str | os.PathLike[str], *, delimiter: str = ",") -> Any:
+    """A CSV file as a pyarrow Table, types found from all rows; see `from_csv`."""
     if len(delimiter) != 1:
         raise InvalidInput(f"delimiter must be one character, got {delimiter!r}")
     pa = load_pyarrow()
     from pyarrow import csv
 
-    file = _existing(path)
+    file = existing(path)
     try:
-        table = csv.read_csv(
+        return csv.read_csv(
             file,
             parse_options=csv.ParseOptions(delimiter=delimiter),
             convert_options=csv.ConvertOptions(strings_can_be_null=True),
         )
     except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"cannot read {path} as CSV: {error}") from None
-    return build(frame_source(table), choices)
 
 
 def from_svmlight(
@@ -138,7 +142,7 @@ def from_svmlight(
         raise MissingDependency(
             "svmlight files need scikit-learn; install it with: pip install 'fedscaffold[data]'"
         ) from error
-    file = _existing(path)
+    file = existing(path)
     try:
         x, y = load_svmlight_file(str(file), n_features=n_features)
     except (ValueError, OSError) as error:
@@ -153,7 +157,8 @@ def from_svmlight(
     return build(frame_source(pa.table({**columns, TARGET: y, CLIENT: pa.array(owners.tolist())})), choices)
 
 
-def _existing(path: str | os.PathLike[str]) -> Path:
+def existing(path: str | os.PathLike[str]) -> Path:
+    """A file's path, refused unless there is such a file."""
     file = Path(path)
     if not file.is_file():
         what = "it is a folder" if file.is_dir() else "there is no such file"

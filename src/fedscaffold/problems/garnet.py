@@ -33,26 +33,29 @@ class Chains(NamedTuple):
     features: Array
 
 
-def garnet(*, n_clients: int, states: int, branching: int, dim: int, heterogeneity: float, seed: int) -> Chains:
+def garnet(
+    *, n_clients: int, states: int, branching: int, dim: int, heterogeneity: float, environments: int, seed: int
+) -> Chains:
     """P_c = (1 − ε)P + ε Q_c and r_c = (1 − ε)r + ε q_c, with P, Q_c and r, q_c drawn alike.
 
     Each state's first successor is its next one on a random cycle through all states, so that every state is
     visited; the others are drawn without replacement. Probabilities are the pieces into which uniform points
-    cut [0, 1], rewards are uniform in [0, 1], features Gaussian, scaled to norm one. A client's own part
-    depends on the seed and its index alone, so that the first clients are the same for any number of them.
+    cut [0, 1], rewards are uniform in [0, 1], features Gaussian, scaled to norm one. Client c lives in environment
+    c mod `environments`, whose own part depends on the seed and its number alone.
     """
     rng = np.random.default_rng([seed, 0])
     successors = _graph(rng, states, branching)
     features = rng.normal(size=(states, dim))
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     common_kernel, common_rewards = _pieces(rng, states, branching), rng.uniform(size=states)
-    kernel = np.empty((n_clients, states, branching))
-    rewards = np.empty((n_clients, states))
-    for c in range(n_clients):
+    kernel = np.empty((environments, states, branching))
+    rewards = np.empty((environments, states))
+    for c in range(environments):
         own = np.random.default_rng([seed, 1 + c])
         kernel[c] = (1.0 - heterogeneity) * common_kernel + heterogeneity * _pieces(own, states, branching)
         rewards[c] = (1.0 - heterogeneity) * common_rewards + heterogeneity * own.uniform(size=states)
-    return Chains(successors, kernel, rewards, features)
+    lives_in = np.arange(n_clients) % environments
+    return Chains(successors, kernel[lives_in], rewards[lives_in], features)
 
 
 def _graph(rng: np.random.Generator, states: int, branching: int) -> NDArray[np.int64]:

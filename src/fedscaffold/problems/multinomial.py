@@ -109,6 +109,13 @@ class Multinomial(RecordsOfClients):
             rows.append(batches.noise_factor(y.size) * along.var(axis=0))
         return np.stack(rows)
 
+    def record_gradients(self, client: int, points: Array) -> Array:
+        """Each record's gradient, penalty included, of one client at (p, dim) points, shape (p, n, dim)."""
+        rows = slice(self.offsets[client], self.offsets[client + 1])
+        x, y = self.x[rows], self.y[rows]
+        each = [(self._slopes(theta, x, y)[:, :, None] * x[:, None, :]).reshape(y.size, -1) for theta in points]
+        return np.stack(each) + (self.penalty * points)[:, None, :]
+
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
         """Mean gradient at θ over some of a client's records, penalty included."""
         at = self.offsets[client] + rows

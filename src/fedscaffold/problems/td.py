@@ -42,6 +42,9 @@ class GarnetTD(LinearSystem):
         λ, at least 0 and below 1.
     heterogeneity
         ε from 0 to 1, which part of the transition probabilities and rewards is the client's own.
+    environments
+        How many different ones there are: client c lives in number c mod `environments`; by default every client
+        has its own. Numbers of clients that are multiples of it share θ*, and more of them only reduce noise.
     sampling
         "iid" or "markov".
     weights
@@ -62,6 +65,7 @@ class GarnetTD(LinearSystem):
         dim: int = 8,
         discount: float = 0.9,
         heterogeneity: float = 0.5,
+        environments: int | None = None,
         sampling: Observing = "iid",
         weights: ArrayLike | None = None,
         seed: int = 0,
@@ -70,6 +74,11 @@ class GarnetTD(LinearSystem):
         self.dim = whole_number("dim", dim, least=1)
         for name, value, least in (("states", states, 1), ("branching", branching, 1), ("seed", seed, 0)):
             whole_number(name, value, least=least)
+        self.environments = self.n_clients
+        if environments is not None:
+            self.environments = whole_number("environments", environments, least=1)
+        if self.environments > self.n_clients:
+            raise InvalidInput(f"environments={environments} can be at most n_clients={n_clients}")
         if branching > states or dim > states:
             raise InvalidInput(f"branching={branching} and dim={dim} can be at most states={states}")
         if not_negative("discount", discount) >= 1.0:
@@ -87,6 +96,7 @@ class GarnetTD(LinearSystem):
             branching=branching,
             dim=dim,
             heterogeneity=heterogeneity,
+            environments=self.environments,
             seed=seed,
         )
         self.stationary = stationary(self.chains)
@@ -139,6 +149,7 @@ class GarnetTD(LinearSystem):
             "branching": int(self.chains.successors.shape[1]),
             "discount": self.discount,
             "heterogeneity": self.heterogeneity,
+            "environments": self.environments,
             "sampling": self.sampling,
             "seed": self.seed,
             "weights": self._uniform(),

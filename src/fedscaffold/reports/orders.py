@@ -59,6 +59,8 @@ def draw(panels: Sequence[Panel], file: Path) -> None:
             )  # fmt: skip
         axis.set_title(panel.title, fontsize=10)
         axis.set_xlabel("step size γ")
+        axis.set_xticks(panel.x, [f"{x:.3g}" for x in panel.x])
+        axis.set_xticks([], minor=True)
         axis.grid(True, which="major", color=GRID, lw=0.6)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("squared bias of the average")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from numbers import Integral
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
+from fedscaffold.theory.cubature import ByRecord
 
+GLMS = ("ridge", "logistic")
 NUMBERS_AT_ONCE = 1 << 19  # in a block: 4 megabytes; fewer would cost more in calls than they gain in cache
 
 
@@ -85,11 +87,21 @@ class Block:
     share: Array  # (k, n): 1/n_c for a record, 0 for filling
 
 
+def by_record(problem: Any) -> TypeGuard[ByRecord]:
+    """Whether a problem is known by the gradients of its records rather than by margins."""
+    return problem.kind not in GLMS and hasattr(problem, "record_gradients")
+
+
 def for_blocks(problem: Glm, work: Callable[[Block], None], *, copies: int = 1) -> None:
     """Call work on all clients, those of like size together, a block at a time on each processor.
 
     `copies` says how many times work copies x. Blocks do not depend on how many processors there are.
     """
+    if by_record(problem):
+        nothing = np.empty((1, 0))
+        for client in range(problem.n_clients):
+            work(Block(np.array([client]), nothing[..., None], nothing, nothing))
+        return
     order = np.argsort(problem.sizes, kind="stable").astype(np.int64)
     rows = problem.sizes[order] * problem.dim * copies
     groups, begin = [], 0
@@ -131,8 +143,12 @@ def noise_factors(problem: Glm, batches: Batches) -> Array:
     return np.array([factors[int(n)] for n in problem.sizes])
 
 
-def known(method: Method) -> Known:
-    """Which method it is, γ and H; refuses what theory does not know."""
+def known(problem: Glm, method: Method) -> Known:
+    """Which method it is, γ and H; refuses problems and methods that theory does not know."""
+    if problem.kind not in GLMS and not by_record(problem):
+        raise InvalidInput(
+            f"theory knows {' and '.join(GLMS)} regression and problems with record_gradients, not {problem.kind}"
+        )
     kind = getattr(method, "kind", type(method).__name__)
     if kind not in ("scaffold", "fedavg"):
         raise InvalidInput(f"theory knows Scaffold and FedAvg, not {kind}; simulate it with fedscaffold.run")

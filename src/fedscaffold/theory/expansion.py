@@ -8,7 +8,7 @@ import numpy as np
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.theory.clients import Glm, Method, known
+from fedscaffold.theory.clients import Method, known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Expansion:
 
 
 def expansion(
-    problem: Glm, method: Method, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    problem: Any, method: Method, *, batch_size: int | None, sampling: Sampling = "with_replacement"
 ) -> Expansion:
     """Cov θ = (γ/N) 𝐀C̄, b = −(γ/2N) ∇²f⁻¹ ∇³f[𝐀C̄], where 𝐀C solves ∇²f X + X ∇²f = C.
 
@@ -88,7 +88,7 @@ def expansion(
     sampling
         "with_replacement" or "without_replacement", within a batch.
     """
-    scaffold, gamma, H = known(method)
+    scaffold, gamma, H = known(problem, method)
     if not scaffold:
         raise InvalidInput("the expansion is of Scaffold's stationary law; for FedAvg use theory.predict")
     w, theta = problem.weights, problem.optimum()

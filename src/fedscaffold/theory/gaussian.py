@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.theory.clients import Block, Glm
+from fedscaffold.theory import cubature
+from fedscaffold.theory.clients import Block, Glm, by_record
 
 
 class Averages(NamedTuple):
@@ -21,8 +22,10 @@ def averages(problem: Glm, block: Block, mean: Array, cov: Array, factors: Array
 
     E C = v ( E_i[E ℓ'² x xᵀ] − E ∇ E ∇ᵀ − E∇² cov E∇² ), v the batch's noise factor. The margins xᵀθ are
     Gaussian; their averages use three points (exact to the fifth power), and the gradient is linearised in the
-    last term. Exact for ridge.
+    last term. Exact for ridge. Problems that are known by their records' gradients: `theory.cubature`.
     """
+    if by_record(problem):
+        return Averages(*cubature.averages(problem, block.clients, mean, cov, factors))
     x = block.x[:, None]
     z = np.swapaxes(block.x @ np.swapaxes(mean, 1, 2), 1, 2)
     s = np.sqrt(3.0 * np.maximum(np.einsum("kqij,kij->kqi", x @ cov, block.x), 0.0))
@@ -47,6 +50,8 @@ def outer(x: Array, weight: Array) -> Array:
 
 def gradients(problem: Glm, block: Block, mean: Array) -> Array:
     """∇f_c at some points, (k, m, d)."""
+    if by_record(problem):
+        return cubature.gradients(problem, block.clients, mean)
     z = block.x @ np.swapaxes(mean, 1, 2)
     first = problem.first(z, block.y[..., None]) * block.share[..., None]
     return np.swapaxes(first, 1, 2) @ block.x + problem.penalty * mean
@@ -54,6 +59,8 @@ def gradients(problem: Glm, block: Block, mean: Array) -> Array:
 
 def noise_at(problem: Glm, block: Block, mean: Array, factors: Array) -> Array:
     """C_c at some points, (k, m, d, d)."""
+    if by_record(problem):
+        return cubature.noise_at(problem, block.clients, mean, factors)
     z = np.swapaxes(block.x @ np.swapaxes(mean, 1, 2), 1, 2)
     first = problem.first(z, block.y[:, None])
     gradient = (first * block.share[:, None]) @ block.x

@@ -90,7 +90,7 @@ class State:
 
 def setting(problem: Glm, method: Method, batches: Batches) -> Setting:
     """Checks, and everything that is computed once."""
-    scaffold, gamma, H = known(method)
+    scaffold, gamma, H = known(problem, method)
     factors = noise_factors(problem, batches)
     optimum = problem.optimum()
     curvatures = np.linalg.eigvalsh(problem.client_hessians(optimum))

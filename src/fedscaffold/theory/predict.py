@@ -1,6 +1,7 @@
 """What a run will reach, before running it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.theory.clients import Glm, Method
+from fedscaffold.theory.clients import Method
 from fedscaffold.theory.curve import curve
 from fedscaffold.theory.plateau import control_variate_biases, setting, settle
 
@@ -52,7 +53,7 @@ class Prediction:
 
 @one_blas_thread
 def predict(
-    problem: Glm,
+    problem: Any,
     method: Method,
     *,
     batch_size: int | None,
@@ -63,12 +64,13 @@ def predict(
 
     Goes beyond the expansions of the paper (Lemma 5.1 and Theorem 5.3), which it approaches as γH → 0: powers of
     I − γ∇²f_c are kept, and noise, curvature and mean are found together. For ridge the plateau is exact, for
-    logistic regression an approximation in which local models are Gaussian.
+    other problems an approximation in which local models are Gaussian.
 
     Parameters
     ----------
     problem
-        Ridge or logistic regression, with any weights and sizes of clients.
+        Ridge or logistic regression, with any weights and sizes of clients; or any strongly convex problem that
+        tells Hessians and `record_gradients`, such as multinomial regression, with up to some tens of parameters.
     method
         Scaffold or FedAvg.
     batch_size

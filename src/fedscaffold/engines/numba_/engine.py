@@ -55,14 +55,12 @@ class Numba:
     def open(self, problem: Records | Systems, batches: Batches, *, seed: int) -> Iterator[LocalSgd]:
         """Start the threads."""
         from fedscaffold.engines.numba_ import kernels
-        from fedscaffold.engines.numba_.steps import SOFTMAX
         from fedscaffold.engines.numba_.tables import tables
 
         read = tables(problem, batches, self.dtype)
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
-        special = self.specialise and read.loss != SOFTMAX
-        kernel = kernels.kernel(problem.dim, read.batch) if special else kernels.local_sgd_for(None)
+        kernel = kernels.kernel(read.loss, problem.dim, read.batch, specialise=self.specialise)
         everyone = np.arange(problem.n_clients)[None, :]
         with ThreadPoolExecutor(threads) as pool:
 

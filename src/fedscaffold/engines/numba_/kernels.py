@@ -36,14 +36,15 @@ FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT, BY_CHANCE, ALONG_CHAIN = 0, 1, 2, 3
 
 STACK_NUMBERS = 4096  # longer vectors live on the heap, where the loops' length hides the difference
 DRAWS_AT_ONCE = 4096
+LINEAR = RIDGE  # the form of all records with margins, whatever their loss
 COMPILED_FOR = 64  # features, at most, to be worth a kernel of their own
 
 
 @cache
-def local_sgd_for(dim: int | None) -> Any:
-    """The kernel: compiled for one number of features, or for any (None), which is slower by a quarter.
+def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
+    """The kernel for one form of records, and for one number of features or for any (None).
 
-    Both give the same bits.
+    The latter is slower by a quarter and gives the same bits. What other forms need is left out when compiling.
     """
 
     @njit(nogil=True, cache=True)
@@ -65,9 +66,9 @@ def local_sgd_for(dim: int | None) -> Any:
         """
         repetitions = theta.shape[0]
         d = theta.shape[1] if dim is None else dim
-        width, height = (d * d, d) if loss == DENSE else (d, 1)  # numbers of a record in x, in y
+        width, height = (d * d, d) if form == DENSE else (d, 1)  # numbers of a record in x, in y
         part = d  # θ is one vector of features, or with several classes one for each
-        if loss == SOFTMAX:
+        if form == SOFTMAX:
             part = width = x.size // offsets[-1]
         classes, tall = d // part, part + PADDING
         own_cohorts = clients.shape[0] > 1
@@ -152,12 +153,12 @@ def local_sgd_for(dim: int | None) -> Any:
                         else:
                             without_replacement(raw[skip:], rows, count * batch, batch, order[:n])
                         rows[count * batch : count * batch + PADDING] = 0
-                    if loss == DENSE:
+                    if form == DENSE:
                         dense_steps(
                             pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count, pointer(t),
                             pointer(shift), pointer(z), pointer(total), pointer(order), scale, ahead, portion,
                         )  # fmt: skip
-                    elif loss == SOFTMAX:
+                    elif form == SOFTMAX:
                         softmax_steps(
                             pointer(x), pointer(y), part, classes, base, pointer(rows), stride, batch, count,
                             pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free, ahead,
@@ -183,6 +184,9 @@ def local_sgd_for(dim: int | None) -> Any:
     return local_sgd
 
 
-def kernel(dim: int, batch: int) -> Any:
-    """The fastest kernel for records of `dim` features and batches of at most `batch` records."""
-    return local_sgd_for(dim if dim <= COMPILED_FOR and dim + batch <= STACK_NUMBERS else None)
+def kernel(loss: int, dim: int, batch: int, *, specialise: bool = True) -> Any:
+    """The fastest kernel for a loss, `dim` features and batches of at most `batch` records."""
+    if loss in (DENSE, SOFTMAX):
+        return local_sgd_for(None, loss)
+    special = specialise and dim <= COMPILED_FOR and dim + batch <= STACK_NUMBERS
+    return local_sgd_for(dim if special else None)

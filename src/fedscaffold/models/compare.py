@@ -1,0 +1,141 @@
+"""Scaffold's model against FedAvg's, the pooled one, and those that clients would fit alone."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.types import Array
+from fedscaffold.methods import FedAvg
+from fedscaffold.models.fit import ENGINE, Settings, Task
+from fedscaffold.models.tables import Framed
+from fedscaffold.problems.framed import offsets_of
+from fedscaffold.progress import Progress
+from fedscaffold.run import run
+from fedscaffold.traces import Trace
+
+MOST_ALONE = 100  # clients for which a model of their own is fitted
+FEWEST_ROWS = 4  # of a client, two in each half
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How one θ does: f(θ), ‖θ − θ*‖/‖θ*‖, and f_c(θ) of each client; losses in the target's own units."""
+
+    name: str
+    theta: Array
+    loss: float
+    relative_distance: float
+    client_losses: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone:
+    """Losses on rows that were not fitted, of clients `clients`: together and alone, (clients,).
+
+    NaN where a client has no model of its own.
+    """
+
+    clients: NDArray[np.int64]
+    together: Array
+    alone: Array
+
+    @property
+    def helped(self) -> NDArray[np.bool_]:
+        """Clients that the common model serves better than their own."""
+        return self.together < self.alone
+
+
+def standing(name: str, task: Task, theta: Array) -> Standing:
+    """How θ does on the task's problem."""
+    losses = task.problem.client_losses(theta) * task.loss_scale
+    return Standing(
+        name=name,
+        theta=theta,
+        loss=float(task.problem.weights @ losses),
+        relative_distance=float(np.linalg.norm(theta - task.optimum) / np.linalg.norm(task.optimum)),
+        client_losses=losses,
+    )
+
+
+def fedavg(task: Task, settings: Settings, *, rounds: int, progress: Progress = None) -> Trace:
+    """FedAvg with the same step size, local steps, batches and seed."""
+    method = FedAvg(step_size=task.method.step_size, local_steps=task.method.local_steps)
+    return run(
+        task.problem,
+        method,
+        rounds=rounds,
+        batch_size=task.batch_size,
+        seed=settings.seed,
+        engine=ENGINE,
+        progress=progress,
+    )
+
+
+@one_blas_thread
+def alone(task: Task, *, most: int = MOST_ALONE) -> Alone:
+    """Who gains from the common model: two-fold validation inside every client.
+
+    Every other row of each client makes one half. The common model (the pooled optimum of all clients' halves,
+    which is what Scaffold comes close to) and a client's own model are fitted on one half and judged by the mean
+    loss without penalty on the other; then the halves change places. With more than `most` clients, evenly spaced
+    ones are judged.
+    """
+    problem = task.problem
+    able = np.flatnonzero(problem.sizes >= FEWEST_ROWS)
+    chosen = able[np.unique(np.linspace(0, able.size - 1, min(most, able.size)).round().astype(np.int64))]
+    together, own = np.zeros(chosen.size), np.zeros(chosen.size)
+    for parity in (0, 1):
+        common = _minimiser(_half(problem, range(problem.n_clients), parity), task.optimum)
+        for k, c in enumerate(chosen):
+            unseen = _half(problem, [c], 1 - parity)
+            together[k] += _data_loss(unseen, common) * task.loss_scale / 2.0
+            theta = _own_minimiser(_half(problem, [c], parity), common)
+            own[k] += np.nan if theta is None else _data_loss(unseen, theta) * task.loss_scale / 2.0
+    return Alone(clients=chosen, together=together, alone=own)
+
+
+def _half(problem: Framed, clients: Sequence[int] | NDArray[np.int64], parity: int) -> Framed:
+    """The problem on every other row of some clients; a client of one row keeps it in both halves."""
+    rows = [_every_other(int(problem.offsets[c]), int(problem.offsets[c + 1]), parity) for c in clients]
+    at = np.concatenate(rows)
+    other = copy.copy(problem)
+    other.hold(
+        problem.x[at],
+        problem.y[at],
+        offsets_of(np.array([part.size for part in rows])),
+        l2=problem.l2,
+        weights=problem.weights[np.asarray(clients)],
+        unpenalised=problem.unpenalised,
+    )
+    return other
+
+
+def _every_other(begin: int, end: int, parity: int) -> NDArray[np.int64]:
+    return np.arange(begin + (parity if end - begin > 1 else 0), end, 2)
+
+
+def _minimiser(problem: Framed, start: Array) -> Array:
+    found = minimize(problem.loss, start, jac=problem.gradient, method="L-BFGS-B", options={"maxiter": 500})
+    return np.asarray(found.x)
+
+
+def _own_minimiser(problem: Framed, start: Array) -> Array | None:
+    """A client's own model; its intercept is penalised too, since it may have rows of one class only."""
+    if problem.l2 == 0.0:
+        try:
+            return problem.optimum()
+        except InvalidInput:
+            return None
+    held = copy.copy(problem)
+    held.hold(problem.x, problem.y, problem.offsets, l2=problem.l2, weights=problem.weights, unpenalised=0)
+    return _minimiser(held, start)
+
+
+def _data_loss(problem: Framed, theta: Array) -> float:
+    return problem.loss(theta) - 0.5 * float(problem.penalty @ theta**2)

@@ -1,0 +1,203 @@
+"""A fitted model: equations in the table's own units, kept as readable JSON."""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import replacing
+from fedscaffold.core.types import Array
+from fedscaffold.problems.arrow import Label
+from fedscaffold.problems.encoding import Encoding, Number, Unknown
+
+FORMAT = "fedscaffold model 1"
+
+
+@dataclass(frozen=True)
+class Equation:
+    """z = intercept + Σ_j coefficient_j · value_j, the value of a number or 0/1 for a category."""
+
+    intercept: float
+    coefficients: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Ridge: ŷ = z. Two classes: P(second class) = 1/(1 + e^{−z}). More: P(class k) = e^{z_k} / Σ_l e^{z_l}.
+
+    Parameters
+    ----------
+    encoding
+        Which columns the model reads and how; numbers are in the table's own units.
+    equations
+        One, or one per class where there are more than two.
+    provenance
+        Where the model came from: method, sizes, seed, versions.
+    """
+
+    encoding: Encoding
+    equations: tuple[Equation, ...]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        classes = self.encoding.classes
+        wanted = len(classes) if classes is not None and len(classes) > 2 else 1
+        names = self.encoding.names
+        if self.encoding.intercept or any(
+            isinstance(column, Number) and (column.shift, column.scale) != (0.0, 1.0)
+            for column in self.encoding.columns
+        ):
+            raise InvalidInput("a model's encoding must be in the table's own units and without an intercept")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidInput(f"two coordinates would be called {twice!r}; rename that column")
+        if len(self.equations) != wanted or any(len(e.coefficients) != len(names) for e in self.equations):
+            raise InvalidInput(f"the model needs {wanted} equation(s) of {len(names)} coefficients")
+        numbers = [value for e in self.equations for value in (e.intercept, *e.coefficients)]
+        if not all(math.isfinite(value) for value in numbers):
+            raise InvalidInput("intercepts and coefficients must be finite numbers")
+
+    @property
+    def kind(self) -> str:
+        """Ridge or logistic."""
+        return "ridge" if self.encoding.classes is None else "logistic"
+
+    @property
+    def classes(self) -> tuple[Label, ...] | None:
+        """The target's classes; None for numbers."""
+        return self.encoding.classes
+
+    def predict(self, frame: Any, *, unknown: Unknown = "refuse") -> NDArray[Any]:
+        """Each row's value (ridge) or most probable class, for a table of any library that `from_frame` takes.
+
+        `unknown="zero"` accepts categories that were not there when the model was fitted.
+        """
+        if self.classes is None:
+            return self._margins(frame, unknown)[:, 0]
+        return self.most_probable(self.predict_proba(frame, unknown=unknown))
+
+    def predict_proba(self, frame: Any, *, unknown: Unknown = "refuse") -> Array:
+        """Each row's probability of each class, (rows, classes)."""
+        if self.classes is None:
+            raise InvalidInput("a ridge model predicts values, not probabilities; use predict")
+        margins = self._margins(frame, unknown)
+        if len(self.classes) == 2:
+            return np.column_stack([expit(-margins[:, 0]), expit(margins[:, 0])])
+        return softmax(margins, axis=1)
+
+    def most_probable(self, shares: Array) -> NDArray[Any]:
+        """The class of the largest probability in each row of what `predict_proba` gave."""
+        return np.array(self.classes)[shares.argmax(axis=1)]
+
+    def _margins(self, frame: Any, unknown: Unknown) -> Array:
+        x = self.encoding.encode(frame, unknown=unknown)
+        slopes = np.array([equation.coefficients for equation in self.equations])
+        return x @ slopes.T + np.array([equation.intercept for equation in self.equations])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON, in one go."""
+        with replacing(path) as temporary:
+            temporary.write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote; nothing in the file is executed."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"cannot read the model {path}: {getattr(error, 'strerror', error)}") from None
+        try:
+            return cls.from_json(text)
+        except InvalidInput as error:
+            raise InvalidInput(f"cannot read the model {path}: {error}") from None
+
+    def to_json(self) -> str:
+        """Text from which `from_json` makes an equal model."""
+        encoding = json.loads(self.encoding.to_json())
+        classes = self.classes or ()
+        predicted = [None] if self.kind == "ridge" else list(classes[-1:] if len(classes) == 2 else classes)
+        content = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "target": self.encoding.target,
+            "client": self.encoding.client,
+            "classes": encoding["classes"],
+            "equations": [
+                {
+                    **({} if label is None else {"class": label}),
+                    "intercept": equation.intercept,
+                    "coefficients": dict(zip(self.encoding.names, equation.coefficients, strict=True)),
+                }
+                for label, equation in zip(predicted, self.equations, strict=True)
+            ],
+            "columns": encoding["columns"],
+            "provenance": dict(self.provenance),
+        }
+        return json.dumps({**content, "digest": _digest(content)}, indent=1, allow_nan=False, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The model that `to_json` wrote; any change to it is refused."""
+        try:
+            found = json.loads(text)
+            if not isinstance(found, dict) or found.get("format") != FORMAT:
+                raise InvalidInput(f"it is not a model that fedscaffold wrote (format {FORMAT!r})")
+            if found.pop("digest") != _digest(found):
+                raise InvalidInput("it was changed after fedscaffold wrote it; fit again")
+            whole = {
+                "format": "fedscaffold encoding 1",
+                **{name: found[name] for name in ("target", "client", "classes", "columns")},
+                "intercept": False,
+            }
+            encoding = Encoding.from_json(json.dumps(whole))
+            equations = tuple(
+                Equation(item["intercept"], tuple(item["coefficients"][name] for name in encoding.names))
+                for item in found["equations"]
+            )
+            return cls(encoding=encoding, equations=equations, provenance=found["provenance"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            if isinstance(error, InvalidInput):
+                raise
+            raise InvalidInput(f"it is not a model that fedscaffold wrote: {error}") from None
+
+
+def in_own_units(
+    encoding: Encoding, theta: Array, *, target_shift: float = 0.0, target_scale: float = 1.0
+) -> tuple[Encoding, tuple[Equation, ...]]:
+    """The same predictions from the columns as they are: θ_j/scale_j, and θ_0 − Σ_j θ_j shift_j/scale_j.
+
+    `theta` is (vectors, dim) for encoded rows. With a target that was standardised as well, the equation gives
+    target_shift + target_scale · z.
+    """
+    shift, scale = np.zeros(encoding.dim), np.ones(encoding.dim)
+    for column, place in zip(encoding.columns, encoding.places, strict=True):
+        if isinstance(column, Number):
+            shift[place], scale[place] = column.shift, column.scale
+    slopes = target_scale * theta / scale
+    intercepts = target_shift - slopes @ shift
+    if encoding.intercept:
+        intercepts = intercepts + slopes[:, -1]
+        slopes = slopes[:, :-1]
+    columns = tuple(
+        replace(column, shift=0.0, scale=1.0) if isinstance(column, Number) else column
+        for column in encoding.columns
+    )
+    equations = tuple(
+        Equation(float(intercept), tuple(map(float, row)))
+        for intercept, row in zip(intercepts, slopes, strict=True)
+    )
+    return replace(encoding, columns=columns, intercept=False), equations
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    plain = json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    return hashlib.sha256(plain.encode("utf-8")).hexdigest()

@@ -1,0 +1,117 @@
+"""Tables in files, and the problems they hold."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.problems import from_frame, from_parquet
+from fedscaffold.problems.arrow import frame_source, is_number, labels, load_pyarrow
+from fedscaffold.problems.build import Kind, Missing
+from fedscaffold.problems.columns import check_names, pick
+from fedscaffold.problems.files import existing, read_csv
+from fedscaffold.problems.framed import FramedLogistic, FramedMultinomial, FramedRidge
+
+Framed = FramedRidge | FramedLogistic | FramedMultinomial
+L2 = 0.01
+FEW_VALUES = 20  # a numeric target with more different values than this is a quantity, not a class
+COMPRESSED = (".gz", ".bz2", ".zst")
+
+
+def is_parquet(path: str | os.PathLike[str]) -> bool:
+    """Whether a file's name says Parquet; refused unless it says that or CSV."""
+    suffixes = Path(path).suffixes
+    if suffixes and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+        if suffixes and suffixes[-1] == ".csv":
+            return False
+    elif suffixes and suffixes[-1] in (".csv", ".parquet"):
+        return suffixes[-1] == ".parquet"
+    raise InvalidInput(f"{path} must be a table in a file whose name ends in .csv or .parquet")
+
+
+def read_table(path: str | os.PathLike[str]) -> Any:
+    """A CSV or Parquet file as a pyarrow Table."""
+    if not is_parquet(path):
+        return read_csv(path)
+    pa = load_pyarrow()
+    from pyarrow import parquet
+
+    file = existing(path)
+    try:
+        with parquet.ParquetFile(file) as found:
+            check_names(found.schema_arrow.names)
+            return found.read()
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
+
+
+def open_problem(
+    path: str | os.PathLike[str],
+    *,
+    target: str,
+    client: str,
+    kind: Kind | None = None,
+    features: Sequence[str] | None = None,
+    l2: float = L2,
+    missing: Missing = "refuse",
+) -> Framed:
+    """Σ_c w_c f_c over the rows of a table in a file, as `fedscaffold fit` sees it.
+
+    Features are standardised, there is an intercept, and a client's weight is its number of rows.
+
+    Parameters
+    ----------
+    path
+        A .csv or .parquet file.
+    target, client, features, l2, missing
+        As for `problems.from_frame`.
+    kind
+        "ridge" or "logistic"; by default as `guess_kind` says.
+    """
+    options: Any = {
+        "target": target,
+        "client": client,
+        "features": features,
+        "l2": l2,
+        "missing": missing,
+        "weights": "rows",
+        "standardise": True,
+        "intercept": True,
+    }
+    if is_parquet(path):
+        return from_parquet(path, kind=kind or guess_kind(_parquet_column(path, target)), **options)
+    table = read_csv(path)
+    if kind is None:
+        names = frame_source(table).names
+        check_names(names)
+        kind = guess_kind(table.column(pick(names, target)).chunks)
+    return from_frame(table, kind=kind, **options)
+
+
+def guess_kind(column: Iterator[Any] | Sequence[Any]) -> Kind:
+    """Ridge for numbers with more than 20 different values, else logistic; the column as Arrow arrays."""
+    seen: set[Any] = set()
+    for array in column:
+        if not is_number(array.type):
+            return "logistic"
+        seen.update(labels("target", array).unique().drop_null().to_pylist())
+        if len(seen) > FEW_VALUES:
+            return "ridge"
+    return "logistic"
+
+
+def _parquet_column(path: str | os.PathLike[str], name: str) -> Iterator[Any]:
+    pa = load_pyarrow()
+    from pyarrow import parquet
+
+    file = existing(path)
+    try:
+        with parquet.ParquetFile(file) as found:
+            names = found.schema_arrow.names
+            check_names(names)
+            for batch in found.iter_batches(columns=[pick(names, name)], use_threads=False):
+                yield batch.column(0)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None

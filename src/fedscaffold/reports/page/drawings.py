@@ -1,0 +1,131 @@
+"""Drawings as SVG that take their colours from the page: lines on a log scale, bars, pairs of dots."""
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from fedscaffold.core.types import Array
+
+WIDTH = 480
+ROW = 22
+MOST_POINTS = 300
+LONGEST_NAME = 16
+
+
+def curves(
+    lines: Sequence[tuple[str, Array]],
+    *,
+    levels: Sequence[tuple[str, float]],
+    title: str,
+    x_label: str,
+    y_label: str,
+    height: int = 320,
+) -> str:
+    """Positive values by round on a log scale; `levels` are horizontal lines. Each has a CSS class."""
+    left, right, top, bottom = 62, WIDTH - 10, 26, height - 44
+    values = np.concatenate([v[v > 0] for _, v in lines] + [np.array([v]) for _, v in levels if v > 0])
+    low, high = math.floor(np.log10(values.min())), math.ceil(np.log10(values.max()))
+    high += low == high
+    last = max(v.size for _, v in lines) - 1
+
+    def x(t: Array) -> Array:
+        return left + (right - left) * t / max(last, 1)
+
+    def y(v: Array) -> Array:
+        return bottom - (bottom - top) * (np.log10(v) - low) / (high - low)
+
+    parts = [f'<text x="0" y="14">{escape(y_label)}</text>']
+    every = max(1, (high - low) // 6)
+    for power in range(low, high + 1, every):
+        at = float(y(np.array(10.0**power)))
+        parts.append(f'<path class="grid" d="M{left} {at:.1f}H{right}"/>')
+        parts.append(f'<text x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">{_power(power)}</text>')
+    for t in round_ticks(last):
+        at = float(x(np.array(float(t))))
+        anchor = "start" if t == 0 else "end" if at > right - 20 else "middle"
+        parts.append(f'<text x="{at:.1f}" y="{bottom + 20}" text-anchor="{anchor}">{t:,}</text>')
+    parts.append(f'<text x="{(left + right) / 2}" y="{height - 6}" text-anchor="middle">{escape(x_label)}</text>')
+    for css, level in levels:
+        parts.append(f'<path class="line {css}" d="M{left} {float(y(np.array(level))):.1f}H{right}"/>')
+    for css, v in lines:
+        at_rounds = np.unique(np.linspace(0, v.size - 1, min(v.size, MOST_POINTS)).round().astype(np.int64))
+        at_rounds = at_rounds[v[at_rounds] > 0]
+        points = " ".join(
+            f"{a:.1f},{b:.1f}" for a, b in zip(x(at_rounds.astype(float)), y(v[at_rounds]), strict=True)
+        )
+        parts.append(f'<polyline class="line {css}" points="{points}"/>')
+    return _svg(title, height, parts)
+
+
+def round_ticks(last: int) -> list[int]:
+    """About five whole numbers from 0 to `last` in steps of 1, 2 or 5 times a power of ten."""
+    step = 1
+    while last / step > 5:
+        step = {"1": 2, "2": 5, "5": 10}[str(step)[0]] * 10 ** (len(str(step)) - 1)
+    return list(range(0, last + 1, step))
+
+
+def bars(names: Sequence[str], parts_of: Sequence[Sequence[int]], *, title: str) -> str:
+    """One horizontal bar per name, in coloured parts, with its total."""
+    left, right, top = 118, WIDTH - 58, 4
+    largest = max(max(map(sum, parts_of)), 1)
+    parts = []
+    for k, (name, counts) in enumerate(zip(names, parts_of, strict=True)):
+        y = top + ROW * k
+        parts.append(f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{escape(shortened(name))}</text>')
+        at = float(left)
+        for j, count in enumerate(counts):
+            wide = (right - left) * count / largest
+            if count:
+                parts.append(
+                    f'<rect class="k{j}" x="{at:.1f}" y="{y + 3}" width="{wide:.1f}" height="{ROW - 7}"/>'
+                )
+            at += wide
+        parts.append(f'<text x="{at + 6:.1f}" y="{y + 14}">{sum(counts):,}</text>')
+    return _svg(title, top + ROW * len(names) + 4, parts)
+
+
+def pairs(names: Sequence[str], first: Sequence[float], second: Sequence[float], *, title: str, label: str) -> str:
+    """Two dots per name on one scale from zero, joined by a line."""
+    left, right, top = 118, WIDTH - 24, 4
+    height = top + ROW * len(names) + 44
+    bottom = height - 44
+    largest = max(max(first), max(second)) or 1.0
+
+    def x(value: float) -> float:
+        return left + (right - left) * value / largest
+
+    parts = []
+    for value in (0.0, largest / 2.0, largest):
+        parts.append(f'<path class="grid" d="M{x(value):.1f} {top}V{bottom}"/>')
+        parts.append(f'<text x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{value:.3g}</text>')
+    parts.append(f'<text x="{(left + right) / 2}" y="{height - 6}" text-anchor="middle">{escape(label)}</text>')
+    for k, (name, a, b) in enumerate(zip(names, first, second, strict=True)):
+        y = top + ROW * k + ROW / 2
+        parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{escape(shortened(name))}</text>')
+        parts.append(f'<path class="link" d="M{x(a):.1f} {y}H{x(b):.1f}"/>')
+        parts.append(f'<circle class="dot-alone" cx="{x(b):.1f}" cy="{y}" r="4.5"/>')
+        parts.append(f'<circle class="dot-together" cx="{x(a):.1f}" cy="{y}" r="5"/>')
+    return _svg(title, height, parts)
+
+
+def shortened(name: str) -> str:
+    """A name that fits beside a bar."""
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+
+
+def _power(power: int) -> str:
+    if -3 <= power <= 3:
+        return f"{10.0**power:g}"
+    return f'10<tspan dy="-5" font-size="10">{"−" if power < 0 else ""}{abs(power)}</tspan>'
+
+
+def _svg(title: str, height: float, parts: Sequence[str]) -> str:
+    name = escape(title)
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{name}">\n<title>{name}</title>\n'
+        + "\n".join(parts)
+        + "\n</svg>"
+    )

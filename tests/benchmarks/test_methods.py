@@ -1,0 +1,25 @@
+"""The benchmark of methods runs each of them, and counts the steps that were taken."""
+
+import numpy as np
+
+import fedscaffold as fs
+from benchmarks import methods
+from benchmarks.local_steps import workload
+from fedscaffold.core.batches import Batches
+from fedscaffold.run import costs
+
+
+def test_every_method_is_timed() -> None:
+    work = workload(fs.problems.Ridge, 6, 20)
+    found = methods.measure(work.problem, work.step_size, turns=2)
+    assert list(found) == list(methods.contestants(work.step_size, 6))
+    assert all(nanoseconds > 0 for nanoseconds in found.values())
+
+
+def test_steps_are_those_of_the_run() -> None:
+    work = workload(fs.problems.Ridge, 6, 4)
+    for method in methods.contestants(0.1, 6).values():
+        if method.exchange is None:
+            gradients, _ = costs(work.problem, method, Batches(10), seed=1, repetitions=1, rounds=5)
+            counted = [methods._steps(method, 6, t) / 6 for t in range(5)]
+            np.testing.assert_allclose(np.diff(gradients[0]), counted, rtol=1e-12)

@@ -1,0 +1,148 @@
+"""`fedscaffold compare`: what it prints, writes, keeps and refuses."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import fedscaffold as fs
+from fedscaffold.cli.main import app
+from fedscaffold.cli.options import candidates_of
+
+QUICK = ["compare", "--clients", "4", "--repetitions", "2", "--step-sizes", "0.4,0.1", "--local-steps", "1,8"]
+PAIR = ["--method", "scaffold", "--method", "proxskip"]
+runner = CliRunner()
+
+
+def test_costs_to_reach_a_target(tmp_path: Path) -> None:
+    out, plot, costs = tmp_path / "new" / "out", tmp_path / "curves.png", tmp_path / "costs.svg"
+    options = ["--target", "1,0.3", "--rounds", "60", "--plot", str(plot), "--plot-costs", str(costs)]
+    command = [*QUICK, *PAIR, *options, "--out", str(out)]
+    result = runner.invoke(app, command)
+    assert result.exit_code == 0, result.output
+    tables = {"costs.csv", "costs.parquet", "curves.csv", "curves.parquet", "comparison.json"}
+    assert {file.name for file in out.iterdir()} == tables | {"cells"}
+    assert len(list((out / "cells").iterdir())) == 8
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    for text in ("scaffold", "proxskip", "rounds", "squared error"):
+        assert text in costs.read_text()
+    frame = pd.read_parquet(out / "costs.parquet")
+    assert len(frame) == 2 * 2 * 2  # methods, targets, rounds or gradients
+    pd.testing.assert_frame_equal(frame, pd.read_csv(out / "costs.csv"), check_dtype=False)
+    found = json.loads((out / "comparison.json").read_text())
+    assert found["settings"]["grid"] == {"step_sizes": [0.4, 0.1], "local_steps": [1, 8]}
+    for row in found["costs"]:
+        assert f"{row['target']:g}" in result.output
+        if row["rounds"] is not None:
+            assert row["method"]["step_size"] in (0.4, 0.1)
+    curves = pd.read_parquet(out / "curves.parquet")
+    assert set(curves["method"]) == {"scaffold", "proxskip"}
+    again = runner.invoke(app, command)
+    assert again.output == result.output
+
+
+def test_an_equal_budget() -> None:
+    fixed = ["--method", "scaffold:local_steps=8,step_size=0.1", "--method", "fedavg:participation=0.5"]
+    result = runner.invoke(app, [*QUICK, *fixed, "--vectors", "40"])
+    assert result.exit_code == 0, result.output
+    problem = fs.problems.paper("classification", n_clients=4)
+    method = fs.Scaffold(step_size=0.1, local_steps=8)
+    trace = fs.run(problem, method, rounds=20, batch_size=10, repetitions=2, progress=False)
+    assert f"{trace.mse[:, -1].mean():.3g}" in result.output
+    assert "γ=0.1 H=8" in result.output
+
+
+def test_candidates() -> None:
+    grid: dict[str, Any] = {"step_sizes": [0.1, 0.2], "local_steps": [1, 4]}
+    assert candidates_of("fedavg", **grid) == [
+        fs.FedAvg(step_size=g, local_steps=h) for h in (1, 4) for g in (0.1, 0.2)
+    ]
+    assert candidates_of("proxskip:step_size=1", **grid) == [
+        fs.ProxSkip(step_size=1, communication_probability=p) for p in (1.0, 0.25)
+    ]
+    assert candidates_of("two-sided:local_steps=3,cohort=2", **grid) == [
+        fs.TwoSidedScaffold(step_size=g, local_steps=3, server_step_size=1.0, cohort=2) for g in (0.1, 0.2)
+    ]
+    (only,) = candidates_of("fedlin:step_size=0.5,local_steps=2,correction_gradients=minibatch", **grid)
+    assert only == fs.FedLin(step_size=0.5, local_steps=2, correction_gradients="minibatch")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give different methods"),
+        (["--method", "fedavg", "--method", "fedavg"], "give different methods"),
+        (["--method", "foo"], "must begin with one of scaffold, fedavg"),
+        (["--method", "scaffold:speed=3"], "give some of step_size"),
+        (["--method", "scaffold:local_steps"], "give some of step_size"),
+        (["--method", "scaffold:local_steps=2.5"], "local_steps must be a whole number"),
+        (["--method", "scaffold:participation=2"], "participation is a share"),
+        (["--method", "fedlin:correction_gradients=none"], "correction_gradients must be one of"),
+        ([*PAIR, "--step-sizes", "0.1,0"], "step_size must be a positive number"),
+        ([*PAIR, "--step-sizes", "a"], "--step-sizes must be numbers with commas"),
+        ([*PAIR, "--local-steps", "1,1"], "--local-steps must be different numbers"),
+        ([*PAIR, "--local-steps", "0"], "--local-steps must be at least 1"),
+        ([*PAIR, "--clients", "5"], "even"),
+        ([*PAIR, "--clients", "4,x"], "--clients must be whole numbers with commas"),
+        ([*PAIR, "--target", "-1"], "--target must be positive"),
+        ([*PAIR, "--target", "nan"], "--target must be positive"),
+        ([*PAIR, "--rounds", "0"], "rounds must be"),
+        ([*PAIR, "--gradients", "0"], "gradients must be"),
+        ([*PAIR, "--repetitions", "0"], "repetitions must be"),
+        ([*PAIR, "--problem", "foo"], "'regression' or 'classification'"),
+        ([*PAIR, "--batch-size", "some"], "a whole number or 'full'"),
+        ([*PAIR, "--plot", "a.doc"], "--plot must end in"),
+        ([*PAIR, "--plot-costs", "a.doc"], "--plot-costs must end in"),
+        ([*PAIR, "--plot-costs", "a.png"], "give some with --target"),
+        ([*PAIR, "--plot-costs", "a.png", "--target", "1"], "several numbers of clients or several targets"),
+        ([*PAIR, "--threads", "0"], "threads must be"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(options: list[str], message: str) -> None:
+    result = runner.invoke(app, [*QUICK, *options])
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = runner.invoke(app, [*QUICK, *PAIR, "--out", str(tmp_path / "file" / "sub")])
+    assert result.exit_code == 2
+    assert "cannot make the folder" in result.output
+
+
+def test_a_target_out_of_reach_is_said() -> None:
+    result = runner.invoke(app, [*QUICK, "--method", "fedavg", "--target", "1e-9", "--rounds", "3"])
+    assert result.exit_code == 0, result.output
+    assert "not in the budget" in result.output
+
+
+def test_ctrl_c_keeps_finished_candidates(tmp_path: Path) -> None:
+    options = ["--clients", "20", "--method", "scaffold", "--rounds", "200", "--gradients", "100000"]
+    command = ["compare", *options, "--out", str(tmp_path), "--local-steps", "100,101,102,103,104,105"]
+    program = [sys.executable, "-c", "from fedscaffold.cli.main import main; main()", *command]
+    process = subprocess.Popen(program, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    cells = tmp_path / "cells"
+    while process.poll() is None and not (cells.is_dir() and list(cells.glob("scaffold-*.npz"))):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert "interrupted; the same command goes on" in errors
+    assert "Traceback" not in errors + output
+    assert len(list(cells.iterdir())) == len(list(cells.glob("scaffold-20-*.npz"))) > 0
+
+
+def test_help_has_examples() -> None:
+    for command in (["compare"], ["reproduce", "methods"]):
+        result = runner.invoke(app, [*command, "--help"])
+        assert result.exit_code == 0
+        assert "Examples" in result.output

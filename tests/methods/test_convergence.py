@@ -1,0 +1,110 @@
+"""Without noise and with clients that differ: which methods reach the optimum, and what stays zero on the way."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedscaffold as fs
+from fedscaffold.core.types import Method
+from fedscaffold.problems import Ridge
+from tests.samples import KINDS, make
+
+SIZES, DIM = (12, 20, 9, 15), 3
+WEIGHTS = (1.0, 4.0, 0.5, 2.0)
+CLOSE = 1e-10
+GAMMA, H = 0.2, 8
+
+REACH: dict[str, Method] = {
+    "Scaffold": fs.Scaffold(step_size=GAMMA, local_steps=H),
+    "TwoSidedScaffold, η = 1": fs.TwoSidedScaffold(step_size=GAMMA, local_steps=H, server_step_size=1.0),
+    "TwoSidedScaffold, η = 1.5": fs.TwoSidedScaffold(step_size=GAMMA / 2, local_steps=H, server_step_size=1.5),
+    "ProxSkip": fs.ProxSkip(step_size=GAMMA, communication_probability=1 / H),
+    "FedLin": fs.FedLin(step_size=GAMMA, local_steps=H),
+}
+
+
+def distance(problem: Ridge | fs.problems.Logistic, method: Method, rounds: int) -> float:
+    trace = fs.run(problem, method, rounds=rounds, progress=False)
+    return float(np.linalg.norm(trace.theta[0] - problem.optimum()))
+
+
+@pytest.mark.parametrize("name", REACH)
+def test_they_reach_the_optimum(name: str) -> None:
+    problem = make("ridge", SIZES, DIM, weights=WEIGHTS)
+    assert np.abs(problem.client_gradients(problem.optimum())).max() > 0.1  # clients disagree at the optimum
+    assert distance(problem, REACH[name], 600) <= CLOSE
+
+
+def test_fedavg_does_not() -> None:
+    problem = make("ridge", SIZES, DIM, weights=WEIGHTS)
+    method = fs.FedAvg(step_size=GAMMA, local_steps=H)
+    early, late = (distance(problem, method, rounds) for rounds in (600, 700))
+    assert early > 1e-2
+    assert early == pytest.approx(late, rel=1e-6)  # and it has stopped moving
+
+
+N, COHORT = 50, 5
+UNEQUAL = tuple(1 + c % 6 for c in range(N))
+SPREAD = tuple(1.0 + 3.0 * (c % 4) for c in range(N))
+
+
+@pytest.mark.parametrize(
+    ("method", "weights", "rounds"),
+    [
+        (fs.Scaffold(step_size=0.15, local_steps=4, cohort=COHORT), None, 1500),
+        (fs.Scaffold(step_size=0.15, local_steps=4, participation=0.1), None, 1500),
+        (fs.Scaffold(step_size=0.15, local_steps=UNEQUAL), None, 600),
+        (fs.Scaffold(step_size=0.15, local_steps=4), SPREAD, 600),
+        (fs.Scaffold(step_size=0.1, local_steps=UNEQUAL, cohort=COHORT), SPREAD, 4000),
+        (fs.TwoSidedScaffold(step_size=0.1, local_steps=4, server_step_size=1.0, cohort=COHORT), None, 3000),
+        (fs.TwoSidedScaffold(step_size=0.1, local_steps=4, server_step_size=0.7, cohort=COHORT), SPREAD, 4000),
+    ],
+    ids=["cohort", "share", "steps", "weights", "all at once", "two-sided cohort", "two-sided cohort, weights"],
+)
+def test_some_clients_unequal_steps_and_weights(
+    method: Method, weights: tuple[float, ...] | None, rounds: int
+) -> None:
+    problem = make("ridge", (8,) * N, DIM, weights=weights)
+    assert distance(problem, method, rounds) <= CLOSE
+
+
+def test_fedavg_in_cohorts_stays_away() -> None:
+    problem = make("ridge", (8,) * N, DIM)
+    assert distance(problem, fs.FedAvg(step_size=0.15, local_steps=4, cohort=COHORT), 1500) > 1e-2
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[Ridge | fs.problems.Logistic, Method, int | None]:
+    n = draw(st.integers(1, 9))
+    sizes = draw(st.lists(st.integers(2, 12), min_size=n, max_size=n))
+    weights = draw(st.lists(st.floats(0.1, 10), min_size=n, max_size=n))
+    kind = draw(st.sampled_from(KINDS))
+    problem = make(kind, sizes, draw(st.integers(1, 6)), weights=weights)
+    cohort = draw(st.integers(1, n))
+    gamma, steps = 0.05, draw(st.integers(1, 12))
+    which = draw(st.sampled_from(("scaffold", "unequal", "two-sided", "proxskip")))
+    method: Method
+    if which == "scaffold":
+        method = fs.Scaffold(step_size=gamma, local_steps=steps, cohort=cohort)
+    elif which == "unequal":
+        each = draw(st.lists(st.integers(1, 12), min_size=n, max_size=n))
+        method = fs.Scaffold(step_size=gamma, local_steps=each, cohort=cohort)
+    elif which == "two-sided":
+        eta = draw(st.floats(0.1, 2.0))
+        method = fs.TwoSidedScaffold(step_size=gamma, local_steps=steps, server_step_size=eta, cohort=cohort)
+    else:
+        method = fs.ProxSkip(step_size=gamma, communication_probability=1.0 / steps)
+    return problem, method, draw(st.none() | st.integers(1, 2))
+
+
+@given(situation=situations())
+@settings(max_examples=80)
+def test_corrections_sum_to_zero(situation: tuple[Ridge | fs.problems.Logistic, Method, int | None]) -> None:
+    """Σ w_c ξ_c = 0 through cohorts, unequal steps, weights and noise; for two-sided, ξ_c = c − c_c."""
+    problem, method, batch_size = situation
+    trace = fs.run(problem, method, rounds=12, batch_size=batch_size, repetitions=2, engine="reference")
+    xi = trace.control_variates
+    assert problem.n_clients == 1 or method.participants(problem.n_clients) == 1 or np.abs(xi).max() > 1e-6
+    drift = np.abs(np.einsum("c,rcj->rj", problem.weights, xi)).max()
+    assert drift <= 1e-12 * max(1.0, np.abs(xi).max())

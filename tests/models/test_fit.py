@@ -1,0 +1,152 @@
+"""Fitting: the model is the pooled one to within the tolerance, and what is asked of it is done."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from fedscaffold import InvalidInput, Scaffold
+from fedscaffold.models import fit, open_problem
+from fedscaffold.models.fit import Settings, prepare, run_task, standardised_target
+from fedscaffold.problems import from_frame
+from fedscaffold.problems.framed import FramedRidge
+from tests.hospitals import cancer, diabetes, wine, written
+
+L2 = 0.01
+
+
+def test_ridge_comes_as_close_to_scikit_learns_pooled_model_as_was_asked(tmp_path: Path) -> None:
+    frame = diabetes()
+    problem = open_problem(written(frame, tmp_path / "d.csv"), target="target", client="hospital", l2=L2)
+    features = list(frame.columns[:10])
+    pooled = make_pipeline(StandardScaler(), Ridge(alpha=L2 * len(frame))).fit(frame[features], frame.target)
+    found = fit(problem, settings=Settings(tolerance=1e-4))
+    assert found.relative_distance <= 1e-4
+    scale = frame[features].std(ddof=0).to_numpy()
+    own = np.array(found.model.equations[0].coefficients)
+    assert found.model.encoding.names == tuple(features)
+    wanted = pooled[-1].coef_
+    assert np.linalg.norm(own * scale - wanted) <= 1.1e-4 * np.linalg.norm(wanted)
+    np.testing.assert_allclose(found.model.predict(frame), pooled.predict(frame[features]), atol=0.02)
+
+
+def test_two_classes_are_scikit_learns(tmp_path: Path) -> None:
+    frame = cancer().drop(columns="ward")
+    problem = open_problem(written(frame, tmp_path / "c.parquet"), target="diagnosis", client="hospital", l2=L2)
+    found = fit(problem, settings=Settings(tolerance=1e-3))
+    features = list(frame.columns[:8])
+    sk = LogisticRegression(C=1 / (L2 * len(frame)), tol=1e-8, max_iter=5000)
+    pooled = make_pipeline(StandardScaler(), sk).fit(frame[features], frame.diagnosis)
+    assert found.relative_distance <= 1e-3
+    np.testing.assert_allclose(
+        found.model.predict_proba(frame), pooled.predict_proba(frame[features]), rtol=0, atol=0.003
+    )
+
+
+def test_three_classes_are_scikit_learns(tmp_path: Path) -> None:
+    frame = wine()
+    problem = open_problem(written(frame, tmp_path / "w.csv"), target="target", client="hospital", l2=0.1)
+    found = fit(problem, settings=Settings(tolerance=1e-3))
+    features = list(frame.columns[:13])
+    sk = LogisticRegression(C=1 / (0.1 * len(frame)), tol=1e-8, max_iter=5000)
+    pooled = make_pipeline(StandardScaler(), sk).fit(frame[features], frame.target)
+    np.testing.assert_allclose(
+        found.model.predict_proba(frame), pooled.predict_proba(frame[features]), rtol=0, atol=0.003
+    )
+
+
+def test_where_the_targets_zero_lies_does_not_matter() -> None:
+    frame = diabetes()
+    found = []
+    for shift, scale in ((0.0, 1.0), (1e6, 1e-3)):
+        moved = frame.assign(target=shift + scale * frame.target)
+        problem = from_frame(moved, target="target", client="hospital", l2=L2, standardise=True, intercept=True)
+        found.append((fit(problem).model.predict(moved) - shift) / scale)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
+def test_the_standardised_targets_optimum_is_the_same_one() -> None:
+    problem = from_frame(diabetes(), target="target", client="hospital", l2=L2, standardise=True, intercept=True)
+    assert isinstance(problem, FramedRidge)
+    other, mean, deviation = standardised_target(problem)
+    back = other.optimum() * deviation
+    back[-1] += mean
+    np.testing.assert_allclose(back, problem.optimum(), rtol=1e-9)
+    assert other.loss(other.optimum()) * deviation**2 == pytest.approx(problem.loss(problem.optimum()), rel=1e-9)
+
+
+def test_a_plan_that_does_not_suffice_is_prolonged_and_only_then() -> None:
+    problem = from_frame(
+        cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardise=True, intercept=True
+    )
+    settings = Settings()
+    task = prepare(problem, settings)
+    assert task.plan is not None
+    optimist = type(task)(**{**vars(task), "rounds": max(1, task.rounds * 3 // 4)})
+    found = run_task(optimist, settings)
+    assert found.relative_distance <= settings.tolerance
+    assert optimist.rounds < found.trace.rounds <= 2 * optimist.rounds
+    given = run_task(optimist, Settings(rounds=optimist.rounds))
+    assert given.trace.rounds == optimist.rounds
+    np.testing.assert_array_equal(given.trace.mse[0], found.trace.mse[0, : optimist.rounds + 1])
+    assert run_task(task, settings).trace.rounds >= task.rounds
+
+
+def test_a_prolonged_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    problem = from_frame(
+        cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardise=True, intercept=True
+    )
+    settings = Settings()
+    task = prepare(problem, settings)
+    optimist = type(task)(**{**vars(task), "rounds": max(1, task.rounds * 3 // 4)})
+    whole = run_task(optimist, settings, checkpoint=tmp_path / "a.npz")
+    again = run_task(optimist, settings, checkpoint=tmp_path / "a.npz")
+    np.testing.assert_array_equal(whole.theta, again.theta)
+    assert again.trace.rounds == whole.trace.rounds > optimist.rounds
+
+
+def test_what_is_given_is_not_planned() -> None:
+    problem = from_frame(diabetes(), target="target", client="hospital", l2=L2, standardise=True, intercept=True)
+    task = prepare(problem, Settings(step_size=0.01, local_steps=7, rounds=3, batch_size=5))
+    assert task.plan is None
+    assert (task.method, task.rounds, task.batch_size) == (Scaffold(step_size=0.01, local_steps=7), 3, 5)
+    planned = prepare(problem, Settings())
+    slow = prepare(problem, Settings(step_size=planned.method.step_size / 3))
+    assert slow.rounds == pytest.approx(3 * planned.rounds, abs=1.5)
+    assert prepare(problem, Settings(local_steps=9)).method.local_steps == 9
+
+
+def test_rows_per_step() -> None:
+    frame = diabetes()
+    problem = from_frame(frame, target="target", client="hospital", standardise=True, intercept=True)
+    assert Settings().batch_for(problem) is None
+    assert Settings(batch_size=3).batch_for(problem) == 3
+    big = from_frame(frame.loc[np.arange(4000) % len(frame)], target="target", client="hospital", intercept=True)
+    assert Settings().batch_for(big) == 64
+    assert Settings(batch_size=None).batch_for(big) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tolerance": 0.0}, "tolerance must be a positive"),
+        ({"tolerance": 1.0}, "below 1"),
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"step_size": -1.0}, "step_size must be"),
+        ({"local_steps": 0}, "local_steps must be"),
+        ({"rounds": 0}, "rounds must be"),
+        ({"seed": -1}, "seed must be"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Settings(**settings)  # type: ignore[arg-type]
+
+
+def test_a_constant_target_is_refused() -> None:
+    problem = from_frame(diabetes().assign(target=3.0), target="target", client="hospital", intercept=True)
+    with pytest.raises(InvalidInput, match="same in all rows"):
+        prepare(problem, Settings())

@@ -1,0 +1,76 @@
+"""The page in a real browser: nothing in the console, nothing wider than the window."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import escape, unescape
+from pathlib import Path
+
+import pytest
+
+from fedscaffold.reports.page import render
+from tests.reports.test_page import VARIANTS
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to open the page in")
+
+SCROLLBAR = 20  # at most, for the vertical one
+MEASURE = """<!DOCTYPE html><meta charset="utf-8">
+<iframe id="f" style="border:0;width:%dpx;height:3000px" srcdoc="%s"></iframe>
+<pre id="out"></pre><script>
+document.getElementById("f").onload = function () {
+  const page = this.contentDocument, root = page.documentElement;
+  const figures = [...page.querySelectorAll("figure > svg")].map(s => s.getBoundingClientRect());
+  document.getElementById("out").textContent = JSON.stringify({
+    scroll: root.scrollWidth, client: root.clientWidth,
+    figures: figures.map(b => [b.left, b.right, b.height]),
+    text: page.defaultView.getComputedStyle(page.body).color,
+    paper: page.defaultView.getComputedStyle(page.body).backgroundColor });
+};</script>"""
+
+
+def browse(file: Path, *options: str) -> tuple[str, str]:
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0",
+         f"--user-data-dir={file.parent / 'profile'}", "--virtual-time-budget=5000", *options, "--dump-dom",
+         file.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("width", [400, 1200])
+def test_nothing_is_wider_than_the_window(variant: str, width: int, tmp_path: Path) -> None:
+    file = tmp_path / "measure.html"
+    file.write_text(MEASURE % (width, escape(render(VARIANTS[variant]))))
+    dom, log = browse(file, "--window-size=1400,3200")
+    assert "CONSOLE" not in log
+    found = json.loads(unescape(re.findall(r'<pre id="out">(.*?)</pre>', dom, re.DOTALL)[-1]))
+    assert found["scroll"] <= found["client"]
+    assert width - SCROLLBAR <= found["client"] <= width
+    assert found["figures"]
+    for left, right, height in found["figures"]:
+        assert 0 <= left < right <= width
+        assert right - left > 0.8 * min(width, 440)
+        assert height > 20
+
+
+def test_it_follows_the_readers_colour_scheme(tmp_path: Path) -> None:
+    file = tmp_path / "measure.html"
+    file.write_text(MEASURE % (800, escape(render(VARIANTS["classes"]))))
+    found = []
+    for scheme in ("0", "1"):  # dark, light
+        dom, _ = browse(file, f"--blink-settings=preferredColorScheme={scheme}")
+        colours = json.loads(unescape(re.findall(r'<pre id="out">(.*?)</pre>', dom, re.DOTALL)[-1]))
+        found.append((colours["text"], colours["paper"]))
+    assert found[0] == ("rgb(230, 233, 237)", "rgb(20, 23, 27)")
+    assert found[1] == ("rgb(27, 31, 36)", "rgb(255, 255, 255)")
+
+
+def test_a_console_message_would_be_seen(tmp_path: Path) -> None:
+    file = tmp_path / "noisy.html"
+    file.write_text("<!DOCTYPE html><script>console.error('oh')</script>")
+    assert "CONSOLE" in browse(file)[1]

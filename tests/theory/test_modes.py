@@ -1,0 +1,80 @@
+"""First-order plans: the model against runs, and what it leaves out."""
+
+import numpy as np
+import pytest
+
+import fedscaffold as fs
+from fedscaffold.core.batches import Batches
+from fedscaffold.theory import modes
+from fedscaffold.theory.steps import curvature
+from tests.problems.test_multinomial import rows
+from tests.samples import KINDS, Kind, make
+
+
+def test_the_path_without_noise_is_that_of_runs_on_ridge() -> None:
+    problem = make("ridge", (9, 14, 6, 20), 4, weights=[1, 2, 3, 1], unpenalised=1)
+    theta = problem.optimum()
+    run = fs.run(problem, fs.Scaffold(step_size=0.1, local_steps=7), rounds=30)
+    cur = curvature(problem.client_hessians(theta), 0.1, 7)
+    slopes = problem.client_gradients(theta)
+    for T in (1, 5, 30):
+        aim = float(run.mse[0, T]) * (1 + 1e-9)
+        found = modes._path(problem.weights, cur, slopes, theta, 0.7, aim, 40)
+        assert found is not None
+        assert found[0] == T
+        assert found[1] == pytest.approx(run.mse[0, T], rel=1e-9)
+    assert modes._path(problem.weights, cur, slopes, theta, 0.7, float(run.mse[0, 30]), 29) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_covariance_is_what_the_predictor_says_for_small_steps(kind: Kind) -> None:
+    problem = make(kind, (30,) * 20, 4, l2=0.3)
+    theta = problem.optimum()
+    gamma, variance = modes._step_size(problem, Batches(2), theta, 1e-5)
+    assert 0.9e-5 < variance <= 1e-5
+    sharp = fs.theory.predict(problem, fs.Scaffold(step_size=gamma, local_steps=5), batch_size=2)
+    assert sharp.mse_variance_part == pytest.approx(variance, rel=0.03)
+
+
+def wide(kind: str, seed: int) -> fs.problems.Ridge | fs.problems.Logistic | fs.problems.Multinomial:
+    if kind == "multinomial":
+        return fs.problems.Multinomial(*rows(3, 5, (40, 25, 60), seed=seed), l2=0.05)
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(15, 60, size=8)
+    return make("ridge" if kind == "ridge" else "logistic", sizes.tolist(), 70, l2=0.05, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("batch_size", [None, 8])
+@pytest.mark.parametrize("kind", ["ridge", "logistic", "multinomial"])
+def test_plans_reach_small_targets(kind: str, batch_size: int | None, seed: int) -> None:
+    """The mean of 20 runs, which is known to about 5 %, is at most the target, and not far below it."""
+    problem = wide(kind, seed)
+    optimum = problem.optimum()
+    plan = fs.plan(problem, target_mse=1e-3 * float(optimum @ optimum), batch_size=batch_size, mode="first_order")
+    engine = fs.engines.Numba(specialise=False)
+    trace = fs.run(
+        problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=20, seed=seed, engine=engine
+    )
+    measured = float(trace.mse[:, -1].mean())
+    assert 0.1 * plan.target_mse < measured <= 1.05 * plan.target_mse
+    assert plan.max_useful_clients is None
+    assert "first-order model" in plan.explain()
+
+
+def test_many_clients_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = make("ridge", (10,) * 60, 5, l2=0.1)
+    assert modes._sample(problem) is problem
+    monkeypatch.setattr(modes, "LARGEST", 25 * 20)
+    assert modes._sample(problem).n_clients == 20
+    plan = fs.plan(problem, target_mse=1e-3, batch_size=None, mode="first_order")
+    assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 2e-3
+
+
+def test_out_of_reach() -> None:
+    problem = make("ridge", (10,) * 6, 5, l2=0.01)
+    with pytest.raises(fs.InvalidInput, match="out of reach within max_local_steps=2 and max_rounds=3"):
+        fs.plan(problem, target_mse=1e-6, batch_size=2, mode="first_order", max_local_steps=2, max_rounds=3)
+    several = fs.problems.Multinomial(*rows(3, 5), l2=0.05)
+    with pytest.raises(fs.InvalidInput, match="not multinomial; use 'first_order'"):
+        fs.plan(several, target_mse=1e-3, batch_size=2)
