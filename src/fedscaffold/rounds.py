@@ -147,6 +147,8 @@ def _diverged(
     client = int(k if clients is None else clients[r, k])
     safe = method.safe_step_size(problem.smoothness(batches), problem.strong_convexity())
     advice = f"step_size={safe:.3g} is safe for this problem and batch size."
+    if getattr(problem, "smoothness_is_local", False):
+        advice = f"Going by the curvature where it started, step_size={safe:.3g} should do; this is an estimate."
     if safe == 0.0:
         advice = "No step size can be vouched for here; try a tenth of this one."
     return Diverged(

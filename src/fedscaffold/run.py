@@ -61,7 +61,7 @@ def run(
     repetitions
         Independent runs of the same thing, side by side.
     engine
-        "numba" (the default), "reference", or an engine such as `engines.Numba(threads=1)`.
+        "numba" (the default), "jax", "reference", or an engine such as `engines.Numba(threads=1)`.
     theta0
         Where to start: (dim,) or (repetitions, dim); zero by default.
     checkpoint

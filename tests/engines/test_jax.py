@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from fedscaffold.cli.run import Settings
+from fedscaffold.cli.run import _run as run_command
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.engines.jax_ import engine as jax_engine
 from tests.samples import make, systems
@@ -166,3 +168,9 @@ def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         fs.run(PROBLEMS["ridge"](), METHODS["Scaffold"], rounds=1, batch_size=2, engine="jax")
     with pytest.raises(fs.MissingDependency, match=r"pip install 'fedscaffold\[jax\]'"):
         fs.problems.Differentiable(lambda params, batch: 0.0, np.zeros(1), [np.zeros(1)])
+
+
+def test_the_command_line_hands_over_the_precision() -> None:
+    settings = Settings(engine="jax", dtype="float32", clients=2, rounds=1, local_steps=2)
+    trace, _ = run_command(settings, None)
+    assert trace.provenance["engine"] == "jax-float32-cpu"

@@ -333,7 +333,7 @@ def test_engines_that_cannot_run_it_name_the_one_that_can() -> None:
 def test_divergence_names_a_step_size_that_works() -> None:
     problem = poisson(dim=6)
     run = partial(fs.run, problem, rounds=60, batch_size=5, engine="jax")
-    with pytest.raises(fs.Diverged) as caught:
+    with pytest.raises(fs.Diverged, match="this is an estimate") as caught:
         run(fs.Scaffold(step_size=50.0, local_steps=10))
     safe = caught.value.safe_step_size
     trace = run(fs.Scaffold(step_size=safe, local_steps=10))

@@ -52,6 +52,7 @@ class Differentiable:
     """
 
     kind = "differentiable"
+    smoothness_is_local = True
 
     def __init__(
         self,
@@ -194,7 +195,7 @@ class Differentiable:
         """Expected smoothness of minibatch gradients near `initial`: a local estimate, not a bound.
 
         With v = the batch's noise factor, the largest over clients of v max_i λ(∇²ℓ_i) + (1 − v) λ(∇²f_c), where λ
-        is the largest |eigenvalue| at `initial` by the power method.
+        is the eigenvalue at `initial` that is largest in size, by the power method.
         """
         largest = 0.0
         for n, (batch, share) in zip(self.sizes, self._clients(), strict=True):
@@ -296,7 +297,7 @@ def _name(loss: Any) -> str:
 
 
 def _source(loss: Any) -> str:
-    """The text of a function, or its compiled code where there is none, and the numbers that are bound into it."""
+    """The text of a function, or its compiled code where there is no text, and numbers bound into it."""
     code = getattr(loss, "__code__", None)
     try:
         text = inspect.getsource(loss)
