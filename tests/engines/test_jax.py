@@ -15,7 +15,7 @@ from fedscaffold.cli.run import Settings
 from fedscaffold.cli.run import _run as run_command
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.engines.jax_ import engine as jax_engine
-from tests.samples import make, systems
+from tests.samples import make, systems, tables
 
 SIZES = (8, 11, 9, 30, 5)
 
@@ -117,6 +117,21 @@ def test_a_run_compiles_the_hot_loop_once(
             PROBLEMS["ridge"](), METHODS[name], rounds=8, batch_size=3, repetitions=2,
             engine=fs.engines.Jax(clients_at_once=2),
         )  # fmt: skip
+    compiled = [r.getMessage() for r in caplog.records if "Compiling jit(local_models)" in r.getMessage()]
+    assert len(compiled) == 1
+
+
+def squares(params: Any, batch: Any) -> Any:
+    return jnp.mean((batch[0] @ params - batch[1]) ** 2)
+
+
+def test_another_run_with_the_same_loss_and_shapes_compiles_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    jax.clear_caches()  # type: ignore[no-untyped-call]
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        for seed in range(3):
+            clients = list(zip(*tables("ridge", SIZES, 4, seed=seed), strict=True))
+            problem = fs.problems.Differentiable(squares, np.zeros(4), clients, l2=0.1)
+            fs.run(problem, METHODS["Scaffold"], rounds=2, batch_size=3, seed=seed, engine="jax", record=("loss",))
     compiled = [r.getMessage() for r in caplog.records if "Compiling jit(local_models)" in r.getMessage()]
     assert len(compiled) == 1
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-PACKAGES = ("fedscaffold", "numpy", "scipy", "numba")
+PACKAGES = ("fedscaffold", "numpy", "scipy", "numba", "jax")
 
 
 def versions() -> dict[str, str]:

@@ -90,7 +90,7 @@ def _chunk(task: Task, table: Table, theta: Any, xi: Any, pairs: Pairs, step_siz
 
     def some_steps(state: tuple[Any, Any]) -> tuple[Any, Any]:
         begin, local = state
-        block = draw.block + (begin * B // 4).astype(jnp.uint32)
+        block = draw.block + (begin // 4).astype(jnp.uint32) * jnp.uint32(B)
         word = lax.dynamic_slice_in_dim(words(place, block, S * B // 4 + 1), draw.skip, S * B, axis=1)
         rows = drawn(word.reshape(-1, S, B), sizes)
 
