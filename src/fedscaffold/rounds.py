@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedscaffold.core.errors import Diverged
 from fedscaffold.core.stream import chances, cohorts
 from fedscaffold.core.types import Array, Engine, Exchanged, LocalSgd, Method, Problem, Whole
 
+AT_ONCE = 64  # rounds whose chances are drawn at a time
 EXPLODED = 1e15  # times 1 + the largest number of the first θ
 
 
@@ -62,12 +64,17 @@ def stepping(
         if method.exchange == "full":
             gradients_by = stack.enter_context(engine.open(problem, Batches(), seed=seed))
 
+        @lru_cache(maxsize=1)
+        def chances_of(block: int, repetitions: int) -> Array:
+            return chances(seed, repetitions, range(block * AT_ONCE, (block + 1) * AT_ONCE))
+
         def step(state: State) -> State:
             repetitions = len(state.theta)
             count = method.participants(problem.n_clients)
             everyone = count == problem.n_clients
             clients = None if everyone else cohorts(seed, repetitions, state.round, count, problem.n_clients)
-            chance = chances(seed, repetitions, range(state.round, state.round + 1))[:, 0]
+            block, within = divmod(state.round, AT_ONCE)
+            chance = chances_of(block, repetitions)[:, within]
             lengths = _of(method.lengths(problem.n_clients, chance), clients)
             memory = (
                 state.memory if clients is None else type(state.memory)(*(_of(a, clients) for a in state.memory))
