@@ -148,23 +148,21 @@ def plan(
     batches.check_fits(problem.sizes)
     if mode == "certified":
         return _certified(problem, batches, target_mse, max_local_steps, max_rounds, round_cost, gradient_cost)
+    search: dict[str, Any] = {
+        "target": target_mse,
+        "most_local_steps": max_local_steps or MOST_LOCAL_STEPS,
+        "most_rounds": max_rounds or MOST_ROUNDS,
+        "round_cost": round_cost,
+        "gradient_cost": gradient_cost,
+    }
     if mode == "first_order":
-        return _first_order(problem, batches, target_mse, max_local_steps, max_rounds, round_cost, gradient_cost)
+        return _first_order(problem, batches, search)
     if problem.kind not in ("ridge", "logistic"):
         raise InvalidInput(
             f"sharp plans are for ridge and logistic regression, not {problem.kind}; use 'first_order'"
         )
     with progress_bar("planning", progress) as advance:
-        found = sharp(
-            problem,
-            batches,
-            target=target_mse,
-            most_local_steps=max_local_steps or MOST_LOCAL_STEPS,
-            most_rounds=max_rounds or MOST_ROUNDS,
-            round_cost=round_cost,
-            gradient_cost=gradient_cost,
-            advance=advance,
-        )
+        found = sharp(problem, batches, **search, advance=advance)
     floor = 0.0 if problem.kind == "ridge" else max(found.plateau - found.variance_part, 0.0)
     return Plan(
         mode="sharp",
@@ -180,36 +178,20 @@ def plan(
     )
 
 
-def _first_order(
-    problem: Any,
-    batches: Batches,
-    target: float,
-    max_local_steps: int | None,
-    max_rounds: int | None,
-    round_cost: float,
-    gradient_cost: float,
-) -> Plan:
+def _first_order(problem: Any, batches: Batches, search: dict[str, Any]) -> Plan:
     """The quadratic model at θ* and Lemma 5.1's covariance."""
     if not hasattr(problem, "client_noise_along"):
         raise InvalidInput(f"first-order plans need Hessians and noise of the problem, which {problem.kind} lacks")
-    found = modes.first_order(
-        problem,
-        batches,
-        target=target,
-        most_local_steps=max_local_steps or MOST_LOCAL_STEPS,
-        most_rounds=max_rounds or MOST_ROUNDS,
-        round_cost=round_cost,
-        gradient_cost=gradient_cost,
-    )
+    found = modes.first_order(problem, batches, **search)
     return Plan(
         mode="first_order",
-        target_mse=target,
+        target_mse=search["target"],
         method=Scaffold(step_size=found.step_size, local_steps=found.local_steps),
         rounds=found.rounds,
         predicted_mse=found.predicted_mse,
         n_clients=problem.n_clients,
         max_useful_clients=None,
-        cost=found.rounds * (round_cost + found.local_steps * gradient_cost),
+        cost=found.rounds * (search["round_cost"] + found.local_steps * search["gradient_cost"]),
         variance_part=found.variance_part,
     )
 

@@ -91,8 +91,7 @@ def staged(
         theta0=theta0, sampling=sampling,
     )  # fmt: skip
     observers = resolve_observers(record)
-    first: Any = method
-    current = first
+    current = method
     gradients, vectors = costs(problem, current, batches, seed=seed, repetitions=repetitions, rounds=rounds)
     state = first_state(problem, current, theta)
     recorder = Recorder(observers, problem, {})
@@ -114,7 +113,7 @@ def staged(
             current = replace(current, step_size=0.5 * current.step_size)
             stages.append(Stage(state.round, current.step_size))
     trace = ended(
-        problem, first, batches, chosen, seed=seed, state=state, records=recorder.records(),
+        problem, method, batches, chosen, seed=seed, state=state, records=recorder.records(),
         gradients=gradients, vectors=vectors, stages=[list(stage) for stage in stages],
     )  # fmt: skip
     return Staged(trace=trace, stages=tuple(stages))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
@@ -29,6 +30,11 @@ BATCH = 64
 MOST_ROUNDS = 20_000
 ENGINE = Numba(specialise=False)  # a fit is short: no time to compile for its number of features
 BatchSize = int | None | Literal["auto"]
+
+
+def automatic_batch(sizes: NDArray[np.int64]) -> int | None:
+    """Rows per step for clients of these sizes: all (None) where that is cheap, since then there is no noise."""
+    return None if sizes.mean() <= SMALL_CLIENT else BATCH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +75,7 @@ class Settings:
 
     def batch_for(self, problem: Framed) -> int | None:
         """Rows per step; None for all."""
-        if self.batch_size != "auto":
-            return self.batch_size
-        return None if problem.sizes.mean() <= SMALL_CLIENT else BATCH
+        return automatic_batch(problem.sizes) if self.batch_size == "auto" else self.batch_size
 
 
 @dataclass(frozen=True, kw_only=True)

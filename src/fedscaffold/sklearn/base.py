@@ -13,15 +13,11 @@ from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.engines import Numba
 from fedscaffold.methods import Scaffold
+from fedscaffold.models.fit import ENGINE, MOST_ROUNDS, automatic_batch
 from fedscaffold.plan import Plan, plan
 from fedscaffold.run import run
 from fedscaffold.sklearn.moments import Scale, federated_scale, no_scale
-
-SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
-BATCH = 64
-MOST_ROUNDS = 20_000
 
 
 class Federated(BaseEstimator):
@@ -64,7 +60,7 @@ class Federated(BaseEstimator):
         """θ after a planned run; sets plan_, trace_ and n_iter_."""
         batch_size = self.batch_size
         if batch_size == "auto":
-            batch_size = None if problem.sizes.mean() <= SMALL_CLIENT else BATCH
+            batch_size = automatic_batch(problem.sizes)
         self.plan_ = self._plan(problem, batch_size)
         method, rounds = Scaffold(step_size=problem_step(problem, batch_size), local_steps=1), 1
         if self.plan_ is not None:
@@ -81,7 +77,7 @@ class Federated(BaseEstimator):
             rounds=self.n_iter_,
             batch_size=batch_size,
             seed=seed,
-            engine=Numba(specialise=False),  # a fit is short: no time to compile for its number of features
+            engine=ENGINE,
             progress=self.verbose,
         )
         return self.trace_.theta[0]
