@@ -55,7 +55,7 @@ def draw(panels: Sequence[Panel], files: Sequence[Path]) -> None:
             axis.set_xlabel(panel.x)
             axis.set_ylabel(panel.y)
             plain_axis(axis)
-            axis.legend(frameon=False, fontsize=9)
+            axis.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
         for file in files:
             with replacing(file) as temporary:
                 figure.savefig(temporary, format=file.suffix.removeprefix("."), dpi=160)
