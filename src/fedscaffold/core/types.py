@@ -177,8 +177,13 @@ class Engine(Protocol):
     def name(self) -> str:
         """What provenance and checkpoints call it, with anything that changes its numbers."""
 
-    def open(self, problem: Any, batches: Batches, *, seed: int) -> AbstractContextManager[LocalSgd]:
-        """Make ready for a run; what was opened is closed on leaving the context."""
+    def open(
+        self, problem: Any, batches: Batches, *, seed: int, first_client: int = 0
+    ) -> AbstractContextManager[LocalSgd]:
+        """Make ready for a run; what was opened is closed on leaving the context.
+
+        The problem may be a block of a larger one's clients: then client c draws as client first_client + c does.
+        """
 
 
 Watch = Callable[[int, Array, Array | None], Array]

@@ -19,7 +19,7 @@ class Reference:
     name = "reference"
 
     @contextmanager
-    def open(self, problem: Problem, batches: Batches, *, seed: int) -> Iterator[LocalSgd]:
+    def open(self, problem: Problem, batches: Batches, *, seed: int, first_client: int = 0) -> Iterator[LocalSgd]:
         """Nothing to make ready."""
         if isinstance(problem, ByChance):
             check_drawable(batches)
@@ -38,8 +38,8 @@ class Reference:
             xi = np.broadcast_to(correction, local.shape)
             for r, k in np.ndindex(chosen.shape):
                 c = int(chosen[r, k])
-                stream = Stream(seed, repetition=r, round=round, client=c)
-                for rows in _rows(problem, stream, range(first_step, first_step + int(steps[r, k])), batches):
+                stream = Stream(seed, repetition=r, round=round, client=first_client + c)
+                for rows in _rows(problem, c, stream, range(first_step, first_step + int(steps[r, k])), batches):
                     gradient = problem.batch_gradient(c, local[r, k], rows)
                     local[r, k] -= step_size * (gradient + xi[r, k])
             return local
@@ -47,9 +47,8 @@ class Reference:
         yield local_sgd
 
 
-def _rows(problem: Problem, stream: Stream, steps: range, batches: Batches) -> Iterator[Whole]:
-    """Which of a client's records each step uses."""
-    c = stream.client
+def _rows(problem: Problem, c: int, stream: Stream, steps: range, batches: Batches) -> Iterator[Whole]:
+    """Which of client c's records each step uses."""
     if isinstance(problem, ByChance):
         part = slice(int(problem.offsets[c]), int(problem.offsets[c + 1]))
         yield from drawn_batches(problem.draws, stream, steps, batches, part)

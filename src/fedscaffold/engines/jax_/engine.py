@@ -59,7 +59,7 @@ class Jax:
             raise InvalidInput(f"JAX has no device {self.device!r} here: {error}") from None
 
     @contextmanager
-    def open(self, problem: Problem, batches: Batches, *, seed: int) -> Iterator[LocalSgd]:
+    def open(self, problem: Problem, batches: Batches, *, seed: int, first_client: int = 0) -> Iterator[LocalSgd]:
         """Bring the records to the device; the first call compiles."""
         jax, device = _jax(), self._device()
         from fedscaffold.engines.jax_.gradients import gradient_and_records
@@ -100,7 +100,8 @@ class Jax:
             who = np.broadcast_to(chosen, shape)[repetition, place]
             steps = np.broadcast_to(local_steps, shape)[repetition, place]
             first = first_step * batch if batches.size is not None else 0
-            draw = Draw(key, np.uint32(round), np.uint32(first // 4 & 0xFFFFFFFF), np.int32(first % 4))
+            block = np.uint32(first // 4 & 0xFFFFFFFF)
+            draw = Draw(key, np.uint32(round), block, np.int32(first % 4), np.int32(first_client))
             p = min(at_once, who.size)
             chunks = min(-(-who.size // p), max(1, NUMBERS_PER_CALL // (p * problem.dim)))
             out = np.empty((*shape, problem.dim))

@@ -51,6 +51,7 @@ class Draw(NamedTuple):
     round: Any
     block: Any  # the block of four words that the first step's draws begin in
     skip: Any  # and where in it
+    first_client: Any  # as whom the first client draws
 
 
 @partial(jax.jit, static_argnames="task", donate_argnames="xi")
@@ -84,7 +85,7 @@ def _chunk(task: Task, table: Table, theta: Any, xi: Any, pairs: Pairs, step_siz
         share = None if task.equal else real / sizes[:, None].astype(theta.dtype)
         return lax.fori_loop(0, longest, lambda h, local: stepped(h, local, batch, share), local)
 
-    place = Place(draw.key, draw.round, pairs.clients, pairs.repetitions)
+    place = Place(draw.key, draw.round, draw.first_client + pairs.clients, pairs.repetitions)
     S, B = task.group, task.batch
     drawn = with_replacement if task.sampling == "with_replacement" else without_replacement
 

@@ -52,7 +52,9 @@ class Numba:
         return f"numba-{self.dtype}"
 
     @contextmanager
-    def open(self, problem: Records | Systems, batches: Batches, *, seed: int) -> Iterator[LocalSgd]:
+    def open(
+        self, problem: Records | Systems, batches: Batches, *, seed: int, first_client: int = 0
+    ) -> Iterator[LocalSgd]:
         """Start the threads."""
         from fedscaffold.engines.numba_ import kernels
         from fedscaffold.engines.numba_.tables import tables
@@ -75,7 +77,7 @@ class Numba:
                 def block(begin: int, end: int) -> None:
                     kernel(
                         *read, theta, correction, float(step_size), steps, first_step, chosen,
-                        key, round, begin, end, out,
+                        key, round, first_client, begin, end, out,
                     )  # fmt: skip
 
                 work = int(out.size // problem.dim * read.batch * read.width * steps.mean())

@@ -52,7 +52,7 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
         loss: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free: int, sampling: int, batch_size: int,
         ends: Any, guide: Any, chain_ends: Any, follows: Any, branching: int,
         theta: Any, correction: Any, step_size: float, local_steps: Any, first_step: int, clients: Any,
-        key: Any, round_: int, begin: int, end: int, out: Any,
+        key: Any, round_: int, first_client: int, begin: int, end: int, out: Any,
     ) -> None:  # fmt: skip
         """out[r, k] = the model of client clients[r, k] after its local steps, for begin <= k < end.
 
@@ -62,7 +62,8 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
         chain_ends, follows and branching say how records are drawn by probability: `core.draws.Draws`, and
         `stream.located` for guide.
         correction, local_steps and clients may have a single repetition, which then serves for all; correction
-        and local_steps a single client. A step draws as if it were the first_step-th or later of its round.
+        and local_steps a single client. A step draws as if it were the first_step-th or later of its round,
+        and client c as client first_client + c.
         """
         repetitions = theta.shape[0]
         d = theta.shape[1] if dim is None else dim
@@ -128,7 +129,7 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
                 if sampling == ALONG_CHAIN:  # the steps before the first are walked through
                     for begun in range(0, first_step * batch, room):
                         count = min(room, first_step * batch - begun)
-                        words(raw, begun, count, key, (round_, c, r))
+                        words(raw, begun, count, key, (round_, first_client + c, r))
                         last = along_chain(
                             raw, rows, count, ends[base : base + n], guide[base : base + n],
                             chain_ends[base : base + n], follows[base : base + n], branching, last,
@@ -138,7 +139,7 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
                     count = H - h
                     if sampling != FULL:
                         count = min(at_once, count)
-                        words(raw, start + h * batch, skip + count * batch, key, (round_, c, r))
+                        words(raw, start + h * batch, skip + count * batch, key, (round_, first_client + c, r))
                         if sampling == WITH_REPLACEMENT:
                             with_replacement(raw[skip:], rows, count * batch, n)
                         elif sampling == BY_CHANCE:
