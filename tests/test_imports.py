@@ -13,16 +13,17 @@ SOURCE = Path(__file__).parents[1] / "src" / "fedscaffold"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 DOORS = {"cli", "sklearn", "flower"}
-SIMULATOR = {"run", "rounds", "engines", "methods", "traces", "richardson_romberg", "staged"}
+SIMULATOR = {"run", "rounds", "clients", "engines", "methods", "traces", "richardson_romberg", "staged"}
 INNER = {"core", "problems", "methods", "engines", "traces", "theory"}
-ROOMS = INNER | {"run", "rounds", "richardson_romberg", "staged", "plan", "progress", "models", "reports"}
-ROOMS |= {"experiments"}
+ROOMS = INNER | {"run", "rounds", "clients", "richardson_romberg", "staged", "plan", "progress", "models"}
+ROOMS |= {"reports", "experiments"}
 FRONT = {"__init__"}  # the package itself, which imports the simulator
 MAY_IMPORT = {
     "core": {"core"},
     **{room: {"core", room} for room in ("problems", "methods", "engines", "traces", "theory")},
     "progress": set(),
-    "rounds": {"core"},
+    "clients": {"core"},
+    "rounds": {"core", "clients"},
     "run": {"core", "engines", "traces", "progress", "rounds"},
     **{name: {"core", "traces", "progress", "rounds", "run"} for name in ("richardson_romberg", "staged")},
     "plan": {"core", "methods", "theory", "progress"},

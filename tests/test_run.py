@@ -9,7 +9,6 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.types import Array, Watch, Whole
 from fedscaffold.methods.base import Base, same_length
-from fedscaffold.rounds import weighted_mean
 from tests.samples import KINDS, Kind, make
 
 METHOD = fs.Scaffold(step_size=0.1, local_steps=4)
@@ -115,12 +114,6 @@ def test_a_bar_on_request_goes_to_standard_error(capfd: pytest.CaptureFixture[st
     out, err = capfd.readouterr()
     assert out == ""
     assert "Scaffold" in err
-
-
-def test_weighted_mean() -> None:
-    local = np.arange(12.0).reshape(2, 3, 2)
-    found = weighted_mean(local, np.array([0.5, 0.25, 0.25]))
-    assert found.tolist() == [[1.5, 2.5], [7.5, 8.5]]
 
 
 def test_numbers_from_numpy_are_numbers(tmp_path: Any) -> None:

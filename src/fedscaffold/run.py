@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
-from fedscaffold.core.files import check_writable
+from fedscaffold.core.files import check_writable, folder_at
 from fedscaffold.core.stream import chances
 from fedscaffold.core.types import Array, Engine, Method, Observer, Problem
 from fedscaffold.engines import resolve as resolve_engine
 from fedscaffold.progress import Progress, progress_bar
-from fedscaffold.rounds import State, first_state, largest_sound, stepping
+from fedscaffold.rounds import State, largest_sound, stepping
 from fedscaffold.traces import checkpoint as checkpoints
 from fedscaffold.traces import provenance
 from fedscaffold.traces.checkpoint import Stored
@@ -43,6 +43,7 @@ def run(
     record: Iterable[str | Observer] = ("mse",),
     control_variates0: ArrayLike | None = None,
     checkpoint_every: int | None = None,
+    memory_dir: str | os.PathLike[str] | None = None,
 ) -> Trace:
     """Run a method on a problem and return what the observers recorded.
 
@@ -76,6 +77,10 @@ def run(
         Scaffold's ξ_c to start from: (n_clients, dim), with Σ w_c ξ_c = 0; zero by default.
     checkpoint_every
         Rounds between two checkpoints; a twentieth of the run by default.
+    memory_dir
+        A folder for the clients' memory, when control variates of all clients are more than fits in this machine's
+        memory and a cohort of them takes part in a round: only its rows are then read and written. What an earlier
+        run left there is overwritten.
     """
     batches, chosen_engine, theta = opening(
         problem, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
@@ -86,33 +91,36 @@ def run(
     every = checkpoint_every or max(1, rounds // CHECKPOINTS_PER_RUN)
     observers = resolve_observers(record)
     gradients, vectors = costs(problem, method, batches, seed=seed, repetitions=repetitions, rounds=rounds)
-    state = first_state(problem, method, theta, control_variates0)
-    earlier: Mapping[str, Array] = {}
+    stored: Stored | None = None
     identity: dict[str, Any] = {}
     if checkpoint is not None:
         check_writable(checkpoint)
-        identity = _identity(problem, method, batches, seed, chosen_engine, state, observers)
+        identity = _identity(problem, method, batches, seed, chosen_engine, theta, control_variates0, observers)
         stored = checkpoints.load(checkpoint, identity)
-        if stored is not None:
-            if stored.round > rounds:
-                raise CheckpointMismatch(f"{checkpoint} is at round {stored.round}, past the {rounds} asked for")
-            server, memory = type(state.server)(**stored.server), type(state.memory)(**stored.memory)
-            state = State(stored.round, server, memory)
-            earlier = stored.records
-    recorder = Recorder(observers, problem, earlier)
-
-    def save() -> None:
-        if checkpoint is not None:
-            stored = Stored(state.round, state.server._asdict(), state.memory._asdict(), recorder.records())
-            checkpoints.save(checkpoint, stored, identity)
+        if stored is not None and stored.round > rounds:
+            raise CheckpointMismatch(f"{checkpoint} is at round {stored.round}, past the {rounds} asked for")
+    recorder = Recorder(observers, problem, stored.records if stored is not None else {})
+    folder = None if memory_dir is None else folder_at(memory_dir)
 
     with (
         np.errstate(over="ignore", invalid="ignore"),
-        stepping(problem, method, chosen_engine, batches, seed=seed, limit=largest_sound(theta)) as step,
+        stepping(
+            problem, method, chosen_engine, batches, seed=seed, limit=largest_sound(theta), folder=folder
+        ) as step,
         progress_bar(type(method).__name__, progress) as advance,
     ):
-        if not earlier:
+        if stored is None:
+            state = step.first(theta, control_variates0)
             recorder.see(state.round, state.theta)
+        else:
+            state = step.placed(_resumed(stored, problem, method, theta))
+
+        def save() -> None:
+            if checkpoint is not None:
+                now = step.collected(state)
+                found = Stored(now.round, now.server._asdict(), now.memory._asdict(), recorder.records())
+                checkpoints.save(checkpoint, found, identity)
+
         try:
             advance(state.round, rounds)
             while state.round < rounds:
@@ -123,14 +131,21 @@ def run(
                     save()
                 advance(state.round, rounds)
         except KeyboardInterrupt:
-            if recorder.round == state.round:  # not caught between the two
+            if recorder.round == state.round and step.holds(state):  # not caught between two of them
                 save()
             raise
+        state = step.collected(state)
 
     return ended(
         problem, method, batches, chosen_engine, seed=seed, state=state, records=recorder.records(),
         gradients=gradients, vectors=vectors,
     )  # fmt: skip
+
+
+def _resumed(stored: Stored, problem: Problem, method: Method, theta: Array) -> State:
+    """The state of a checkpoint."""
+    nobody = method.start(len(theta), problem.weights[:0], problem.dim, None)
+    return State(stored.round, type(method.begin(theta))(**stored.server), type(nobody)(**stored.memory))
 
 
 def ended(
@@ -151,7 +166,7 @@ def ended(
     repetitions = len(state.theta)
     return Trace(
         theta=state.theta,
-        control_variates=np.broadcast_to(xi, (repetitions, problem.n_clients, problem.dim)).copy(),
+        control_variates=np.broadcast_to(xi, (repetitions, problem.n_clients, problem.dim)),
         records=records,
         rounds=state.round,
         gradients_per_client=gradients,
@@ -234,17 +249,19 @@ def _identity(
     batches: Batches,
     seed: int,
     engine: Engine,
-    start: State,
+    theta: Array,
+    control_variates: ArrayLike | None,
     observers: Iterable[Observer],
 ) -> dict[str, Any]:
     """What must be the same for a checkpoint to be gone on from."""
-    digest = hashlib.sha256(b"".join(array.tobytes() for array in (*start.server, *start.memory)))
+    start = [theta] if control_variates is None else [theta, np.asarray(control_variates, dtype=np.float64)]
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in start))
     return {
         "problem": problem.fingerprint(),
         "method": provenance.describe(method),
         "batches": provenance.describe(batches),
         "seed": seed,
-        "repetitions": len(start.theta),
+        "repetitions": len(theta),
         "engine": engine.name,
         "start": digest.hexdigest(),
         "record": [provenance.describe(observer) for observer in observers],

@@ -41,3 +41,15 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise InvalidInput(f"cannot write {target}: there is no folder {target.parent}")
     if not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
         raise InvalidInput(f"cannot write {target}: permission denied")
+
+
+def folder_at(path: str | os.PathLike[str]) -> Path:
+    """A folder that can be written in, made if it is not there."""
+    target = Path(path)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot make a folder {target}: {error.strerror}") from None
+    if not os.access(target, os.W_OK):
+        raise InvalidInput(f"cannot write in {target}: permission denied")
+    return target

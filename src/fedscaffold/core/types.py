@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.draws import Draws
+from fedscaffold.core.sums import Part
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -104,6 +105,15 @@ class Exchanged(NamedTuple):
     mean: Array  # (repetitions, dim), weighted
 
 
+class Told(NamedTuple):
+    """What clients hear of a round, besides the server's state."""
+
+    round: int
+    chance: Array  # (repetitions,), uniform numbers
+    cohort: Whole | None  # (repetitions, how many) who takes part, ascending; None for everyone
+    share: Array  # (repetitions,) or (1,), their share of all weight
+
+
 class Method(Protocol):
     """Where the correction ξ_c comes from, and what the server does with the local models.
 
@@ -184,6 +194,51 @@ class Engine(Protocol):
 
         The problem may be a block of a larger one's clients: then client c draws as client first_client + c does.
         """
+
+
+class Largest(NamedTuple):
+    """The local model with the largest number in it."""
+
+    size: float
+    client: int
+
+
+class Clients(Protocol):
+    """A run's clients, wherever they are. `memory` is what a run's state holds of theirs: arrays, or a token."""
+
+    def start(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> Any:
+        """Their memory before the first round."""
+
+    def placed(self, memory: Any, round: int) -> Any:
+        """Their memory before some round, from named arrays (repetition, client, coordinate)."""
+
+    def collected(self, memory: Any) -> Any:
+        """As named arrays again."""
+
+    def holds(self, memory: Any) -> bool:
+        """Whether this is still their memory, not one that has been overwritten since."""
+
+    def exchange(self, server: Any, told: Told) -> tuple[list[Part], Any]:
+        """Gradients at θ: parts of their mean, and what to hand to `work` as one's own."""
+
+    def work(self, memory: Any, server: Any, told: Told, exchanged: Exchanged | None) -> tuple[list[Part], Any]:
+        """Local steps: parts of the mean of what is sent, and what to hand to `remember`."""
+
+    def largest(self, worked: Any) -> Largest:
+        """Who went furthest in these local steps."""
+
+    def remember(self, memory: Any, worked: Any, before: Any, after: Any) -> Any:
+        """Their memory once they hear the server's next state."""
+
+
+@runtime_checkable
+class Hosting(Protocol):
+    """An engine that has the clients elsewhere, with their memory."""
+
+    def host(
+        self, problem: Any, method: Method, batches: Batches, *, seed: int, first_step: int
+    ) -> AbstractContextManager[Clients]:
+        """Make ready for a run."""
 
 
 Watch = Callable[[int, Array, Array | None], Array]
