@@ -1,9 +1,9 @@
 """Where a run's clients and their memory are: in this process, unless the engine or the user says otherwise."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.block import Block, Worked, opened
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import folder_at
 from fedscaffold.core.held import InFolder, put
 from fedscaffold.core.sums import Part
 from fedscaffold.core.types import Array, Clients, Engine, Exchanged, Hosting, Largest, Method, Problem, Told
@@ -71,7 +72,7 @@ def hosted(
     *,
     seed: int,
     first_step: int = 0,
-    folder: Path | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Iterator[Clients]:
     """The clients, ready for a run; with their memory in files of a folder, if one is given."""
     if isinstance(engine, Hosting):
@@ -81,4 +82,4 @@ def hosted(
             yield clients
     else:
         with opened(problem, method, engine, batches, seed=seed, first_step=first_step) as block:
-            yield Here(block) if folder is None else InFolder(block, folder)
+            yield Here(block) if folder is None else InFolder(block, folder_at(folder))

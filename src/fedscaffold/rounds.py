@@ -1,10 +1,10 @@
 """One round: who takes part, local steps, the server's step, the clients' memory."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,7 +111,7 @@ def stepping(
     seed: int,
     limit: float,
     first_step: int = 0,
-    folder: Path | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Iterator[Step]:
     """A function from a state to the state one round later.
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
-from fedscaffold.core.files import check_writable, folder_at
+from fedscaffold.core.files import check_writable
 from fedscaffold.core.stream import chances
 from fedscaffold.core.types import Array, Engine, Method, Observer, Problem
 from fedscaffold.engines import resolve as resolve_engine
@@ -100,12 +100,11 @@ def run(
         if stored is not None and stored.round > rounds:
             raise CheckpointMismatch(f"{checkpoint} is at round {stored.round}, past the {rounds} asked for")
     recorder = Recorder(observers, problem, stored.records if stored is not None else {})
-    folder = None if memory_dir is None else folder_at(memory_dir)
 
     with (
         np.errstate(over="ignore", invalid="ignore"),
         stepping(
-            problem, method, chosen_engine, batches, seed=seed, limit=largest_sound(theta), folder=folder
+            problem, method, chosen_engine, batches, seed=seed, limit=largest_sound(theta), folder=memory_dir
         ) as step,
         progress_bar(type(method).__name__, progress) as advance,
     ):

@@ -36,6 +36,8 @@ class Block:
     def gradients(self, server: Any, told: Told) -> Array:
         """Each client's gradient at θ: one local step of size one, without correction."""
         clients = self._taking_part(told)
+        if clients is not None and clients.size == 0:
+            return np.zeros((*clients.shape, server.theta.shape[-1]))
         after_all = self.first_step + int(self._lengths(told, clients).max())
         after = self.gradients_by(
             server.theta, np.zeros((1, 1, server.theta.shape[-1])), step_size=1.0, local_steps=1,
@@ -49,6 +51,9 @@ class Block:
         if clients is not None:
             memory = type(memory)(*(_of(values, clients) for values in memory))
         lengths = self._lengths(told, clients)
+        if clients is not None and clients.size == 0:  # nobody of this block
+            nothing = np.zeros((*clients.shape, server.theta.shape[-1]))
+            return Worked(clients, memory, nothing, nothing)
         local = self.local_sgd(
             server.theta, self.method.correction(memory, server, exchanged), step_size=self.method.step_size,
             local_steps=lengths, round=told.round, clients=clients, first_step=self.first_step,
@@ -70,6 +75,8 @@ class Block:
 
     def largest(self, worked: Worked) -> Largest:
         """To tell who diverged."""
+        if worked.local.size == 0:
+            return Largest(-1.0, self.first)
         sizes = np.nan_to_num(np.abs(worked.local), nan=np.inf).max(axis=2)
         r, k = np.unravel_index(int(sizes.argmax()), sizes.shape)
         client = k if worked.clients is None else worked.clients[r, k]

@@ -1,21 +1,26 @@
 """How clients' local steps run.
 
-`reference` defines what is right, `numba` is fast and the default, `jax` differentiates any loss.
+`reference` defines what is right, `numba` is fast and the default, `jax` differentiates any loss, `ray` has the
+clients on many machines.
 """
+
+from collections.abc import Callable
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Engine
 from fedscaffold.engines.jax_.engine import Jax
 from fedscaffold.engines.numba_.engine import Numba
+from fedscaffold.engines.ray_.engine import Ray
 from fedscaffold.engines.reference import Reference
 
-__all__ = ["Jax", "Numba", "Reference", "resolve"]
+__all__ = ["Jax", "Numba", "Ray", "Reference", "resolve"]
 
-BY_NAME: dict[str, type[Numba] | type[Reference] | type[Jax]] = {
+BY_NAME: dict[str, Callable[[], Engine]] = {
     "auto": Numba,
     "numba": Numba,
     "reference": Reference,
     "jax": Jax,
+    "ray": Ray,
 }
 
 

@@ -1,0 +1,1 @@
+"""Clients on many machines, by Ray."""
