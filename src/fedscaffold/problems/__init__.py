@@ -5,8 +5,10 @@ from fedscaffold.problems.differentiable import Differentiable
 from fedscaffold.problems.encoding import Encoding
 from fedscaffold.problems.files import from_csv, from_parquet, from_svmlight
 from fedscaffold.problems.frames import from_frame
+from fedscaffold.problems.gaussian_stream import GaussianStream
 from fedscaffold.problems.linear_sa import LinearSA
 from fedscaffold.problems.logistic import Logistic
+from fedscaffold.problems.logistic_stream import LogisticStream
 from fedscaffold.problems.multinomial import Multinomial
 from fedscaffold.problems.paper import paper
 from fedscaffold.problems.ridge import Ridge
@@ -16,8 +18,10 @@ __all__ = [
     "Differentiable",
     "Encoding",
     "GarnetTD",
+    "GaussianStream",
     "LinearSA",
     "Logistic",
+    "LogisticStream",
     "Multinomial",
     "Ridge",
     "from_csv",
