@@ -88,11 +88,11 @@ class State:
     residual: Array  # t_c(h_q), (N, m, d)
 
 
-def setting(problem: Glm, method: Method, batches: Batches) -> Setting:
-    """Checks, and everything that is computed once."""
+def setting(problem: Glm, method: Method, batches: Batches, optimum: Array | None = None) -> Setting:
+    """Checks, and everything that is computed once; θ* too where it is not given."""
     scaffold, gamma, H = known(problem, method)
     factors = noise_factors(problem, batches)
-    optimum = problem.optimum()
+    optimum = problem.optimum() if optimum is None else optimum
     curvatures = np.linalg.eigvalsh(problem.client_hessians(optimum))
     smallest, largest = float(curvatures[:, 0].min()), float(curvatures[:, -1].max())
     quadratic = problem.kind == "ridge"
