@@ -120,7 +120,11 @@ def settle(s: Setting) -> State:
         return state
     before = np.full(2, np.inf)
     for _ in range(MOST_PASSES):
-        state = one_pass(s, state)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                state = one_pass(s, state)
+        except np.linalg.LinAlgError:  # of numbers that are no longer finite
+            break
         now = np.array([np.trace(state.cov_theta), state.bias @ state.bias])
         if not np.isfinite(now).all():
             break
