@@ -120,11 +120,8 @@ def settle(s: Setting) -> State:
         return state
     before = np.full(2, np.inf)
     for _ in range(MOST_PASSES):
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):
-                state = one_pass(s, state)
-        except np.linalg.LinAlgError:  # of numbers that are no longer finite
-            break
+        with np.errstate(over="ignore", invalid="ignore"):  # what grows beyond all numbers is refused below
+            state = one_pass(s, state)
         now = np.array([np.trace(state.cov_theta), state.bias @ state.bias])
         if not np.isfinite(now).all():
             break
