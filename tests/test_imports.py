@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "__init__": ROOMS - {"experiments", "reports"},
     **{door: ROOMS | FRONT | {door, "conformance"} for door in DOORS},
 }
-HEAVY = ("numba", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax", "ray", "flwr")
+HEAVY = ("numba", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax", "optax", "ray", "flwr")
 
 
 def room_of(file: Path) -> str:

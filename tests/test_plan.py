@@ -1,6 +1,8 @@
 """Plans against simulation, against a grid search, and their refusals."""
 
 import re
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -209,3 +211,19 @@ def test_no_grid_point_is_much_cheaper(kind: type[Problem]) -> None:
             if below.size:
                 best = min(best, float(below[0]) * (100.0 + local_steps))
     assert plan.cost <= 1.3 * best
+
+
+@pytest.mark.parametrize("mode", ["sharp", "first_order", "certified"])
+def test_a_given_optimum_gives_the_same_plan(mode: Any) -> None:
+    problem = mixed(fs.problems.Ridge, 6, n_clients=4, dim=2, l2=1.0)
+    optimum = problem.optimum()
+    arguments: dict[str, Any] = {"target_mse": 0.3 * float(optimum @ optimum), "batch_size": 30, "mode": mode}
+    found = fs.plan(problem, **arguments)
+    kind = fs.problems.Ridge
+    with patch.object(kind, "optimum", autospec=True, side_effect=kind.optimum) as asked:
+        assert fs.plan(problem, optimum=optimum, **arguments) == found
+    assert asked.call_count == (1 if mode == "certified" else 0)  # of theory.constants
+    with pytest.raises(fs.InvalidInput, match="not where the gradient vanishes"):
+        fs.plan(problem, optimum=optimum + 1e-4, **arguments)
+    with pytest.raises(fs.InvalidInput, match=r"must have shape \(2,\)"):
+        fs.plan(problem, optimum=np.zeros(3), **arguments)

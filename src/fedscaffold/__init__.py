@@ -9,7 +9,7 @@ from fedscaffold.core.errors import (
     MissingDependency,
     NotStationary,
 )
-from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, TwoSidedScaffold
+from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, ServerOptimizer, TwoSidedScaffold
 from fedscaffold.models import Model
 from fedscaffold.plan import Plan, plan
 from fedscaffold.richardson_romberg import RichardsonRomberg, richardson_romberg
@@ -32,6 +32,7 @@ __all__ = [
     "RichardsonRomberg",
     "ScaffLSA",
     "Scaffold",
+    "ServerOptimizer",
     "Stage",
     "Staged",
     "Trace",

@@ -5,19 +5,22 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.checks import not_negative, positive, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.progress import Progress, progress_bar
 from fedscaffold.theory import bounds, constants, modes
-from fedscaffold.theory.clients import GLMS, QUADRATIC, STREAMS, Glm
+from fedscaffold.theory.clients import GLMS, QUADRATIC, STREAMS, Glm, by_record
 from fedscaffold.theory.planner import sharp
 
 Mode = Literal["sharp", "first_order", "certified"]
 MOST_LOCAL_STEPS, MOST_ROUNDS = 1024, 2000
 ROUND_COST, GRADIENT_COST = 100.0, 1.0
+VANISHES = 1e-6  # of the clients' gradients at 0: what may be left of f's gradient at an optimum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,7 @@ def plan(
     round_cost: float = ROUND_COST,
     gradient_cost: float = GRADIENT_COST,
     sampling: Sampling = "with_replacement",
+    optimum: ArrayLike | None = None,
     progress: Progress = None,
 ) -> Plan:
     """Step size, local steps and rounds that bring E‖θ_T − θ*‖² from θ_0 = 0 down to a target.
@@ -111,7 +115,7 @@ def plan(
     Parameters
     ----------
     problem
-        Ridge or logistic regression; for "first_order" also multinomial.
+        Ridge or logistic regression; for "sharp" and "first_order" also multinomial and `Differentiable`.
     target_mse
         The squared distance to the optimum to reach.
     batch_size
@@ -127,6 +131,8 @@ def plan(
         What a communication and a stochastic gradient cost; by default a communication costs a hundred gradients.
     sampling
         "with_replacement" or "without_replacement", within a batch.
+    optimum
+        θ*, where it is known already; otherwise Newton's method finds it.
     progress
         As in `fedscaffold.run`.
 
@@ -146,9 +152,13 @@ def plan(
         raise InvalidInput("round_cost and gradient_cost cannot both be 0")
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
+    _check_suits(problem, mode)
+    theta = problem.optimum() if optimum is None else _checked(problem, optimum)
     if mode == "certified":
-        return _certified(problem, batches, target_mse, max_local_steps, max_rounds, round_cost, gradient_cost)
+        limits = (max_local_steps, max_rounds)
+        return _certified(problem, batches, theta, target_mse, limits, round_cost, gradient_cost)
     search: dict[str, Any] = {
+        "optimum": theta,
         "target": target_mse,
         "most_local_steps": max_local_steps or MOST_LOCAL_STEPS,
         "most_rounds": max_rounds or MOST_ROUNDS,
@@ -178,10 +188,26 @@ def plan(
     )
 
 
+def _check_suits(problem: Any, mode: Mode) -> None:
+    """Refuse a problem that this kind of plan knows too little about."""
+    if mode == "first_order" and not hasattr(problem, "client_noise_along"):
+        raise InvalidInput(f"first-order plans need Hessians and noise of the problem, which {problem.kind} lacks")
+    if mode == "sharp" and not (problem.kind in GLMS or by_record(problem)):
+        raise InvalidInput(
+            f"sharp plans need the gradients of single records, which {problem.kind} lacks; use 'first_order'"
+        )
+    if mode == "certified" and problem.kind not in GLMS:
+        raise InvalidInput(
+            f"certified plans need constants that hold for all θ, known for {' and '.join(GLMS)} regression; of "
+            f"{problem.kind} theory.constants knows at most those at θ*, which prove nothing. Use mode='sharp', "
+            "or theory.bounds.complexity with constants that you can vouch for"
+        )
+    if mode == "certified" and np.ptp(problem.weights) > 1e-12 * problem.weights[0]:
+        raise InvalidInput("the paper's theorems are for clients of equal weight; use mode='sharp'")
+
+
 def _first_order(problem: Any, batches: Batches, search: dict[str, Any]) -> Plan:
     """The quadratic model at θ* and Lemma 5.1's covariance."""
-    if not hasattr(problem, "client_noise_along"):
-        raise InvalidInput(f"first-order plans need Hessians and noise of the problem, which {problem.kind} lacks")
     found = modes.first_order(problem, batches, **search)
     return Plan(
         mode="first_order",
@@ -196,19 +222,28 @@ def _first_order(problem: Any, batches: Batches, search: dict[str, Any]) -> Plan
     )
 
 
+def _checked(problem: Any, optimum: ArrayLike) -> Array:
+    """An optimum that was given, refused where the gradient does not vanish."""
+    theta = np.asarray(optimum, dtype=np.float64)
+    if theta.shape != (problem.dim,):
+        raise InvalidInput(f"optimum must have shape ({problem.dim},), got {theta.shape}")
+    cancelling = problem.weights @ np.linalg.norm(problem.client_gradients(np.zeros(problem.dim)), axis=1)
+    left = float(np.linalg.norm(problem.weights @ problem.client_gradients(theta)))
+    if not left <= VANISHES * cancelling:
+        raise InvalidInput(f"optimum is not where the gradient vanishes: its norm there is {left:.3g}")
+    return theta
+
+
 def _certified(
     problem: Glm,
     batches: Batches,
+    optimum: Array,
     target: float,
-    max_local_steps: int | None,
-    max_rounds: int | None,
+    limits: tuple[int | None, int | None],
     round_cost: float,
     gradient_cost: float,
 ) -> Plan:
     """Corollary 4.10 with Theorem 4.9's constants."""
-    if np.ptp(problem.weights) > 1e-12 * problem.weights[0]:
-        raise InvalidInput("the paper's theorems are for clients of equal weight; use mode='sharp'")
-    optimum = problem.optimum()
     proved = bounds.complexity(
         constants(problem, batch_size=batches.size, sampling=batches.sampling),
         target=target,
@@ -216,8 +251,8 @@ def _certified(
         squared_error=float(optimum @ optimum),
     )
     for name, needed, limit in (
-        ("max_local_steps", proved.local_steps, max_local_steps),
-        ("max_rounds", proved.rounds, max_rounds),
+        ("max_local_steps", proved.local_steps, limits[0]),
+        ("max_rounds", proved.rounds, limits[1]),
     ):
         if limit is not None and needed > limit:
             raise InvalidInput(f"the proof for target_mse={target:g} needs {needed:,}, above {name}={limit:,}")

@@ -103,7 +103,7 @@ def test_only_some_of_many_clients_are_judged() -> None:
 )
 def test_heterogeneity_is_that_of_theory(make: Callable[[], pd.DataFrame], target: str, kind: str) -> None:
     problem = problem_of(make(), target, kind)
-    wanted = constants(problem, batch_size=None)  # type: ignore[arg-type]
+    wanted = constants(problem, batch_size=None)
     found = heterogeneity(problem, problem.optimum())
     assert found.zeta1 == pytest.approx(wanted.zeta1, rel=1e-9)
     assert found.zeta2 == pytest.approx(wanted.zeta2, rel=1e-9)

@@ -1,6 +1,8 @@
 """Fitting: the model is the pooled one to within the tolerance, and what is asked of it is done."""
 
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -9,10 +11,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fedscaffold import InvalidInput, Scaffold
-from fedscaffold.models import fit, open_problem
+from fedscaffold.models import compare, fit, open_problem
 from fedscaffold.models.fit import Settings, prepare, run_task, standardised_target
 from fedscaffold.problems import from_frame
 from fedscaffold.problems.framed import FramedRidge
+from fedscaffold.problems.glm import Glm
 from tests.hospitals import cancer, diabetes, wine, written
 
 L2 = 0.01
@@ -150,3 +153,18 @@ def test_a_constant_target_is_refused() -> None:
     problem = from_frame(diabetes().assign(target=3.0), target="target", client="hospital", intercept=True)
     with pytest.raises(InvalidInput, match="same in all rows"):
         prepare(problem, Settings())
+
+
+def test_a_fit_looks_for_the_optimum_once() -> None:
+    """The target, the plan, every run of a prolonged fit and FedAvg's run share it."""
+    problem = from_frame(
+        cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardise=True, intercept=True
+    )
+    settings = Settings(tolerance=0.05)
+    with patch.object(Glm, "optimum", autospec=True, side_effect=Glm.optimum) as asked:
+        task = prepare(problem, settings)
+        found = run_task(replace(task, rounds=2), settings)
+        compare.fedavg(task, settings, rounds=2)
+    assert found.trace.rounds > 2  # two were not enough: it ran more than once
+    assert asked.call_count == 1
+    assert found.trace.mse[0, -1] == np.square(found.theta - task.optimum).sum()

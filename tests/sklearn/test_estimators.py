@@ -2,6 +2,7 @@
 
 import pickle
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -223,3 +224,13 @@ def test_refused_clients() -> None:
         FederatedLogisticRegression().fit(X, y, clients=[1.0, np.nan, 1.0, 2.0])
     with pytest.raises(ValueError, match="one class only"):
         FederatedLogisticRegression().fit(X, [1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("options", [{}, {"step_size": 0.1, "local_steps": 2, "rounds": 3}])
+def test_a_fit_looks_for_the_optimum_once(options: dict[str, Any]) -> None:
+    X, y = load_diabetes(return_X_y=True)
+    kind = fs.problems.Ridge
+    with patch.object(kind, "optimum", autospec=True, side_effect=kind.optimum) as asked:
+        model = FederatedRidge(random_state=0, **options).fit(X, y, clients=np.arange(len(y)) % 4)
+    assert asked.call_count == 1
+    assert model.trace_.mse[0, -1] < model.trace_.mse[0, 0]

@@ -103,6 +103,38 @@ def counts(d: int = 30, N: int = 10, n: int = 80) -> fs.problems.Differentiable:
     return fs.problems.Differentiable(poisson, np.zeros(d), clients, l2=0.1)
 
 
+def test_sharp_plans_are_those_of_the_one_with_margins() -> None:
+    X, y = tables("logistic", (12, 15), 2)
+    known, opaque = (
+        fs.plan(kind(X, y, l2=0.3), target_mse=0.025, batch_size=3, max_local_steps=16, progress=False)
+        for kind in (Logistic, Opaque)
+    )
+    assert (opaque.rounds, opaque.method.local_steps) == (known.rounds, known.method.local_steps)
+    assert opaque.method.step_size == pytest.approx(known.method.step_size, rel=0.03)
+    assert opaque.predicted_mse == pytest.approx(known.predicted_mse, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["poisson", "multinomial"])
+def test_sharp_plans_reach_their_target_and_not_much_more(kind: str) -> None:
+    problem: Any = counts() if kind == "poisson" else Multinomial(*rows(3, 3, (40, 25, 60)), l2=0.1)
+    optimum = problem.optimum()
+    plan = fs.plan(problem, target_mse=0.05 * float(optimum @ optimum), batch_size=5, optimum=optimum)
+    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=5, repetitions=400, engine="jax")
+    last = trace.mse[:, -1] / plan.target_mse
+    assert last.std() / 20.0 < 0.03
+    assert 0.5 < last.mean() < 1.05
+    assert plan.max_useful_clients is not None
+
+
+def test_what_does_not_contract_is_refused_without_a_warning() -> None:
+    """Whose numbers overflow on the way."""
+    for local_steps, batch_size in ((64, 5), (256, 1)):
+        with pytest.raises(fs.InvalidInput, match="no plateau"):
+            method = fs.Scaffold(step_size=1.0, local_steps=local_steps)
+            fs.theory.predict(counts(d=4, N=3), method, batch_size=batch_size)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_poisson_regression_by_automatic_differentiation(method: type[fs.Scaffold | fs.FedAvg]) -> None:
     """Within 5 % of simulation with 30 parameters; the measurement's standard error is below 1 %."""

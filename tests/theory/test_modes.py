@@ -8,7 +8,7 @@ from fedscaffold.core.batches import Batches
 from fedscaffold.theory import modes
 from fedscaffold.theory.steps import curvature
 from tests.problems.test_multinomial import rows
-from tests.samples import KINDS, Kind, make
+from tests.samples import KINDS, Kind, make, systems
 
 
 def test_the_path_without_noise_is_that_of_runs_on_ridge() -> None:
@@ -75,6 +75,7 @@ def test_out_of_reach() -> None:
     problem = make("ridge", (10,) * 6, 5, l2=0.01)
     with pytest.raises(fs.InvalidInput, match="out of reach within max_local_steps=2 and max_rounds=3"):
         fs.plan(problem, target_mse=1e-6, batch_size=2, mode="first_order", max_local_steps=2, max_rounds=3)
-    several = fs.problems.Multinomial(*rows(3, 5), l2=0.05)
-    with pytest.raises(fs.InvalidInput, match="not multinomial; use 'first_order'"):
-        fs.plan(several, target_mse=1e-3, batch_size=2)
+    with pytest.raises(fs.InvalidInput, match="gradients of single records, which linear_sa lacks"):
+        fs.plan(systems(), target_mse=1e-3, batch_size=2)
+    with pytest.raises(fs.InvalidInput, match="Hessians and noise of the problem, which linear_sa lacks"):
+        fs.plan(systems(), target_mse=1e-3, batch_size=2, mode="first_order")

@@ -157,3 +157,17 @@ def test_any_damaged_byte_is_refused_or_harmless(trace: fs.Trace, tmp_path: Path
 def test_saving_where_it_cannot_be_saved_is_refused(trace: fs.Trace, tmp_path: Path, place: str) -> None:
     with pytest.raises(fs.InvalidInput, match="cannot write"):
         trace.save(tmp_path / place)
+
+
+def test_squared_errors_against_an_optimum_that_is_known(tmp_path: Path) -> None:
+    """The same numbers, and checkpoints of one go on with the other; another optimum gives other numbers."""
+    problem, method = make("ridge"), fs.Scaffold(step_size=0.1, local_steps=2)
+    optimum, file = problem.optimum(), tmp_path / "run.npz"
+    asked = fs.run(problem, method, rounds=4)
+    fs.run(problem, method, rounds=2, checkpoint=file)
+    told = fs.run(problem, method, rounds=4, checkpoint=file, record=(fs.traces.Mse(optimum),))
+    np.testing.assert_array_equal(told.mse, asked.mse)
+    moved = fs.run(problem, method, rounds=4, record=(fs.traces.Mse(optimum + 1.0),))
+    assert (moved.mse != asked.mse).all()
+    with pytest.raises(fs.InvalidInput, match=r"optimum must have shape \(3,\)"):
+        fs.run(problem, method, rounds=4, record=(fs.traces.Mse(np.zeros(2)),))

@@ -71,6 +71,7 @@ def command(
     with refusals(interrupted="nothing was written"):
         whole_number("simulate", simulate, least=0)
         options.check_figure(plot)
+        optimum = None
         if (squared_error := _number(what)) is not None:
             _refuse(given, TABLES_ONLY, "a table; give one instead of a number")
             positive("target", squared_error)
@@ -88,7 +89,7 @@ def command(
             table = tables.open_table(
                 Path(what), target=target, client=client, kind=kind, features=features, l2=l2, missing=missing
             )
-            made, _, batch, squared_error, *_ = goal(table, settings)
+            made, optimum, batch, squared_error, *_ = goal(table, settings)
             title = f"{target}, N = {made.n_clients:,}"
         chosen: Any = mode or ("sharp" if _number(what) is not None else "first_order")
         found = plan(
@@ -100,6 +101,7 @@ def command(
             max_rounds=max_rounds,
             round_cost=round_cost,
             gradient_cost=gradient_cost,
+            optimum=optimum,
         )
         console = Console(highlight=False)
         console.print(found.explain())

@@ -4,8 +4,9 @@ from fedscaffold.methods.fedavg import FedAvg
 from fedscaffold.methods.fedlin import FedLin
 from fedscaffold.methods.proxskip import ProxSkip
 from fedscaffold.methods.scaffold import Scaffold
+from fedscaffold.methods.server_optimizer import ServerOptimizer
 from fedscaffold.methods.two_sided import TwoSidedScaffold
 
 ScaffLSA = Scaffold  # what Mangold et al. (2024) call it on linear stochastic approximation
 
-__all__ = ["FedAvg", "FedLin", "ProxSkip", "ScaffLSA", "Scaffold", "TwoSidedScaffold"]
+__all__ = ["FedAvg", "FedLin", "ProxSkip", "ScaffLSA", "Scaffold", "ServerOptimizer", "TwoSidedScaffold"]

@@ -22,6 +22,7 @@ class Base:
     kind: ClassVar[str]
     exchange: ClassVar[Exchange | None] = None
     vectors_per_round: ClassVar[int] = 2
+    remembers_theta: ClassVar[bool] = False  # whether the server's new θ goes into a client's memory
 
     step_size: float
 

@@ -30,6 +30,7 @@ class ProxSkip(Base):
     """
 
     kind: ClassVar[str] = "proxskip"
+    remembers_theta: ClassVar[bool] = True
 
     communication_probability: float
 

@@ -35,6 +35,7 @@ class Scaffold(Sampled):
     """
 
     kind: ClassVar[str] = "scaffold"
+    remembers_theta: ClassVar[bool] = True
 
     local_steps: Any  # int or a sequence; with a union every reader of the usual int would have to narrow it
 

@@ -17,7 +17,7 @@ from fedscaffold.models.tables import Framed
 from fedscaffold.problems.framed import offsets_of
 from fedscaffold.progress import Progress
 from fedscaffold.run import run
-from fedscaffold.traces import Trace
+from fedscaffold.traces import Mse, Trace
 
 MOST_ALONE = 100  # clients for which a model of their own is fitted
 FEWEST_ROWS = 4  # of a client, two in each half
@@ -74,6 +74,7 @@ def fedavg(task: Task, settings: Settings, *, rounds: int, progress: Progress = 
         seed=settings.seed,
         engine=ENGINE,
         progress=progress,
+        record=(Mse(task.optimum),),
     )
 
 

@@ -22,7 +22,7 @@ from fedscaffold.plan import Plan, plan
 from fedscaffold.problems.framed import FramedRidge
 from fedscaffold.progress import Progress
 from fedscaffold.run import run
-from fedscaffold.traces import Trace, arrays
+from fedscaffold.traces import Mse, Trace, arrays
 
 TOLERANCE = 0.005
 SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
@@ -167,6 +167,7 @@ def _planned(found: Goal, settings: Settings) -> tuple[Plan | None, Scaffold, in
             target_mse=found.target_mse,
             batch_size=found.batch_size,
             mode="first_order",
+            optimum=found.optimum,
             max_local_steps=H,
             max_rounds=MOST_ROUNDS,
         )
@@ -258,6 +259,7 @@ def run_task(
                 seed=settings.seed,
                 engine=ENGINE,
                 checkpoint=file,
+                record=(Mse(task.optimum),),
                 progress=progress,
             )
             if trace.mse[0, -1] <= task.target_mse:

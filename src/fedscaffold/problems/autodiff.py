@@ -13,6 +13,7 @@ from jax import lax
 
 Tree = Any
 POWER_STEPS = 30
+STARTS, ASCENT_STEPS = 8, 60
 COLUMNS_AT_ONCE = 32
 NUMBERS_AT_ONCE = 1 << 20
 
@@ -90,6 +91,16 @@ def hessian(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
 
 
 @compiled
+def record_hessians(flat: FlatLoss, theta: Any, batch: Tree) -> Any:
+    """∇²ℓ_i(θ), (records, d, d), one record after another."""
+
+    def of_one(record: Tree) -> Any:
+        return jax.hessian(lambda point: flat.of_records(point, alone(record), None))(theta)
+
+    return lax.map(of_one, batch)
+
+
+@compiled
 def third(flat: FlatLoss, theta: Any, batch: Tree, share: Any, matrix: Any) -> Any:
     """Σ_jk ∂³/∂i∂j∂k M_jk of Σ share ℓ: twice along e_j and the rows of M, summed."""
     slope = jax.grad(lambda point: flat.of_records(point, batch, share))
@@ -116,6 +127,50 @@ def largest_record_curvature(flat: FlatLoss, theta: Any, batch: Tree) -> Any:
 
     together = max(1, NUMBERS_AT_ONCE // theta.size)
     return lax.map(of_one, batch, batch_size=together).max()
+
+
+@compiled
+def third_norm(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
+    """Max ‖∇³f u⊗u‖ over ‖u‖ = 1, f = Σ share ℓ: the largest that ascents from several starts find."""
+    return _ascended(lambda point: flat.of_records(point, batch, share), theta, 3)
+
+
+@compiled
+def fourth_norm(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
+    """Max ‖∇⁴f u⊗u⊗u‖ over ‖u‖ = 1, the same way."""
+    return _ascended(lambda point: flat.of_records(point, batch, share), theta, 4)
+
+
+def _ascended(f: Callable[[Any], Any], theta: Any, order: int) -> Any:
+    """The largest ‖T[u, v, ...]‖ of a symmetric tensor T, f's derivative of an order, over unit vectors.
+
+    T applied to the last order − 1 directions gives the next one: the norm can only grow on the way. At its
+    largest the directions may be taken equal, since T is symmetric (Banach 1938).
+    """
+
+    def applied(directions: Any) -> Any:
+        derivative = jax.grad(f)
+        for k in range(order - 1):
+            derivative = partial(_along, derivative, directions[k])
+        return derivative(theta)
+
+    def step(_: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        ahead = applied(state[0])
+        norm = jnp.linalg.norm(ahead)
+        unit = jnp.where(norm > 0, ahead / jnp.where(norm > 0, norm, 1.0), state[0][-1])
+        return jnp.concatenate([state[0][1:], unit[None]]), norm
+
+    def from_start(start: Any) -> Any:
+        first = jnp.broadcast_to(start, (order - 1, theta.size)), jnp.zeros((), theta.dtype)
+        return lax.fori_loop(0, ASCENT_STEPS, step, first)[1]
+
+    starts = np.random.default_rng(0).normal(size=(STARTS, theta.size))
+    starts /= np.linalg.norm(starts, axis=1, keepdims=True)
+    return lax.map(from_start, jnp.asarray(starts, theta.dtype), batch_size=STARTS).max()
+
+
+def _along(f: Callable[[Any], Any], direction: Any, point: Any) -> Any:
+    return jax.jvp(f, (point,), (direction,))[1]
 
 
 def _largest(f: Callable[[Any], Any], theta: Any) -> Any:

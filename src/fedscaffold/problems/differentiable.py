@@ -19,6 +19,7 @@ from fedscaffold.problems.tables import client_weights
 Tree = Any
 ROWS_AT_ONCE = 4096
 LARGEST_FOR_NEWTON = 2000
+NUMBERS_AT_ONCE = 1 << 22  # of records' Hessians
 
 
 class Differentiable:
@@ -183,6 +184,20 @@ class Differentiable:
         batch = self._filled(begin, end, int(self.sizes.max()))
         each = self._of("record_gradients_at", points, batch)[:, : end - begin]
         return each + self.l2 * np.asarray(points)[:, None, :]
+
+    def record_hessians(self, client: int, theta: Array) -> Iterator[Array]:
+        """∇²ℓ_i(θ), penalty included, of a client's records, (k, d, d) some at a time."""
+        end = int(self.offsets[client + 1])
+        length = max(1, min(int(self.sizes.max()), NUMBERS_AT_ONCE // self.dim**2))
+        for begin in range(int(self.offsets[client]), end, length):
+            each = self._of("record_hessians", theta, self._filled(begin, end, length))[: end - begin]
+            yield each + self.l2 * np.eye(self.dim)
+
+    def client_derivative_norms(self, theta: Array) -> tuple[Array, Array]:
+        """‖∇³f_c(θ)‖ and ‖∇⁴f_c(θ)‖, each (N,), as ascents from several starts find them."""
+        third = [float(self._of("third_norm", theta, *client)) for client in self._clients()]
+        fourth = [float(self._of("fourth_norm", theta, *client)) for client in self._clients()]
+        return np.array(third), np.array(fourth)
 
     # what runs need
 

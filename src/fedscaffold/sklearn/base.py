@@ -18,6 +18,7 @@ from fedscaffold.models.fit import ENGINE, MOST_ROUNDS, automatic_batch
 from fedscaffold.plan import Plan, plan
 from fedscaffold.run import run
 from fedscaffold.sklearn.moments import Scale, federated_scale, no_scale
+from fedscaffold.traces import Mse
 
 
 class Federated(BaseEstimator):
@@ -61,7 +62,8 @@ class Federated(BaseEstimator):
         batch_size = self.batch_size
         if batch_size == "auto":
             batch_size = automatic_batch(problem.sizes)
-        self.plan_ = self._plan(problem, batch_size)
+        optimum = problem.optimum()
+        self.plan_ = self._plan(problem, batch_size, optimum)
         method, rounds = Scaffold(step_size=problem_step(problem, batch_size), local_steps=1), 1
         if self.plan_ is not None:
             method, rounds = self.plan_.method, self.plan_.rounds
@@ -78,20 +80,23 @@ class Federated(BaseEstimator):
             batch_size=batch_size,
             seed=seed,
             engine=ENGINE,
+            record=(Mse(optimum),),
             progress=self.verbose,
         )
         return self.trace_.theta[0]
 
-    def _plan(self, problem: Any, batch_size: int | None) -> Plan | None:
+    def _plan(self, problem: Any, batch_size: int | None, optimum: Array) -> Plan | None:
         """For the target, or None where nothing is to be planned: all is given, or θ = 0 is good enough."""
         if "auto" not in (self.step_size, self.local_steps, self.rounds):
             return None
-        optimum = problem.optimum()
         start = float(optimum @ optimum)
         wanted = self.tol**2 * start if self.target_mse is None else self.target_mse
         if start <= wanted:
             return None
-        return plan(problem, target_mse=wanted, batch_size=batch_size, mode="first_order", max_rounds=MOST_ROUNDS)
+        return plan(
+            problem, target_mse=wanted, batch_size=batch_size, mode="first_order", max_rounds=MOST_ROUNDS,
+            optimum=optimum,
+        )  # fmt: skip
 
 
 def problem_step(problem: Any, batch_size: int | None) -> float:

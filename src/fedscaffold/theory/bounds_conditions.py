@@ -71,7 +71,12 @@ def setting(
 
 
 def check_convex(constants: Constants) -> None:
-    """Refuse μ = 0: all statements divide by μ."""
+    """Refuse μ = 0, as all statements divide by μ, and constants that are known at θ* only."""
+    if "mu" in constants.local:
+        raise InvalidInput(
+            "the bounds need constants that hold for all θ, but these are about θ* only; where you can vouch for "
+            "them, dataclasses.replace(constants, local=())"
+        )
     if not constants.mu > 0:
         raise InvalidInput("the bounds need strong convexity, but mu = 0; give the problem a penalty l2 > 0")
 

@@ -10,6 +10,9 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.theory import streams
 from fedscaffold.theory.clients import QUADRATIC, Block, Glm, by_law, for_blocks, noise_factors
+from fedscaffold.theory.clients import Block, Glm, for_blocks, noise_factors
+from fedscaffold.theory.constants_at_optimum import at_optimum, tells_hessians
+from fedscaffold.theory.noise_moments import batch_moments, lipschitz2
 
 # largest |ℓ'''| and |ℓ''''| of a margin
 HIGHER_DERIVATIVES = {"ridge": (0.0, 0.0), "logistic": (1.0 / (6.0 * np.sqrt(3.0)), 1.0 / 8.0)}
@@ -22,6 +25,10 @@ class Constants:
 
     Those named in `local` are values at θ*, exact. The others hold for all θ ("global"): they are exact for
     ridge where nothing else is said, and upper bounds (μ: lower bound) for logistic regression.
+
+    Of a `Differentiable` loss nothing is known away from θ*, so all are local: what the constants would be if
+    second derivatives stayed what they are at θ*, and ‖∇³f_c(θ*)‖ and ‖∇⁴f_c(θ*)‖ for Q and G, which ascents from
+    several starts find. They describe a problem; they prove nothing, and `theory.bounds` refuses them.
 
     Attributes
     ----------
@@ -50,7 +57,7 @@ class Constants:
     mu_at_optimum, L_at_optimum
         Smallest and largest eigenvalue of any ∇²f_c(θ*).
     local
-        Names of the constants that are about θ* only.
+        Names of the constants that are about θ* only; all of them for a `Differentiable` loss.
     """
 
     mu: float
@@ -83,11 +90,14 @@ def constants(problem: Glm, *, batch_size: int | None, sampling: Sampling = "wit
     """μ, L, Q, G, ζ₁, ζ₂, σ*², β of A1 to A6 for ridge and logistic regression, on tables or streams.
 
     Upper bounds that hold for all θ, or exact values at θ*: see `Constants`.
+def constants(problem: Any, *, batch_size: int | None, sampling: Sampling = "with_replacement") -> Constants:
+    """μ, L, Q, G, ζ₁, ζ₂, σ*², β of A1 to A6: upper bounds that hold for all θ, or values at θ*, see `Constants`.
 
     Parameters
     ----------
     problem
-        Ridge or logistic regression.
+        Ridge or logistic regression; or a strongly convex `Differentiable` loss, for which all constants are about
+        θ* only, with up to a few hundred parameters (the Hessians of all records are computed, some at a time).
     batch_size
         Records in each stochastic gradient; None for full gradients.
     sampling
@@ -98,7 +108,19 @@ def constants(problem: Glm, *, batch_size: int | None, sampling: Sampling = "wit
     if problem.kind not in HIGHER_DERIVATIVES:
         raise InvalidInput(f"constants are known for {', '.join(HIGHER_DERIVATIVES)}, not for {problem.kind}")
     batches = Batches(batch_size, sampling)
-    factors = noise_factors(problem, batches)
+    batches.check_fits(problem.sizes)
+    if problem.kind in HIGHER_DERIVATIVES:
+        return _of_margins(problem, batches)
+    if tells_hessians(problem):
+        values = at_optimum(problem, batches)
+        return Constants(**values, local=tuple(values))
+    known = ", ".join(HIGHER_DERIVATIVES)
+    raise InvalidInput(f"constants are known for {known} and losses with record_hessians, not for {problem.kind}")
+
+
+def _of_margins(problem: Glm, batches: Batches) -> Constants:
+    """Of ridge and logistic regression: every derivative of a record's loss is bounded by one of its margin."""
+    factors, batch_size = noise_factors(problem, batches), batches.size
     kappa, (kappa3, kappa4) = problem.curvature, HIGHER_DERIVATIVES[problem.kind]
     theta, w = problem.optimum(), problem.weights
     hessians = problem.client_hessians(theta)
@@ -107,7 +129,7 @@ def constants(problem: Glm, *, batch_size: int | None, sampling: Sampling = "wit
     eigenvalues = np.linalg.eigvalsh(hessians)
 
     N = problem.n_clients
-    record, third, fourth, sixth, variance, lipschitz2 = (np.zeros(N) for _ in range(6))
+    record, third, fourth, sixth, variance, slope2 = (np.zeros(N) for _ in range(6))
 
     def work(block: Block) -> None:
         at, real = block.clients, block.share > 0
@@ -117,12 +139,12 @@ def constants(problem: Glm, *, batch_size: int | None, sampling: Sampling = "wit
         if batch_size is not None:
             a = (problem.first(block.x @ theta, block.y) * real)[..., None] * block.x
             a = (a - np.einsum("kn,knd->kd", block.share, a)[:, None, :]) * real[..., None]
-            sixth[at], second = _batch_moments(block, a, batch_size)
+            sixth[at], second = batch_moments(block.share, a, batch_size)
             variance[at] = factors[at] * second
-            lipschitz2[at] = _lipschitz2(block, squares, kappa, batch_size)
+            slope2[at] = _lipschitz2(block, squares, kappa, batch_size)
 
     for_blocks(problem, work, copies=10)
-    noise, slope = float((sixth * (factors > 0)).max()), float((lipschitz2 * (factors > 0)).max())
+    noise, slope = float((sixth * (factors > 0)).max()), float((slope2 * (factors > 0)).max())
     return Constants(
         mu=problem.strong_convexity(),
         L=problem.smoothness(batches),
@@ -174,36 +196,12 @@ def _largest_eigenvalues(block: Block, weight: Array) -> Array:
     return np.asarray(eigenvalues[:, -1], dtype=np.float64)
 
 
-def _batch_moments(block: Block, a: Array, B: int) -> tuple[Array, Array]:
-    """(E^{1/3}‖mean of B draws of a_i‖⁶, E‖a_i‖²) for centred a_i, exact for draws with replacement, (k,).
-
-    The sixth moment of a sum of B independent centred vectors, by the ways to split six factors into
-    groups that share a draw: {6}, {4, 2}, {3, 3}, {2, 2, 2}. Without replacement it is smaller (Hoeffding 1963).
-    """
-    share = block.share
-    squares = np.einsum("knd,knd->kn", a, a)
-    weighted = share[..., None] * a
-    cov = np.swapaxes(a, 1, 2) @ weighted
-    m2, m4, m6 = ((share * squares**p).sum(axis=1) for p in (1, 2, 3))
-    cov_a = np.einsum("kn,knd,kde,kne->k", share * squares, a, cov, a, optimize=True)
-    skew = np.square(np.einsum("kn,knd->kd", share * squares, a)).sum(axis=1)
-    gram = a @ np.swapaxes(a, 1, 2)
-    third: Any = np.einsum("ki,kij,kj->k", share, gram**3, share)
-    t1, t2, t3 = (np.trace(power, axis1=1, axis2=2) for power in (cov, cov @ cov, cov @ cov @ cov))
-    pairs = 3 * m4 * m2 + 12 * cov_a + 6 * skew + 4 * third
-    triples = t1**3 + 6 * t1 * t2 + 8 * t3
-    total = B * m6 + B * (B - 1) * pairs + B * (B - 1) * (B - 2) * triples
-    return np.cbrt(total) / B**2, m2
-
-
 def _lipschitz2(block: Block, squares: Array, kappa: float, B: int) -> Array:
     """ℓ² with E^{1/3}‖ε(θ) − ε(θ')‖⁶ ≤ ℓ²‖θ − θ'‖², an upper bound, shape (k,).
 
     A record contributes a = b − Eb, b = κ_i x_i x_iᵀu with 0 ≤ κ_i ≤ κ, and E‖b‖^p ≤ κ^p λ_max(E‖x‖^{2p−2} x xᵀ)
-    for ‖u‖ = 1. Then the expansion of `_batch_moments` with each term at its largest.
+    for ‖u‖ = 1.
     """
     drift = kappa * _largest_eigenvalues(block, np.ones_like(squares))
     b2, b4, b6 = (kappa**p * _largest_eigenvalues(block, squares ** (p - 1)) for p in (2, 4, 6))
-    m2, m4, m6 = b2, (b4**0.25 + drift) ** 4, (b6 ** (1 / 6) + drift) ** 6
-    total = B * m6 + 25 * B * (B - 1) * m4 * m2 + 15 * B * (B - 1) * (B - 2) * m2**3
-    return np.cbrt(total) / B**2
+    return lipschitz2(drift, b2, b4, b6, B)

@@ -38,7 +38,6 @@ class Smooth(Protocol):
     weights: Array
     sizes: NDArray[np.int64]
 
-    def optimum(self) -> Array: ...  # noqa: D102
     def hessian(self, theta: Array) -> Array: ...  # noqa: D102
     def client_gradients(self, theta: Array) -> Array: ...  # noqa: D102
     def client_hessians(self, theta: Array) -> Array: ...  # noqa: D102
@@ -65,6 +64,7 @@ def first_order(
     problem: Smooth,
     batches: Batches,
     *,
+    optimum: Array,
     target: float,
     most_local_steps: int,
     most_rounds: int,
@@ -73,7 +73,6 @@ def first_order(
 ) -> FirstOrder:
     """γ, H, T with about the least T (round_cost + H gradient_cost); H is a power of two, or the most allowed."""
     aim = AIM * target
-    optimum = problem.optimum()
     gamma, variance = _step_size(problem, batches, optimum, NOISE * aim)
     few = _sample(problem)
     hessians, slopes = few.client_hessians(optimum), few.client_gradients(optimum)

@@ -49,9 +49,11 @@ class Model:
     noise_scale: float
 
     @classmethod
-    def of(cls, problem: Glm, batches: Batches, *, noise_scale: float = 1.0) -> "Model":
+    def of(
+        cls, problem: Glm, batches: Batches, *, optimum: Array | None = None, noise_scale: float = 1.0
+    ) -> "Model":
         """Everything that does not depend on γ and H."""
-        base = setting(problem, Scaffold(1e-6, 1), batches)
+        base = setting(problem, Scaffold(1e-6, 1), batches, optimum)
         curvatures = np.linalg.eigvalsh(problem.client_hessians(base.optimum))
         coarse = replace(base, tolerance=COARSE, settled=SETTLED)
         return cls(coarse, float(curvatures.min()), float(curvatures.max()), noise_scale)

@@ -16,6 +16,7 @@ import numpy as np
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.types import Array
 from fedscaffold.theory.clients import Glm
 from fedscaffold.theory.out_of_reach import out_of_reach
 from fedscaffold.theory.plan_model import Model, best_step_size
@@ -50,6 +51,7 @@ def sharp(
     problem: Glm,
     batches: Batches,
     *,
+    optimum: Array,
     target: float,
     most_local_steps: int,
     most_rounds: int,
@@ -65,7 +67,7 @@ def sharp(
         If nothing within the limits reaches the target; says which limit binds.
     """
     aim = AIM * target
-    model = _sampled(problem, batches)
+    model = _sampled(problem, batches, optimum)
     start = float(model.base.optimum @ model.base.optimum)
     if start <= target:
         raise InvalidInput(
@@ -93,15 +95,16 @@ def sharp(
     if best is None:
         raise out_of_reach(model, target, aim, most_local_steps, most_rounds)
     limits = Limits(most_local_steps, most_rounds)
-    found = _polished(problem, batches, model, aim, best[1], best[2], max(1, math.ceil(best[3])), limits)
+    whole = model if model.base.problem is problem else Model.of(problem, batches, optimum=optimum)
+    found = _polished(whole, model, aim, best[1], best[2], max(1, math.ceil(best[3])), limits)
     advance(len(grid) + 1, len(grid) + 1)
     return found
 
 
-def _sampled(problem: Glm, batches: Batches) -> Model:
+def _sampled(problem: Glm, batches: Batches, optimum: Array) -> Model:
     """The predictor on evenly spaced clients, with the noise of the mean as with all of them."""
     if problem.n_clients <= 2 * SAMPLE:
-        return Model.of(problem, batches)
+        return Model.of(problem, batches, optimum=optimum)
     chosen = np.linspace(0, problem.n_clients - 1, SAMPLE).round().astype(np.int64)
     sample = problem.subset(chosen)
     return Model.of(sample, batches, noise_scale=_spread(problem) / _spread(sample))
@@ -112,16 +115,13 @@ def _spread(problem: Glm) -> float:
     return float(problem.weights @ problem.weights)
 
 
-def _polished(
-    problem: Glm, batches: Batches, model: Model, aim: float, H: int, gamma: float, T: int, limits: Limits
-) -> Found:
+def _polished(whole: Model, model: Model, aim: float, H: int, gamma: float, T: int, limits: Limits) -> Found:
     """The least H that reaches the aim in T rounds: by halving on the sample, then by secants on all clients."""
     low, high, step = H // 4, H, gamma
     while high - low > max(1, H // 32):
         middle = (low + high) // 2
         there, rounds = best_step_size(model, middle, aim, limits.rounds, step) if middle else (step, math.inf)
         low, high, step = (low, middle, there) if rounds <= T else (middle, high, step)
-    whole = model if model.base.problem is problem else Model.of(problem, batches)
     H, found = high, []
     for _ in range(TRIES):
         curve, plateau, variance = whole.curve(step, H, T)

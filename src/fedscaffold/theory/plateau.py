@@ -89,11 +89,11 @@ class State:
     residual: Array  # t_c(h_q), (N, m, d)
 
 
-def setting(problem: Glm, method: Method, batches: Batches) -> Setting:
-    """Checks, and everything that is computed once."""
+def setting(problem: Glm, method: Method, batches: Batches, optimum: Array | None = None) -> Setting:
+    """Checks, and everything that is computed once; θ* too where it is not given."""
     scaffold, gamma, H = known(problem, method)
     factors = noise_factors(problem, batches)
-    optimum = problem.optimum()
+    optimum = problem.optimum() if optimum is None else optimum
     curvatures = np.linalg.eigvalsh(problem.client_hessians(optimum))
     smallest, largest = float(curvatures[:, 0].min()), float(curvatures[:, -1].max())
     quadratic = problem.kind in QUADRATIC
@@ -122,7 +122,8 @@ def settle(s: Setting) -> State:
         return state
     before = np.full(2, np.inf)
     for _ in range(MOST_PASSES):
-        state = one_pass(s, state)
+        with np.errstate(over="ignore", invalid="ignore"):  # what grows beyond all numbers is refused below
+            state = one_pass(s, state)
         now = np.array([np.trace(state.cov_theta), state.bias @ state.bias])
         if not np.isfinite(now).all():
             break

@@ -11,16 +11,26 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, Observer, Problem, Watch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mse:
-    """‖θ_t − θ*‖², against the problem's optimum."""
+    """‖θ_t − θ*‖², against the problem's optimum.
 
+    Parameters
+    ----------
+    optimum
+        θ*, where it is known already; otherwise the problem is asked. As it belongs to the problem, checkpoints do
+        not mention it.
+    """
+
+    optimum: Array | None = field(default=None, repr=False)
     name: str = field(default="mse", init=False)
     keep: Literal["every"] = field(default="every", init=False)
 
     def watch(self, problem: Problem) -> Watch:
-        """Finds the optimum once."""
-        optimum = problem.optimum()
+        """Finds the optimum once, or not at all."""
+        optimum = problem.optimum() if self.optimum is None else np.asarray(self.optimum, dtype=np.float64)
+        if optimum.shape != (problem.dim,):
+            raise InvalidInput(f"Mse's optimum must have shape ({problem.dim},), got {optimum.shape}")
 
         def squared_error(round: int, theta: Array, previous: Array | None) -> Array:
             return np.square(theta - optimum).sum(axis=-1)

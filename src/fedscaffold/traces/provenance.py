@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-PACKAGES = ("fedscaffold", "numpy", "scipy", "numba", "jax")
+PACKAGES = ("fedscaffold", "numpy", "scipy", "numba", "jax", "optax")
 
 
 def versions() -> dict[str, str]:
@@ -27,10 +27,21 @@ def machine() -> dict[str, Any]:
 
 
 def describe(item: Any) -> dict[str, Any]:
-    """The type's name and the fields, of a dataclass or of a user's own class."""
-    if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        return {"name": type(item).__name__, **dataclasses.asdict(item)}
-    return {"name": type(item).__name__, **vars(item)}
+    """The type's name and the fields, of a dataclass or of a user's own class; the same of dataclasses in them.
+
+    What a dataclass leaves out of its repr is left out here too.
+    """
+    if not _is_dataclass(item):
+        return {"name": type(item).__name__, **vars(item)}
+    shown = {field.name: getattr(item, field.name) for field in dataclasses.fields(item) if field.repr}
+    return {
+        "name": type(item).__name__,
+        **{name: describe(value) if _is_dataclass(value) else value for name, value in shown.items()},
+    }
+
+
+def _is_dataclass(item: Any) -> bool:
+    return dataclasses.is_dataclass(item) and not isinstance(item, type)
 
 
 def now() -> str:

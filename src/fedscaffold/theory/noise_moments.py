@@ -1,0 +1,40 @@
+"""Moments of a batch's mean, from those of single records."""
+
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.core.types import Array
+
+
+def batch_moments(share: Array, a: Array, B: int) -> tuple[Array, Array]:
+    """(E^{1/3}‖mean of B draws of a_i‖⁶, E‖a_i‖²) for centred a_i (k, n, d) of shares (k, n), each (k,).
+
+    Exact for draws with replacement. The sixth moment of a sum of B independent centred vectors, by the ways to
+    split six factors into groups that share a draw: {6}, {4, 2}, {3, 3}, {2, 2, 2}. Without replacement it is
+    smaller (Hoeffding 1963).
+    """
+    squares = np.einsum("knd,knd->kn", a, a)
+    weighted = share[..., None] * a
+    cov = np.swapaxes(a, 1, 2) @ weighted
+    m2, m4, m6 = ((share * squares**p).sum(axis=1) for p in (1, 2, 3))
+    cov_a = np.einsum("kn,knd,kde,kne->k", share * squares, a, cov, a, optimize=True)
+    skew = np.square(np.einsum("kn,knd->kd", share * squares, a)).sum(axis=1)
+    gram = a @ np.swapaxes(a, 1, 2)
+    third: Any = np.einsum("ki,kij,kj->k", share, gram**3, share)
+    t1, t2, t3 = (np.trace(power, axis1=1, axis2=2) for power in (cov, cov @ cov, cov @ cov @ cov))
+    pairs = 3 * m4 * m2 + 12 * cov_a + 6 * skew + 4 * third
+    triples = t1**3 + 6 * t1 * t2 + 8 * t3
+    total = B * m6 + B * (B - 1) * pairs + B * (B - 1) * (B - 2) * triples
+    return np.cbrt(total) / B**2, m2
+
+
+def lipschitz2(drift: Array, b2: Array, b4: Array, b6: Array, B: int) -> Array:
+    """ℓ² with E^{1/3}‖mean of B draws of a_i u‖⁶ ≤ ℓ²‖u‖², an upper bound.
+
+    Here a_i = b_i − E b, matrices with ‖E b‖ ≤ drift and E‖b u‖^p ≤ b_p‖u‖^p: the expansion of `batch_moments`
+    with each term at its largest.
+    """
+    m2, m4, m6 = b2, (b4**0.25 + drift) ** 4, (b6 ** (1 / 6) + drift) ** 6
+    total = B * m6 + 25 * B * (B - 1) * m4 * m2 + 15 * B * (B - 1) * (B - 2) * m2**3
+    return np.cbrt(total) / B**2
