@@ -17,7 +17,7 @@ from fedscaffold.models import compare, folder
 from fedscaffold.models.fit import TOLERANCE, Settings, prepare, run_task
 from fedscaffold.models.metrics import of_model
 from fedscaffold.models.tables import L2, is_parquet, read_table
-from fedscaffold.problems.files import existing
+from fedscaffold.problems.options import existing
 from fedscaffold.progress import progress_bar
 from fedscaffold.reports.page import Content, render
 from fedscaffold.traces import arrays

@@ -10,8 +10,9 @@ from fedscaffold.problems import from_frame, from_parquet
 from fedscaffold.problems.arrow import frame_source, is_number, labels, load_pyarrow
 from fedscaffold.problems.build import Kind, Missing
 from fedscaffold.problems.columns import check_names, pick
-from fedscaffold.problems.files import existing, read_csv
+from fedscaffold.problems.files import read_csv
 from fedscaffold.problems.framed import FramedLogistic, FramedMultinomial, FramedRidge
+from fedscaffold.problems.options import existing
 
 Framed = FramedRidge | FramedLogistic | FramedMultinomial
 L2 = 0.01

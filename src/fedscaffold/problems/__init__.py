@@ -3,12 +3,13 @@
 from fedscaffold.problems import partition
 from fedscaffold.problems.differentiable import Differentiable
 from fedscaffold.problems.encoding import Encoding
-from fedscaffold.problems.files import from_csv, from_parquet, from_svmlight
+from fedscaffold.problems.files import from_csv, from_svmlight
 from fedscaffold.problems.frames import from_frame
 from fedscaffold.problems.linear_sa import LinearSA
 from fedscaffold.problems.logistic import Logistic
 from fedscaffold.problems.multinomial import Multinomial
 from fedscaffold.problems.paper import paper
+from fedscaffold.problems.parquet import from_parquet
 from fedscaffold.problems.ridge import Ridge
 from fedscaffold.problems.td import GarnetTD
 
