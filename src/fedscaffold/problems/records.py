@@ -106,12 +106,17 @@ class RecordsOfClients:
 
     def pieces(self) -> Iterator[tuple[Array, Array, Array]]:
         """(x, y, share of each record in f), some rows at a time, so that no copy of the data is made."""
+        for rows, shares in self.shares(self.x, self.y):
+            yield self.x[rows], self.y[rows], shares
+
+    def shares(self, *arrays: Array) -> Iterator[tuple[slice, Array]]:
+        """Some rows at a time, and the share of each in f, for a pass over these of the problem's arrays."""
         each = self.weights / self.sizes
-        for begin, end in spans(_bounds(int(self.offsets[-1])), self.x, self.y):
+        for begin, end in spans(_bounds(int(self.offsets[-1])), *arrays):
             first = int(np.searchsorted(self.offsets, begin, side="right")) - 1
             last = int(np.searchsorted(self.offsets, end, side="left"))
             inside = np.clip(self.offsets[first : last + 1], begin, end)
-            yield self.x[begin:end], self.y[begin:end], np.repeat(each[first:last], inside[1:] - inside[:-1])
+            yield slice(begin, end), np.repeat(each[first:last], inside[1:] - inside[:-1])
 
 
 def _bounds(rows: int) -> NDArray[np.int64]:

@@ -22,6 +22,10 @@ X, Y, DESCRIPTION = "x.npy", "y.npy", "records.json"
 AGAIN = "choose another folder, or remove this one to convert the table again"
 
 
+class OtherRecords(InvalidInput):
+    """A folder holds records, but not those that were asked for."""
+
+
 def identity(files: Sequence[Path], choices: Choices) -> dict[str, Any]:
     """What makes two folders the same: the files, by name, size and time of change, and the columns' options."""
     sources = []
@@ -74,7 +78,7 @@ def open_problem(folder: Path, made_of: dict[str, Any], choices: Choices) -> Pro
     try:
         found = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
-            raise InvalidInput(f"{folder} holds records of another format than {FORMAT!r}; {AGAIN}")
+            raise OtherRecords(f"{folder} holds records of another format than {FORMAT!r}; {AGAIN}")
         _check(folder, found, made_of)
         encoding = Encoding.from_json(json.dumps(found["encoding"]))
         names = tuple(found["clients"])
@@ -85,7 +89,7 @@ def open_problem(folder: Path, made_of: dict[str, Any], choices: Choices) -> Pro
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise InvalidInput(f"{folder} holds records that are damaged ({error}); {AGAIN}") from None
+        raise OtherRecords(f"{folder} holds records that are damaged ({error}); {AGAIN}") from None
 
 
 def discard(folder: Path) -> None:
@@ -110,14 +114,14 @@ def _check(folder: Path, found: dict[str, Any], made_of: dict[str, Any]) -> None
     theirs, ours = found["source"], made_of["source"]
     if [file["name"] for file in theirs] != [file["name"] for file in ours]:
         which = ", ".join(file["name"] for file in theirs[:3]) + (", ..." if len(theirs) > 3 else "")
-        raise InvalidInput(f"{folder} holds the records of another table, {which}; {AGAIN}")
+        raise OtherRecords(f"{folder} holds the records of another table, {which}; {AGAIN}")
     for old, new in zip(theirs, ours, strict=True):
         if old != new:
-            raise InvalidInput(f"{new['name']} has changed since its records were written to {folder}; {AGAIN}")
+            raise OtherRecords(f"{new['name']} has changed since its records were written to {folder}; {AGAIN}")
     differ = [name for name, value in made_of["options"].items() if found["options"][name] != value]
     if differ:
         name = differ[0]
-        raise InvalidInput(
+        raise OtherRecords(
             f"{folder} holds this table's records with {name}={found['options'][name]!r}, "
             f"not {made_of['options'][name]!r}; {AGAIN}"
         )
