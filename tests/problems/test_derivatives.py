@@ -8,7 +8,7 @@ from scipy.optimize._numdiff import approx_derivative
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.problems import glm
+from fedscaffold.problems import records
 from tests import naive
 from tests.samples import KINDS, Kind, make, tables
 
@@ -91,7 +91,7 @@ def test_third_derivatives_take_a_matrix_per_client() -> None:
 def test_data_read_in_pieces_add_up(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make(kind, SIZES, DIM, weights=WEIGHTS)
     loss, gradient, hessian = problem.loss(THETA), problem.gradient(THETA), problem.hessian(THETA)
-    monkeypatch.setattr(glm, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(records, "ROWS_AT_ONCE", 3)
     assert problem.loss(THETA) == pytest.approx(loss, rel=1e-13)
     np.testing.assert_allclose(problem.gradient(THETA), gradient, rtol=1e-13)
     np.testing.assert_allclose(problem.hessian(THETA), hessian, rtol=1e-13)

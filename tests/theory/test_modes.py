@@ -64,9 +64,17 @@ def test_plans_reach_small_targets(kind: str, batch_size: int | None, seed: int)
 
 def test_many_clients_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make("ridge", (10,) * 60, 5, l2=0.1)
-    assert modes._sample(problem) is problem
-    monkeypatch.setattr(modes, "LARGEST", 25 * 20)
-    assert modes._sample(problem).n_clients == 20
+    optimum = problem.optimum()
+    hessians, slopes = problem.client_hessians(optimum), problem.client_gradients(optimum)
+    everyone = modes._sample(problem, optimum)
+    for found, expected in zip(everyone, (problem.weights, hessians, slopes), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    monkeypatch.setattr(modes, "LARGEST", 25 * 20)  # numbers: of twenty Hessians, or of ten clients' records
+    weights, few_hessians, few_slopes = modes._sample(problem, optimum)
+    chosen = np.linspace(0, 59, 20).round().astype(int)
+    np.testing.assert_array_equal(few_hessians, hessians[chosen])
+    np.testing.assert_array_equal(few_slopes, slopes[chosen])
+    np.testing.assert_allclose(weights, 1 / 20, rtol=1e-15)
     plan = fs.plan(problem, target_mse=1e-3, batch_size=None, mode="first_order")
     assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 2e-3
 

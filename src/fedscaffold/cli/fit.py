@@ -13,11 +13,13 @@ from fedscaffold.cli.refusals import refusals
 from fedscaffold.cli.story import Story, tell
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.files import replacing
+from fedscaffold.core.mapped import in_file
 from fedscaffold.models import compare, folder
 from fedscaffold.models.fit import TOLERANCE, Settings, prepare, run_task
 from fedscaffold.models.metrics import of_model
-from fedscaffold.models.tables import L2, is_parquet, read_table
-from fedscaffold.problems.files import existing
+from fedscaffold.models.tables import L2, comfortable, is_parquet, read_table
+from fedscaffold.problems.options import existing
+from fedscaffold.problems.stored import OtherRecords, discard
 from fedscaffold.progress import progress_bar
 from fedscaffold.reports.page import Content, render
 from fedscaffold.traces import arrays
@@ -47,6 +49,13 @@ def command(
     local_steps: Annotated[int | None, typer.Option(help="H; planned unless given.")] = None,
     rounds: Annotated[int | None, typer.Option(help="T; planned unless given.")] = None,
     seed: tables.Seed = 0,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            help="Parquet: keep the encoded rows in this folder, not in memory. Unless given, tables that would "
+            "take more than a quarter of the memory are kept in the folder 'records' of --out."
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the fit of other data or settings that the folder holds.")
     ] = False,
@@ -66,19 +75,41 @@ def command(
             rounds=rounds,
             seed=seed,
         )
-        is_parquet(existing(data))
+        is_parquet(data if data.is_dir() else existing(data))
         if test is not None:
             is_parquet(existing(test))
         folder.check_folder(out)
+        own = out / folder.RECORDS if records is None else records
+        asked: dict[str, Any] = {
+            "target": target,
+            "client": client,
+            "kind": kind,
+            "features": features,
+            "l2": l2,
+            "missing": missing,
+            "records": own,
+            "in_memory_up_to": comfortable() if records is None else 0,
+        }
         with progress_bar("Reading the table", None):
-            problem = tables.open_table(
-                data, target=target, client=client, kind=kind, features=features, l2=l2, missing=missing
-            )
+            try:
+                problem = tables.open_table(data, **asked)
+            except OtherRecords:
+                if not overwrite or records is not None:
+                    raise
+                discard(own)
+                problem = tables.open_table(data, **asked)
             request = arrays.plain(folder.request_of(problem, settings))
         if not overwrite:
             folder.check_owner(out, request)
         console = Console(highlight=False)
         console.print(f"Model: {tables.chosen(problem, kind)}", soft_wrap=True, markup=False)
+        if in_file(problem.x):
+            console.print(
+                f"The table's numbers, {problem.x.nbytes / 2**30:,.2f} GiB, are read from {own}; that folder may "
+                "be removed when it is no longer needed.",
+                soft_wrap=True,
+                markup=False,
+            )
         with progress_bar("Planning", None):
             task = prepare(problem, settings)
             test_table = _test_table(test, task.model(task.optimum))

@@ -27,6 +27,7 @@ def command(
     tolerance: tables.Tolerance = TOLERANCE,
     batch_size: tables.Batch = "auto",
     seed: tables.Seed = 0,
+    records: tables.Records = None,
 ) -> None:
     """Show a table's clients, how much they differ, and where FedAvg would end.
 
@@ -35,7 +36,14 @@ def command(
     with refusals(interrupted="nothing was written"):
         settings = Settings(tolerance=tolerance, batch_size=tables.batch_of(batch_size), seed=seed)
         problem = tables.open_table(
-            data, target=target, client=client, kind=kind, features=features, l2=l2, missing=missing
+            data,
+            target=target,
+            client=client,
+            kind=kind,
+            features=features,
+            l2=l2,
+            missing=missing,
+            records=records,
         )
         task = prepare(problem, settings)
         spread = heterogeneity(task.problem, task.optimum)

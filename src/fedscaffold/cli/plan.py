@@ -28,7 +28,7 @@ EXAMPLES = (
 )
 
 
-TABLES_ONLY = ("target", "client", "kind", "features", "missing", "tolerance")
+TABLES_ONLY = ("target", "client", "kind", "features", "missing", "tolerance", "records")
 PAPER_ONLY = ("problem", "clients")
 
 
@@ -65,6 +65,7 @@ def command(
     seed: options.Seed = 0,
     simulate: options.Simulate = 0,
     plot: options.Plot = None,
+    records: tables.Records = None,
 ) -> None:
     """Find the cheapest way to a target, on a table or one of the paper's problems, and explain it."""
     given = {name for name in context.params if _given(context, name)}
@@ -87,7 +88,14 @@ def command(
                 tolerance=tolerance, batch_size=tables.batch_of(batch_size if "batch_size" in given else "auto")
             )
             table = tables.open_table(
-                Path(what), target=target, client=client, kind=kind, features=features, l2=l2, missing=missing
+                Path(what),
+                target=target,
+                client=client,
+                kind=kind,
+                features=features,
+                l2=l2,
+                missing=missing,
+                records=records,
             )
             made, optimum, batch, squared_error, *_ = goal(table, settings)
             title = f"{target}, N = {made.n_clients:,}"

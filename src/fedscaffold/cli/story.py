@@ -1,5 +1,6 @@
 """From a fit to the content of its page."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,12 @@ import numpy as np
 
 from fedscaffold.cli.tables import batch_words
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.mapped import in_file
 from fedscaffold.core.types import Array
 from fedscaffold.models import compare
 from fedscaffold.models.fit import Fit, Task
 from fedscaffold.models.heterogeneity import class_counts
-from fedscaffold.models.metrics import of_classes, of_model, of_values
+from fedscaffold.models.metrics import of_class_pieces, of_classes, of_model, of_value_pieces, of_values
 from fedscaffold.reports.page import Candidate, ClientRow, Content
 from fedscaffold.theory import predict
 from fedscaffold.traces import Trace
@@ -139,8 +141,10 @@ def _plan(fit: Fit) -> str:
 
 
 def _predicted(task: Task, rounds: int) -> Array | None:
-    """E‖θ_t − θ*‖² by round from `theory.predict`, where it is quick."""
+    """E‖θ_t − θ*‖² by round from `theory.predict`, where it is quick: it reads all rows again and again."""
     problem = task.problem
+    if in_file(problem.x):
+        return None
     effort = problem.n_clients * problem.dim**2 * max(rounds, 100) / 100
     if problem.kind not in ("ridge", "logistic") or effort > MOST_PREDICTED:
         return None
@@ -165,17 +169,27 @@ def _candidate(task: Task, one: compare.Standing, story: Story) -> Candidate:
 def _metrics(task: Task, theta: Array) -> dict[str, float]:
     """Metrics on the rows that were fitted."""
     problem = task.problem
+    pieces = _predictions(task, theta)
+    if in_file(problem.x):
+        return of_value_pieces(pieces) if problem.classes is None else of_class_pieces(pieces)
+    seen, predicted = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    return of_values(seen, predicted) if problem.classes is None else of_classes(seen, predicted)
+
+
+def _predictions(task: Task, theta: Array) -> Iterator[tuple[Any, Array]]:
+    """Values or classes, and what θ makes of them, some rows at a time."""
+    problem = task.problem
     vectors = theta.reshape(problem.vectors, problem.n_features)
-    z = problem.x @ vectors.T
-    if problem.classes is None:
-        return of_values(
-            task.target_shift + task.target_scale * problem.y, task.target_shift + task.target_scale * z[:, 0]
-        )
-    two = len(problem.classes) == 2
-    z = np.column_stack([np.zeros(len(z)), z[:, 0]]) if two else z
-    shares = np.exp(z - z.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    return of_classes(((problem.y + 1) / 2 if two else problem.y).astype(np.int64), shares)
+    for x, y, _ in problem.pieces():
+        z = x @ vectors.T
+        if problem.classes is None:
+            yield task.target_shift + task.target_scale * y, task.target_shift + task.target_scale * z[:, 0]
+            continue
+        two = len(problem.classes) == 2
+        z = np.column_stack([np.zeros(len(z)), z[:, 0]]) if two else z
+        shares = np.exp(z - z.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        yield ((y + 1) / 2 if two else y).astype(np.int64), shares
 
 
 def _cost(fit: Fit) -> list[tuple[str, str]]:

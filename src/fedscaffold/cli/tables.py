@@ -12,7 +12,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.models.fit import BatchSize
 from fedscaffold.models.tables import Framed, open_problem
 
-Data = Annotated[Path, typer.Argument(help="The table: a .csv or .parquet file.")]
+Data = Annotated[Path, typer.Argument(help="The table: a .csv or .parquet file, or a folder of the latter.")]
 Target = Annotated[str, typer.Option(help="The column to predict.")]
 Client = Annotated[str, typer.Option(help="The column that says whose row it is.")]
 Kind = Annotated[str | None, typer.Option(help="ridge or logistic; guessed from the target unless given.")]
@@ -20,6 +20,9 @@ Features = Annotated[str | None, typer.Option(help="Columns to predict from, a,b
 Missing = Annotated[str, typer.Option(help="Missing values: refuse, or mean (fill in the mean).")]
 Tolerance = Annotated[float, typer.Option(help="Relative distance to the pooled model to reach.")]
 Batch = Annotated[str, typer.Option(help="Rows per step, 'full' or 'auto'.")]
+Records = Annotated[
+    Path | None, typer.Option(help="Parquet: keep the encoded rows in this folder, not in memory.")
+]
 Seed = Annotated[int, typer.Option(help="Seed of the rows drawn.")]
 
 
@@ -29,13 +32,32 @@ def batch_of(text: str) -> BatchSize:
 
 
 def open_table(
-    data: Path, *, target: str, client: str, kind: str | None, features: str | None, l2: float, missing: str
+    data: Path,
+    *,
+    target: str,
+    client: str,
+    kind: str | None,
+    features: str | None,
+    l2: float,
+    missing: str,
+    records: Path | None = None,
+    in_memory_up_to: int = 0,
 ) -> Framed:
     """The problem that a file holds."""
     wanted: Any = kind
     filled: Any = missing
     columns = None if features is None else [name.strip() for name in features.split(",") if name.strip()]
-    return open_problem(data, target=target, client=client, kind=wanted, features=columns, l2=l2, missing=filled)
+    return open_problem(
+        data,
+        target=target,
+        client=client,
+        kind=wanted,
+        features=columns,
+        l2=l2,
+        missing=filled,
+        records=records,
+        in_memory_up_to=in_memory_up_to,
+    )
 
 
 def chosen(problem: Framed, given: str | None) -> str:

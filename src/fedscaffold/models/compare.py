@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.mapped import grouped, in_file, spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg
@@ -21,6 +22,7 @@ from fedscaffold.traces import Mse, Trace
 
 MOST_ALONE = 100  # clients for which a model of their own is fitted
 FEWEST_ROWS = 4  # of a client, two in each half
+NUMBERS_AT_ONCE = 1 << 20  # of rows in a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,7 @@ def alone(task: Task, *, most: int = MOST_ALONE) -> Alone:
     chosen = able[np.unique(np.linspace(0, able.size - 1, min(most, able.size)).round().astype(np.int64))]
     together, own = np.zeros(chosen.size), np.zeros(chosen.size)
     for parity in (0, 1):
-        common = _minimiser(_half(problem, range(problem.n_clients), parity), task.optimum)
+        common = _common(problem, parity, task.optimum)
         for k, c in enumerate(chosen):
             unseen = _half(problem, [c], 1 - parity)
             together[k] += _data_loss(unseen, common) * task.loss_scale / 2.0
@@ -103,22 +105,39 @@ def alone(task: Task, *, most: int = MOST_ALONE) -> Alone:
 
 def _half(problem: Framed, clients: Sequence[int] | NDArray[np.int64], parity: int) -> Framed:
     """The problem on every other row of some clients; a client of one row keeps it in both halves."""
-    rows = [_every_other(int(problem.offsets[c]), int(problem.offsets[c + 1]), parity) for c in clients]
-    at = np.concatenate(rows)
+    chosen = np.asarray(clients)
+    sizes = problem.sizes[chosen]
+    kept = np.where(sizes > 1, (sizes + 1 - parity) // 2, 1)
+    begins = problem.offsets[chosen] + np.where(sizes > 1, parity, 0)
+    at = np.repeat(begins, kept) + 2 * (np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept))
     other = copy.copy(problem)
     other.hold(
         problem.x[at],
         problem.y[at],
-        offsets_of(np.array([part.size for part in rows])),
+        offsets_of(kept),
         l2=problem.l2,
-        weights=problem.weights[np.asarray(clients)],
+        weights=problem.weights[chosen],
         unpenalised=problem.unpenalised,
     )
     return other
 
 
-def _every_other(begin: int, end: int, parity: int) -> NDArray[np.int64]:
-    return np.arange(begin + (parity if end - begin > 1 else 0), end, 2)
+def _common(problem: Framed, parity: int, start: Array) -> Array:
+    """The pooled optimum of all clients' halves; of rows in a file, some clients' at a time are in memory."""
+    if not in_file(problem.x):
+        return _minimiser(_half(problem, range(problem.n_clients), parity), start)
+    blocks = grouped(problem.sizes * problem.n_features, NUMBERS_AT_ONCE)
+    bounds = problem.offsets[[0, *(end for _, end in blocks)]]
+
+    def both(theta: Array) -> tuple[float, Array]:
+        loss, gradient = 0.0, np.zeros(problem.dim)
+        for (begin, end), _ in zip(blocks, spans(bounds, problem.x, problem.y), strict=True):
+            part, share = _half(problem, range(begin, end), parity), float(problem.weights[begin:end].sum())
+            loss += share * part.loss(theta)
+            gradient += share * part.gradient(theta)
+        return loss, gradient
+
+    return np.asarray(minimize(both, start, jac=True, method="L-BFGS-B", options={"maxiter": 500}).x)
 
 
 def _minimiser(problem: Framed, start: Array) -> Array:

@@ -190,14 +190,16 @@ def standardised_target(problem: FramedRidge) -> tuple[FramedRidge, float, float
     The optimum's features change by the factor 1/deviation, so relative distances no longer depend on where the
     target's zero lies.
     """
-    shares = np.repeat(problem.weights / problem.sizes, problem.sizes)
-    mean = float(shares @ problem.y)
-    deviation = float(np.sqrt(shares @ (problem.y - mean) ** 2))
+    mean = sum(float(share @ problem.y[rows]) for rows, share in problem.shares(problem.y))
+    square = sum(float(share @ (problem.y[rows] - mean) ** 2) for rows, share in problem.shares(problem.y))
+    deviation = float(np.sqrt(square))
     if deviation <= 1e-12 * abs(mean):
         raise InvalidInput(f"the target {problem.encoding.target!r} is the same in all rows; nothing to fit")
+    y = problem.y - mean  # in memory, even where the rows lie in a file
+    y /= deviation
     other = FramedRidge(
         problem.x,
-        (problem.y - mean) / deviation,
+        y,
         problem.offsets,
         l2=problem.l2,
         weights=problem.weights,

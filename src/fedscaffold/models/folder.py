@@ -14,6 +14,7 @@ from fedscaffold.models.tables import Framed
 
 MODEL, TRACE, REPORT = "model.json", "trace.npz", "report.html"
 CHECKPOINT, PENDING = "checkpoint.npz", "checkpoint.json"
+RECORDS = "records"  # a folder, of tables that are not held in memory
 FILES = (MODEL, TRACE, REPORT, CHECKPOINT, PENDING)
 OVERWRITE = "choose another folder, or replace it with --overwrite"
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core.mapped import grouped, spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.models.tables import Framed
@@ -37,19 +38,22 @@ def heterogeneity(problem: Framed, optimum: Array) -> Heterogeneity:
     """ζ₁, ζ₂ and the condition number of a problem of any kind, at its optimum."""
     eigenvalues = np.linalg.eigvalsh(problem.hessian(optimum))
     most = max(2, LARGEST // problem.dim**2)
-    few = problem
-    if problem.n_clients > most:
-        few = problem.subset(np.linspace(0, problem.n_clients - 1, most).round().astype(np.int64))
-    hessians = few.client_hessians(optimum)
-    spread = hessians - np.tensordot(few.weights, hessians, axes=1)
+    if problem.n_clients <= most:
+        weights, hessians = problem.weights, problem.client_hessians(optimum)
+    else:
+        chosen = np.linspace(0, problem.n_clients - 1, most).round().astype(np.int64)
+        blocks = grouped(problem.sizes[chosen] * problem.n_features, LARGEST)
+        hessians = np.concatenate([problem.subset(chosen[i:j]).client_hessians(optimum) for i, j in blocks])
+        weights = problem.weights[chosen] / problem.weights[chosen].sum()
+    spread = hessians - np.tensordot(weights, hessians, axes=1)
     norms = np.abs(np.linalg.eigvalsh(spread)).max(axis=1)
     gradients = problem.client_gradients(optimum)
     return Heterogeneity(
         zeta1=float(np.sqrt(problem.weights @ np.square(gradients).sum(axis=1))),
-        zeta2=float(np.sqrt(few.weights @ norms**2)),
+        zeta2=float(np.sqrt(weights @ norms**2)),
         smallest_curvature=float(eigenvalues[0]),
         largest_curvature=float(eigenvalues[-1]),
-        sampled=few.n_clients,
+        sampled=weights.size,
     )
 
 
@@ -58,6 +62,8 @@ def class_counts(problem: Framed) -> NDArray[np.int64] | None:
     if problem.classes is None:
         return None
     K = len(problem.classes)
-    which = ((problem.y + 1.0) / 2.0 if K == 2 else problem.y).astype(np.int64)
-    owner = np.repeat(np.arange(problem.n_clients), problem.sizes)
-    return np.bincount(owner * K + which, minlength=problem.n_clients * K).reshape(problem.n_clients, K)
+    counts = []
+    for begin, end in spans(problem.offsets, problem.y):
+        y = problem.y[begin:end]
+        counts.append(np.bincount(((y + 1.0) / 2.0 if K == 2 else y).astype(np.int64), minlength=K))
+    return np.array(counts, dtype=np.int64)

@@ -1,6 +1,6 @@
 """How well predictions fit what was seen."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,11 @@ from fedscaffold.core.types import Array
 from fedscaffold.models.model import Model
 from fedscaffold.problems.arrow import Label, frame_source, is_number, labels, numbers, positions, value_set
 from fedscaffold.problems.columns import pick, some
+from fedscaffold.problems.survey import Moments
 
 SMALLEST = np.finfo(np.float64).tiny
+WITHIN = (1e-37, 1e37)  # odds that float32 can tell
+COARSER = 11  # of float32's 23 binary digits
 
 
 def of_values(seen: Array, predicted: Array) -> dict[str, float]:
@@ -37,6 +40,41 @@ def of_classes(seen: NDArray[np.int64], shares: Array) -> dict[str, float]:
     n1 = int(seen.sum())
     area = (float(ranks[seen == 1].sum()) - n1 * (n1 + 1) / 2.0) / (n1 * (seen.size - n1))
     return {**found, "AUC": area}
+
+
+def of_value_pieces(pieces: Iterable[tuple[Array, Array]]) -> dict[str, float]:
+    """`of_values` from (seen, predicted) of some rows at a time."""
+    moments, squares, sizes = Moments(), 0.0, 0.0
+    for seen, predicted in pieces:
+        errors = seen - predicted
+        moments = moments.after(seen)
+        squares, sizes = squares + float(np.sum(errors**2)), sizes + float(np.sum(np.abs(errors)))
+    found = {"rmse": float(np.sqrt(squares / moments.count)), "mae": sizes / moments.count}
+    return {**found, "r2": 1.0 - squares / moments.squares} if moments.squares > 0 else found
+
+
+def of_class_pieces(pieces: Iterable[tuple[NDArray[np.int64], Array]]) -> dict[str, float]:
+    """`of_classes` from (seen, shares) of some rows at a time.
+
+    For the area, rows whose odds agree in their first 12 binary digits count as ties.
+    """
+    rows, right, surprise = 0, 0, 0.0
+    counts = np.zeros((2, (int(np.float32(np.inf).view(np.uint32)) >> COARSER) + 1), dtype=np.int64)
+    for seen, shares in pieces:
+        own = np.maximum(shares[np.arange(seen.size), seen], SMALLEST)
+        rows, right = rows + seen.size, right + int((shares.argmax(axis=1) == seen).sum())
+        surprise -= float(np.log(own).sum())
+        if shares.shape[1] == 2:
+            odds = np.clip(shares[:, 1], *WITHIN) / np.clip(shares[:, 0], *WITHIN)
+            place = np.clip(odds, *WITHIN).astype(np.float32).view(np.uint32) >> COARSER
+            for label in (0, 1):
+                counts[label] += np.bincount(place[seen == label], minlength=counts.shape[1])
+    found = {"accuracy": right / rows, "log loss": surprise / rows}
+    n0, n1 = (int(n) for n in counts.sum(axis=1))
+    if n0 == 0 or n1 == 0:
+        return found
+    below = np.cumsum(counts[0]) - counts[0] / 2.0
+    return {**found, "AUC": float(counts[1] @ below) / (n0 * n1)}
 
 
 def of_model(model: Model, table: Any) -> dict[str, float]:

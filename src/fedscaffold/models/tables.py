@@ -1,26 +1,33 @@
 """Tables in files, and the problems they hold."""
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.memory import memory_limit
 from fedscaffold.problems import from_frame, from_parquet
 from fedscaffold.problems.arrow import frame_source, is_number, labels, load_pyarrow
 from fedscaffold.problems.build import Kind, Missing
 from fedscaffold.problems.columns import check_names, pick
-from fedscaffold.problems.files import existing, read_csv
+from fedscaffold.problems.files import read_csv
 from fedscaffold.problems.framed import FramedLogistic, FramedMultinomial, FramedRidge
+from fedscaffold.problems.options import existing
+from fedscaffold.problems.parquet import parquet_files, reading
 
 Framed = FramedRidge | FramedLogistic | FramedMultinomial
 L2 = 0.01
 FEW_VALUES = 20  # a numeric target with more different values than this is a quantity, not a class
 COMPRESSED = (".gz", ".bz2", ".zst")
+COMFORTABLE = 4  # times its size: what a fit takes of memory where its table is held there
 
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:
-    """Whether a file's name says Parquet; refused unless it says that or CSV."""
+    """Whether a file's name says Parquet, as a folder does; refused unless it says that or CSV."""
+    if Path(path).is_dir():
+        return True
     suffixes = Path(path).suffixes
     if suffixes and suffixes[-1] in COMPRESSED:
         suffixes.pop()
@@ -47,6 +54,12 @@ def read_table(path: str | os.PathLike[str]) -> Any:
         raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
 
 
+def comfortable() -> int:
+    """Bytes of numbers up to which a table is better held in memory than in a file."""
+    limit = memory_limit()
+    return sys.maxsize if limit is None else limit // COMFORTABLE
+
+
 def open_problem(
     path: str | os.PathLike[str],
     *,
@@ -56,6 +69,8 @@ def open_problem(
     features: Sequence[str] | None = None,
     l2: float = L2,
     missing: Missing = "refuse",
+    records: str | os.PathLike[str] | None = None,
+    in_memory_up_to: int = 0,
 ) -> Framed:
     """Σ_c w_c f_c over the rows of a table in a file, as `fedscaffold fit` sees it.
 
@@ -64,11 +79,13 @@ def open_problem(
     Parameters
     ----------
     path
-        A .csv or .parquet file.
+        A .csv or .parquet file, or a folder of the latter.
     target, client, features, l2, missing
         As for `problems.from_frame`.
     kind
         "ridge" or "logistic"; by default as `guess_kind` says.
+    records, in_memory_up_to
+        As for `problems.from_parquet`: where to keep the numbers of a table that is larger than memory.
     """
     options: Any = {
         "target": target,
@@ -81,7 +98,15 @@ def open_problem(
         "intercept": True,
     }
     if is_parquet(path):
-        return from_parquet(path, kind=kind or guess_kind(_parquet_column(path, target)), **options)
+        return from_parquet(
+            path,
+            kind=kind or guess_kind(_parquet_column(path, target)),
+            records=records,
+            in_memory_up_to=in_memory_up_to,
+            **options,
+        )
+    if records is not None and in_memory_up_to == 0:
+        raise InvalidInput(f"records in a folder are for Parquet, but {path} is CSV; write the table as Parquet")
     table = read_csv(path)
     if kind is None:
         names = frame_source(table).names
@@ -103,15 +128,7 @@ def guess_kind(column: Iterator[Any] | Sequence[Any]) -> Kind:
 
 
 def _parquet_column(path: str | os.PathLike[str], name: str) -> Iterator[Any]:
-    pa = load_pyarrow()
-    from pyarrow import parquet
-
-    file = existing(path)
-    try:
-        with parquet.ParquetFile(file) as found:
-            names = found.schema_arrow.names
-            check_names(names)
-            for batch in found.iter_batches(columns=[pick(names, name)], use_threads=False):
-                yield batch.column(0)
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
+    with reading(parquet_files(path)) as source:
+        wanted = [pick(source.names, name)]
+        for batch in source.open(wanted)(wanted):
+            yield batch.column(0)

@@ -3,7 +3,7 @@
 from fedscaffold.problems import partition
 from fedscaffold.problems.differentiable import Differentiable
 from fedscaffold.problems.encoding import Encoding
-from fedscaffold.problems.files import from_csv, from_parquet, from_svmlight
+from fedscaffold.problems.files import from_csv, from_svmlight
 from fedscaffold.problems.frames import from_frame
 from fedscaffold.problems.gaussian_stream import GaussianStream
 from fedscaffold.problems.linear_sa import LinearSA
@@ -11,6 +11,7 @@ from fedscaffold.problems.logistic import Logistic
 from fedscaffold.problems.logistic_stream import LogisticStream
 from fedscaffold.problems.multinomial import Multinomial
 from fedscaffold.problems.paper import paper
+from fedscaffold.problems.parquet import from_parquet
 from fedscaffold.problems.ridge import Ridge
 from fedscaffold.problems.td import GarnetTD
 

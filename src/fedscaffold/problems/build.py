@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from fedscaffold.core.checks import not_negative, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.problems.arrow import Label, Reader, Source, blocks, by_name, groups, labels, positions, value_set
+from fedscaffold.problems.arrow import Label, Source
 from fedscaffold.problems.columns import check_names, pick, pick_features, some
 from fedscaffold.problems.encoding import Category, Column, Encoding, Number
+from fedscaffold.problems.filling import Layout, features, targets
 from fedscaffold.problems.framed import (
     FramedLogistic,
     FramedMultinomial,
@@ -28,7 +29,7 @@ from fedscaffold.problems.tables import aligned_empty
 Kind = Literal["ridge", "logistic"]
 Missing = Literal["refuse", "mean"]
 
-CHANGED = "the table changed while it was being read; start again"
+Problem = FramedRidge | FramedLogistic | FramedMultinomial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +64,28 @@ class Choices:
         whole_number("max_categories", self.max_categories, least=1)
 
 
-def build(source: Source, choices: Choices) -> FramedRidge | FramedLogistic | FramedMultinomial:
+def build(source: Source, choices: Choices) -> Problem:
     """The problem that a table holds, rows in table order within each client, clients sorted by name."""
+    return in_memory(lay_out(source, choices), choices)
+
+
+def in_memory(layout: Layout, choices: Choices) -> Problem:
+    """The second pass: the rows into one array."""
+    x, y = _room(layout.rows, layout.encoding.dim)
+    rows, first = np.empty(layout.rows, dtype=np.int64), 0
+    for to, goal in targets(layout):
+        y[to] = goal
+        rows[first : first + to.size] = to
+        first += to.size
+    for first, place, part in features(layout):
+        x[rows[first : first + len(part)], place] = part
+    if layout.encoding.intercept:
+        x[:, -1] = 1.0
+    return problem_of(x, y, layout.encoding, layout.names, layout.sizes, choices)
+
+
+def lay_out(source: Source, choices: Choices) -> Layout:
+    """The first pass: everything about the table but its rows."""
     check_names(source.names)
     target, client = pick(source.names, choices.target), pick(source.names, choices.client)
     features = pick_features(source.names, choices.features, target=target, client=client)
@@ -90,16 +111,31 @@ def build(source: Source, choices: Choices) -> FramedRidge | FramedLogistic | Fr
         intercept=bool(choices.intercept),
     )
     sizes = np.array([found.clients.counts[name] for name in names], dtype=np.int64)
-    weights = weights_of(choices.weights, names, sizes)
-    x, y = _room(found.rows, encoding.dim)
-    rows = _fill_targets(read, encoding, names, offsets_of(sizes), y)
-    _fill_features(read, encoding, rows, x)
+    weights_of(choices.weights, names, sizes)
+    return Layout(read=read, encoding=encoding, names=names, sizes=sizes)
+
+
+def problem_of(
+    x: Array,
+    y: Array,
+    encoding: Encoding,
+    names: tuple[Label, ...],
+    sizes: NDArray[np.int64],
+    choices: Choices,
+) -> Problem:
+    """The problem on rows that are encoded and in order."""
     return _kind(encoding)(
-        x, y, offsets_of(sizes), l2=choices.l2, weights=weights, client_names=names, encoding=encoding
+        x,
+        y,
+        offsets_of(sizes),
+        l2=choices.l2,
+        weights=weights_of(choices.weights, names, sizes),
+        client_names=names,
+        encoding=encoding,
     )
 
 
-def _kind(encoding: Encoding) -> type[FramedRidge | FramedLogistic | FramedMultinomial]:
+def _kind(encoding: Encoding) -> type[Problem]:
     if encoding.classes is None:
         return FramedRidge
     return FramedLogistic if len(encoding.classes) == 2 else FramedMultinomial
@@ -202,52 +238,5 @@ def _room(rows: int, dim: int) -> tuple[Array, Array]:
     except MemoryError:
         raise InvalidInput(
             f"{rows:,} rows of {dim:,} features need {8 * rows * dim / 2**30:,.1f} GiB of memory; "
-            "take fewer rows or features"
+            "take fewer rows or features, or keep them in a file: from_parquet(..., records=FOLDER)"
         ) from None
-
-
-def _fill_targets(
-    read: Reader, encoding: Encoding, names: tuple[Label, ...], offsets: NDArray[np.int64], y: Array
-) -> NDArray[np.int64]:
-    """Put every target where its client's next one belongs; where each row of the table went."""
-    known = value_set(names)
-    free, first = offsets[:-1].copy(), 0
-    rows = np.empty(y.size, dtype=np.int64)
-    for block in blocks(read([encoding.client, encoding.target])):
-        columns, last = by_name(block), first + block.num_rows
-        owners = positions(labels(encoding.client, columns[encoding.client]), known)
-        counts = np.bincount(owners[owners >= 0], minlength=len(names))
-        if (owners < 0).any() or (free + counts > offsets[1:]).any():
-            raise InvalidInput(CHANGED)
-        order = np.argsort(owners, kind="stable")
-        here = free - (np.cumsum(counts) - counts)  # where a client's first row of this block goes, less its rank
-        rows[first + order] = here[owners[order]] + np.arange(block.num_rows)
-        goal = np.empty(block.num_rows)
-        encoding.put_target(columns[encoding.target], goal)
-        y[rows[first:last]] = goal
-        free += counts
-        first = last
-    if first != y.size:
-        raise InvalidInput(CHANGED)
-    return rows
-
-
-def _fill_features(read: Reader, encoding: Encoding, rows: NDArray[np.int64], x: Array) -> None:
-    """Put every row's features where it went."""
-    places = {
-        column.name: (column, place) for column, place in zip(encoding.columns, encoding.places, strict=True)
-    }
-    for group in groups([column.name for column in encoding.columns]):
-        first = 0
-        for block in blocks(read(group)):
-            to = rows[first : first + block.num_rows]
-            for name, array in by_name(block).items():
-                column, place = places[name]
-                part = np.empty((block.num_rows, place.stop - place.start))
-                column.put(array, part, first)
-                x[to[: len(part)], place] = part[: len(to)]
-            first += block.num_rows
-        if first != rows.size:
-            raise InvalidInput(CHANGED)
-    if encoding.intercept:
-        x[:, -1] = 1.0

@@ -1,79 +1,23 @@
-"""Problems from files: Parquet in two passes without holding the file, CSV, svmlight."""
+"""Problems from CSV and svmlight files."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.problems.arrow import BLOCK, Source, frame_source, load_pyarrow
-from fedscaffold.problems.build import Choices, Kind, Missing, build
-from fedscaffold.problems.framed import FramedLogistic, FramedMultinomial, FramedRidge, Weights
-
-READ_AHEAD = 65536  # bytes per column, instead of a whole row group
+from fedscaffold.problems.arrow import frame_source, load_pyarrow
+from fedscaffold.problems.build import Choices, Problem, build
+from fedscaffold.problems.options import Fit, Options, existing
 
 TARGET, CLIENT = "target", "client"
 
 
-class Fit(TypedDict, total=False):
-    """The options that do not name columns; see `from_frame`."""
-
-    kind: Kind
-    l2: float
-    weights: Weights
-    missing: Missing
-    standardise: bool
-    intercept: bool
-    min_rows: int
-
-
-class Options(Fit, total=False):
-    """All other options of `from_frame`."""
-
-    features: Sequence[str] | None
-    categorical: Sequence[str]
-    max_categories: int
-
-
-def from_parquet(
-    path: str | os.PathLike[str], *, target: str, client: str, **options: Unpack[Options]
-) -> FramedRidge | FramedLogistic | FramedMultinomial:
-    """Σ_c w_c f_c, where client c holds the rows of a Parquet file that name it in one column.
-
-    The file is read twice, some rows at a time, and never held as a whole: the first pass counts, the second
-    fills the problem's array of float64. So memory is that array, 8 bytes for each row and coordinate, and some
-    tens of megabytes. Clients may be interleaved in any order. All options are those of `from_frame`, and the
-    result is the same to the bit.
-
-    Parameters
-    ----------
-    path
-        The file.
-    target, client, **options
-        As for `from_frame`.
-    """
-    choices = Choices(target=target, client=client, **options)
-    pa = load_pyarrow()
-    from pyarrow import parquet
-
-    file = existing(path)
-    try:
-        with parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False) as found:
-
-            def read(columns: Sequence[str]) -> Iterable[Any]:
-                return found.iter_batches(batch_size=BLOCK, columns=list(columns), use_threads=False)
-
-            return build(Source(tuple(found.schema_arrow.names), lambda columns: read), choices)
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
-
-
 def from_csv(
     path: str | os.PathLike[str], *, target: str, client: str, delimiter: str = ",", **options: Unpack[Options]
-) -> FramedRidge | FramedLogistic | FramedMultinomial:
+) -> Problem:
     """Σ_c w_c f_c, where client c holds the rows of a CSV file that name it in one column.
 
     The first line names the columns. Their types are found from all rows; empty fields and the usual spellings
@@ -117,7 +61,7 @@ def from_svmlight(
     clients: ArrayLike | Callable[[Any], ArrayLike],
     n_features: int | None = None,
     **options: Unpack[Fit],
-) -> FramedRidge | FramedLogistic | FramedMultinomial:
+) -> Problem:
     """Σ_c w_c f_c from a file in svmlight format, which does not say whose row it is.
 
     The features become a dense array. In the encoding they are called x0, x1, ...
@@ -155,12 +99,3 @@ def from_svmlight(
     dense = x.toarray(order="F")
     columns = {f"x{j}": dense[:, j] for j in range(dense.shape[1])}
     return build(frame_source(pa.table({**columns, TARGET: y, CLIENT: pa.array(owners.tolist())})), choices)
-
-
-def existing(path: str | os.PathLike[str]) -> Path:
-    """A file's path, refused unless there is such a file."""
-    file = Path(path)
-    if not file.is_file():
-        what = "it is a folder" if file.is_dir() else "there is no such file"
-        raise InvalidInput(f"cannot read {path}: {what}")
-    return file

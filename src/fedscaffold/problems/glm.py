@@ -16,8 +16,6 @@ from fedscaffold.problems.newton import minimise
 from fedscaffold.problems.records import RecordsOfClients
 from fedscaffold.problems.tables import flatten
 
-ROWS_AT_ONCE = 65536
-
 
 class Glm(RecordsOfClients, ABC):
     """f = Σ_c w_c f_c over clients that hold tables of records.
@@ -81,21 +79,21 @@ class Glm(RecordsOfClients, ABC):
     def loss(self, theta: Array) -> float:
         """f(θ) = Σ w_c f_c(θ)."""
         total = 0.0
-        for x, y, share in self._pieces():
+        for x, y, share in self.pieces():
             total += float(share @ self.value(x @ theta, y))
         return total + 0.5 * float(self.penalty @ theta**2)
 
     def gradient(self, theta: Array) -> Array:
         """∇f(θ)."""
         total = self.penalty * theta
-        for x, y, share in self._pieces():
+        for x, y, share in self.pieces():
             total = total + (share * self.first(x @ theta, y)) @ x
         return total
 
     def hessian(self, theta: Array) -> Array:
         """∇²f(θ)."""
         total = np.diag(self.penalty)
-        for x, y, share in self._pieces():
+        for x, y, share in self.pieces():
             total += x.T @ ((share * self.second(x @ theta, y))[:, None] * x)
         return total
 
@@ -117,8 +115,12 @@ class Glm(RecordsOfClients, ABC):
 
     def client_hessians(self, theta: Array) -> Array:
         """∇²f_c(θ), shape (N, d, d)."""
-        blocks = [x.T @ ((self.second(x @ theta, y) / y.size)[:, None] * x) for x, y in self._clients()]
-        return np.stack(blocks) + np.diag(self.penalty)
+        return np.stack(list(self._client_hessians(theta)))
+
+    def _client_hessians(self, theta: Array) -> Iterator[Array]:
+        """∇²f_c(θ) of each client, in order."""
+        for x, y in self._clients():
+            yield x.T @ ((self.second(x @ theta, y) / y.size)[:, None] * x) + np.diag(self.penalty)
 
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
         """∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
@@ -178,10 +180,3 @@ class Glm(RecordsOfClients, ABC):
             mean = float(np.linalg.eigvalsh(x.T @ x / y.size)[-1])
             largest = max(largest, self.curvature * (share * record + (1.0 - share) * mean))
         return largest + self.l2
-
-    def _pieces(self) -> Iterator[tuple[Array, Array, Array]]:
-        """(x, y, share of each record in f), some rows at a time, so that no copy of the data is made."""
-        shares = np.repeat(self.weights / self.sizes, self.sizes)
-        for begin in range(0, shares.size, ROWS_AT_ONCE):
-            piece = slice(begin, begin + ROWS_AT_ONCE)
-            yield self.x[piece], self.y[piece], shares[piece]

@@ -73,8 +73,10 @@ class Multinomial(RecordsOfClients):
 
     def hessian(self, theta: Array) -> Array:
         """∇²f(θ)."""
-        shares = np.repeat(self.weights / self.sizes, self.sizes)
-        return self._hessian(theta, self.x, shares)
+        total = np.diag(self.penalty)
+        for x, _, shares in self.pieces():
+            total += self._curvature(theta, x, shares)
+        return total
 
     def optimum(self) -> Array:
         """θ* = argmin f, by Newton's method."""
@@ -92,7 +94,8 @@ class Multinomial(RecordsOfClients):
 
     def client_hessians(self, theta: Array) -> Array:
         """∇²f_c(θ), shape (N, dim, dim)."""
-        return np.stack([self._hessian(theta, x, np.full(y.size, 1.0 / y.size)) for x, y in self._clients()])
+        blocks = [self._curvature(theta, x, np.full(y.size, 1.0 / y.size)) for x, y in self._clients()]
+        return np.stack(blocks) + np.diag(self.penalty)
 
     def client_noise_along(
         self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
@@ -146,8 +149,8 @@ class Multinomial(RecordsOfClients):
         shares[np.arange(y.size), y.astype(np.int64)] -= 1.0
         return shares
 
-    def _hessian(self, theta: Array, x: Array, shares: Array) -> Array:
-        """Blocks Σ_i share_i p_k(δ_kl − p_l) x xᵀ, plus the penalty."""
+    def _curvature(self, theta: Array, x: Array, shares: Array) -> Array:
+        """Blocks Σ_i share_i p_k(δ_kl − p_l) x xᵀ."""
         p = softmax(self._margins(theta, x), axis=1)
         K, d = self.n_classes, self.n_features
         blocks = np.empty((K, d, K, d))
@@ -156,7 +159,7 @@ class Multinomial(RecordsOfClients):
                 weight = shares * p[:, k] * ((k == m) - p[:, m])
                 blocks[k, :, m, :] = x.T @ (weight[:, None] * x)
                 blocks[m, :, k, :] = blocks[k, :, m, :].T
-        return blocks.reshape(self.dim, self.dim) + np.diag(self.penalty)
+        return blocks.reshape(self.dim, self.dim)
 
 
 class _Centred:

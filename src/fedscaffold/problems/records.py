@@ -10,8 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.checks import not_negative, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.mapped import spans
 from fedscaffold.core.types import Array
 from fedscaffold.problems.tables import client_weights
+
+ROWS_AT_ONCE = 65536
 
 
 class RecordsOfClients:
@@ -49,7 +52,11 @@ class RecordsOfClients:
     def subset(self, clients: ArrayLike) -> Self:
         """The same problem on some of the clients, their weights scaled to sum to one."""
         chosen = np.asarray(clients, dtype=np.int64)
-        rows = np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in chosen])
+        rows: slice | NDArray[np.int64]
+        if chosen.size and (np.diff(chosen) == 1).all() and chosen[0] >= 0:
+            rows = slice(self.offsets[chosen[0]], self.offsets[chosen[-1] + 1])  # as they lie, without a copy
+        else:
+            rows = np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in chosen])
         other = copy.copy(self)
         other.hold(
             self.x[rows],
@@ -84,7 +91,8 @@ class RecordsOfClients:
         """SHA-256 of kind, penalty, weights and every record."""
         digest = hashlib.sha256(f"{self.kind} {self.l2!r} {self.dim} {self.vectors} {self.unpenalised}".encode())
         for array in (self.offsets, self.weights, self.y, self.x):
-            digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
+            for begin, end in spans(_bounds(len(array)), array):
+                digest.update(np.ascontiguousarray(array[begin:end]).view(np.uint8).reshape(-1).data)
         return digest.hexdigest()
 
     def __repr__(self) -> str:
@@ -93,5 +101,24 @@ class RecordsOfClients:
 
     def _clients(self) -> Iterator[tuple[Array, Array]]:
         """(x, y) of each client, in order."""
-        for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
+        for begin, end in spans(self.offsets, self.x, self.y):
             yield self.x[begin:end], self.y[begin:end]
+
+    def pieces(self) -> Iterator[tuple[Array, Array, Array]]:
+        """(x, y, share of each record in f), some rows at a time, so that no copy of the data is made."""
+        for rows, shares in self.shares(self.x, self.y):
+            yield self.x[rows], self.y[rows], shares
+
+    def shares(self, *arrays: Array) -> Iterator[tuple[slice, Array]]:
+        """Some rows at a time, and the share of each in f, for a pass over these of the problem's arrays."""
+        each = self.weights / self.sizes
+        for begin, end in spans(_bounds(int(self.offsets[-1])), *arrays):
+            first = int(np.searchsorted(self.offsets, begin, side="right")) - 1
+            last = int(np.searchsorted(self.offsets, end, side="left"))
+            inside = np.clip(self.offsets[first : last + 1], begin, end)
+            yield slice(begin, end), np.repeat(each[first:last], inside[1:] - inside[:-1])
+
+
+def _bounds(rows: int) -> NDArray[np.int64]:
+    """Of pieces of some thousand rows."""
+    return np.append(np.arange(0, rows, ROWS_AT_ONCE, dtype=np.int64), rows)

@@ -34,5 +34,5 @@ class Ridge(Glm):
 
     def strong_convexity(self) -> float:
         """The smallest eigenvalue of any client's Hessian."""
-        hessians = self.client_hessians(np.zeros(self.dim))
-        return max(0.0, float(np.linalg.eigvalsh(hessians)[:, 0].min()))
+        hessians = self._client_hessians(np.zeros(self.dim))
+        return max(0.0, min(float(np.linalg.eigvalsh(hessian)[0]) for hessian in hessians))

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.mapped import grouped
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.steps import Curvature, curvature
@@ -74,18 +75,15 @@ def first_order(
     """γ, H, T with about the least T (round_cost + H gradient_cost); H is a power of two, or the most allowed."""
     aim = AIM * target
     gamma, variance = _step_size(problem, batches, optimum, NOISE * aim)
-    few = _sample(problem)
-    hessians, slopes = few.client_hessians(optimum), few.client_gradients(optimum)
-    slopes = slopes - few.weights @ slopes  # of a sample: as if θ* were its optimum
+    weights, hessians, slopes = _sample(problem, optimum)
+    slopes = slopes - weights @ slopes  # of a sample: as if θ* were its optimum
     ladder = [2**k for k in range(31) if 2**k < most_local_steps] + [most_local_steps]
     best: tuple[float, FirstOrder] | None = None
     rising = 0
     for H in reversed(ladder):  # long rounds first: their paths are the shortest
         each = round_cost + H * gradient_cost
         enough = most_rounds if best is None else min(most_rounds, int(best[0] / each))
-        found = _path(
-            few.weights, curvature(hessians, gamma, H), slopes, optimum, gamma * H, aim - variance, enough
-        )
+        found = _path(weights, curvature(hessians, gamma, H), slopes, optimum, gamma * H, aim - variance, enough)
         if found is None:
             rising += best is not None
             if rising == 3:
@@ -120,12 +118,20 @@ def _step_size(problem: Smooth, batches: Batches, optimum: Array, most: float) -
     return gamma, trace(gamma)
 
 
-def _sample(problem: Smooth) -> Smooth:
-    """All clients, or evenly spaced ones where the Hessians of all would not fit."""
+def _sample(problem: Smooth, optimum: Array) -> tuple[Array, Array, Array]:
+    """Weights, Hessians and gradients at θ* of all clients, or of evenly spaced ones where the Hessians of all
+    would not fit; these some at a time, since their records may not fit either.
+    """
     most = max(2, LARGEST // problem.dim**2)
     if problem.n_clients <= most:
-        return problem
-    return problem.subset(np.linspace(0, problem.n_clients - 1, most).round().astype(np.int64))
+        return problem.weights, problem.client_hessians(optimum), problem.client_gradients(optimum)
+    chosen = np.linspace(0, problem.n_clients - 1, most).round().astype(np.int64)
+    parts = []
+    for begin, end in grouped(problem.sizes[chosen] * problem.dim, LARGEST):
+        few = problem.subset(chosen[begin:end])
+        parts.append((few.client_hessians(optimum), few.client_gradients(optimum)))
+    weights = problem.weights[chosen] / problem.weights[chosen].sum()
+    return weights, np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
 def _path(

@@ -10,6 +10,7 @@ import numpy as np
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.mapped import in_file
 from fedscaffold.core.types import Array, LocalSgd, Problem, Whole
 
 Dtype = Literal["float64", "float32"]
@@ -61,6 +62,8 @@ class Jax:
     @contextmanager
     def open(self, problem: Problem, batches: Batches, *, seed: int, first_client: int = 0) -> Iterator[LocalSgd]:
         """Bring the records to the device; the first call compiles."""
+        if in_file(getattr(problem, "x", None)):
+            raise InvalidInput("the jax engine holds all records in memory, but these lie in a file; use 'numba'")
         jax, device = _jax(), self._device()
         from fedscaffold.engines.jax_.gradients import gradient_and_records
         from fedscaffold.engines.jax_.steps import Draw, Pairs, Table, Task, local_models

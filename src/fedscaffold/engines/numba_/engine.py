@@ -1,7 +1,7 @@
 """The default engine: compiled loops, blocks of clients on all cores."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +57,7 @@ class Numba:
     ) -> Iterator[LocalSgd]:
         """Start the threads."""
         from fedscaffold.engines.numba_ import kernels, streams
+        from fedscaffold.engines.numba_.reading import Reading
         from fedscaffold.engines.numba_.tables import tables
 
         read: Any
@@ -68,7 +69,8 @@ class Numba:
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
         kernel = choose(read.loss, problem.dim, read.batch, specialise=self.specialise)
         everyone = np.arange(problem.n_clients)[None, :]
-        with ThreadPoolExecutor(threads) as pool:
+        files = Reading(read)
+        with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as reader:
 
             def local_sgd(
                 theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
@@ -78,7 +80,7 @@ class Numba:
                 chosen = everyone if clients is None else clients
                 out = np.empty((theta.shape[0], chosen.shape[1], problem.dim))
 
-                def block(begin: int, end: int) -> None:
+                def steps_of(begin: int, end: int) -> None:
                     kernel(
                         *read, theta, correction, float(step_size), steps, first_step, chosen,
                         key, round, first_client, begin, end, out,
@@ -86,6 +88,10 @@ class Numba:
 
                 work = int(out.size // problem.dim * read.batch * read.width * steps.mean())
                 blocks = split(chosen.shape[1], work, threads)
+                block: Callable[[int, int], None] = steps_of
+                if files:
+                    blocks = files.blocks(chosen, at_least=len(blocks))
+                    block = files.around(block, chosen, blocks, reader, again=clients is None)
                 if threads == 1 or len(blocks) == 1:
                     for ends in blocks:
                         block(*ends)
@@ -98,6 +104,7 @@ class Numba:
                 yield local_sgd
             finally:
                 pool.shutdown(cancel_futures=True)
+                reader.shutdown(cancel_futures=True)
 
 
 def _cores() -> int:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.draws import Draws, check_drawable
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.mapped import in_file
 from fedscaffold.core.types import Averaged, ByChance, Records, Systems, Transitions
 from fedscaffold.engines.numba_ import kernels
 from fedscaffold.engines.numba_.steps import DENSE
@@ -50,6 +51,12 @@ def tables(problem: Records | Systems | Transitions, batches: Batches, dtype: st
     given: Any = problem
     if batches.size is None and isinstance(problem, Averaged):
         given = problem.mean_field()
+
+    if dtype != "float64" and in_file(getattr(given, "x", None)):
+        raise InvalidInput(
+            f"these records lie in a file as float64, and engines.Numba(dtype={dtype!r}) would copy all of them "
+            "into memory; use dtype='float64'"
+        )
 
     def flat(array: Any) -> Numbers:
         return np.ascontiguousarray(array, dtype=dtype).reshape(-1)

@@ -1,0 +1,36 @@
+"""How much memory this process may use."""
+
+import os
+from pathlib import Path
+
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
+
+
+def memory_limit() -> int | None:
+    """Bytes: the machine's, its container's, or what the process was limited to; None where nobody tells."""
+    found = [limit for limit in (_machine(), _process(), *map(_container, LIMITS)) if limit is not None]
+    return min(found, default=None)
+
+
+def _machine() -> int | None:
+    names = getattr(os, "sysconf_names", {})
+    if "SC_PHYS_PAGES" not in names or "SC_PAGE_SIZE" not in names:
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _process() -> int | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    given = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
+    return min((limit for limit in given if limit != resource.RLIM_INFINITY), default=None)
+
+
+def _container(path: str) -> int | None:
+    try:
+        text = Path(path).read_text().strip()
+    except OSError:  # another system, or no container
+        return None
+    return int(text) if text.isdigit() else None
