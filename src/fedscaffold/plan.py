@@ -167,10 +167,6 @@ def plan(
     }
     if mode == "first_order":
         return _first_order(problem, batches, search)
-    if problem.kind not in GLMS + STREAMS:
-        raise InvalidInput(
-            f"sharp plans are for ridge and logistic regression, not {problem.kind}; use 'first_order'"
-        )
     with progress_bar("planning", progress) as advance:
         found = sharp(problem, batches, **search, advance=advance)
     floor = 0.0 if problem.kind in QUADRATIC else max(found.plateau - found.variance_part, 0.0)
@@ -192,11 +188,11 @@ def _check_suits(problem: Any, mode: Mode) -> None:
     """Refuse a problem that this kind of plan knows too little about."""
     if mode == "first_order" and not hasattr(problem, "client_noise_along"):
         raise InvalidInput(f"first-order plans need Hessians and noise of the problem, which {problem.kind} lacks")
-    if mode == "sharp" and not (problem.kind in GLMS or by_record(problem)):
+    if mode == "sharp" and not (problem.kind in GLMS + STREAMS or by_record(problem)):
         raise InvalidInput(
             f"sharp plans need the gradients of single records, which {problem.kind} lacks; use 'first_order'"
         )
-    if mode == "certified" and problem.kind not in GLMS:
+    if mode == "certified" and problem.kind not in GLMS + STREAMS:
         raise InvalidInput(
             f"certified plans need constants that hold for all θ, known for {' and '.join(GLMS)} regression; of "
             f"{problem.kind} theory.constants knows at most those at θ*, which prove nothing. Use mode='sharp', "

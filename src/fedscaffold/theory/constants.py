@@ -10,7 +10,6 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.theory import streams
 from fedscaffold.theory.clients import QUADRATIC, Block, Glm, by_law, for_blocks, noise_factors
-from fedscaffold.theory.clients import Block, Glm, for_blocks, noise_factors
 from fedscaffold.theory.constants_at_optimum import at_optimum, tells_hessians
 from fedscaffold.theory.noise_moments import batch_moments, lipschitz2
 
@@ -86,29 +85,24 @@ class Constants:
         return (1.0 + slack) * self.noise_at_optimum, (1.0 + 1.0 / slack) * self.noise_lipschitz2
 
 
-def constants(problem: Glm, *, batch_size: int | None, sampling: Sampling = "with_replacement") -> Constants:
-    """μ, L, Q, G, ζ₁, ζ₂, σ*², β of A1 to A6 for ridge and logistic regression, on tables or streams.
-
-    Upper bounds that hold for all θ, or exact values at θ*: see `Constants`.
 def constants(problem: Any, *, batch_size: int | None, sampling: Sampling = "with_replacement") -> Constants:
     """μ, L, Q, G, ζ₁, ζ₂, σ*², β of A1 to A6: upper bounds that hold for all θ, or values at θ*, see `Constants`.
 
     Parameters
     ----------
     problem
-        Ridge or logistic regression; or a strongly convex `Differentiable` loss, for which all constants are about
-        θ* only, with up to a few hundred parameters (the Hessians of all records are computed, some at a time).
+        Ridge or logistic regression, on tables or streams; or a strongly convex `Differentiable` loss of up to a
+        few hundred parameters, for which all constants are about θ* only (the Hessians of all records are
+        computed, some at a time).
     batch_size
         Records in each stochastic gradient; None for full gradients.
     sampling
         "with_replacement" or "without_replacement", within a batch.
     """
-    if by_law(problem):
-        return _of_law(problem, Batches(batch_size, sampling))
-    if problem.kind not in HIGHER_DERIVATIVES:
-        raise InvalidInput(f"constants are known for {', '.join(HIGHER_DERIVATIVES)}, not for {problem.kind}")
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
+    if by_law(problem):
+        return _of_law(problem, batches)
     if problem.kind in HIGHER_DERIVATIVES:
         return _of_margins(problem, batches)
     if tells_hessians(problem):
