@@ -61,15 +61,16 @@ class Numba:
         from fedscaffold.engines.numba_.tables import tables
 
         read: Any
+        files: Reading | None = None
         if isinstance(problem, Streamed):
             read, choose = streams.sources(problem, batches, self.dtype), streams.stream_kernel
         else:
             read, choose = tables(problem, batches, self.dtype), kernels.kernel
+            files = Reading(read)
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
         kernel = choose(read.loss, problem.dim, read.batch, specialise=self.specialise)
         everyone = np.arange(problem.n_clients)[None, :]
-        files = Reading(read)
         with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as reader:
 
             def local_sgd(
