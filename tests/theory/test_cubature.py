@@ -130,8 +130,8 @@ def test_sharp_plans_reach_their_target_and_not_much_more(kind: str) -> None:
 def test_what_does_not_contract_is_refused_without_a_warning() -> None:
     """Whose numbers overflow on the way."""
     for local_steps, batch_size in ((64, 5), (256, 1)):
+        method = fs.Scaffold(step_size=1.0, local_steps=local_steps)
         with pytest.raises(fs.InvalidInput, match="no plateau"):
-            method = fs.Scaffold(step_size=1.0, local_steps=local_steps)
             fs.theory.predict(counts(d=4, N=3), method, batch_size=batch_size)
 
 
