@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedscaffold.core.errors import MissingDependency
+from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.files import replacing
 from fedscaffold.core.types import Array, Watch
 from fedscaffold.engines import Jax
@@ -24,6 +24,7 @@ from fedscaffold.run import run
 
 TEST_RECORDS = 360
 STEP_SIZE, LOCAL_STEPS, BATCH_SIZE, CLIENTS = 0.2, 50, 10, 50
+ROUNDS = {"perceptron": 100, "convolutional": 60}
 METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"Scaffold": Scaffold, "FedAvg": FedAvg}
 Curves = dict[tuple[float, str], Array]  # accuracies (seeds, rounds + 1) by skew and method
 
@@ -53,6 +54,8 @@ class Accuracy:
 
 def digits(alpha: float, seed: int, network: str = "perceptron") -> tuple[Differentiable, Accuracy]:
     """Scikit-learn's 1,797 digits: 360 to test, the rest over 50 clients by Dirichlet(α) label skew."""
+    if network not in NETWORKS:
+        raise InvalidInput(f"network must be one of {', '.join(NETWORKS)}, got {network!r}")
     chosen = NETWORKS[network]
     try:
         from sklearn.datasets import load_digits
@@ -140,7 +143,9 @@ def summary(curves: Curves) -> str:
 
 if __name__ == "__main__":
     which = sys.argv[2] if len(sys.argv) > 2 else "perceptron"
-    found = simulate(network=which)
+    rounds = ROUNDS[which]
+    found = simulate(network=which, rounds=rounds)
     draw(found, Path(sys.argv[1]))
     print(summary(found))
-    print("two local steps:", summary(simulate(network=which, alphas=(0.1,), local_steps=2)), sep="\n")
+    short = simulate(network=which, alphas=(0.1,), rounds=rounds, local_steps=2)
+    print("two local steps:", summary(short), sep="\n")
