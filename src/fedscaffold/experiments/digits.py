@@ -23,8 +23,9 @@ from fedscaffold.reports.curves import COLOURS
 from fedscaffold.run import run
 
 TEST_RECORDS = 360
-STEP_SIZE, LOCAL_STEPS, BATCH_SIZE, CLIENTS = 0.2, 50, 10, 50
-ROUNDS = {"perceptron": 100, "convolutional": 60}
+LOCAL_STEPS, BATCH_SIZE, CLIENTS = 50, 10, 50
+STEP_SIZES = {"perceptron": 0.2, "convolutional": 0.1}
+ROUNDS = {"perceptron": 100, "convolutional": 40}
 METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"Scaffold": Scaffold, "FedAvg": FedAvg}
 Curves = dict[tuple[float, str], Array]  # accuracies (seeds, rounds + 1) by skew and method
 
@@ -79,8 +80,7 @@ def simulate(
     network: str = "perceptron",
     alphas: Sequence[float] = (0.1, 100.0),
     seeds: int = 5,
-    rounds: int = 100,
-    step_size: float = STEP_SIZE,
+    rounds: int | None = None,
     local_steps: int = LOCAL_STEPS,
 ) -> Curves:
     """Both methods from the same network, for every skew and seed of split, network and batches."""
@@ -89,10 +89,10 @@ def simulate(
         for seed in range(seeds):
             problem, accuracy = digits(alpha, seed, network)
             for name, kind in METHODS.items():
-                method = kind(step_size=step_size, local_steps=local_steps)
+                method = kind(step_size=STEP_SIZES[network], local_steps=local_steps)
                 trace = run(
-                    problem, method, rounds=rounds, batch_size=BATCH_SIZE, seed=seed, engine=Jax(dtype="float32"),
-                    theta0=problem.initial, record=(accuracy,), progress=False,
+                    problem, method, rounds=rounds or ROUNDS[network], batch_size=BATCH_SIZE, seed=seed,
+                    engine=Jax(dtype="float32"), theta0=problem.initial, record=(accuracy,), progress=False,
                 )  # fmt: skip
                 curves.setdefault((alpha, name), []).append(trace.records["accuracy"][0])
     return {key: np.stack(rows) for key, rows in curves.items()}
@@ -143,9 +143,8 @@ def summary(curves: Curves) -> str:
 
 if __name__ == "__main__":
     which = sys.argv[2] if len(sys.argv) > 2 else "perceptron"
-    rounds = ROUNDS[which]
-    found = simulate(network=which, rounds=rounds)
+    found = simulate(network=which)
     draw(found, Path(sys.argv[1]))
     print(summary(found))
-    short = simulate(network=which, alphas=(0.1,), rounds=rounds, local_steps=2)
+    short = simulate(network=which, alphas=(0.1,), local_steps=2)
     print("two local steps:", summary(short), sep="\n")
