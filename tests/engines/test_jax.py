@@ -2,8 +2,9 @@
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -130,17 +131,17 @@ def test_control_variates_stay_on_the_host_and_a_cohort_s_rows_go_to_the_device(
     problem, method = make("ridge", (9,) * 40, 7), fs.Scaffold(step_size=0.05, local_steps=3, cohort=10)
     moved: list[int] = []
     there: list[int] = []
-    run_there = steps.local_models
+    run_there, live = steps.local_models, cast(Callable[[], list[Any]], jax.live_arrays)
 
     def watched(**arguments: Any) -> Any:
         others = {id(leaf) for leaf in (*before, *jax.tree.leaves(arguments["table"]))}
         moved.append(arguments["xi"].size // problem.dim)
         local = run_there(**arguments)
-        there.extend(array.size for array in jax.live_arrays() if id(array) not in others)
+        there.extend(array.size for array in live() if id(array) not in others)
         return local
 
     monkeypatch.setattr(steps, "local_models", watched)
-    before = jax.live_arrays()  # of other tests
+    before = live()  # of other tests
     kept: list[Any] = []
 
     class Watched(fs.Scaffold):
