@@ -26,6 +26,13 @@ def test_code_blocks_run(page: Path, tmp_path: Path) -> None:
             assert printed == block["output"]
 
 
+def test_a_model_of_ones_own_takes_at_most_fifteen_lines() -> None:
+    """Data, loss and run: the first block of the page on JAX."""
+    code = next(BLOCK.finditer((ROOT / "docs" / "jax.md").read_text()))["code"]
+    assert all(part in code for part in ("def loss(", "clients = ", "problems.Differentiable(", "fs.run("))
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+
+
 def test_links_to_files_exist() -> None:
     for page in [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):

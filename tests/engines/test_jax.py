@@ -2,8 +2,9 @@
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from fedscaffold.cli.run import Settings
 from fedscaffold.cli.run import _run as run_command
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.engines.jax_ import engine as jax_engine
+from fedscaffold.engines.jax_ import steps
 from tests.samples import make, systems, tables
 
 SIZES = (8, 11, 9, 30, 5)
@@ -119,6 +121,41 @@ def test_a_run_compiles_the_hot_loop_once(
         )  # fmt: skip
     compiled = [r.getMessage() for r in caplog.records if "Compiling jit(local_models)" in r.getMessage()]
     assert len(compiled) == 1
+
+
+def test_control_variates_stay_on_the_host_and_a_cohort_s_rows_go_to_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """40 clients of 7 numbers, 10 in a round, at most 50 numbers in a call: no array of all clients over there."""
+    monkeypatch.setattr(jax_engine, "NUMBERS_PER_CALL", 50)
+    problem, method = make("ridge", (9,) * 40, 7), fs.Scaffold(step_size=0.05, local_steps=3, cohort=10)
+    moved: list[int] = []
+    there: list[int] = []
+    run_there, live = steps.local_models, cast(Callable[[], list[Any]], jax.live_arrays)
+
+    def watched(**arguments: Any) -> Any:
+        others = {id(leaf) for leaf in (*before, *jax.tree.leaves(arguments["table"]))}
+        moved.append(arguments["xi"].size // problem.dim)
+        local = run_there(**arguments)
+        there.extend(array.size for array in live() if id(array) not in others)
+        return local
+
+    monkeypatch.setattr(steps, "local_models", watched)
+    before = live()  # of other tests
+    kept: list[Any] = []
+
+    class Watched(fs.Scaffold):
+        def remember(self, memory: Any, *rest: Any) -> Any:
+            kept.append(super().remember(memory, *rest))
+            return kept[-1]
+
+    with_method = Watched(**vars(method))
+    trace = fs.run(problem, with_method, rounds=4, batch_size=3, engine=fs.engines.Jax(clients_at_once=2))
+    assert max(moved) == 6  # three chunks of two clients, 42 numbers
+    assert sum(moved) == 4 * 12  # ten clients a round, the second call filled up
+    assert max(there) <= 50
+    assert all(type(memory.xi) is np.ndarray for memory in kept)
+    assert np.abs(trace.control_variates).max() > 0
 
 
 def squares(params: Any, batch: Any) -> Any:

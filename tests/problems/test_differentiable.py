@@ -338,3 +338,23 @@ def test_divergence_names_a_step_size_that_works() -> None:
     safe = caught.value.safe_step_size
     trace = run(fs.Scaffold(step_size=safe, local_steps=10))
     assert trace.mse[0, -1] < 0.5 * trace.mse[0, 0]
+
+
+def frozen(means: Array) -> Any:
+    def loss(params: Any, batch: Any) -> Any:
+        return jnp.mean(((batch[0] - means) @ params - batch[1]) ** 2)
+
+    return loss
+
+
+def layer_normalised(params: Any, batch: Any) -> Any:
+    x = batch[0] - batch[0].mean(axis=1, keepdims=True)
+    return jnp.mean((x / jnp.sqrt(jnp.mean(x**2, axis=1, keepdims=True) + 1e-3) @ params - batch[1]) ** 2)
+
+
+@pytest.mark.parametrize("loss", [frozen(np.ones(4)), layer_normalised])
+def test_normalisation_that_mixes_no_records_runs(loss: Any) -> None:
+    problem = Differentiable(loss, np.zeros(4), list(zip(*tables("ridge", SIZES, 4), strict=True)), l2=0.1)
+    method = fs.Scaffold(step_size=0.02, local_steps=5)
+    fast, slow = (fs.run(problem, method, rounds=3, batch_size=3, engine=name) for name in ("jax", "reference"))
+    np.testing.assert_allclose(fast.theta, slow.theta, rtol=0, atol=1e-12)

@@ -1,39 +1,33 @@
-"""A small neural network on handwritten digits: Scaffold against FedAvg where labels are split unevenly or evenly.
+"""Small neural networks on handwritten digits: Scaffold against FedAvg where labels are split unevenly or evenly.
 
-`python -m fedscaffold.experiments.digits FILE.png` runs it and draws test accuracy by round.
+`python -m fedscaffold.experiments.digits FILE.png [perceptron|convolutional]` runs it and draws test accuracy by
+round.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from fedscaffold.core.errors import MissingDependency
+from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.files import replacing
 from fedscaffold.core.types import Array, Watch
 from fedscaffold.engines import Jax
+from fedscaffold.experiments.networks import NETWORKS
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Differentiable, partition
 from fedscaffold.reports.curves import COLOURS
 from fedscaffold.run import run
 
-HIDDEN, TEST_RECORDS = 32, 360
-STEP_SIZE, LOCAL_STEPS, BATCH_SIZE, CLIENTS = 0.2, 50, 10, 50
+TEST_RECORDS = 360
+LOCAL_STEPS, BATCH_SIZE, CLIENTS = 50, 10, 50
+STEP_SIZES = {"perceptron": 0.2, "convolutional": 0.1}
+ROUNDS = {"perceptron": 100, "convolutional": 40}
 METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"Scaffold": Scaffold, "FedAvg": FedAvg}
 Curves = dict[tuple[float, str], Array]  # accuracies (seeds, rounds + 1) by skew and method
-
-
-def loss(params: Any, batch: Any) -> Any:
-    """Cross-entropy of a network with one hidden layer."""
-    import jax
-    import jax.numpy as jnp
-
-    x, y = batch
-    z = jnp.tanh(x @ params["in"] + params["in_bias"]) @ params["out"] + params["out_bias"]
-    return jnp.mean(jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, y[:, None], axis=1)[:, 0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,25 +36,28 @@ class Accuracy:
 
     x: Array
     y: Any
+    scores: Callable[[Any, Any], Any]
     name: str = field(default="accuracy", init=False)
     keep: Literal["every"] = field(default="every", init=False)
 
     def watch(self, problem: Differentiable) -> Watch:
         """Of every repetition's model."""
+        import jax
+
+        scores = jax.jit(self.scores)
 
         def accuracy(round: int, theta: Array, previous: Array | None) -> Array:
-            shares = []
-            for row in theta:
-                p = problem.unravel(row)
-                z = np.tanh(self.x @ p["in"] + p["in_bias"]) @ p["out"] + p["out_bias"]
-                shares.append(float((z.argmax(axis=1) == self.y).mean()))
-            return np.array(shares)
+            named = [np.asarray(scores(problem.unravel(row), self.x)).argmax(axis=1) for row in theta]
+            return np.array([float((classes == self.y).mean()) for classes in named])
 
         return accuracy
 
 
-def digits(alpha: float, seed: int) -> tuple[Differentiable, Accuracy]:
+def digits(alpha: float, seed: int, network: str = "perceptron") -> tuple[Differentiable, Accuracy]:
     """Scikit-learn's 1,797 digits: 360 to test, the rest over 50 clients by Dirichlet(α) label skew."""
+    if network not in NETWORKS:
+        raise InvalidInput(f"network must be one of {', '.join(NETWORKS)}, got {network!r}")
+    chosen = NETWORKS[network]
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -73,30 +70,29 @@ def digits(alpha: float, seed: int) -> tuple[Differentiable, Accuracy]:
     test, train = order[:TEST_RECORDS], order[TEST_RECORDS:]
     ids = partition.dirichlet(y[train], n_clients=CLIENTS, alpha=alpha, seed=seed)
     rows = [train[ids == c] for c in range(CLIENTS)]
-    params = {
-        "in": rng.normal(size=(64, HIDDEN)) / 8.0,
-        "in_bias": np.zeros(HIDDEN),
-        "out": rng.normal(size=(HIDDEN, 10)) / np.sqrt(HIDDEN),
-        "out_bias": np.zeros(10),
-    }
     clients = [(X[own] / 16.0, y[own]) for own in rows]
-    problem = Differentiable(loss, params, clients, weights=[own.size for own in rows])
-    return problem, Accuracy(X[test] / 16.0, y[test])
+    problem = Differentiable(chosen.loss, chosen.initial(rng), clients, weights=[own.size for own in rows])
+    return problem, Accuracy(X[test] / 16.0, y[test], chosen.scores)
 
 
 def simulate(
-    *, alphas: Sequence[float] = (0.1, 100.0), seeds: int = 5, rounds: int = 100, local_steps: int = LOCAL_STEPS
+    *,
+    network: str = "perceptron",
+    alphas: Sequence[float] = (0.1, 100.0),
+    seeds: int = 5,
+    rounds: int | None = None,
+    local_steps: int = LOCAL_STEPS,
 ) -> Curves:
     """Both methods from the same network, for every skew and seed of split, network and batches."""
     curves: dict[tuple[float, str], list[Array]] = {}
     for alpha in alphas:
         for seed in range(seeds):
-            problem, accuracy = digits(alpha, seed)
+            problem, accuracy = digits(alpha, seed, network)
             for name, kind in METHODS.items():
-                method = kind(step_size=STEP_SIZE, local_steps=local_steps)
+                method = kind(step_size=STEP_SIZES[network], local_steps=local_steps)
                 trace = run(
-                    problem, method, rounds=rounds, batch_size=BATCH_SIZE, seed=seed, engine=Jax(dtype="float32"),
-                    theta0=problem.initial, record=(accuracy,), progress=False,
+                    problem, method, rounds=rounds or ROUNDS[network], batch_size=BATCH_SIZE, seed=seed,
+                    engine=Jax(dtype="float32"), theta0=problem.initial, record=(accuracy,), progress=False,
                 )  # fmt: skip
                 curves.setdefault((alpha, name), []).append(trace.records["accuracy"][0])
     return {key: np.stack(rows) for key, rows in curves.items()}
@@ -146,7 +142,9 @@ def summary(curves: Curves) -> str:
 
 
 if __name__ == "__main__":
-    found = simulate()
+    which = sys.argv[2] if len(sys.argv) > 2 else "perceptron"
+    found = simulate(network=which)
     draw(found, Path(sys.argv[1]))
     print(summary(found))
-    print("two local steps:", summary(simulate(alphas=(0.1,), local_steps=2)), sep="\n")
+    short = simulate(network=which, alphas=(0.1,), local_steps=2)
+    print("two local steps:", summary(short), sep="\n")
