@@ -22,7 +22,7 @@ from fedscaffold.core.mapped import AT_ONCE, let_go
 from fedscaffold.problems.filling import Layout, features, targets
 from fedscaffold.problems.stored import DESCRIPTION, X, Y
 
-PIECE = 1 << 25  # bytes of x in order at once
+PIECE = 1 << 24  # bytes of x in order at once
 
 
 def convert(layout: Layout, folder: Path, description: str) -> None:
