@@ -2,11 +2,11 @@
 
     python -m benchmarks.out_of_core --limit-mib 1024 --folder /somewhere/with/room
 
-Clients of 200 records × 20 features, scattered over a Parquet file in random order. A first process converts the file
-and runs Scaffold on the memory-mapped numbers under RLIMIT_DATA, which counts all memory that is not a file's; its peak
-of resident memory, which counts the file's pages too, is reported. A second one, without a limit, takes the times:
-rounds in memory and from the file alternate, since machines have moods, and the best of each counts. "cold" drops the
-file from the system's cache before every round, as if nothing of it could stay in memory; "warm" leaves it there.
+Clients of 200 records × 20 features, scattered over a Parquet file in random order. A first process converts the
+file and runs Scaffold on the memory-mapped numbers under RLIMIT_DATA, which counts all memory that is not a file's.
+Its peak of resident memory, which counts the file's pages too, is reported. A second one, without a limit, takes
+the times: rounds in memory and from the file alternate, since machines have moods, and the best of each counts.
+"cold" drops the file from the system's cache before every round, as if nothing of it could stay in memory.
 """
 
 import argparse
@@ -33,10 +33,10 @@ STATUS = Path("/proc/self/status")
 BLOCK = 200_000
 
 
-def write(path: Path, *, clients: int, seed: int = 0) -> None:
+def write(path: Path, *, clients: int, records: int = RECORDS, seed: int = 0) -> None:
     """Rows of all clients in random order."""
     rng = np.random.default_rng(seed)
-    owner = np.repeat(np.arange(clients, dtype=np.int32), RECORDS)
+    owner = np.repeat(np.arange(clients, dtype=np.int32), records)
     rng.shuffle(owner)
     theta = rng.normal(size=FEATURES)
     names = [*(f"x{j}" for j in range(FEATURES)), "y", "client"]

@@ -101,6 +101,9 @@ def test_metrics_of_pieces() -> None:
     assert found.pop("AUC") == pytest.approx(expected.pop("AUC"), abs=near.mean() / 2.0)
     assert near.mean() < 2e-4
     assert found == pytest.approx(expected)
+    p = np.round(p, 1)
+    tied = np.column_stack([1.0 - p, p])
+    assert of_class_pieces([(seen, tied)])["AUC"] == pytest.approx(of_classes(seen, tied)["AUC"], abs=1e-12)
     ones = of_class_pieces([(np.ones(3, np.int64), shares[:3])])
     assert set(ones) == set(of_classes(np.ones(3, np.int64), shares[:3])) == {"accuracy", "log loss"}
     several = rng.dirichlet(np.ones(3), size=z.size)

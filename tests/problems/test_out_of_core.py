@@ -67,8 +67,9 @@ def work(file: Path, records: Path | None, fitted: bool) -> list[float]:
 
 def under(limit: int, folder: Path, what: str) -> dict[str, Any]:
     """The script's answer, on a table of three times the limit, for which memory is refused."""
-    clients = 3 * limit // (8 * RECORDS * (FEATURES + 1)) + 1
-    write(folder / "t.parquet", clients=clients)
+    records = RECORDS if what == "run" else 10 * RECORDS  # a plan holds some matrices for each client
+    clients = 3 * limit // (8 * records * (FEATURES + 1)) + 1
+    write(folder / "t.parquet", clients=clients, records=records)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(folder), str(limit), what],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -79,7 +80,7 @@ def under(limit: int, folder: Path, what: str) -> dict[str, Any]:
     return dict(found)
 
 
-LARGE = 256 << 20
+LARGE = 128 << 20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's account of a process's memory")
 
 
