@@ -3,7 +3,7 @@
     python -m benchmarks.out_of_core --limit-mib 1024 --folder /somewhere/with/room
 
 Clients of 200 records × 20 features, scattered over a Parquet file in random order. A first process converts the
-file and runs Scaffold on the memory-mapped numbers under RLIMIT_DATA, which counts all memory that is not a file's.
+file and runs Scaffold on the memory-mapped numbers under RLIMIT_DATA, which counts memory that is not a file's.
 Its peak of resident memory, which counts the file's pages too, is reported. A second one, without a limit, takes
 the times: rounds in memory and from the file alternate, since machines have moods, and the best of each counts.
 "cold" drops the file from the system's cache before every round, as if nothing of it could stay in memory.

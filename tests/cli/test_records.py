@@ -6,7 +6,8 @@ import pytest
 
 from fedscaffold import Model
 from fedscaffold.cli import fit as cli_fit
-from tests.cli.test_fit import HERE, invoke, refused
+from fedscaffold.cli.main import app
+from tests.cli.test_fit import HERE, invoke, refused, runner
 from tests.hospitals import cancer, diabetes, written
 
 FILES = ["model.json", "records", "report.html", "trace.npz"]
@@ -52,6 +53,25 @@ def test_a_folder_for_records_may_be_given(tmp_path: Path) -> None:
     csv = written(diabetes(), tmp_path / "d.csv")
     assert "records in a folder are for Parquet" in refused("fit", csv, *words, "--out", tmp_path / "k")
     assert "--records is for a table" in refused("plan", "1.0", "--records", records)
+
+
+def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, out = written(cancer(), tmp_path / "c.parquet"), tmp_path / "m"
+    words = ["fit", table, "--target", "diagnosis", *HERE, "--rounds", 5, "--out"]
+    invoke(*words, tmp_path / "whole")
+    monkeypatch.setattr(cli_fit, "comfortable", lambda: 1000)
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cli_fit.compare, "fedavg", interrupted)
+        result = runner.invoke(app, [str(word) for word in (*words, out)])
+        assert result.exit_code == 130
+    assert "Going on where an earlier fit was interrupted" in invoke(*words, out)
+    one, two = (Model.load(folder / "model.json") for folder in (out, tmp_path / "whole"))
+    assert one.equations == two.equations
+    assert sorted(file.name for file in out.iterdir()) == FILES
 
 
 def test_a_folder_of_parts(tmp_path: Path) -> None:

@@ -210,6 +210,7 @@ def test_a_disk_that_is_too_small(table: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("shutil.disk_usage", lambda path: Room)
     with pytest.raises(InvalidInput, match=r"records need .* GiB of disk, and twice that while"):
         converted(table)
+    assert [file.name for file in table.parent.iterdir()] == ["t.parquet"]
 
 
 def test_a_table_that_changes_while_it_is_converted(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
