@@ -65,7 +65,7 @@ def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(cli_fit.compare, "fedavg", interrupted)
+        patched.setattr("fedscaffold.models.compare.fedavg", interrupted)
         result = runner.invoke(app, [str(word) for word in (*words, out)])
         assert result.exit_code == 130
     assert "Going on where an earlier fit was interrupted" in invoke(*words, out)

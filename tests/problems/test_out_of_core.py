@@ -80,7 +80,7 @@ def under(limit: int, folder: Path, what: str) -> dict[str, Any]:
     return dict(found)
 
 
-LARGE = 128 << 20
+LARGE = 96 << 20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's account of a process's memory")
 
 
