@@ -22,7 +22,7 @@ from fedscaffold.core.mapped import AT_ONCE, let_go
 from fedscaffold.problems.filling import Layout, features, targets
 from fedscaffold.problems.stored import DESCRIPTION, X, Y
 
-PIECE = 1 << 25  # bytes of x in order at once
+PIECE = 1 << 24  # bytes of x in order at once
 
 
 def convert(layout: Layout, folder: Path, description: str) -> None:
@@ -102,7 +102,8 @@ def _put_in_order(layout: Layout, dealt: Dealt, folder: Path) -> None:
 
 def _header(file: Any, shape: tuple[int, ...]) -> None:
     """Of a .npy file whose numbers follow."""
-    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    descr = np.dtype(np.float64).str
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
 
 
 def _spill(file: Path, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
@@ -137,13 +138,8 @@ def _making(folder: Path, nbytes: int) -> Iterator[Path]:
         with _locked(temporary):
             for left in temporary.iterdir():  # of a conversion that was killed
                 left.unlink()
-            room = shutil.disk_usage(temporary).free
-            if room < 2 * nbytes:
-                raise InvalidInput(
-                    f"records need {nbytes / 2**30:,.1f} GiB of disk, and twice that while they are written, but "
-                    f"{folder.parent} has {room / 2**30:,.1f} GiB; choose a folder elsewhere"
-                )
             try:
+                _check_room(temporary, nbytes)
                 yield temporary
                 if folder.is_dir():
                     folder.rmdir()
@@ -153,6 +149,16 @@ def _making(folder: Path, nbytes: int) -> Iterator[Path]:
                     shutil.rmtree(temporary)
     except OSError as error:
         raise InvalidInput(f"cannot write records to {folder}: {error.strerror or error}") from None
+
+
+def _check_room(folder: Path, nbytes: int) -> None:
+    """Refuse a disk without room for the records and the temporary files, which together are twice as large."""
+    room = shutil.disk_usage(folder).free
+    if room < 2 * nbytes:
+        raise InvalidInput(
+            f"records need {nbytes / 2**30:,.1f} GiB of disk, and twice that while they are written, but "
+            f"{folder.parent} has {room / 2**30:,.1f} GiB; choose a folder elsewhere"
+        )
 
 
 @contextmanager

@@ -115,7 +115,10 @@ class Glm(RecordsOfClients, ABC):
 
     def client_hessians(self, theta: Array) -> Array:
         """∇²f_c(θ), shape (N, d, d)."""
-        return np.stack(list(self._client_hessians(theta)))
+        found = np.empty((self.n_clients, self.dim, self.dim))
+        for c, hessian in enumerate(self._client_hessians(theta)):
+            found[c] = hessian
+        return found
 
     def _client_hessians(self, theta: Array) -> Iterator[Array]:
         """∇²f_c(θ) of each client, in order."""

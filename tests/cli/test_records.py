@@ -1,0 +1,86 @@
+"""`fedscaffold fit` on tables that are not held in memory."""
+
+from pathlib import Path
+
+import pytest
+
+from fedscaffold import Model
+from fedscaffold.cli import fit as cli_fit
+from fedscaffold.cli.main import app
+from tests.cli.test_fit import HERE, invoke, refused, runner
+from tests.hospitals import cancer, diabetes, written
+
+FILES = ["model.json", "records", "report.html", "trace.npz"]
+
+
+def test_tables_that_do_not_fit_comfortably_are_kept_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, out = written(cancer(), tmp_path / "c.parquet"), tmp_path / "m"
+    words = ["fit", table, "--target", "diagnosis", *HERE, "--rounds", 5]
+    printed = invoke(*words, "--out", tmp_path / "whole")
+    assert "are read from" not in printed
+    monkeypatch.setattr(cli_fit, "comfortable", lambda: 1000)
+    printed = invoke(*words, "--out", out)
+    assert f"are read from {out / 'records'}; that folder may be removed" in printed
+    assert sorted(file.name for file in out.iterdir()) == FILES
+    one, two = (Model.load(folder / "model.json") for folder in (out, tmp_path / "whole"))
+    assert one.equations == two.equations
+    assert one.provenance["request"] == two.provenance["request"]
+    before = (out / "records" / "x.npy").stat().st_mtime_ns
+    invoke(*words, "--out", out)
+    assert (out / "records" / "x.npy").stat().st_mtime_ns == before
+
+    written(cancer().iloc[:-9], table)
+    assert "has changed since its records were written" in refused(*words, "--out", out)
+    invoke(*words, "--out", out, "--overwrite")
+    assert (out / "records" / "x.npy").stat().st_mtime_ns != before
+
+
+def test_a_folder_for_records_may_be_given(tmp_path: Path) -> None:
+    table, records = written(diabetes(), tmp_path / "d.parquet"), tmp_path / "numbers"
+    words = ["--target", "target", *HERE, "--records", records]
+    printed = invoke("fit", table, *words, "--rounds", 3, "--out", tmp_path / "m")
+    assert f"are read from {records}" in printed
+    assert (records / "x.npy").exists()
+    assert "Run Scaffold with step_size=" in invoke("plan", table, *words)
+    assert "condition number" in invoke("inspect", table, *words)
+    other = written(diabetes(), tmp_path / "e.parquet")
+    assert "holds the records of another table, d.parquet" in refused(
+        "fit", other, *words, "--out", tmp_path / "n", "--overwrite"
+    )
+    assert (records / "x.npy").exists()
+    csv = written(diabetes(), tmp_path / "d.csv")
+    assert "records in a folder are for Parquet" in refused("fit", csv, *words, "--out", tmp_path / "k")
+    assert "--records is for a table" in refused("plan", "1.0", "--records", records)
+
+
+def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, out = written(cancer(), tmp_path / "c.parquet"), tmp_path / "m"
+    words = ["fit", table, "--target", "diagnosis", *HERE, "--rounds", 5, "--out"]
+    invoke(*words, tmp_path / "whole")
+    monkeypatch.setattr(cli_fit, "comfortable", lambda: 1000)
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fedscaffold.models.compare.fedavg", interrupted)
+        result = runner.invoke(app, [str(word) for word in (*words, out)])
+        assert result.exit_code == 130
+    assert "Going on where an earlier fit was interrupted" in invoke(*words, out)
+    one, two = (Model.load(folder / "model.json") for folder in (out, tmp_path / "whole"))
+    assert one.equations == two.equations
+    assert sorted(file.name for file in out.iterdir()) == FILES
+
+
+def test_a_folder_of_parts(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    frame = diabetes()
+    written(frame.iloc[:200], tmp_path / "parts" / "a.parquet")
+    written(frame.iloc[200:], tmp_path / "parts" / "b.parquet")
+    invoke("fit", tmp_path / "parts", "--target", "target", *HERE, "--rounds", 2, "--out", tmp_path / "m")
+    whole = written(frame, tmp_path / "d.parquet")
+    invoke("fit", whole, "--target", "target", *HERE, "--rounds", 2, "--out", tmp_path / "n")
+    one, two = (Model.load(tmp_path / name / "model.json") for name in "mn")
+    assert one.equations == two.equations
