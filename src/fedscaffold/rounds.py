@@ -129,10 +129,12 @@ def stepping(
 
 def _diverged(problem: Problem, method: Method, batches: Batches, round: int, largest: Largest) -> Diverged:
     """Which client went first, and what would have been safe."""
-    safe = method.safe_step_size(problem.smoothness(batches), problem.strong_convexity())
+    local: Any = problem if getattr(problem, "smoothness_is_local", False) else None
+    measured = problem if local is None else local.subset([largest.client])  # networks are slow to measure
+    safe = method.safe_step_size(measured.smoothness(batches), problem.strong_convexity())
     advice = f"step_size={safe:.3g} is safe for this problem and batch size."
-    if getattr(problem, "smoothness_is_local", False):
-        advice = f"Going by the curvature where it started, step_size={safe:.3g} should do; this is an estimate."
+    if local is not None:
+        advice = f"Going by its curvature where it started, step_size={safe:.3g} should do; this is an estimate."
     if safe == 0.0:
         advice = "No step size can be vouched for here; try a tenth of this one."
     return Diverged(
