@@ -99,6 +99,8 @@ def test_prediction_at_scale_of_weights_and_of_other_problems() -> None:
     own = theory.predict_at_scale(problem, method, batch_size=2)
     equal = theory.predict_at_scale(problem, method, batch_size=2, n_clients=6)
     assert own.mse_variance_part == pytest.approx(equal.mse_variance_part * 6 * 12 / 64, rel=0.01)
+    with pytest.raises(fs.InvalidInput, match="predict_at_scale"):
+        theory.predict(GaussianStream(n_clients=3000, dim=100), method, batch_size=2)
     table: Any = fs.problems.Ridge(np.ones((2, 3, 1)), np.ones((2, 3)), l2=0.1)
     with pytest.raises(fs.InvalidInput, match="streamed clients"):
         theory.predict_at_scale(table, method, batch_size=2)
