@@ -86,14 +86,15 @@ def as_it_should(order: Order, work: Callable[[], Reply]) -> Reply | None:
     return work()
 
 
-MISHAPS = [as_it_should, order_lost, reply_lost, not_a_number, exploded, failed]
+MISHAPS = [as_it_should, order_lost, reply_lost, not_a_number, failed]
+HONEST, SPOILT = st.sampled_from(MISHAPS), st.sampled_from([*MISHAPS, exploded])  # a majority is honest
 
 
 @pytest.mark.parametrize("method", WITH_MEMORY, ids=repr)
 @settings(max_examples=15)
-@given(schedule=st.lists(st.lists(st.sampled_from(MISHAPS), min_size=5, max_size=5), min_size=4, max_size=4))
+@given(schedule=st.lists(st.tuples(HONEST, SPOILT, HONEST, HONEST, HONEST), min_size=4, max_size=4))
 def test_nothing_that_happens_to_messages_breaks_the_sum(
-    tmp_path_factory: pytest.TempPathFactory, method: Method, schedule: list[list[Any]]
+    tmp_path_factory: pytest.TempPathFactory, method: Method, schedule: list[tuple[Any, ...]]
 ) -> None:
     """Four rounds of mishaps, one that goes well; then the sum is 0 and the server's accounts are right."""
     asked: dict[int, int] = {}
@@ -105,7 +106,7 @@ def test_nothing_that_happens_to_messages_breaks_the_sum(
         return schedule[order.round][order.client](order, work)
 
     folder = tmp_path_factory.mktemp("federation")
-    federation = Federation(folder, problem(), method, event=event, rules=Rules(least_clients=1, attempts=50))
+    federation = Federation(folder, problem(), method, event=event, rules=Rules(least_clients=2, attempts=50))
     try:
         federation.run(len(schedule) + 1)
     except TooFewClients:  # all were refused
