@@ -1,6 +1,5 @@
 """Which of Flower's nodes is which client, and how orders reach them."""
 
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -10,10 +9,10 @@ from flwr.serverapp import Grid
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.flower import wire
+from fedscaffold.flower.log import LOG
 from fedscaffold.flower.messages import Failed, Hello, Order, Reply
 from fedscaffold.flower.terms import Terms
 
-LOG = logging.getLogger("fedscaffold.flower")
 PULL_EVERY = 0.25  # seconds
 MEET_EVERY = 3.0
 GREETING = 60.0  # how long a node may take to say who it is

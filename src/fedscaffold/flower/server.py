@@ -1,6 +1,5 @@
 """One round as the server sees it, over any transport: ask, check, ask again where needed, close."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,10 +11,9 @@ from fedscaffold.core.types import Array
 from fedscaffold.flower import checks
 from fedscaffold.flower.accounts import Accounts
 from fedscaffold.flower.ledger import Ledger, anew, close, gradient_order, mean_of, train_order
+from fedscaffold.flower.log import LOG
 from fedscaffold.flower.messages import Failed, Lost, Order, Reply
 from fedscaffold.flower.terms import Terms
-
-LOG = logging.getLogger("fedscaffold.flower")
 
 Ask = Callable[[Sequence[Order]], Iterable[Reply]]
 

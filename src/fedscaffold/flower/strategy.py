@@ -1,6 +1,5 @@
 """The server side of Flower: any of the library's methods, round after round, on disk after each."""
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from fedscaffold.flower import checkpoint
 from fedscaffold.flower.accounts import Accounts
 from fedscaffold.flower.checkpoint import Stored
 from fedscaffold.flower.ledger import first_ledger
+from fedscaffold.flower.log import LOG
 from fedscaffold.flower.messages import Order, Reply
 from fedscaffold.flower.nodes import Nodes
 from fedscaffold.flower.server import Outcome, Rules, TooFewClients, one_round, weights_of
@@ -27,7 +27,6 @@ from fedscaffold.flower.terms import Terms
 from fedscaffold.flower.wire import arrays_like, vector_of
 from fedscaffold.rounds import largest_sound
 
-LOG = logging.getLogger("fedscaffold.flower")
 Weights = Literal["records", "uniform"] | Sequence[float]
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
