@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ HONEST, SPOILT = st.sampled_from(MISHAPS), st.sampled_from([*MISHAPS, exploded])
 
 
 @pytest.mark.parametrize("method", WITH_MEMORY, ids=repr)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(schedule=st.lists(st.tuples(HONEST, SPOILT, HONEST, HONEST, HONEST), min_size=4, max_size=4))
 def test_nothing_that_happens_to_messages_breaks_the_sum(
     tmp_path_factory: pytest.TempPathFactory, method: Method, schedule: list[tuple[Any, ...]]
@@ -107,10 +108,8 @@ def test_nothing_that_happens_to_messages_breaks_the_sum(
 
     folder = tmp_path_factory.mktemp("federation")
     federation = Federation(folder, problem(), method, event=event, rules=Rules(least_clients=2, attempts=50))
-    try:
+    with suppress(TooFewClients):  # all but one were refused
         federation.run(len(schedule) + 1)
-    except TooFewClients:  # all were refused
-        pass
     assert federation.drift() < 1e-13
     federation.check_accounts()
     shutil.rmtree(folder)

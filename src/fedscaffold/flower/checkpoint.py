@@ -31,13 +31,14 @@ def save(path: str | os.PathLike[str], terms: Terms, theta0: Array, stored: Stor
     held = {f"server/{name}": values for name, values in ledger.server._asdict().items()}
     for round, state in ledger.states.items():
         held |= {f"after/{round}/{name}": values for name, values in state._asdict().items()}
-    held |= {"counted": ledger.counted, "norms": np.array(ledger.norms), "weights": stored.weights}
+    held |= {"counted": ledger.counted, "weights": stored.weights}
     description = {
         "what": WHAT,
         "terms": terms.to_json(),
         "start": _digest(theta0),
         "round": ledger.round,
         "epoch": ledger.epoch,
+        "reach": ledger.reach,
         "states": sorted(ledger.states),
         "keys": {str(client): key for client, key in stored.keys.items()},
     }
@@ -72,7 +73,7 @@ def load(path: str | os.PathLike[str], terms: Terms, theta0: Array) -> Stored | 
         server=state("server"),
         counted=held["counted"],
         states={round: state(f"after/{round}") for round in description["states"]},
-        norms=tuple(held["norms"].tolist()),
+        reach=description["reach"],
     )
     return Stored(ledger, held["weights"], {int(c): key for c, key in description["keys"].items()})
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.flower.ledger import Ledger, distance
+from fedscaffold.flower.ledger import Ledger, distance, norm, typical
 from fedscaffold.flower.messages import Order, Sent
 
 
@@ -26,25 +26,26 @@ def fault(order: Order, reply: Sent) -> str | None:
 
 
 def too_far(ledger: Ledger, sent: Mapping[int, Array], largest_jump: float) -> dict[int, str]:
-    """Who went absurdly far: ‖sent − θ‖ > largest_jump · max(median over the others, median over recent rounds).
+    """Who went absurdly far: ‖sent − θ‖ > largest_jump · max(median over the others, largest median of a round).
 
-    The median of the others is what a minority cannot move; that of recent rounds keeps a client from being thrown
-    out because the others happen to stand still. Where there is neither, nothing is known and nobody is refused.
+    The median is what a minority cannot move. The largest of all rounds, mostly the first one's, is as far as clients
+    go that do not agree: near the optimum those who agree hardly move, and one that was away for long must be let in
+    again. Where there is neither, nothing is known and nobody is refused.
     """
     lengths = {c: distance(ledger, vector) for c, vector in sent.items()}
-    return _outliers(lengths, float(np.median(ledger.norms)) if ledger.norms else 0.0, largest_jump)
+    return _outliers(lengths, ledger.reach, largest_jump)
 
 
 def too_steep(gradients: Mapping[int, Array], largest_jump: float) -> dict[int, str]:
     """The same for exchanged gradients, of which only those of the others are known."""
-    return _outliers({c: float(np.linalg.norm(g)) for c, g in gradients.items()}, 0.0, largest_jump)
+    return _outliers({c: norm(g) for c, g in gradients.items()}, 0.0, largest_jump)
 
 
-def _outliers(lengths: Mapping[int, float], recent: float, largest: float) -> dict[int, str]:
+def _outliers(lengths: Mapping[int, float], reach: float, largest: float) -> dict[int, str]:
     found = {}
     for c, length in lengths.items():
         others = [other for name, other in lengths.items() if name != c]
-        usual = max(recent, float(np.median(others)) if others else 0.0)
+        usual = max(reach, typical(others) if others else 0.0)
         if usual > 0.0 and length > largest * usual:
             found[c] = (
                 f"its norm is {length:.3g}, usual is {usual:.3g} and at most {largest:g} times that is accepted"

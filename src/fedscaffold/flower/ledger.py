@@ -1,6 +1,6 @@
 """What the server knows between rounds: its state, and whose contribution of which round was counted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +11,6 @@ from fedscaffold.flower.messages import NEVER, Order
 from fedscaffold.flower.terms import Terms
 from fedscaffold.rounds import weighted_mean
 
-KEPT_NORMS = 20  # rounds whose typical distance is remembered
-
 
 class Ledger(NamedTuple):
     """All that the next round depends on, on the server's side."""
@@ -22,13 +20,13 @@ class Ledger(NamedTuple):
     server: Any  # a named tuple of arrays (1, dim), θ first
     counted: Whole  # (n_clients,): the last round of this epoch whose contribution was counted, or NEVER
     states: Mapping[int, Any]  # the server's state after those of these rounds that are not the last one
-    norms: tuple[float, ...]  # median of ‖sent − θ‖ in each of the last rounds
+    reach: float  # the largest typical ‖sent − θ‖ of any round so far
 
 
 def first_ledger(terms: Terms, theta: Array) -> Ledger:
     """Before the first round, from θ (dim,)."""
     counted = np.full(terms.n_clients, NEVER, dtype=np.int64)
-    return Ledger(0, 0, terms.method.begin(theta[None, :].copy()), counted, {}, ())
+    return Ledger(0, 0, terms.method.begin(theta[None, :].copy()), counted, {}, 0.0)
 
 
 def train_order(
@@ -88,14 +86,13 @@ def close(terms: Terms, ledger: Ledger, sent: Mapping[int, Array], weights: Arra
     counted[sorted(sent)] = ledger.round
     known = {**ledger.states, ledger.round - 1: ledger.server}
     wanted = set(counted.tolist()) - {NEVER, ledger.round} if terms.remembers else set[int]()
-    typical = float(np.median([distance(ledger, vector) for vector in sent.values()]))
     return Ledger(
         round=ledger.round + 1,
         epoch=ledger.epoch,
         server=server,
         counted=counted,
         states={round: known[round] for round in sorted(wanted)},
-        norms=(*ledger.norms, typical)[-KEPT_NORMS:],
+        reach=max(ledger.reach, typical([distance(ledger, vector) for vector in sent.values()])),
     )
 
 
@@ -112,7 +109,17 @@ def anew(terms: Terms, ledger: Ledger) -> Ledger:
     )
 
 
+def typical(lengths: Sequence[float]) -> float:
+    """The median, of two the smaller: what less than half of them can raise at will."""
+    return sorted(lengths)[(len(lengths) - 1) // 2]
+
+
 def distance(ledger: Ledger, vector: Array) -> float:
     """‖sent − θ‖."""
+    return norm(vector - ledger.server.theta[0])
+
+
+def norm(vector: Array) -> float:
+    """‖v‖, infinite where it is beyond float64."""
     with np.errstate(over="ignore"):
-        return float(np.linalg.norm(vector - ledger.server.theta[0]))
+        return float(np.linalg.norm(vector))
