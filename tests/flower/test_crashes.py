@@ -73,7 +73,7 @@ def run_on(federation: Federation, rounds: int) -> None:
 def test_a_crash_at_any_write_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method, when: str
 ) -> None:
-    """Every write of clients and server is a moment to crash at; with everyone asked again, the bits are the same."""
+    """Every write of clients and server is a moment to crash at; with all asked again, the bits are the same."""
     quiet = Federation(tmp_path / "quiet", problem(), method, rules=EVERYONE)
     counter = Doomed(-1, when)
     with monkeypatch.context() as patch:

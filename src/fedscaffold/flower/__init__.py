@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 from fedscaffold.core.errors import MissingDependency
 
 if TYPE_CHECKING:
-    from fedscaffold.flower.app import client_app
+    from fedscaffold.flower.app import client_app, client_of
     from fedscaffold.flower.client import ProblemWork, Work
     from fedscaffold.flower.server import TooFewClients
     from fedscaffold.flower.strategy import Strategy
 
-__all__ = ["ProblemWork", "Strategy", "TooFewClients", "Work", "client_app"]
+__all__ = ["ProblemWork", "Strategy", "TooFewClients", "Work", "client_app", "client_of"]
 
 _PLACES = {
     "Strategy": "strategy",
     "client_app": "app",
+    "client_of": "app",
     "ProblemWork": "client",
     "Work": "client",
     "TooFewClients": "server",

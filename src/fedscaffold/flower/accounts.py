@@ -19,7 +19,8 @@ class Accounts:
 
     It costs no traffic, and it tells the server nothing new: whoever knows what was sent and what was made of it
     can compute ξ_c. It costs one file of d numbers for each client, written when its contribution is counted.
-    Where N·d is too much, keep none (folder None); a client that loses its memory then makes all memories start anew.
+    Where N·d is too much, keep none (folder None); a client that loses its memory then makes all memories start
+    anew.
 
     A file belongs to one round. The one before is removed by `tidy`, once the ledger is safely on disk, so that a
     server that was killed in between finds the one that its ledger speaks of.

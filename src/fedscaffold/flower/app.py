@@ -50,8 +50,8 @@ def client_app(
 
     @app.query()
     def hello(message: Message, context: Context) -> Message:
-        work = work_of(context)
-        found = Hello(client=client_of(context), records=work.records, dim=work.dim)
+        client, work = client_of(context), work_of(context)
+        found = Hello(client=client, records=work.records, dim=work.dim)
         return Message(wire.packed_hello(found), reply_to=message)
 
     @app.train()

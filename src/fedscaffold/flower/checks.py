@@ -28,9 +28,9 @@ def fault(order: Order, reply: Sent) -> str | None:
 def too_far(ledger: Ledger, sent: Mapping[int, Array], largest_jump: float) -> dict[int, str]:
     """Who went absurdly far: ‖sent − θ‖ > largest_jump · max(median over the others, largest median of a round).
 
-    The median is what a minority cannot move. The largest of all rounds, mostly the first one's, is as far as clients
-    go that do not agree: near the optimum those who agree hardly move, and one that was away for long must be let in
-    again. Where there is neither, nothing is known and nobody is refused.
+    The median is what a minority cannot move. The largest of all rounds, mostly the first one's, is as far as
+    clients go that do not agree: near the optimum those who agree hardly move, and one that was away for long must
+    be let in again. Where there is neither, nothing is known and nobody is refused.
     """
     lengths = {c: distance(ledger, vector) for c, vector in sent.items()}
     return _outliers(lengths, ledger.reach, largest_jump)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -130,7 +131,7 @@ class Loopback:
         return done.stdout
 
     def run(self, app: Path, config: Mapping[str, str | int | float] | None = None) -> subprocess.Popen[str]:
-        """Start `flwr run` on an app, with its log as output; the run goes on in the SuperLink if this is ended."""
+        """Start `flwr run` on an app, with its log as output; the run is the SuperLink's and outlives this process."""
         given = " ".join(f"{key}={_toml(value)}" for key, value in (config or {}).items())
         return subprocess.Popen(
             [_program("flwr"), "run", str(app), NAME, "--stream", *(["--run-config", given] if given else [])],
@@ -182,19 +183,15 @@ class Loopback:
 
     def _end(self, process: "subprocess.Popen[bytes]") -> None:
         self._signal(process, signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            pass
         self._signal(process, signal.SIGKILL)
         process.wait()
 
     @staticmethod
     def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        except ProcessLookupError:
-            return
 
 
 def free_port() -> int:
