@@ -131,7 +131,7 @@ class Loopback:
         return done.stdout
 
     def run(self, app: Path, config: Mapping[str, str | int | float] | None = None) -> subprocess.Popen[str]:
-        """Start `flwr run` on an app, with its log as output; the run is the SuperLink's and outlives this process."""
+        """Start `flwr run` on an app, with its log as output; the run itself is the SuperLink's."""
         given = " ".join(f"{key}={_toml(value)}" for key, value in (config or {}).items())
         return subprocess.Popen(
             [_program("flwr"), "run", str(app), NAME, "--stream", *(["--run-config", given] if given else [])],
