@@ -126,6 +126,17 @@ class Loopback:
         """What a process has written."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
+    def processor_seconds(self) -> float:
+        """What SuperLink, SuperNodes and all that they started have used so far; Linux only."""
+        sessions = {process.pid for process in self._processes.values()}
+        total, ticks = 0.0, os.sysconf("SC_CLK_TCK")
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[3]) in sessions:
+                    total += sum(int(field) for field in fields[11:15]) / ticks
+        return total
+
     def flwr(self, *arguments: str) -> str:
         """Run a command of `flwr`; its output."""
         done = subprocess.run(

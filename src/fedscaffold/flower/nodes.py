@@ -1,5 +1,6 @@
 """Which of Flower's nodes is which client, and how orders reach them."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -28,7 +29,8 @@ class Node(NamedTuple):
 class Nodes:
     """Finds each client's node, also when it was started again.
 
-    A node that is new is asked who it is, by the key partition-id of its configuration. A client whose node is
+    A node that is new is asked who it is, by the key partition-id of its configuration; one that fails to say is
+    asked again after a minute. A client whose node is
     started again while the server waits for its reply is asked again, since the reply is lost.
 
     Parameters
@@ -49,7 +51,7 @@ class Nodes:
         self.keys = dict(keys)
         self.hellos: dict[int, Hello] = {}
         self._of: dict[int, Node] = {}
-        self._known: set[Node] = set()
+        self._ask_again: dict[Node, float] = {}
 
     def wait_for(self, clients: Iterable[int], *, seconds: float) -> set[int]:
         """Meet nodes until all of these clients are online or time is over; those who are."""
@@ -63,16 +65,17 @@ class Nodes:
     def meet(self) -> set[int]:
         """Ask those nodes who they are that are new; the clients that are online."""
         infos = {Node(info.node_id, info.last_activated_at): info for info in self.grid.get_nodes()}
-        new = sorted(set(infos) - self._known)
+        new = sorted(node for node in infos if time.monotonic() >= self._ask_again.get(node, 0.0))
         messages = {Message(RecordDict(), node.number, MessageType.QUERY, ttl=GREETING): node for node in new}
         sent = self._push(list(messages))
         end = time.monotonic() + GREETING
         while sent and time.monotonic() < end:
             for asked, reply in self._pull(sent):
                 node = messages[asked]
-                self._known.add(node)
+                self._ask_again[node] = math.inf
                 try:
                     if reply.has_error():
+                        self._ask_again[node] = time.monotonic() + GREETING
                         raise InvalidInput(f"it does not say who it is: {reply.error.reason}")
                     self._enter(node, infos[node].public_key.hex(), wire.unpacked_hello(reply.content))
                 except InvalidInput as error:
