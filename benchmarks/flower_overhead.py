@@ -1,10 +1,10 @@
 """Seconds per round of Scaffold on Flower, beside Flower's own FedAvg on the same nodes with as many vectors.
 
 `python -m benchmarks.flower_overhead [--quick]`. Real processes on loopback, without TLS, and clients that hardly
-compute. Flower looks for replies every 3 seconds, which would hide what things cost, so its FedAvg is measured as it
-is and with our quarter of a second. All take turns in one run, so that other programs on the machine disturb them
-alike, and processor time is taken besides the clock's. What the protocol itself costs, files and sums and checks, is
-measured in one process without Flower.
+compute. Flower looks for replies every 3 seconds, which would hide what things cost, so its FedAvg is measured as
+it is and with our quarter of a second. All take turns in one run, so that other programs on the machine disturb
+them alike, and processor time is taken besides the clock's. What the protocol itself costs, files and sums and
+checks, is measured in one process without Flower.
 """
 
 import argparse
