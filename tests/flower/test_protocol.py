@@ -55,6 +55,7 @@ def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method, bat
         federation.check_accounts()
 
 
+@pytest.mark.slow
 def test_jax_models_too(tmp_path: Path) -> None:
     """A loss that JAX differentiates; every client has its block of the problem."""
     import jax.numpy as jnp
@@ -117,7 +118,9 @@ MISHAPS = [as_it_should, order_lost, reply_lost, not_a_number, failed]
 HONEST, SPOILT = st.sampled_from(MISHAPS), st.sampled_from([*MISHAPS, exploded])  # a majority is honest
 
 
-@pytest.mark.parametrize("method", WITH_MEMORY, ids=repr)
+@pytest.mark.parametrize(
+    "method", [*WITH_MEMORY[1:4:2], *(pytest.param(m, marks=pytest.mark.slow) for m in WITH_MEMORY[::2])], ids=repr
+)
 @settings(max_examples=8)
 @given(schedule=st.lists(st.tuples(HONEST, SPOILT, HONEST, HONEST, HONEST), min_size=4, max_size=4))
 def test_nothing_that_happens_to_messages_breaks_the_sum(
