@@ -1,5 +1,6 @@
 """Strategy and client app on a grid without processes."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,10 @@ def test_replies_that_are_rubbish(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     ]
     bad = Array(dtype="float64", shape=(3,), stype="numpy.ndarray", data=b"not numpy's")
     about = MetricRecord({"client": 3, "epoch": 0, "round": 0, "lost": 0, "phase": 0})
+    rubbish[2] = RecordDict({ABOUT: about, SENT: ArrayRecord({"vector": bad})})
+    archive = io.BytesIO()
+    np.savez(archive, x=np.zeros(3))
+    bad = Array(dtype="float64", shape=(3,), stype="numpy.ndarray", data=archive.getvalue())
     rubbish.append(RecordDict({ABOUT: about, SENT: ArrayRecord({"vector": bad})}))
 
     def handle(node: Node, message: Message) -> Message | None:
