@@ -1,0 +1,232 @@
+"""A Flower federation of real processes on this machine: SuperLink, SuperNodes, TLS and node authentication."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fedscaffold.core.errors import FedScaffoldError, MissingDependency
+from fedscaffold.flower.certificates import make_certificates, make_key
+
+ADDRESS = "127.0.0.1"
+NAME = "loopback"
+READY = 60.0  # seconds for a process to open its port
+GRACE = 10.0  # seconds for a process to end when asked to
+
+
+class FederationFailed(FedScaffoldError):
+    """A process of the federation ended or did not start; the message has the end of its log."""
+
+
+class Loopback:
+    """SuperLink and SuperNodes as processes of their own, all ended on leaving the context.
+
+    Everything is in `folder`: certificates, keys, logs, the SuperLink's database, and one folder for each node.
+    Nothing leaves the machine: no telemetry, no look for updates, no installing of packages.
+
+    Parameters
+    ----------
+    folder
+        An empty or new folder.
+    nodes
+        The configuration of each node, such as {"partition-id": 0, "memory": "/data/memory"}.
+    secure
+        TLS, and only nodes whose keys are registered. Without both for measurements alone.
+    """
+
+    def __init__(self, folder: Path, nodes: Sequence[Mapping[str, str | int]], *, secure: bool = True) -> None:
+        self.folder, self.nodes, self.secure = folder.resolve(), list(nodes), secure
+        self.port = free_port()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            if self.secure:
+                self.certificates = make_certificates(self.folder)
+                self.keys = [make_key(self.folder, f"node-{k}") for k in range(len(self.nodes))]
+            self._configure()
+            self.start_superlink()
+            if self.secure:
+                for k, (_, public) in enumerate(self.keys):
+                    self.flwr("supernode", "register", str(public), NAME, "--name", f"node-{k}")
+            for k in range(len(self.nodes)):
+                self.start_node(k)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes: nodes first, then the SuperLink; those that do not listen are killed."""
+        nodes = [process for name, process in self._processes.items() if name != "superlink"]
+        link = [process for name, process in self._processes.items() if name == "superlink"]
+        for group in (nodes, link):
+            for process in group:
+                self._signal(process, signal.SIGTERM)
+            end = time.monotonic() + GRACE
+            for process in group:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.1, end - time.monotonic()))
+                self._signal(process, signal.SIGKILL)
+                process.wait()
+        self._processes.clear()
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink; after a kill it finds runs and keys in its database."""
+        arguments = ["--host", ADDRESS, "--port", str(self.port), "--disable-runtime-dependency-installation"]
+        arguments += ["--database", str(self.folder / "superlink.db")]
+        if self.secure:
+            files = self.certificates
+            arguments += ["--ssl-ca-certfile", str(files.authority), "--ssl-certfile", str(files.certificate)]
+            arguments += ["--ssl-keyfile", str(files.key), "--enable-supernode-auth"]
+        else:
+            arguments += ["--insecure"]
+        self._start("superlink", "flower-superlink", arguments)
+        self._wait_for("superlink", self.port)
+
+    def start_node(self, k: int, *, key: Path | None = None, name: str | None = None) -> str:
+        """Start node k, with another key if one is given; the name of its process and log."""
+        name = name or f"node-{k}"
+        config = " ".join(f"{key}={_toml(value)}" for key, value in self.nodes[k].items())
+        arguments = ["--superlink", f"{ADDRESS}:{self.port}", "--host", ADDRESS, "--port", str(free_port())]
+        arguments += ["--node-config", config]
+        if self.secure:
+            private = key or self.keys[k][0]
+            arguments += ["--root-certificates", str(self.certificates.authority)]
+            arguments += ["--auth-supernode-private-key", str(private)]
+        else:
+            arguments += ["--insecure"]
+        self._start(name, "flower-supernode", arguments)
+        return name
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a process and to those that it started."""
+        self._signal(self._processes[name], signal.SIGKILL)
+        self._processes.pop(name).wait()
+
+    def is_running(self, name: str) -> bool:
+        """Whether that process is still there."""
+        return name in self._processes and self._processes[name].poll() is None
+
+    def log(self, name: str) -> str:
+        """What a process has written."""
+        return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+    def processor_seconds(self) -> float:
+        """What SuperLink, SuperNodes and all that they started have used so far; Linux only."""
+        parents, used = dict[int, int](), dict[int, int]()
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it has just ended
+                fields = stat.read_text().rpartition(")")[2].split()
+                pid = int(stat.parent.name)
+                parents[pid], used[pid] = int(fields[1]), sum(int(field) for field in fields[11:15])
+        ours, size = {process.pid for process in self._processes.values()}, 0
+        while len(ours) > size:
+            size = len(ours)
+            ours |= {pid for pid, parent in parents.items() if parent in ours}
+        return sum(used.get(pid, 0) for pid in ours) / os.sysconf("SC_CLK_TCK")
+
+    def flwr(self, *arguments: str) -> str:
+        """Run a command of `flwr`; its output."""
+        done = subprocess.run(
+            [_program("flwr"), *arguments],
+            env=self.environment("user"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise FederationFailed(f"flwr {' '.join(arguments)} failed:\n{_end_of(done.stdout + done.stderr)}")
+        return done.stdout
+
+    def run(self, app: Path, config: Mapping[str, str | int | float] | None = None) -> subprocess.Popen[str]:
+        """Start `flwr run` on an app, with its log as output; the run itself is the SuperLink's."""
+        given = " ".join(f"{key}={_toml(value)}" for key, value in (config or {}).items())
+        return subprocess.Popen(
+            [_program("flwr"), "run", str(app), NAME, "--stream", *(["--run-config", given] if given else [])],
+            env=self.environment("user"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def environment(self, home: str) -> dict[str, str]:
+        """For a process with a Flower folder of its own."""
+        return {
+            **os.environ,
+            "FLWR_HOME": str(self.folder / "homes" / home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+
+    def _configure(self) -> None:
+        """Where `flwr` finds the SuperLink."""
+        home = self.folder / "homes" / "user"
+        home.mkdir(parents=True, exist_ok=True)
+        trust = f'root-certificates = "{self.certificates.authority}"' if self.secure else "insecure = true"
+        text = (
+            f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{ADDRESS}:{self.port}"\n{trust}\n'
+        )
+        (home / "config.toml").write_text(text, encoding="utf-8")
+
+    def _start(self, name: str, program: str, arguments: list[str]) -> None:
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [_program(program), *arguments], env=self.environment(name), stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, cwd=self.folder, start_new_session=True,
+            )  # fmt: skip
+
+    def _wait_for(self, name: str, port: int) -> None:
+        end = time.monotonic() + READY
+        while time.monotonic() < end:
+            if not self.is_running(name):
+                raise FederationFailed(f"{name} ended at once:\n{_end_of(self.log(name))}")
+            with socket.socket() as probe:
+                probe.settimeout(1.0)
+                if probe.connect_ex((ADDRESS, port)) == 0:
+                    return
+            time.sleep(0.1)
+        raise FederationFailed(
+            f"{name} did not open its port within {READY:g} seconds:\n{_end_of(self.log(name))}"
+        )
+
+    @staticmethod
+    def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        return int(probe.getsockname()[1])
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        raise MissingDependency(f"{name} is not installed; install it with: pip install 'fedscaffold[flower]'")
+    return found
+
+
+def _toml(value: str | int | float) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _end_of(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-15:])

@@ -1,0 +1,192 @@
+"""PyTorch models as a client's work: an optimizer whose every step is θ ← θ − γ(g + ξ)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.core.batches import Batches
+from fedscaffold.core.errors import FedScaffoldError, InvalidInput, MissingDependency
+from fedscaffold.core.stream import Stream, batch, words
+from fedscaffold.core.types import Array, LocalSgd, Whole
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingDependency(
+        "fedscaffold.flower.torch needs PyTorch; install it with: pip install torch"
+    ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a client's training loop may want to know.
+
+    Parameters
+    ----------
+    client, round
+        Who and when.
+    local_steps
+        H, how often to call `optimizer.step()`.
+    first_step
+        The number of the first of these steps, for the draws.
+    batches
+        How many records a step takes, `batches.size`; None for all.
+    run_seed
+        The run's seed.
+    """
+
+    client: int
+    round: int
+    local_steps: int
+    first_step: int
+    batches: Batches
+    run_seed: int
+
+    def rows(self, n: int) -> Iterator[Whole]:
+        """For each of the steps the numbers, below n, of the records that it takes: as in `fedscaffold.run`."""
+        stream = Stream(self.run_seed, repetition=0, round=self.round, client=self.client)
+        for step in range(self.first_step, self.first_step + self.local_steps):
+            yield batch(stream, step, self.batches, n)
+
+    @property
+    def seed(self) -> int:
+        """A seed for this client and round, such as for `torch.manual_seed`: dropout, or a loader of one's own."""
+        return int(words(Stream(self.run_seed, repetition=1, round=self.round, client=self.client), 0, 1)[0])
+
+
+class CorrectedSGD(torch.optim.Optimizer):  # type: ignore[misc]
+    """p ← p − γ(∇p + ξ_p) for each parameter p, at each step; a step after the last one is refused.
+
+    Parameters
+    ----------
+    params
+        The model's.
+    step_size
+        γ.
+    correction
+        ξ_p of each parameter, in the same order.
+    local_steps
+        How many steps there are to take.
+    """
+
+    def __init__(
+        self, params: Sequence[Any], *, step_size: float, correction: Sequence[Any], local_steps: int
+    ) -> None:
+        super().__init__(params, {"lr": step_size})
+        self.step_size, self.local_steps, self.taken = step_size, local_steps, 0
+        self.pairs = list(zip(params, correction, strict=True))
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step. A learning rate that was changed from outside is refused: memory goes by γ."""
+        if self.taken == self.local_steps:
+            raise FedScaffoldError(f"this round has {self.local_steps} local steps, one more was taken")
+        if any(group["lr"] != self.step_size for group in self.param_groups):
+            raise FedScaffoldError(
+                "the learning rate was changed; the method's step size is the same in all steps"
+            )
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for parameter, xi in self.pairs:
+                if parameter.grad is not None:
+                    parameter.add_(parameter.grad, alpha=-self.step_size)
+                parameter.add_(xi, alpha=-self.step_size)
+        self.taken += 1
+        return loss
+
+
+class Training:
+    """A PyTorch model and a training loop, as `fedscaffold.flower.client_app` takes them.
+
+    θ is all parameters that require a gradient, one after another, in float64 on the wire; the model may be of any
+    floating-point type. Penalties belong into the loss. Buffers, such as the running means of batch normalisation,
+    would stay on one client and are refused; normalise by groups or layers instead.
+
+    Parameters
+    ----------
+    model
+        A `torch.nn.Module`, on any device.
+    train
+        train(model, optimizer, task): calls `optimizer.step()` task.local_steps times, after
+        `optimizer.zero_grad()`, a loss and its `backward()`, as in any training loop.
+    records
+        n_c, from which the client's weight is made.
+    """
+
+    def __init__(self, model: Any, train: Callable[[Any, CorrectedSGD, Task], Any], *, records: int) -> None:
+        moving = [name for name, buffer in model.named_buffers() if buffer.is_floating_point()]
+        if moving:
+            raise InvalidInput(
+                f"the model has buffers that training changes, such as {moving[0]!r}, which are not part of θ and "
+                "would differ from client to client; use group or layer normalisation instead"
+            )
+        self.model, self.train, self.records = model, train, records
+        self.dim = sum(parameter.numel() for parameter in trained(model))
+        if self.dim == 0:
+            raise InvalidInput("the model has no parameters that require a gradient")
+
+    @contextmanager
+    def open(self, batches: Batches, *, seed: int, client: int) -> Iterator[LocalSgd]:
+        """The training loop as local steps of this client."""
+
+        def local_sgd(
+            theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
+            clients: Whole | None = None, first_step: int = 0,
+        ) -> Array:  # fmt: skip
+            steps = int(np.max(local_steps))
+            put(self.model, theta[0])
+            xi = _like(self.model, np.broadcast_to(correction, (1, 1, self.dim))[0, 0])
+            optimizer = CorrectedSGD(trained(self.model), step_size=step_size, correction=xi, local_steps=steps)
+            task = Task(
+                client=client,
+                round=round,
+                local_steps=steps,
+                first_step=first_step,
+                batches=batches,
+                run_seed=seed,
+            )
+            self.model.train()
+            self.train(self.model, optimizer, task)
+            if optimizer.taken != steps:
+                raise FedScaffoldError(
+                    f"round {round} has {steps} local steps, but the training loop took {optimizer.taken}; call "
+                    "optimizer.step() task.local_steps times"
+                )
+            return vector(self.model)[None, None, :]
+
+        yield local_sgd
+
+
+def trained(model: Any) -> list[Any]:
+    """The parameters that θ holds, in order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def vector(model: Any) -> Array:
+    """θ of a model."""
+    parts = [parameter.detach().cpu().double().reshape(-1).numpy() for parameter in trained(model)]
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def put(model: Any, theta: Array) -> None:
+    """Set a model's parameters to θ."""
+    with torch.no_grad():
+        for parameter, values in zip(trained(model), _like(model, theta), strict=True):
+            parameter.copy_(values)
+
+
+def _like(model: Any, values: Array) -> list[Any]:
+    """A vector as tensors like the model's parameters."""
+    sizes = [parameter.numel() for parameter in trained(model)]
+    if values.size != sum(sizes):
+        raise InvalidInput(f"the model has {sum(sizes)} parameters, but θ has {values.size}")
+    parts = np.split(values, np.cumsum(sizes)[:-1])
+    return [
+        torch.from_numpy(part.copy()).to(device=p.device, dtype=p.dtype).reshape(p.shape)
+        for p, part in zip(trained(model), parts, strict=True)
+    ]

@@ -1,0 +1,322 @@
+"""Strategy and client app on a grid without processes."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from flwr.serverapp.strategy import Result
+from flwr.supercore.task_identity import TaskIdentity
+
+import fedscaffold as fs
+from fedscaffold import flower
+from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
+from fedscaffold.core.types import Method
+from fedscaffold.flower import nodes as nodes_module
+from fedscaffold.flower.wire import ABOUT, SENT, vector_of
+from tests.flower.grid import FakeGrid, Node
+from tests.flower.test_protocol import METHODS
+from tests.samples import make
+
+SIZES = (6, 9, 4, 7, 5)
+SCAFFOLD = fs.Scaffold(step_size=0.1, local_steps=4)
+MODEL = ArrayRecord({"a": Array(np.zeros((2, 1))), "b": Array(np.zeros(1, dtype=np.float32))})
+
+
+def problem() -> Any:
+    return make("logistic", SIZES, 3, weights=SIZES)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):  # what Flower sets in a server's process
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(nodes_module, "PULL_EVERY", 0.001)
+    monkeypatch.setattr(nodes_module, "MEET_EVERY", 0.002)
+    monkeypatch.setattr(nodes_module, "GREETING", 0.05)
+
+
+def grid_on(folder: Path, n_clients: int = 5) -> FakeGrid:
+    def load(context: Context) -> Any:
+        return problem().subset([context.node_config["partition-id"]])
+
+    app = flower.client_app(load, engine="reference")
+    configs = [{"partition-id": c, "memory": str(folder / f"node-{c}")} for c in range(n_clients)]
+    return FakeGrid(app, [Node(100 + 7 * c % 5, config) for c, config in enumerate(configs)])
+
+
+def strategy(folder: Path, method: Method = SCAFFOLD, **options: Any) -> flower.Strategy:
+    given: dict[str, Any] = {
+        "n_clients": 5,
+        "folder": folder / "server",
+        "seed": 3,
+        "batch_size": 2,
+        "patience": 0.01,
+    }
+    return flower.Strategy(method, **{**given, **options})
+
+
+def theta(result: Result) -> Any:
+    return vector_of(result.arrays)
+
+
+def simulated(rounds: int, method: Method = SCAFFOLD) -> Any:
+    return fs.run(problem(), method, rounds=rounds, batch_size=2, seed=3, engine="reference", record=()).theta[0]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method) -> None:
+    result = strategy(tmp_path, method).start(grid_on(tmp_path), ArrayRecord([np.zeros(3)]), num_rounds=5)
+    np.testing.assert_allclose(theta(result), simulated(5, method), rtol=0, atol=1e-12)
+    assert result.train_metrics_clientapp[5]["refused"] == []
+
+
+def test_the_model_keeps_names_shapes_and_types(tmp_path: Path) -> None:
+    result = strategy(tmp_path).start(grid_on(tmp_path), MODEL, num_rounds=2)
+    assert list(result.arrays) == ["a", "b"]
+    assert [(array.dtype, tuple(array.shape)) for array in result.arrays.values()] == [
+        ("float64", (2, 1)),
+        ("float32", (1,)),
+    ]
+    np.testing.assert_allclose(theta(result), simulated(2), rtol=0, atol=1e-7)
+
+
+def test_what_travels(tmp_path: Path) -> None:
+    """Down θ, and the state after their last round to those who were not there; up one vector. No ξ."""
+    grid = grid_on(tmp_path)
+    up: list[RecordDict] = []
+
+    def handle(node: Node, message: Message) -> Message | None:
+        reply = grid.run_app(node, message)
+        assert reply is not None
+        up.append(reply.content)
+        return reply
+
+    grid.handle = handle
+    method = fs.Scaffold(step_size=0.1, local_steps=4, cohort=3)
+    run = strategy(tmp_path, method)
+    run.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=6)
+    last: dict[int, int] = {}
+    for message in grid.seen:
+        records = message.content
+        if message.metadata.message_type == "query":
+            assert len(records) == 0
+            continue
+        order: Any = records.config_records["order"]
+        client, round = order["client"], order["round"]
+        wanted = {"state"} | ({"after"} if last.get(client, round - 1) != round - 1 else set())
+        assert set(records.array_records) == wanted
+        assert all(len(record) == 1 for record in records.array_records.values())
+        last[client] = round
+    assert len(up) == 5 + 6 * 3
+    for records in up[5:]:
+        assert set(records) == {SENT, ABOUT}
+        assert [array.shape for array in records.array_records[SENT].values()] == [(3,)]
+
+
+def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    grid = grid_on(tmp_path)
+    strategy(tmp_path).start(grid, MODEL, num_rounds=2)
+    rounds: list[int] = []
+
+    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+        rounds.append(round)
+        return MetricRecord({"round": round})
+
+    again = strategy(tmp_path).start(grid, MODEL, num_rounds=5, evaluate_fn=evaluate)
+    np.testing.assert_allclose(theta(again), simulated(5), rtol=0, atol=1e-7)
+    assert rounds == [3, 4, 5]
+    assert list(again.evaluate_metrics_serverapp) == [3, 4, 5]
+    with pytest.raises(CheckpointMismatch, match="at round 5, past the 4"):
+        strategy(tmp_path).start(grid, MODEL, num_rounds=4)
+    with pytest.raises(CheckpointMismatch, match="another run"):
+        strategy(tmp_path, seed=4).start(grid, MODEL, num_rounds=6)
+
+
+def test_flower_evaluates_on_clients(tmp_path: Path) -> None:
+    grid = grid_on(tmp_path)
+
+    @grid.app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        arrays = next(iter(message.content.array_records.values()))
+        told = MetricRecord({"norm": float(np.linalg.norm(vector_of(arrays))), "num-examples": 1})
+        return Message(RecordDict({"metrics": told}), reply_to=message)
+
+    run = strategy(tmp_path, evaluation=FlowerFedAvg(fraction_evaluate=1.0))
+    result = run.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=2, evaluate_config=ConfigRecord({"x": 1}))
+    found = result.evaluate_metrics_clientapp[2]["norm"]
+    np.testing.assert_allclose(found, np.linalg.norm(theta(result)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("number", [100, 200], ids=["same number", "new number"])
+def test_a_node_that_starts_again_in_mid_round_is_asked_again(tmp_path: Path, number: int) -> None:
+    """Its reply is lost, its disk is not: the run is as if nothing had happened."""
+    grid = grid_on(tmp_path)
+    victim = grid.nodes[0]
+    assert victim.number == 100
+    killed: list[int] = []
+
+    def handle(node: Node, message: Message) -> Message | None:
+        order: Any = message.content.config_records.get("order")
+        if node is victim and order is not None and order["round"] == 2 and not killed:
+            killed.append(1)
+            grid.run_app(node, message)
+            grid.waiting.clear()
+            node.number, node.activated = number, "1"
+            return None
+        return grid.run_app(node, message) if message.metadata.message_id in grid.waiting else None
+
+    grid.handle = handle
+    result = strategy(tmp_path, least_clients=5).start(grid, ArrayRecord([np.zeros(3)]), num_rounds=5, timeout=0.3)
+    assert killed
+    np.testing.assert_allclose(theta(result), simulated(5), rtol=0, atol=1e-12)
+
+
+def test_a_run_goes_on_without_those_who_are_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    grid = grid_on(tmp_path)
+    run = strategy(tmp_path)
+    run.start(grid, MODEL, num_rounds=2)
+    grid.nodes[4].online = False
+    result = run.start(grid, MODEL, num_rounds=4)
+    assert result.train_metrics_clientapp[4]["counted"] == [0, 1, 2, 3]
+    for node in grid.nodes:
+        node.online = False
+    with pytest.raises(flower.TooFewClients, match="0 of 5 clients contributed"):
+        run.start(grid, MODEL, num_rounds=5)
+
+
+def test_weights_need_everyone_once(tmp_path: Path) -> None:
+    grid = grid_on(tmp_path)
+    grid.nodes[3].online = False
+    with pytest.raises(flower.TooFewClients, match=r"clients \[3\] are not online"):
+        strategy(tmp_path, attempts=2).start(grid, MODEL, num_rounds=1)
+    strategy(tmp_path, weights="uniform").start(grid, MODEL, num_rounds=1)
+
+
+def test_an_impostor_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With pinned keys nobody else can be a client; without, the newest node that says so is it."""
+    grid = grid_on(tmp_path)
+    run = strategy(tmp_path, pin_keys=True)
+    run.start(grid, MODEL, num_rounds=1)
+    grid.nodes.append(Node(300, {"partition-id": 1, "memory": str(tmp_path / "evil")}))
+    result = run.start(grid, MODEL, num_rounds=3)
+    np.testing.assert_allclose(theta(result), simulated(3), rtol=0, atol=1e-7)
+    assert not (tmp_path / "evil").exists()
+    assert "node 300 is ignored: it says that it is client 1, whose key is another" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"memory": "x"}, "must say which client it is"),
+        ({"partition-id": "0", "memory": "x"}, "must say which client it is"),
+        ({"partition-id": 7, "memory": "x"}, "it says that it is client 7, but there are 5"),
+    ],
+)
+def test_nodes_that_do_not_fit_are_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: dict[str, Any], message: str
+) -> None:
+    grid = grid_on(tmp_path)
+    grid.nodes.append(Node(300, config))
+    load = grid.app
+
+    def handle(node: Node, message: Message) -> Message | None:
+        if node.number == 300 and node.config.get("partition-id") == 7:
+            node.config["partition-id"] = 2  # for its data
+            reply = load(message, Context(1, 300, node.config, RecordDict(), {}))
+            told: Any = reply.content.metric_records[ABOUT]
+            told["client"] = 7
+            return reply
+        return grid.run_app(node, message)
+
+    grid.handle = handle
+    strategy(tmp_path).start(grid, MODEL, num_rounds=1)
+    assert "node 300 is ignored" in caplog.text
+    assert message in caplog.text
+
+
+def test_a_node_that_cannot_say_who_it_is_is_asked_again(tmp_path: Path) -> None:
+    grid, failures = grid_on(tmp_path), [1, 2]
+
+    def handle(node: Node, message: Message) -> Message | None:
+        if node is grid.nodes[2] and failures:
+            failures.pop()
+            return Message(Error(code=0, reason="no data yet"), reply_to=message)
+        return grid.run_app(node, message)
+
+    grid.handle = handle
+    result = strategy(tmp_path, patience=5.0).start(grid, ArrayRecord([np.zeros(3)]), num_rounds=2)
+    np.testing.assert_allclose(theta(result), simulated(2), rtol=0, atol=1e-12)
+
+
+def test_replies_that_are_rubbish(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    grid = grid_on(tmp_path)
+    rubbish = [
+        RecordDict(),
+        RecordDict({ABOUT: MetricRecord({"client": 0})}),
+        RecordDict({ABOUT: MetricRecord({"client": 0, "epoch": 0, "round": 0, "lost": 0, "phase": 9})}),
+    ]
+    bad = Array(dtype="float64", shape=(3,), stype="numpy.ndarray", data=b"not numpy's")
+    about = MetricRecord({"client": 3, "epoch": 0, "round": 0, "lost": 0, "phase": 0})
+    rubbish[2] = RecordDict({ABOUT: about, SENT: ArrayRecord({"vector": bad})})
+    archive = io.BytesIO()
+    np.savez(archive, x=np.zeros(3))
+    bad = Array(dtype="float64", shape=(3,), stype="numpy.ndarray", data=archive.getvalue())
+    rubbish.append(RecordDict({ABOUT: about, SENT: ArrayRecord({"vector": bad})}))
+
+    def handle(node: Node, message: Message) -> Message | None:
+        if message.metadata.message_type == "train" and node.config["partition-id"] < 4:
+            return Message(rubbish[node.config["partition-id"]], reply_to=message)
+        return grid.run_app(node, message)
+
+    grid.handle = handle
+    result = strategy(tmp_path, least_clients=1).start(grid, MODEL, num_rounds=1)
+    assert result.train_metrics_clientapp[1]["counted"] == [4]
+    assert caplog.text.count("its reply cannot be read") == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "rows"}, "weights must be"),
+        ({"weights": [1.0, 2.0]}, "there are 5 clients, but 2 weights"),
+        ({"weights": [1.0, 2.0, -1.0, 1.0, 1.0]}, "a weight"),
+        ({"least_clients": 0}, "least_clients"),
+        ({"attempts": 0}, "attempts"),
+        ({"largest_jump": 1.0}, "largest_jump"),
+        ({"patience": 0.0}, "patience"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"name": "a/b"}, "name"),
+    ],
+)
+def test_a_strategy_that_makes_no_sense(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        strategy(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "message"),
+    [
+        (ArrayRecord([np.full(3, np.nan)]), {}, "NaN"),
+        (ArrayRecord([np.zeros(3, dtype=bool)]), {}, "holds bool"),
+        (ArrayRecord(), {}, "dim"),
+        (MODEL, {"num_rounds": 0}, "num_rounds"),
+        (MODEL, {"timeout": 0.0}, "timeout"),
+        (MODEL, {"train_config": ConfigRecord({"lr": 0.1})}, "train_config"),
+    ],
+)
+def test_a_start_that_makes_no_sense(
+    tmp_path: Path, arrays: ArrayRecord, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        strategy(tmp_path).start(grid_on(tmp_path), arrays, **options)
+    assert not (tmp_path / "server").exists()
+
+
+def test_another_number_of_parameters(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(flower.TooFewClients):
+        strategy(tmp_path, attempts=1).start(grid_on(tmp_path), ArrayRecord([np.zeros(4)]), num_rounds=1)
+    assert "model has 3 parameters, the server's 4; do they have the same columns" in caplog.text

@@ -1,0 +1,117 @@
+"""PyTorch clients: the simulation's numbers in float64, and refusals. Skipped where PyTorch is missing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedscaffold as fs
+from fedscaffold.core.errors import FedScaffoldError, InvalidInput
+from fedscaffold.core.types import Method
+from fedscaffold.flower.client import answer
+from fedscaffold.flower.messages import Order, Reply
+from tests.flower.federation import Federation
+from tests.flower.test_protocol import METHODS
+from tests.samples import make
+
+torch = pytest.importorskip("torch")
+
+from fedscaffold.flower.torch import CorrectedSGD, Task, Training, put, vector  # noqa: E402
+
+SIZES = (6, 9, 4, 7, 5)
+
+
+def training(problem: Any, client: int, dtype: Any = None) -> Training:
+    """Logistic regression of one client, written as one would in PyTorch."""
+    part = slice(problem.offsets[client], problem.offsets[client + 1])
+    dtype = dtype or torch.float64
+    x, y = torch.tensor(problem.x[part], dtype=dtype), torch.tensor(problem.y[part], dtype=dtype)
+
+    def train(model: Any, optimizer: CorrectedSGD, task: Task) -> None:
+        for rows in task.rows(len(y)):
+            optimizer.zero_grad()
+            margins = y[rows] * model(x[rows])[:, 0]
+            penalty = 0.5 * problem.l2 * sum((p**2).sum() for p in model.parameters())
+            (torch.nn.functional.softplus(-margins).mean() + penalty).backward()
+            optimizer.step()
+
+    model = torch.nn.Linear(problem.dim, 1, bias=False, dtype=dtype)
+    return Training(model, train, records=len(y))
+
+
+class TorchFederation(Federation):
+    def work(self, order: Order) -> Reply:
+        return answer(order, training(self.problem, order.client), self.client_folder(order.client))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method) -> None:
+    federation = TorchFederation(tmp_path, make("logistic", SIZES, 3), method)
+    federation.run(5)
+    simulated = federation.simulated(5)
+    np.testing.assert_allclose(federation.ledger.server.theta, simulated.theta, rtol=0, atol=1e-11)
+
+
+def test_single_precision_keeps_the_sum(tmp_path: Path) -> None:
+    """Models compute in float32, memory does not: Σ w_c ξ_c = 0 to float64's precision."""
+
+    class Single(Federation):
+        def work(self, order: Order) -> Reply:
+            work = training(self.problem, order.client, torch.float32)
+            return answer(order, work, self.client_folder(order.client))
+
+    method = fs.Scaffold(step_size=0.1, local_steps=4)
+    federation = Single(tmp_path, make("logistic", SIZES, 3), method)
+    federation.run(30)
+    assert federation.drift() < 1e-13
+    assert np.abs(federation.ledger.server.theta - federation.simulated(30).theta).max() < 1e-5
+
+
+def local_sgd(work: Training, **more: Any) -> Any:
+    from fedscaffold.core.batches import Batches
+
+    with work.open(Batches(2), seed=0, client=0) as run:
+        return run(
+            np.zeros((1, work.dim)), np.zeros((1, 1, work.dim)), step_size=0.1, local_steps=3, round=0, **more
+        )
+
+
+@pytest.mark.parametrize(("steps", "message"), [(2, "took 2"), (4, "one more was taken")])
+def test_the_number_of_steps_is_checked(steps: int, message: str) -> None:
+    def train(model: Any, optimizer: CorrectedSGD, task: Task) -> None:
+        for _ in range(steps):
+            optimizer.step()
+
+    with pytest.raises(FedScaffoldError, match=message):
+        local_sgd(Training(torch.nn.Linear(2, 1), train, records=1))
+
+
+def test_another_learning_rate_is_refused() -> None:
+    def train(model: Any, optimizer: CorrectedSGD, task: Task) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.5
+        optimizer.step()
+
+    with pytest.raises(FedScaffoldError, match="learning rate was changed"):
+        local_sgd(Training(torch.nn.Linear(2, 1), train, records=1))
+
+
+def test_models_that_do_not_fit_are_refused() -> None:
+    def train(model: Any, optimizer: CorrectedSGD, task: Task) -> None:
+        raise AssertionError("not called")
+
+    with pytest.raises(InvalidInput, match="running_mean"):
+        Training(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)), train, records=1)
+    with pytest.raises(InvalidInput, match="no parameters"):
+        Training(torch.nn.Linear(2, 2).requires_grad_(False), train, records=1)
+    with pytest.raises(InvalidInput, match="has 6 parameters, but θ has 5"):
+        put(torch.nn.Linear(2, 2), np.zeros(5))
+
+
+def test_vectors_and_models() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2, dtype=torch.float64))
+    theta = np.arange(26.0)
+    put(model, theta)
+    np.testing.assert_array_equal(vector(model), theta)
+    assert float(model[0].bias[1].detach()) == 13.0
