@@ -36,7 +36,6 @@ MAY_IMPORT = {
 }
 HEAVY = ("numba", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax", "optax", "ray", "flwr")
 MAY_IMPORT["cli"] |= {"flower"}  # the outermost door: `fedscaffold federate`
-HEAVY = ("numba", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax", "ray", "flwr")
 
 
 def room_of(file: Path) -> str:

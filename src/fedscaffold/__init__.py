@@ -1,21 +1,5 @@
 """Federated optimisation with Scaffold on stochastic gradients: simulate, predict, deploy."""
 
-from fedscaffold import engines, models, problems, theory, traces
-from fedscaffold.core.errors import (
-    CheckpointMismatch,
-    Diverged,
-    FedScaffoldError,
-    InvalidInput,
-    MissingDependency,
-    NotStationary,
-)
-from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, ServerOptimizer, TwoSidedScaffold
-from fedscaffold.models import Model
-from fedscaffold.plan import Plan, plan
-from fedscaffold.richardson_romberg import RichardsonRomberg, richardson_romberg
-from fedscaffold.run import run
-from fedscaffold.staged import Stage, Staged, staged
-from fedscaffold.traces import Trace
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -31,7 +15,7 @@ if TYPE_CHECKING:
         MissingDependency,
         NotStationary,
     )
-    from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, TwoSidedScaffold
+    from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, ServerOptimizer, TwoSidedScaffold
     from fedscaffold.models import Model
     from fedscaffold.plan import Plan, plan
     from fedscaffold.richardson_romberg import RichardsonRomberg, richardson_romberg
@@ -74,7 +58,7 @@ __version__ = "0.1.0"
 _ERRORS = (
     "CheckpointMismatch", "Diverged", "FedScaffoldError", "InvalidInput", "MissingDependency", "NotStationary",
 )  # fmt: skip
-_METHODS = ("FedAvg", "FedLin", "ProxSkip", "ScaffLSA", "Scaffold", "TwoSidedScaffold")
+_METHODS = ("FedAvg", "FedLin", "ProxSkip", "ScaffLSA", "Scaffold", "ServerOptimizer", "TwoSidedScaffold")
 _FUNCTIONS = ("plan", "richardson_romberg", "run", "staged")  # called like the modules that they are in
 _PLACES = {
     **dict.fromkeys(_ERRORS, "core.errors"),

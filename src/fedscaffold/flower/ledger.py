@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedscaffold.core.errors import Diverged
+from fedscaffold.core.sums import parts, total
 from fedscaffold.core.types import Array, Whole
 from fedscaffold.flower.messages import NEVER, Order
 from fedscaffold.flower.terms import Terms
-from fedscaffold.rounds import weighted_mean
 
 
 class Ledger(NamedTuple):
@@ -62,7 +62,7 @@ def mean_of(vectors: Mapping[int, Array], weights: Array) -> tuple[Array, Array]
         part = weights[clients]
         share = part.sum(keepdims=True)
         part = part / share
-    return weighted_mean(np.stack([vectors[c] for c in clients])[None], part), share
+    return total(parts(np.stack([vectors[c] for c in clients])[None], part)), share
 
 
 def close(terms: Terms, ledger: Ledger, sent: Mapping[int, Array], weights: Array, *, limit: float) -> Ledger:
