@@ -17,4 +17,5 @@ def memory(context: Context) -> str:
     return str(context.node_config.get("memory", f"{context.run_config['folder']}/memory"))
 
 
-app = flower.client_app(load, memory=memory)
+# A message starts a process: for a small table plain NumPy is done before the compiled engine is loaded.
+app = flower.client_app(load, memory=memory, engine="reference")
