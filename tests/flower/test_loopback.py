@@ -30,11 +30,7 @@ def _app() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    from fedscaffold.flower import app
-
-    honest = app.answer
     spec.loader.exec_module(module)
-    app.answer = honest
     return module
 
 
@@ -43,14 +39,22 @@ class Federation:
 
     def __init__(self, folder: Path, n_clients: int) -> None:
         self.folder, self.n_clients, self.app = folder, n_clients, _app()
-        nodes = [{"partition-id": c, "memory": str(self.memory(c))} for c in range(n_clients)]
+        nodes: list[dict[str, str | int]] = [
+            {"partition-id": c, "memory": str(self.memory(c))} for c in range(n_clients)
+        ]
         self.loopback = Loopback(folder / "flower", nodes)
 
     def memory(self, client: int) -> Path:
         return self.folder / f"disk-{client}" / "memory"
 
     def start(self, name: str, rounds: int, **config: Any) -> "subprocess.Popen[str]":
-        given = {"folder": str(self.server(name)), "name": name, "rounds": rounds, "clients": self.n_clients, **config}
+        given = {
+            "folder": str(self.server(name)),
+            "name": name,
+            "rounds": rounds,
+            "clients": self.n_clients,
+            **config,
+        }
         return self.loopback.run(APP, given)
 
     def run(self, name: str, rounds: int, **config: Any) -> str:
@@ -72,7 +76,9 @@ class Federation:
         )  # fmt: skip
 
     def ledger(self, name: str, cohort: int = 0) -> Ledger:
-        stored = checkpoint.load(self.server(name) / "server.npz", self.terms(name, cohort), np.zeros(self.app.DIM))
+        stored = checkpoint.load(
+            self.server(name) / "server.npz", self.terms(name, cohort), np.zeros(self.app.DIM)
+        )
         assert stored is not None
         return stored.ledger
 

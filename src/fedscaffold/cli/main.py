@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import fedscaffold
-from fedscaffold.cli import compare, fit, inspect, methods, plan, predict, reproduce, run, score, verify
+from fedscaffold.cli import compare, federate, fit, inspect, methods, plan, predict, reproduce, run, score, verify
 
 app = typer.Typer(
     name="fedscaffold",
@@ -24,6 +24,7 @@ app.command("plan", epilog=plan.EXAMPLES)(plan.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 reproduce.app.command("methods", epilog=methods.EXAMPLES)(methods.command)
 app.add_typer(reproduce.app, name="reproduce")
+app.command("federate", epilog=federate.EXAMPLES)(federate.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 
 

@@ -72,8 +72,17 @@ class Loopback:
 
     def close(self) -> None:
         """End all processes: nodes first, then the SuperLink; those that do not listen are killed."""
-        for name in sorted(self._processes, key=lambda name: name == "superlink"):
-            self._end(self._processes[name])
+        nodes = [process for name, process in self._processes.items() if name != "superlink"]
+        link = [process for name, process in self._processes.items() if name == "superlink"]
+        for group in (nodes, link):
+            for process in group:
+                self._signal(process, signal.SIGTERM)
+            end = time.monotonic() + GRACE
+            for process in group:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.1, end - time.monotonic()))
+                self._signal(process, signal.SIGKILL)
+                process.wait()
         self._processes.clear()
 
     def start_superlink(self) -> None:
@@ -180,13 +189,6 @@ class Loopback:
         raise FederationFailed(
             f"{name} did not open its port within {READY:g} seconds:\n{_end_of(self.log(name))}"
         )
-
-    def _end(self, process: "subprocess.Popen[bytes]") -> None:
-        self._signal(process, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
-        self._signal(process, signal.SIGKILL)
-        process.wait()
 
     @staticmethod
     def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:

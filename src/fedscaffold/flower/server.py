@@ -1,6 +1,7 @@
 """One round as the server sees it, over any transport: ask, check, ask again where needed, close."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedscaffold.flower.log import LOG
 from fedscaffold.flower.messages import Failed, Lost, Order, Reply
 from fedscaffold.flower.terms import Terms
 
+FILES_AT_ONCE = 8
 Ask = Callable[[Sequence[Order]], Iterable[Reply]]
 
 
@@ -85,8 +87,8 @@ def one_round(
         )  # fmt: skip
         ledger = anew(terms, ledger)
     after = close(terms, ledger, sent, weights, limit=limit)
-    for client, vector in sent.items():
-        accounts.remember(terms, client, vector, ledger, after)
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:  # mostly waiting for the disk
+        list(pool.map(lambda client: accounts.remember(terms, client, sent[client], ledger, after), sent))
     return Outcome(after, tuple(sorted(sent)), refused)
 
 

@@ -2,18 +2,16 @@
 
 import os
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 import fedscaffold as fs
 from fedscaffold import flower
-from fedscaffold.flower import app as flower_app
-from fedscaffold.flower.messages import Sent
 
 DIM, BATCH, POISONED = 4, 5, 1
 
@@ -42,20 +40,18 @@ def load(context: Context) -> Any:
     return problem(n_clients).subset([client])
 
 
-client = flower.client_app(load, engine="reference")
-honest = flower_app.answer
-
-
-def answer(order: Any, work: Any, folder: Any) -> Any:
-    """Poison in place of what was kept, from one client in runs that are called so."""
-    reply = honest(order, work, folder)
-    if isinstance(reply, Sent) and order.client == POISONED and order.terms.name.startswith("poison"):
-        kind = order.terms.name.removeprefix("poison-")
-        return replace(reply, vector=reply.vector * {"nan": np.nan, "large": 1e6}[kind])
+def poison(message: Message, context: Context, call: Callable[[Message, Context], Message]) -> Message:
+    """One client spoils what it sends, in runs that are called so."""
+    reply = call(message, context)
+    kind = str(context.run_config["name"]).removeprefix("poison-")
+    if kind in ("nan", "large") and flower.client_of(context) == POISONED:
+        for record in reply.content.array_records.values():
+            factor = {"nan": np.nan, "large": 1e6}[kind]
+            record["vector"] = Array(record["vector"].numpy() * factor)
     return reply
 
 
-flower_app.answer = answer
+client = flower.client_app(load, engine="reference", mods=[poison])
 server = ServerApp()
 
 
@@ -70,6 +66,4 @@ def main(grid: Grid, context: Context) -> None:
         method(config["cohort"]), n_clients=config["clients"], folder=folder, name=config["name"],
         batch_size=BATCH, seed=config["seed"], pin_keys=True, patience=120.0,
     )  # fmt: skip
-    strategy.start(
-        grid, ArrayRecord([np.zeros(DIM)]), num_rounds=config["rounds"], timeout=config["timeout"]
-    )
+    strategy.start(grid, ArrayRecord([np.zeros(DIM)]), num_rounds=config["rounds"], timeout=config["timeout"])

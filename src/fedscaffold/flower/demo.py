@@ -1,0 +1,219 @@
+"""The Flower app that `fedscaffold federate` runs: tables, one per node."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.flower.tables import Agreement
+from fedscaffold.models.fit import Task
+from fedscaffold.models.tables import is_parquet, read_table
+from fedscaffold.problems.arrow import labels, load_pyarrow
+from fedscaffold.problems.columns import check_names, pick, some
+from fedscaffold.problems.files import existing
+
+MOST_NODES = 16  # each is two or three processes
+NAME = "demo"
+AGREEMENT, SETTINGS, MODULE = "agreement.json", "settings.json", "federate_app"
+ROUND = re.compile(r"round (\d+) of (\d+): (\d+) clients counted")
+
+PYPROJECT = f"""[project]
+name = "federate-app"
+version = "1.0.0"
+description = "Scaffold on tables, one per node"
+license = "BSD-3-Clause"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedscaffold"
+
+[tool.flwr.app.components]
+serverapp = "{MODULE}:server"
+clientapp = "{MODULE}:client"
+
+[tool.flwr.app.config]
+settings = ""
+"""
+
+APP = '''"""Scaffold on tables, one per node: a complete Flower app."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import ServerApp
+
+from fedscaffold import Scaffold, flower
+from fedscaffold.flower.tables import Agreement
+
+client = flower.client_app(
+    lambda context: Agreement.load(context.node_config["agreement"]).read(context.node_config["data"]),
+    engine="reference",  # a process per message: no time to load a compiler
+)
+server = ServerApp()
+
+
+@server.main()
+def main(grid, context):
+    """One run, which goes on where it stopped."""
+    settings = json.loads(Path(context.run_config["settings"]).read_text())
+    strategy = flower.Strategy(Scaffold(**settings["method"]), **settings["strategy"])
+    strategy.start(grid, ArrayRecord([np.zeros(settings["dim"])]), num_rounds=settings["rounds"], timeout=600.0)
+'''
+
+
+class Part(NamedTuple):
+    """A node's name and its table."""
+
+    name: str
+    table: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """Files of a demonstration in one folder."""
+
+    folder: Path
+
+    @property
+    def app(self) -> Path:
+        """The app's folder."""
+        return self.folder / "app"
+
+    @property
+    def settings(self) -> Path:
+        """What the server reads."""
+        return self.folder / SETTINGS
+
+    @property
+    def server(self) -> Path:
+        """The server's own folder."""
+        return self.folder / "server"
+
+    def write(self, task: Task, *, seed: int) -> None:
+        """The app, what nodes agreed on, and the server's settings."""
+        self.app.mkdir(parents=True)
+        (self.app / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+        (self.app / f"{MODULE}.py").write_text(APP, encoding="utf-8")
+        agreement = Agreement(
+            encoding=task.problem.encoding,
+            l2=task.problem.l2,
+            target_shift=task.target_shift,
+            target_scale=task.target_scale,
+        )
+        agreement.save(self.folder / AGREEMENT)
+        settings = {
+            "method": {"step_size": task.method.step_size, "local_steps": task.method.local_steps},
+            "strategy": {
+                "n_clients": task.problem.n_clients,
+                "folder": str(self.server),
+                "name": NAME,
+                "batch_size": task.batch_size,
+                "seed": seed,
+                "pin_keys": True,
+                "least_clients": task.problem.n_clients,
+            },
+            "dim": int(task.problem.dim),
+            "rounds": task.rounds,
+        }
+        self.settings.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+    def write_part(self, k: int, table: Any) -> Path:
+        """A node's table on its own disk."""
+        from pyarrow import parquet
+
+        disk = self.folder / f"node-{k}"
+        disk.mkdir()
+        parquet.write_table(table, disk / "data.parquet")
+        return disk / "data.parquet"
+
+    def node(self, k: int, data: Path) -> dict[str, str | int]:
+        """The configuration of node k."""
+        return {
+            "partition-id": k,
+            "memory": str(self.folder / f"memory-{k}"),
+            "agreement": str(self.folder / AGREEMENT),
+            "data": str(data.resolve()),
+        }
+
+    def theta(self, task: Task) -> tuple[int, Array]:
+        """How many rounds the server has closed, and its θ."""
+        from fedscaffold.traces import arrays
+
+        file = self.server / "server.npz"
+        if not file.exists():
+            return 0, np.zeros(task.problem.dim)
+        held, description = arrays.read(file)
+        return int(description["round"]), held["server/theta"][0]
+
+
+def parts_of(files: Sequence[Path], client: str | None) -> list[Part]:
+    """A table for each node: one file each, or one file whose rows name their client in a column."""
+    for file in files:
+        is_parquet(existing(file))
+    if client is not None:
+        if len(files) != 1:
+            raise InvalidInput(
+                "--client splits one file; give one file, or leave --client out and give one per node"
+            )
+        parts = _split(read_table(files[0]), client)
+    else:
+        if len(files) < 2:
+            raise InvalidInput(
+                "a federation has two nodes or more: give one file per node, or --client to split one"
+            )
+        names = [file.name.split(".")[0] for file in files]
+        if len(set(names)) < len(names):
+            raise InvalidInput(f"files must have different names, got {some(names)}")
+        parts = sorted(Part(name, read_table(file)) for name, file in zip(names, files, strict=True))
+    if not 2 <= len(parts) <= MOST_NODES:
+        raise InvalidInput(
+            f"this demonstration is for 2 to {MOST_NODES} nodes on one machine, here are {len(parts)}; "
+            "`fedscaffold fit` simulates any number"
+        )
+    return parts
+
+
+def _split(table: Any, column: str) -> list[Part]:
+    pa = load_pyarrow()
+    import pyarrow.compute as compute
+
+    check_names(table.schema.names)
+    owner = pick(table.schema.names, column)
+    named = pa.chunked_array([labels(owner, chunk) for chunk in table.column(owner).chunks])
+    if named.null_count:
+        raise InvalidInput(f"the client column {column!r} has {named.null_count} missing values; fill them first")
+    names = sorted(named.unique().to_pylist())
+    return [Part(str(name), table.filter(compute.equal(named, pa.scalar(name, named.type)))) for name in names]
+
+
+def pooled(parts: Sequence[Part]) -> tuple[Any, str]:
+    """All tables as one, and the column that says whose row it is; only for the comparison with a simulation."""
+    pa = load_pyarrow()
+    column = "node"
+    while any(column in part.table.schema.names for part in parts):
+        column += "_"
+    first = parts[0].table.schema
+    for part in parts[1:]:
+        if part.table.schema.names != first.names:
+            raise InvalidInput(
+                f"all tables must have the same columns: {parts[0].name} has {some(first.names)}, "
+                f"{part.name} has {some(part.table.schema.names)}"
+            )
+    width = len(str(len(parts)))
+    owners = [f"{k:0{width}d}" for k in range(len(parts))]
+    tables = [
+        part.table.append_column(column, pa.array([owner] * part.table.num_rows))
+        for part, owner in zip(parts, owners, strict=True)
+    ]
+    try:
+        return pa.concat_tables(tables, promote_options="permissive"), column
+    except pa.ArrowException as error:
+        raise InvalidInput(f"the tables' columns are of different types: {error}") from None
