@@ -73,7 +73,7 @@ def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def simulated(folder: Path, config: dict[str, Any]) -> tuple[Any, Array]:
     """The hospitals' task, and θ of the same run without Flower."""
     task = importlib.import_module("hospital.task")
-    problem = task.problem([folder / f"hospital-{c}.csv" for c in range(config["clients"])])
+    problem = task.pooled([folder / f"hospital-{c}.csv" for c in range(config["clients"])])
     trace = fs.run(
         problem, task.method(config), rounds=config["rounds"], batch_size=config["batch-size"],
         seed=config["seed"], engine="reference", record=(),
@@ -90,7 +90,7 @@ def test_hospitals_without_processes(monkeypatch: pytest.MonkeyPatch, tables: Pa
     import pandas as pd
 
     new = pd.read_csv(tables / "new.csv")
-    margins = task.ENCODING.encode(new) @ expected
+    margins = task.AGREEMENT.encoding.encode(new) @ expected
     np.testing.assert_allclose(model.predict_proba(new)[:, 1], 1 / (1 + np.exp(-margins)), rtol=1e-9)
     assert (model.predict(new) == new["diagnosis"]).mean() > 0.9
     assert len(list((tables / "memory").glob("*/client-*.npz"))) == config["clients"]

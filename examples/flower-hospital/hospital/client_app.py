@@ -2,14 +2,15 @@
 
 from flwr.app import Context
 
-from fedscaffold import flower, problems
+from fedscaffold import flower
+from fedscaffold.core.types import Problem
 from hospital import task
 
 
-def load(context: Context) -> problems.Logistic:
+def load(context: Context) -> Problem:
     """The hospital's table: what the node was told, or in a simulation one of those in the run's folder."""
     inside = f"{context.run_config['folder']}/hospital-{flower.client_of(context)}.csv"
-    return task.problem([str(context.node_config.get("table", inside))])
+    return task.AGREEMENT.read(str(context.node_config.get("table", inside)))
 
 
 def memory(context: Context) -> str:

@@ -24,6 +24,6 @@ def main(grid: Grid, context: Context) -> None:
         task.method(config), n_clients=config["clients"], folder=folder, seed=config["seed"],
         batch_size=config["batch-size"],
     )  # fmt: skip
-    start = ArrayRecord([np.zeros(task.ENCODING.dim)])
+    start = ArrayRecord([np.zeros(task.AGREEMENT.dim)])
     result = strategy.start(grid, start, num_rounds=config["rounds"])
     task.model(result.arrays.to_numpy_ndarrays()[0]).save(folder / "model.json")

@@ -4,14 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 import fedscaffold as fs
 from fedscaffold.core.types import Array
+from fedscaffold.flower.tables import Agreement
 from fedscaffold.models.model import in_own_units
 from fedscaffold.problems.encoding import Encoding, Number
-
-L2 = 0.01
 
 # A usual value and a usual difference from it, in round numbers that everyone can agree on. Means and deviations
 # of the tables themselves would do a little better, but hospitals would have to tell them.
@@ -25,30 +22,33 @@ COLUMNS = {
     "mean symmetry": (0.18, 0.03),
     "mean fractal dimension": (0.06, 0.007),
 }
-ENCODING = Encoding(
-    columns=tuple(Number(name=name, shift=usual, scale=spread) for name, (usual, spread) in COLUMNS.items()),
-    target="diagnosis",
-    client="hospital",
-    classes=("benign", "malignant"),
-    intercept=True,
+AGREEMENT = Agreement(
+    encoding=Encoding(
+        columns=tuple(Number(name=name, shift=usual, scale=spread) for name, (usual, spread) in COLUMNS.items()),
+        target="diagnosis",
+        client="hospital",
+        classes=("benign", "malignant"),
+        intercept=True,
+    ),
+    l2=0.01,
 )
 
 
-def problem(tables: Sequence[str | Path]) -> fs.problems.Logistic:
-    """Logistic regression on tables, one for each client; a SuperNode gives one, a simulation gives all."""
-    frames = [pd.read_parquet(path) if Path(path).suffix == ".parquet" else pd.read_csv(path) for path in tables]
-    rows = [ENCODING.encode(frame) for frame in frames]
-    targets = [(frame["diagnosis"] == "malignant").to_numpy(dtype=float) for frame in frames]
-    sizes = [len(frame) for frame in frames]
-    return fs.problems.Logistic(rows, targets, l2=L2, weights=sizes, unpenalised=1)
-
-
 def method(config: Mapping[str, Any]) -> fs.Scaffold:
-    """The method, in a simulation and on Flower."""
+    """The method, the same object in a simulation and on Flower."""
     return fs.Scaffold(step_size=config["step-size"], local_steps=config["local-steps"])
 
 
 def model(theta: Array) -> fs.Model:
     """θ as a model of the columns in their own units."""
-    encoding, equations = in_own_units(ENCODING, theta[None, :])
+    encoding, equations = in_own_units(AGREEMENT.encoding, theta[None, :])
     return fs.Model(encoding=encoding, equations=equations, provenance={"app": "flower-hospital"})
+
+
+def pooled(tables: Sequence[Path]) -> fs.problems.Logistic:
+    """All hospitals in one place, for a simulation only."""
+    parts = [AGREEMENT.read(table) for table in tables]
+    return fs.problems.Logistic(
+        [part.x for part in parts], [part.y for part in parts], l2=AGREEMENT.l2,
+        weights=[len(part.y) for part in parts], unpenalised=1,
+    )  # fmt: skip

@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         LOG.info("round %d: accuracy %.3f", round, found)
         return MetricRecord({"accuracy": found})
 
-    method = {"Scaffold": fs.Scaffold, "FedAvg": fs.FedAvg}[config["method"]]
+    method: Any = {"Scaffold": fs.Scaffold, "FedAvg": fs.FedAvg}[config["method"]]
     folder = Path(config["folder"]) / config["method"]
     strategy = flower.Strategy(
         method(step_size=config["step-size"], local_steps=config["local-steps"]), n_clients=config["clients"],
@@ -38,4 +38,5 @@ def main(grid: Grid, context: Context) -> None:
     )  # fmt: skip
     start = ArrayRecord(model.state_dict())
     result = strategy.start(grid, start, num_rounds=config["rounds"], evaluate_fn=evaluate)
-    np.savez(folder / "network.npz", **{name: array.numpy() for name, array in result.arrays.items()})
+    weights: Any = {name: array.numpy() for name, array in result.arrays.items()}
+    np.savez(folder / "network.npz", **weights)
