@@ -66,6 +66,11 @@ class Federation:
         assert process.returncode == 0, output
         return output
 
+    def leave(self, process: "subprocess.Popen[str]") -> None:
+        """No longer follow a run."""
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
     def server(self, name: str) -> Path:
         return self.folder / f"server-{name}"
 
@@ -158,7 +163,9 @@ def test_poison_is_refused_and_named(four: Federation, kind: str, reason: str) -
 def test_a_node_without_a_registered_key_is_refused(four: Federation) -> None:
     private, _ = make_key(four.loopback.folder, "stranger")
     name = four.loopback.start_node(0, key=private, name="stranger")
-    four.wait_until(lambda: not four.loopback.is_running(name), 60.0)
+    four.wait_until(lambda: not four.loopback.is_running(name), 120.0)
+    assert "Failed to activate SuperNode" in four.loopback.log(name)
+    assert "SuperNode ID" not in four.loopback.log(name)
     online = four.loopback.flwr("supernode", "list", "loopback", "--format", "json")
     assert online.count('"status": "online"') == 4
 
@@ -171,12 +178,11 @@ def test_a_node_without_tls_is_refused(four: Federation) -> None:
         name = loopback.start_node(0, name="plain")
     finally:
         loopback.secure = True
-    time.sleep(20.0)
-    assert "online" not in loopback.log(name)
+    four.wait_until(lambda: loopback.log(name).count("Connection attempt failed") >= 3, 120.0)
+    assert "SuperNode ID" not in loopback.log(name)
     online = loopback.flwr("supernode", "list", "loopback", "--format", "json")
     assert online.count('"status": "online"') == 4
-    if loopback.is_running(name):
-        loopback.kill(name)
+    loopback.kill(name)
 
 
 @pytest.mark.slow
@@ -187,8 +193,7 @@ def test_a_killed_server_goes_on(four: Federation) -> None:
     pid = int((four.server("server-killed") / "pid").read_text())
     time.sleep(2.0)
     os.kill(pid, signal.SIGKILL)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
+    four.leave(first)
     assert 3 <= four.rounds_of("server-killed") < 8
     output = four.run("server-killed", 8)
     assert "going on after round" in output
@@ -204,13 +209,13 @@ def test_a_killed_node_comes_back(four: Federation) -> None:
     marker = four.memory(victim).parent / f"working-{victim}"
     marker.unlink(missing_ok=True)
     four.wait_until(marker.exists)
-    four.loopback.kill(f"node-{victim}")
+    node = f"node-{victim}"
+    four.loopback.kill(node)
     killed_in = four.rounds_of("node-killed")
-    while True:  # as a service manager would
-        four.loopback.start_node(victim)
-        time.sleep(10.0)
-        if four.loopback.is_running(f"node-{victim}"):
-            break
+    while four.loopback.log(node).count("SuperNode ID") < 2:  # as a service manager would
+        if not four.loopback.is_running(node):
+            four.loopback.start_node(victim)
+        time.sleep(3.0)
     output = four.finish(run)
     ledger = four.ledger("node-killed")
     xi, weights = four.control_variates("node-killed"), four.app.problem(4).weights
@@ -235,8 +240,7 @@ def test_a_killed_superlink_goes_on(tmp_path: Path) -> None:
         federation.wait_until(lambda: federation.rounds_of("link-killed") >= 2)
         pid = int((federation.server("link-killed") / "pid").read_text())
         loopback.kill("superlink")
-        os.killpg(first.pid, signal.SIGKILL)
-        first.wait()
+        federation.leave(first)
         federation.wait_until(lambda: not Path(f"/proc/{pid}").exists(), 60.0)
         loopback.start_superlink()
         federation.run("link-killed", 6)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import fedscaffold as fs
 from fedscaffold.core.types import Method
+from fedscaffold.flower.client import ProblemWork, answer
 from fedscaffold.flower.messages import Failed, Order, Reply, Sent
 from fedscaffold.flower.server import Rules, TooFewClients
 from tests.flower.federation import Federation
@@ -54,6 +55,32 @@ def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method, bat
         federation.check_accounts()
 
 
+@pytest.mark.slow
+def test_jax_models_too(tmp_path: Path) -> None:
+    """A loss that JAX differentiates; every client has its block of the problem."""
+    import jax.numpy as jnp
+
+    rng = np.random.default_rng(2)
+    clients = [(rng.normal(size=(n, 3)), rng.normal(size=n)) for n in (4, 6, 5)]
+
+    def loss(params: Any, batch: Any) -> Any:
+        x, y = batch
+        return jnp.mean((jnp.tanh(x @ params["w"]) * params["a"] - y) ** 2)
+
+    params = {"w": np.zeros(3), "a": np.ones(1)}
+    network = fs.problems.Differentiable(loss, params, clients)
+
+    class JaxFederation(Federation):
+        def work(self, order: Order) -> Reply:
+            block = ProblemWork(self.problem.subset([order.client]), "jax")
+            return answer(order, block, self.client_folder(order.client))
+
+    federation = JaxFederation(tmp_path, network, fs.Scaffold(step_size=0.1, local_steps=3))
+    federation.run(3)
+    simulated = fs.run(network, federation.terms.method, rounds=3, batch_size=2, seed=3, engine="jax", record=())
+    np.testing.assert_allclose(federation.ledger.server.theta, simulated.theta, rtol=0, atol=1e-12)
+
+
 def order_lost(order: Order, work: Callable[[], Reply]) -> Reply | None:
     return None
 
@@ -91,7 +118,9 @@ MISHAPS = [as_it_should, order_lost, reply_lost, not_a_number, failed]
 HONEST, SPOILT = st.sampled_from(MISHAPS), st.sampled_from([*MISHAPS, exploded])  # a majority is honest
 
 
-@pytest.mark.parametrize("method", WITH_MEMORY, ids=repr)
+@pytest.mark.parametrize(
+    "method", [*WITH_MEMORY[1:4:2], *(pytest.param(m, marks=pytest.mark.slow) for m in WITH_MEMORY[::2])], ids=repr
+)
 @settings(max_examples=8)
 @given(schedule=st.lists(st.tuples(HONEST, SPOILT, HONEST, HONEST, HONEST), min_size=4, max_size=4))
 def test_nothing_that_happens_to_messages_breaks_the_sum(

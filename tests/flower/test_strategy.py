@@ -1,11 +1,12 @@
 """Strategy and client app on a grid without processes."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result
 from flwr.supercore.task_identity import TaskIdentity
@@ -237,6 +238,20 @@ def test_nodes_that_do_not_fit_are_ignored(
     assert message in caplog.text
 
 
+def test_a_node_that_cannot_say_who_it_is_is_asked_again(tmp_path: Path) -> None:
+    grid, failures = grid_on(tmp_path), [1, 2]
+
+    def handle(node: Node, message: Message) -> Message | None:
+        if node is grid.nodes[2] and failures:
+            failures.pop()
+            return Message(Error(code=0, reason="no data yet"), reply_to=message)
+        return grid.run_app(node, message)
+
+    grid.handle = handle
+    result = strategy(tmp_path, patience=5.0).start(grid, ArrayRecord([np.zeros(3)]), num_rounds=2)
+    np.testing.assert_allclose(theta(result), simulated(2), rtol=0, atol=1e-12)
+
+
 def test_replies_that_are_rubbish(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid = grid_on(tmp_path)
     rubbish = [
@@ -246,6 +261,10 @@ def test_replies_that_are_rubbish(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     ]
     bad = Array(dtype="float64", shape=(3,), stype="numpy.ndarray", data=b"not numpy's")
     about = MetricRecord({"client": 3, "epoch": 0, "round": 0, "lost": 0, "phase": 0})
+    rubbish[2] = RecordDict({ABOUT: about, SENT: ArrayRecord({"vector": bad})})
+    archive = io.BytesIO()
+    np.savez(archive, x=np.zeros(3))
+    bad = Array(dtype="float64", shape=(3,), stype="numpy.ndarray", data=archive.getvalue())
     rubbish.append(RecordDict({ABOUT: about, SENT: ArrayRecord({"vector": bad})}))
 
     def handle(node: Node, message: Message) -> Message | None:

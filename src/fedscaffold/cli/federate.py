@@ -130,7 +130,7 @@ def _federate(demo: Demo, task: Task, files: list[Path], console: Console) -> tu
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.communicate()
         done, theta = demo.theta(task)
         if done < task.rounds:
             raise FederationFailed(

@@ -1,8 +1,9 @@
 """Which of Flower's nodes is which client, and how orders reach them."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -13,9 +14,10 @@ from fedscaffold.flower.log import LOG
 from fedscaffold.flower.messages import Failed, Hello, Order, Reply
 from fedscaffold.flower.terms import Terms
 
+T = TypeVar("T")
 PULL_EVERY = 0.25  # seconds
 MEET_EVERY = 3.0
-GREETING = 60.0  # how long a node may take to say who it is
+GREETING = 60.0  # how long a node may take to say who it is, before it is asked again
 
 
 class Node(NamedTuple):
@@ -28,7 +30,8 @@ class Node(NamedTuple):
 class Nodes:
     """Finds each client's node, also when it was started again.
 
-    A node that is new is asked who it is, by the key partition-id of its configuration. A client whose node is
+    A node that is new is asked who it is, by the key partition-id of its configuration; one that fails to say is
+    asked again after a minute. A client whose node is
     started again while the server waits for its reply is asked again, since the reply is lost.
 
     Parameters
@@ -49,7 +52,8 @@ class Nodes:
         self.keys = dict(keys)
         self.hellos: dict[int, Hello] = {}
         self._of: dict[int, Node] = {}
-        self._known: set[Node] = set()
+        self._asking: dict[str, Node] = {}
+        self._ask_again: dict[Node, float] = {}
 
     def wait_for(self, clients: Iterable[int], *, seconds: float) -> set[int]:
         """Meet nodes until all of these clients are online or time is over; those who are."""
@@ -58,64 +62,66 @@ class Nodes:
             there = wanted & self.meet()
             if there == wanted or time.monotonic() >= end:
                 return there
-            time.sleep(min(1.0, seconds))
+            time.sleep(PULL_EVERY)
 
     def meet(self) -> set[int]:
-        """Ask those nodes who they are that are new; the clients that are online."""
+        """Ask those nodes who they are that are new, hear those who answer now; the clients that are online."""
         infos = {Node(info.node_id, info.last_activated_at): info for info in self.grid.get_nodes()}
-        new = sorted(set(infos) - self._known)
-        messages = {Message(RecordDict(), node.number, MessageType.QUERY, ttl=GREETING): node for node in new}
-        sent = self._push(list(messages))
-        end = time.monotonic() + GREETING
-        while sent and time.monotonic() < end:
-            for asked, reply in self._pull(sent):
-                node = messages[asked]
-                self._known.add(node)
-                try:
-                    if reply.has_error():
-                        raise InvalidInput(f"it does not say who it is: {reply.error.reason}")
-                    self._enter(node, infos[node].public_key.hex(), wire.unpacked_hello(reply.content))
-                except InvalidInput as error:
-                    LOG.warning("node %d is ignored: %s", node.number, error)
-            if sent:
-                time.sleep(PULL_EVERY)
+        now = time.monotonic()
+        new = [node for node in sorted(infos) if now >= self._ask_again.get(node, 0.0)]
+        self._ask_again |= dict.fromkeys(new, now + GREETING)
+        self._asking |= self._push(
+            [(Message(RecordDict(), n.number, MessageType.QUERY, ttl=GREETING), n) for n in new]
+        )
+        for name, reply in self._pull(self._asking):
+            node = self._asking.pop(name)
+            if node not in infos:
+                continue
+            try:
+                if reply.has_error():
+                    raise InvalidInput(f"it does not say who it is: {reply.error.reason}")
+                self._ask_again[node] = math.inf
+                self._enter(node, infos[node].public_key.hex(), wire.unpacked_hello(reply.content))
+            except InvalidInput as error:
+                LOG.warning("node %d is ignored: %s", node.number, error)
         return {client for client, node in self._of.items() if node in infos}
 
     def ask(self, orders: Sequence[Order], *, seconds: float, patience: float) -> Iterator[Reply]:
-        """Send orders and take replies, for so many seconds at most; wait less for those who are not online."""
+        """Send orders and take replies, for so many seconds at most; wait less for those who are not online.
+
+        A client whose node changes in the meantime is asked again, and of its first message only an answer counts.
+        """
         there = self.wait_for([order.client for order in orders], seconds=patience)
-        shared: dict[int, ArrayRecord] = {}
         for order in orders:
             if order.client not in there:
                 yield Failed(client=order.client, reason="it is not online")
-        waiting = [order for order in orders if order.client in there]
-        end = time.monotonic() + seconds
-        messages, asked_at = dict[Message, Order](), dict[int, Node]()
-        sent: dict[str, Message] = {}
-        met = time.monotonic()
-        while waiting:
-            again = [order for order in waiting if asked_at.get(order.client) != self._of[order.client]]
-            for order in again:
-                node = asked_at[order.client] = self._of[order.client]
-                left = max(1.0, end - time.monotonic())
-                content = wire.packed(order, shared)
-                message = Message(content, node.number, MessageType.TRAIN, ttl=left, group_id=str(order.round))
-                messages[message] = order
-                sent |= self._push([message])
-            for asked, reply in self._pull(sent):
-                order = messages[asked]
-                if order in waiting and asked.metadata.dst_node_id == asked_at[order.client].number:
-                    waiting.remove(order)
-                    yield _read(order.client, reply)
-            if time.monotonic() >= end:
-                break
-            if time.monotonic() >= met + MEET_EVERY:
+        waiting = {order.client: order for order in orders if order.client in there}
+        shared: dict[int, ArrayRecord] = {}
+        asked_at: dict[int, Node] = {}
+        sent: dict[str, tuple[int, Node]] = {}
+        begun = met = time.monotonic()
+        while waiting and time.monotonic() < begun + seconds:
+            messages = []
+            for client, order in waiting.items():
+                if asked_at.get(client) != self._of[client]:
+                    node = asked_at[client] = self._of[client]
+                    left = max(1.0, begun + seconds - time.monotonic())
+                    content = wire.packed(order, shared)
+                    message = Message(content, node.number, MessageType.TRAIN, ttl=left, group_id=str(order.round))
+                    messages.append((message, (client, node)))
+            sent |= self._push(messages)
+            for name, reply in self._pull(sent):
+                client, node = sent.pop(name)
+                if client in waiting and not (reply.has_error() and node != asked_at[client]):
+                    del waiting[client]
+                    yield _read(client, reply)
+            if waiting and time.monotonic() >= met + MEET_EVERY:
                 self.meet()
                 met = time.monotonic()
             if waiting:
                 time.sleep(PULL_EVERY)
-        for order in waiting:
-            yield Failed(client=order.client, reason=f"no answer within {seconds:g} seconds")
+        for client in waiting:
+            yield Failed(client=client, reason=f"no answer within {seconds:g} seconds")
 
     def _enter(self, node: Node, key: str, hello: Hello) -> None:
         client = hello.client
@@ -135,21 +141,16 @@ class Nodes:
         self._of[client] = node
         self.hellos[client] = hello
 
-    def _push(self, messages: list[Message]) -> dict[str, Message]:
-        """Send them; those that were taken, by their names."""
-        if not messages:
-            return {}
-        taken = set(self.grid.push_messages(messages))
-        return {m.metadata.message_id: m for m in messages if m.metadata.message_id in taken}
+    def _push(self, messages: list[tuple[Message, T]]) -> dict[str, T]:
+        """Send them, all at once; what goes with those that were taken, by their names."""
+        taken = set(self.grid.push_messages([message for message, _ in messages])) if messages else set()
+        return {m.metadata.message_id: what for m, what in messages if m.metadata.message_id in taken}
 
-    def _pull(self, sent: dict[str, Message]) -> Iterator[tuple[Message, Message]]:
-        """(message, reply) of those that have one now; they are taken out of what was sent."""
-        if not sent:
-            return
-        for reply in self.grid.pull_messages(list(sent)):
-            asked = sent.pop(reply.metadata.reply_to_message_id, None)
-            if asked is not None:
-                yield asked, reply
+    def _pull(self, sent: Mapping[str, Any]) -> list[tuple[str, Message]]:
+        """Replies that are there now, each with the name of what it replies to."""
+        replies = self.grid.pull_messages(list(sent)) if sent else []
+        named = ((reply.metadata.reply_to_message_id, reply) for reply in replies)
+        return [(name, reply) for name, reply in named if name in sent]
 
 
 def _read(client: int, reply: Message) -> Reply:

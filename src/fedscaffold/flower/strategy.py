@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -128,13 +129,14 @@ class Strategy:
         theta0 = vector_of(initial_arrays)
         if not np.isfinite(theta0).all():
             raise InvalidInput("initial_arrays hold NaN or infinite values")
-        terms = Terms(**{**vars(self.terms), "dim": theta0.size})
+        terms = replace(self.terms, dim=theta0.size)
         self.folder.mkdir(parents=True, exist_ok=True)
         file, accounts = (
             self.folder / "server.npz",
             Accounts(self.folder / "clients" if self.keep_accounts else None),
         )
         stored = checkpoint.load(file, terms, theta0)
+        LOG.info("run %s: %s, %d clients, %d parameters", terms.name, terms.method, terms.n_clients, terms.dim)
         nodes = Nodes(grid, terms, pin_keys=self.pin_keys, keys={} if stored is None else stored.keys)
         if stored is None:
             stored = Stored(first_ledger(terms, theta0), self._weights(nodes), nodes.keys)

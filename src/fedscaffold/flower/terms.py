@@ -61,6 +61,12 @@ class Terms:
             raise InvalidInput(
                 f"method must be one of {', '.join(methods.__all__)}, which clients know too; got {self.method!r}"
             )
+        try:
+            again = _rebuilt(provenance.describe(self.method))
+        except InvalidInput:
+            again = None
+        if again != self.method:
+            raise InvalidInput(f"{type(self.method).__name__} cannot be told to clients, so it cannot run here")
         whole_number("n_clients", self.n_clients, least=1)
         whole_number("dim", self.dim, least=1)
         if whole_number("seed", self.seed, least=0) >= 2**64:
@@ -111,13 +117,17 @@ class Terms:
         """The terms that `to_json` wrote."""
         try:
             found = json.loads(text)
-            method = found.pop("method")
-            kind = method.pop("name")
-            if kind not in methods.__all__:
-                raise InvalidInput(f"there is no method {kind!r}")
-            return cls(method=getattr(methods, kind)(**method), batches=Batches(**found.pop("batches")), **found)
+            method = _rebuilt(found.pop("method"))
+            return cls(method=method, batches=Batches(**found.pop("batches")), **found)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(
                 f"these are not the terms of a run, or another version's: {error}; do server and clients have the "
                 "same version of fedscaffold?"
             ) from None
+
+
+def _rebuilt(description: dict[str, Any]) -> Any:
+    """The method that was described; None if there is none of that name."""
+    given = dict(description)
+    kind = given.pop("name")
+    return getattr(methods, kind)(**given) if kind in methods.__all__ else None

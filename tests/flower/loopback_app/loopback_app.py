@@ -35,7 +35,9 @@ def load(context: Context) -> Any:
     n_clients: Any = context.run_config["clients"]
     client = flower.client_of(context)
     if pause:
-        (Path(str(context.node_config["memory"])).parent / f"working-{client}").touch()
+        folder = Path(str(context.node_config["memory"])).parent
+        folder.mkdir(exist_ok=True)
+        (folder / f"working-{client}").touch()
         time.sleep(pause)
     return problem(n_clients).subset([client])
 
