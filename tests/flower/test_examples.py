@@ -82,7 +82,7 @@ def simulated(folder: Path, config: dict[str, Any]) -> tuple[Any, Array]:
 
 
 def test_hospitals_without_processes(monkeypatch: pytest.MonkeyPatch, tables: Path) -> None:
-    config = settings(HOSPITAL, folder=str(tables))
+    config = settings(HOSPITAL, folder=str(tables), rounds=4)
     run_here(monkeypatch, HOSPITAL, "hospital", config)
     task, expected = simulated(tables, config)
     np.testing.assert_allclose(theta(tables / "server"), expected, rtol=0, atol=1e-10)
@@ -92,7 +92,7 @@ def test_hospitals_without_processes(monkeypatch: pytest.MonkeyPatch, tables: Pa
     new = pd.read_csv(tables / "new.csv")
     margins = task.AGREEMENT.encoding.encode(new) @ expected
     np.testing.assert_allclose(model.predict_proba(new)[:, 1], 1 / (1 + np.exp(-margins)), rtol=1e-9)
-    assert (model.predict(new) == new["diagnosis"]).mean() > 0.9
+    assert (model.predict(new) == new["diagnosis"]).mean() > 0.88
     assert len(list((tables / "memory").glob("*/client-*.npz"))) == config["clients"]
 
 
