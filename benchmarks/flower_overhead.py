@@ -217,9 +217,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smaller model and fewer rounds")
     parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    dim, rounds, turns = (10_000, 3, 1) if options.quick else (1_000_000, 6, 3)
+    dim, rounds, turns = (10_000, 3, 1) if options.quick else (1_000_000, 6, options.turns)
     with tempfile.TemporaryDirectory(prefix="fedscaffold-bench-") as name:
         own = own_cost(Path(name), dim=dim, nodes=options.nodes)
         clock, processor = measure(Path(name), dim=dim, nodes=options.nodes, rounds=rounds, turns=turns)

@@ -34,7 +34,13 @@ METHODS = [
     fs.FedLin(step_size=0.05, local_steps=4),
     fs.FedLin(step_size=0.05, local_steps=4, correction_gradients="minibatch"),
 ]
-WITH_MEMORY = [METHODS[0], METHODS[2], METHODS[6], METHODS[7], METHODS[8]]
+WITH_MEMORY = [
+    METHODS[0],
+    fs.TwoSidedScaffold(step_size=0.1, local_steps=4, server_step_size=0.8, cohort=3),
+    METHODS[1],
+    METHODS[6],
+    METHODS[8],
+]
 
 
 def problem(weights: Any = WEIGHTS) -> Any:
@@ -119,7 +125,7 @@ HONEST, SPOILT = st.sampled_from(MISHAPS), st.sampled_from([*MISHAPS, exploded])
 
 
 @pytest.mark.parametrize(
-    "method", [*WITH_MEMORY[1:4:2], *(pytest.param(m, marks=pytest.mark.slow) for m in WITH_MEMORY[::2])], ids=repr
+    "method", [*WITH_MEMORY[:2], *(pytest.param(m, marks=pytest.mark.slow) for m in WITH_MEMORY[2:])], ids=repr
 )
 @settings(max_examples=8)
 @given(schedule=st.lists(st.tuples(HONEST, SPOILT, HONEST, HONEST, HONEST), min_size=4, max_size=4))
