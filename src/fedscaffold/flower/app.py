@@ -14,12 +14,13 @@ from fedscaffold.flower.client import ProblemWork, Work, answer
 from fedscaffold.flower.messages import Hello
 
 CLIENT, FOLDER = "partition-id", "memory"
+Folder = str | os.PathLike[str]
 
 
 def client_app(
     load: Callable[[Context], Problem | Work],
     *,
-    memory: str | os.PathLike[str] | None = None,
+    memory: Folder | Callable[[Context], Folder] | None = None,
     engine: str | Engine = "auto",
     **options: Any,
 ) -> ClientApp:
@@ -35,8 +36,8 @@ def client_app(
         `problem.subset([c])`), or something of the shape of `fedscaffold.flower.Work`, such as
         `fedscaffold.flower.torch.Training`. Flower starts a process for every message, so it is called each time.
     memory
-        Folder for what the client must not forget, on a disk that outlives the node; by default what the node's
-        configuration has under the key "memory".
+        Folder for what the client must not forget, on a disk that outlives the node; or memory(context) → folder.
+        By default what the node's configuration has under the key "memory", a key that simulated nodes lack.
     engine
         For problems, as in `fedscaffold.run`.
     **options
@@ -77,8 +78,9 @@ def client_of(context: Context) -> int:
     return found
 
 
-def _folder(memory: str | os.PathLike[str] | None, context: Context) -> str | os.PathLike[str]:
-    found = memory if memory is not None else context.node_config.get(FOLDER)
+def _folder(memory: Folder | Callable[[Context], Folder] | None, context: Context) -> Folder:
+    given = memory(context) if callable(memory) else memory
+    found = context.node_config.get(FOLDER) if given is None else given
     if found is None or isinstance(found, bool | int | float):
         raise InvalidInput(
             "the client needs a folder for its memory: client_app(..., memory=FOLDER), or --node-config "

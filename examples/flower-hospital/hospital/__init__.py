@@ -1,0 +1,1 @@
+"""A Flower app: hospitals with a table each fit one logistic regression."""

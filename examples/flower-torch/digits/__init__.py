@@ -1,0 +1,1 @@
+"""A Flower app: a small PyTorch network on handwritten digits."""
