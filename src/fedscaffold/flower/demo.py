@@ -16,7 +16,7 @@ from fedscaffold.models.fit import Task
 from fedscaffold.models.tables import is_parquet, read_table
 from fedscaffold.problems.arrow import labels, load_pyarrow
 from fedscaffold.problems.columns import check_names, pick, some
-from fedscaffold.problems.files import existing
+from fedscaffold.problems.options import existing
 
 MOST_NODES = 16  # each is two or three processes
 NAME = "demo"

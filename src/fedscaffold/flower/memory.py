@@ -77,7 +77,7 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike[str], terms: Terms, client: int) -> None:
         self.folder = Path(folder).expanduser() / terms.name
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # for nobody else's eyes
         self.terms, self.client = terms, client
 
     def load(self) -> Memory | None:
