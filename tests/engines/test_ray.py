@@ -17,6 +17,9 @@ from fedscaffold.engines.ray_.engine import split
 from fedscaffold.problems import Ridge
 
 ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:os.fork:RuntimeWarning"
+)  # JAX, where it is loaded, minds Ray's processes
 N = 5 * LEAF + 7
 SCAFFOLD = fs.Scaffold(step_size=0.02, local_steps=5)
 
