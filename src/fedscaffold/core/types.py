@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.draws import Draws
+from fedscaffold.core.stream import Stream
 from fedscaffold.core.sums import Part
 
 Array = NDArray[np.float64]
@@ -35,9 +36,6 @@ class Problem(Protocol):
     def loss(self, theta: Array) -> float:
         """f(θ)."""
 
-    def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
-        """Mean gradient at θ over some of a client's records."""
-
     def smoothness(self, batches: Batches) -> float:
         """L with E‖g_c(θ) − g_c(θ')‖² ≤ L⟨∇f_c(θ) − ∇f_c(θ'), θ − θ'⟩ for every client."""
 
@@ -49,6 +47,13 @@ class Problem(Protocol):
 
     def fingerprint(self) -> str:
         """A digest of everything that it is made of."""
+
+
+class Tabled(Problem, Protocol):
+    """A problem whose clients hold records; what the reference engine asks of it."""
+
+    def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Mean gradient at θ over some of a client's records."""
 
 
 class Records(Problem, Protocol):
@@ -90,6 +95,30 @@ class ByChance(Averaged, Protocol):
 
     draws: Draws
     offsets: NDArray[np.int64]
+
+
+@runtime_checkable
+class Streamed(Protocol):
+    """A problem whose clients are distributions: records are drawn when they are used, see `core.normals`.
+
+    Client c draws x ~ N(0, s_c diag(spectrum)), with s_c = 1 + scale_spread τ_c, and a target that depends on
+    xᵀw_c, w_c = centre + heterogeneity (n_c/√d + τ_c tilt), where n_c is normal and τ_c uniform in (−1, 1).
+    """
+
+    n_clients: int
+    dim: int
+    client_ids: Whole  # whose n_c and τ_c client c has, so that blocks keep their clients
+    seed: int  # of n_c and τ_c
+    scale_spread: float
+    heterogeneity: float
+    spectrum: Array
+    centre: Array
+    tilt: Array
+    l2: float
+    given: tuple[Array, Array] | None  # n_c/√d and τ_c where they are not drawn; engines refuse these
+
+    def drawn_gradient(self, client: int, theta: Array, stream: Stream, first: int, count: int) -> Array:
+        """Mean gradient at θ over the records first, ..., first + count − 1 of a client's round."""
 
 
 class Server(NamedTuple):

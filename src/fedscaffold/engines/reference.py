@@ -1,15 +1,18 @@
 """The reference engine: plain NumPy loops. It defines what is right; fast engines are tested against it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.draws import check_drawable, drawn_batches
+from fedscaffold.core.normals import check_streamed
 from fedscaffold.core.stream import Stream, batch
-from fedscaffold.core.types import Array, Averaged, ByChance, LocalSgd, Problem, Whole
+from fedscaffold.core.types import Array, Averaged, ByChance, LocalSgd, Streamed, Tabled, Whole
 
 
 @dataclass(frozen=True)
@@ -19,8 +22,10 @@ class Reference:
     name = "reference"
 
     @contextmanager
-    def open(self, problem: Problem, batches: Batches, *, seed: int, first_client: int = 0) -> Iterator[LocalSgd]:
+    def open(self, problem: Any, batches: Batches, *, seed: int, first_client: int = 0) -> Iterator[LocalSgd]:
         """Nothing to make ready."""
+        if isinstance(problem, Streamed):
+            check_streamed(batches, problem)
         if isinstance(problem, ByChance):
             check_drawable(batches)
         if batches.size is None and isinstance(problem, Averaged):
@@ -39,15 +44,37 @@ class Reference:
             for r, k in np.ndindex(chosen.shape):
                 c = int(chosen[r, k])
                 stream = Stream(seed, repetition=r, round=round, client=first_client + c)
-                for rows in _rows(problem, c, stream, range(first_step, first_step + int(steps[r, k])), batches):
-                    gradient = problem.batch_gradient(c, local[r, k], rows)
-                    local[r, k] -= step_size * (gradient + xi[r, k])
+                for gradient in _gradients(
+                    problem, c, stream, range(first_step, first_step + int(steps[r, k])), batches
+                ):
+                    local[r, k] -= step_size * (gradient(local[r, k]) + xi[r, k])
             return local
 
         yield local_sgd
 
 
-def _rows(problem: Problem, c: int, stream: Stream, steps: range, batches: Batches) -> Iterator[Whole]:
+def _gradients(
+    problem: Any, c: int, stream: Stream, steps: range, batches: Batches
+) -> Iterator[Callable[[Array], Array]]:
+    """Client c's stochastic gradient at each step, a function of θ."""
+    if isinstance(problem, Streamed):
+        size = batches.size or 0
+        for h in steps:
+            yield partial(_drawn, problem, c, stream, h * size, size)
+    else:
+        for rows in _rows(problem, c, stream, steps, batches):
+            yield partial(_tabled, problem, c, rows)
+
+
+def _drawn(problem: Streamed, c: int, stream: Stream, first: int, count: int, theta: Array) -> Array:
+    return problem.drawn_gradient(c, theta, stream, first, count)
+
+
+def _tabled(problem: Tabled, c: int, rows: Whole, theta: Array) -> Array:
+    return problem.batch_gradient(c, theta, rows)
+
+
+def _rows(problem: Tabled, c: int, stream: Stream, steps: range, batches: Batches) -> Iterator[Whole]:
     """Which of client c's records each step uses."""
     if isinstance(problem, ByChance):
         part = slice(int(problem.offsets[c]), int(problem.offsets[c + 1]))

@@ -5,6 +5,7 @@ from fedscaffold.problems.differentiable import Differentiable
 from fedscaffold.problems.encoding import Encoding
 from fedscaffold.problems.files import from_csv, from_parquet, from_svmlight
 from fedscaffold.problems.frames import from_frame
+from fedscaffold.problems.gaussian_stream import GaussianStream
 from fedscaffold.problems.linear_sa import LinearSA
 from fedscaffold.problems.logistic import Logistic
 from fedscaffold.problems.multinomial import Multinomial
@@ -16,6 +17,7 @@ __all__ = [
     "Differentiable",
     "Encoding",
     "GarnetTD",
+    "GaussianStream",
     "LinearSA",
     "Logistic",
     "Multinomial",

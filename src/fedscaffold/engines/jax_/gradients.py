@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import ByChance
+from fedscaffold.core.types import ByChance, Streamed
 
 KINDS = ("ridge", "logistic", "multinomial")
 
@@ -78,6 +78,8 @@ def gradient_and_records(problem: Any) -> tuple[Gradient, Any]:
     """How to differentiate the problem's loss, and its records as a tree of NumPy arrays."""
     if hasattr(problem, "batch_loss"):
         return OfLoss(problem.batch_loss), problem.records
+    if isinstance(problem, Streamed):
+        raise InvalidInput("the jax engine takes tables of records, not streamed clients; use engine='numba'")
     if isinstance(problem, ByChance) or problem.kind not in KINDS:
         raise InvalidInput(
             f"the jax engine has no gradient for {problem.kind!r}; use engine='reference', or state the problem "

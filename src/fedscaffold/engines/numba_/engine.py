@@ -6,14 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, LocalSgd, Records, Systems, Whole
+from fedscaffold.core.types import Array, LocalSgd, Records, Streamed, Systems, Whole
 
 Dtype = Literal["float64", "float32"]
 
@@ -53,16 +53,20 @@ class Numba:
 
     @contextmanager
     def open(
-        self, problem: Records | Systems, batches: Batches, *, seed: int, first_client: int = 0
+        self, problem: Records | Systems | Streamed, batches: Batches, *, seed: int, first_client: int = 0
     ) -> Iterator[LocalSgd]:
         """Start the threads."""
-        from fedscaffold.engines.numba_ import kernels
+        from fedscaffold.engines.numba_ import kernels, streams
         from fedscaffold.engines.numba_.tables import tables
 
-        read = tables(problem, batches, self.dtype)
+        read: Any
+        if isinstance(problem, Streamed):
+            read, choose = streams.sources(problem, batches, self.dtype), streams.stream_kernel
+        else:
+            read, choose = tables(problem, batches, self.dtype), kernels.kernel
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
-        kernel = kernels.kernel(read.loss, problem.dim, read.batch, specialise=self.specialise)
+        kernel = choose(read.loss, problem.dim, read.batch, specialise=self.specialise)
         everyone = np.arange(problem.n_clients)[None, :]
         with ThreadPoolExecutor(threads) as pool:
 

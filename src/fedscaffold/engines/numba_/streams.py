@@ -1,0 +1,181 @@
+"""`local_sgd` for clients that are distributions: records are drawn into a buffer that fits the cache, and used.
+
+What a client is like is computed when its round begins. Ridge regression runs in u = θ − w_c, where the targets
+are the noise alone:  u ← (1 − γ l2) u − γ(ξ + l2 w_c) − (γ/B) Σ (xᵀu − σε) x.  Logistic regression draws labels by
+the margins of w_c.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedscaffold.core.batches import Batches
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.normals import ASIDE, GROUP, LANES, NOBODY, check_streamed
+from fedscaffold.core.types import Streamed
+from fedscaffold.engines.numba_.drawing import draw_features, draw_labels, draw_normals, draw_uniforms
+from fedscaffold.engines.numba_.intrinsics import pointer, shifted
+from fedscaffold.engines.numba_.kernels import COMPILED_FOR, STACK_NUMBERS
+from fedscaffold.engines.numba_.steps import LOGISTIC, PADDING, RIDGE, margins, steps_on_heap, steps_on_stack
+
+LOSSES = {"gaussian_stream": RIDGE, "logistic_stream": LOGISTIC}
+NUMBERS_AT_ONCE = 4096  # features drawn ahead of the steps that use them, 32 kilobytes; at least one step's
+
+
+class Sources(NamedTuple):
+    """The kernel's first arguments, in its order."""
+
+    loss: int
+    ids: NDArray[np.int64]
+    own_key: tuple[int, int]
+    scale_spread: float
+    heterogeneity: float
+    roots: NDArray[np.float64]  # √spectrum
+    centre: NDArray[np.float64]
+    tilt: NDArray[np.float64]
+    noise: float
+    l2: float
+    batch: int
+    like: NDArray[np.floating[Any]]  # empty, of the type to compute in
+
+    @property
+    def width(self) -> int:
+        """Numbers of a record."""
+        return self.roots.size
+
+
+def sources(problem: Streamed, batches: Batches, dtype: str) -> Sources:
+    """Of any problem with streamed clients that there is a kernel for."""
+    kind = getattr(problem, "kind", type(problem).__name__)
+    if kind not in LOSSES:
+        raise InvalidInput(f"the numba engine has no kernel for {kind!r}; use engine='reference'")
+    check_streamed(batches, problem)
+    return Sources(
+        loss=LOSSES[kind],
+        ids=problem.client_ids,
+        own_key=(problem.seed & 0xFFFFFFFF, problem.seed >> 32),
+        scale_spread=problem.scale_spread,
+        heterogeneity=problem.heterogeneity,
+        roots=np.sqrt(problem.spectrum),
+        centre=problem.centre,
+        tilt=problem.tilt,
+        noise=getattr(problem, "noise", 0.0),
+        l2=problem.l2,
+        batch=batches.size or 0,
+        like=np.zeros(0, dtype),
+    )
+
+
+@njit(nogil=True, cache=True)
+def client_law(
+    w: Any, room: Any, id_: int, own_key: Any, scale_spread: float, heterogeneity: float, centre: Any, tilt: Any
+) -> float:
+    """w[:d] = w_c, and s_c; room has whole groups of numbers for d, and one more."""
+    d = centre.size
+    groups = (d + GROUP - 1) // GROUP
+    draw_normals(pointer(room), pointer(room), 0, groups, own_key, (NOBODY, id_, NOBODY), 1.0 / np.sqrt(d))
+    aside = shifted(pointer(room), groups * GROUP)
+    draw_uniforms(aside, aside, ASIDE, 1, own_key, (NOBODY, id_, NOBODY), 2.0**-32)
+    tau = 2.0 * aside[0] - 1.0
+    for j in range(d):
+        w[j] = centre[j] + heterogeneity * (room[j] + tau * tilt[j])
+    return 1.0 + scale_spread * tau
+
+
+@cache
+def stream_sgd_for(dim: int | None, loss: int) -> Any:
+    """The kernel for one loss, and for one number of features or for any (None); these give the same bits."""
+
+    @njit(nogil=True, cache=True)
+    def stream_sgd(
+        loss_: int, ids: Any, own_key: Any, scale_spread: float, heterogeneity: float, roots: Any, centre: Any,
+        tilt: Any, noise: float, l2: float, batch: int, like: Any,
+        theta: Any, correction: Any, step_size: float, local_steps: Any, first_step: int, clients: Any,
+        key: Any, round_: int, first_client: int, begin: int, end: int, out: Any,
+    ) -> None:  # fmt: skip
+        """out[r, k] = the model of client clients[r, k] after its local steps, for begin <= k < end.
+
+        The first row of arguments is `Sources`; the others are those of `kernels.local_sgd_for`.
+        """
+        repetitions = theta.shape[0]
+        d = theta.shape[1] if dim is None else dim
+        own_cohorts = clients.shape[0] > 1
+        at_once = max(1, NUMBERS_AT_ONCE // (batch * d))  # steps
+        records = at_once * batch
+        tile = np.empty((records + 2) * d + 2 * GROUP)  # √spectrum, over and over
+        for i in range(tile.size):
+            tile[i] = roots[i % d]
+        x = np.empty(records * d + 2 * GROUP, like.dtype)
+        y = np.empty(records + 2 * GROUP + PADDING, like.dtype)
+        z = np.empty(records + 2 * GROUP + PADDING, like.dtype)
+        rows = np.arange(records + PADDING).astype(np.int32)
+        rows[records:] = 0
+        room = np.empty(d + 3 * GROUP)
+        w, t, shift, kept = np.zeros((4, d + PADDING), like.dtype)
+        exact = np.zeros(d)  # w_c in double precision
+        shrink, share = like.dtype.type(1.0 - step_size * l2), like.dtype.type(step_size / batch)
+        scale = 1.0
+
+        for k in range(begin, end):
+            for r in range(repetitions):
+                c = clients[r if own_cohorts else 0, k]
+                H = local_steps[min(r, local_steps.shape[0] - 1), min(k, local_steps.shape[1] - 1)]
+                if own_cohorts or r == 0:  # another client than before
+                    scale = np.sqrt(
+                        client_law(exact, room, ids[c], own_key, scale_spread, heterogeneity, centre, tilt)
+                    )
+                    for j in range(d):
+                        w[j] = exact[j]
+                xi = correction[min(r, correction.shape[0] - 1), min(k, correction.shape[1] - 1)]
+                for j in range(d):
+                    if loss == RIDGE:
+                        t[j] = theta[r, j] - exact[j]
+                        shift[j] = kept[j] = step_size * (xi[j] + l2 * exact[j])
+                    else:
+                        t[j] = theta[r, j]
+                        shift[j] = kept[j] = step_size * xi[j]
+                counter = (round_, first_client + c, r)
+                h = 0
+                while h < H:
+                    count = min(at_once, H - h)
+                    first = (first_step + h) * batch  # record
+                    skip = first * d % GROUP
+                    groups = (skip + count * batch * d + GROUP - 1) // GROUP
+                    turned = shifted(pointer(tile), (d - skip % d) % d)
+                    draw_features(pointer(x), turned, first * d // GROUP * LANES, groups, key, counter, scale)
+                    features = shifted(pointer(x), skip)
+                    aside = first % GROUP
+                    groups = (aside + count * batch + GROUP - 1) // GROUP
+                    block = ASIDE + first // GROUP * LANES
+                    if loss == RIDGE:
+                        draw_normals(pointer(y), pointer(tile), block, groups, key, counter, noise)
+                    else:
+                        margins(
+                            features, d, 0, pointer(rows), 0, count * batch, pointer(w), shifted(pointer(z), aside)
+                        )
+                        draw_labels(pointer(y), pointer(z), block, groups, key, counter, 2.0**-32)
+                    targets = shifted(pointer(y), aside)
+                    if dim is None and d + batch > STACK_NUMBERS:
+                        steps_on_heap(
+                            loss, features, None, targets, d, 0, pointer(rows), batch, batch, count, pointer(t),
+                            pointer(shift), pointer(kept), pointer(z), shrink, share, 0, 0, 0,
+                        )  # fmt: skip
+                    else:
+                        steps_on_stack(
+                            loss, features, None, targets, d, 0, pointer(rows), batch, batch, count, pointer(t),
+                            pointer(kept), shrink, share, 0, 0, 0,
+                        )  # fmt: skip
+                    h += count
+                for j in range(d):
+                    out[r, k, j] = t[j] + exact[j] if loss == RIDGE else t[j]
+
+    return stream_sgd
+
+
+def stream_kernel(loss: int, dim: int, batch: int, *, specialise: bool = True) -> Any:
+    """The fastest kernel for a loss, `dim` features and batches of `batch` records."""
+    special = specialise and dim <= COMPILED_FOR and dim + batch <= STACK_NUMBERS
+    return stream_sgd_for(dim if special else None, loss)
