@@ -12,7 +12,7 @@ from fedscaffold.core.batches import Batches
 from fedscaffold.core.types import Array, Engine
 from fedscaffold.engines import Numba, Reference
 
-KINDS = {"gaussian": fs.problems.GaussianStream}
+KINDS = {"gaussian": fs.problems.GaussianStream, "logistic": fs.problems.LogisticStream}
 DIMS = (1, 7, 20)  # each is compiled for
 
 

@@ -8,6 +8,7 @@ from fedscaffold.problems.frames import from_frame
 from fedscaffold.problems.gaussian_stream import GaussianStream
 from fedscaffold.problems.linear_sa import LinearSA
 from fedscaffold.problems.logistic import Logistic
+from fedscaffold.problems.logistic_stream import LogisticStream
 from fedscaffold.problems.multinomial import Multinomial
 from fedscaffold.problems.paper import paper
 from fedscaffold.problems.ridge import Ridge
@@ -20,6 +21,7 @@ __all__ = [
     "GaussianStream",
     "LinearSA",
     "Logistic",
+    "LogisticStream",
     "Multinomial",
     "Ridge",
     "from_csv",
