@@ -10,13 +10,15 @@ import numpy as np
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.types import Array, Engine, Problem, Watch
 from fedscaffold.experiments.sweep.grid import Cell, Key, Sweep
+from fedscaffold.problems.streams import Streams
 from fedscaffold.progress import Advance
 from fedscaffold.run import run
-from fedscaffold.theory import predict
+from fedscaffold.theory import predict, predict_at_scale
 from fedscaffold.traces import Trace, provenance
 from fedscaffold.traces.stationarity import plateau
 
 Outcome = Literal["stationary", "moving", "diverged"]
+EXACT = 1000  # streamed clients up to which theory takes each as it is, and not as drawn from their distribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +161,10 @@ def _summary(trace: Trace, cell: Cell, at: list[float]) -> dict[str, Any]:
 def predicted(cell: Cell, problem: Any) -> dict[str, float]:
     """What theory says of the plateau; nothing where it does not know the method or there is none."""
     try:
-        found = predict(problem, cell.method, batch_size=cell.batch_size)
+        if isinstance(problem, Streams) and cell.batch_size and cell.n_clients > EXACT:
+            found = predict_at_scale(problem, cell.method, batch_size=cell.batch_size)
+        else:
+            found = predict(problem, cell.method, batch_size=cell.batch_size)
     except InvalidInput:
         return {}
     return {

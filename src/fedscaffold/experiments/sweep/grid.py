@@ -4,6 +4,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,14 +14,14 @@ from fedscaffold.core.block import opened
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Engine, Method
-from fedscaffold.problems import GaussianStream, paper
+from fedscaffold.problems import GaussianStream, LogisticStream, paper
 from fedscaffold.traces import arrays, provenance
 
 Start = Literal["zero", "optimum"]
 Key = tuple[Any, ...]
 DIM = 20  # of streams, unless told otherwise
 PAPER = ("regression", "classification")
-STREAMS: dict[str, Callable[..., Any]] = {"ridge-stream": GaussianStream}
+STREAMS: dict[str, Callable[..., Any]] = {"ridge-stream": GaussianStream, "logistic-stream": LogisticStream}
 NAMES = (*PAPER, *STREAMS)
 FEWEST = 2  # clients of any family
 
@@ -35,7 +36,8 @@ class Family:
         "regression" or "classification", the paper's, made anew for each N; "ridge-stream" or "logistic-stream",
         whose first clients are the same for all N.
     settings
-        Further arguments of the problem, such as {"l2": 0.1}; a stream's `dim` is 20 by default.
+        Further arguments of the problem, such as {"l2": 0.1}; a stream's `dim` is 20 by default, and its `spectrum`
+        may be one number for all features.
     seed
         Of the data.
     """
@@ -52,6 +54,10 @@ class Family:
         unknown = sorted(set(self.settings) - set(allowed))
         if unknown:
             raise InvalidInput(f"{self.name} has no setting {unknown[0]!r}; choose among {', '.join(allowed)}")
+        try:
+            arrays.plain(dict(self.settings))
+        except TypeError as error:
+            raise InvalidInput(f"settings of {self.name} must be numbers or lists of numbers: {error}") from None
         self(FEWEST)
 
     def __call__(self, n_clients: int) -> Any:
@@ -59,7 +65,10 @@ class Family:
         if self.name in PAPER:
             kind: Any = self.name
             return paper(kind, n_clients=n_clients, seed=self.seed, **self.settings)
-        return STREAMS[self.name](n_clients=n_clients, seed=self.seed, **{"dim": DIM, **self.settings})
+        settings = {"dim": DIM, **self.settings}
+        if isinstance(settings.get("spectrum"), Real):
+            settings["spectrum"] = np.full(whole_number("dim", settings["dim"], least=1), settings["spectrum"])
+        return STREAMS[self.name](n_clients=n_clients, seed=self.seed, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
