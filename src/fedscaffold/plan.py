@@ -12,7 +12,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.methods import Scaffold
 from fedscaffold.progress import Progress, progress_bar
 from fedscaffold.theory import bounds, constants, modes
-from fedscaffold.theory.clients import Glm
+from fedscaffold.theory.clients import GLMS, QUADRATIC, STREAMS, Glm
 from fedscaffold.theory.planner import sharp
 
 Mode = Literal["sharp", "first_order", "certified"]
@@ -157,13 +157,13 @@ def plan(
     }
     if mode == "first_order":
         return _first_order(problem, batches, search)
-    if problem.kind not in ("ridge", "logistic"):
+    if problem.kind not in GLMS + STREAMS:
         raise InvalidInput(
             f"sharp plans are for ridge and logistic regression, not {problem.kind}; use 'first_order'"
         )
     with progress_bar("planning", progress) as advance:
         found = sharp(problem, batches, **search, advance=advance)
-    floor = 0.0 if problem.kind == "ridge" else max(found.plateau - found.variance_part, 0.0)
+    floor = 0.0 if problem.kind in QUADRATIC else max(found.plateau - found.variance_part, 0.0)
     return Plan(
         mode="sharp",
         target_mse=target_mse,

@@ -41,7 +41,7 @@ def test_elimination_of_clients_solves_the_full_lyapunov_equation(
     full = lyapunov(hessians, w, gamma, H, Q)
     cur = curvature(hessians, gamma, H)
     system = reduced(w, cur, 1e-10)
-    P = stationary(system.A, gamma**2 * noise_input(system, w, cur, rotate(cur.U, Q)))
+    P = stationary(system.A, gamma**2 * noise_input(system, w**2, cur, rotate(cur.U, Q)))
     found = P.reshape(system.c.size, 2, system.c.size, 2).sum(axis=(0, 2))
     np.testing.assert_allclose(found, full[:2, :2], rtol=1e-8, atol=1e-8 * np.abs(full[:2, :2]).max())
 

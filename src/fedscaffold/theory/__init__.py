@@ -6,6 +6,6 @@ Moulines, ICML 2025.
 
 from fedscaffold.theory.constants import Constants, constants
 from fedscaffold.theory.expansion import Expansion, expansion
-from fedscaffold.theory.predict import Prediction, predict
+from fedscaffold.theory.predict import Prediction, predict, predict_at_scale
 
-__all__ = ["Constants", "Expansion", "Prediction", "constants", "expansion", "predict"]
+__all__ = ["Constants", "Expansion", "Prediction", "constants", "expansion", "predict", "predict_at_scale"]

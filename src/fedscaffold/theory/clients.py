@@ -14,8 +14,11 @@ from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.theory.cubature import ByRecord
+from fedscaffold.theory.streams import Streamed
 
 GLMS = ("ridge", "logistic")
+STREAMS = ("gaussian_stream", "logistic_stream")
+QUADRATIC = ("ridge", "gaussian_stream")
 NUMBERS_AT_ONCE = 1 << 19  # in a block: 4 megabytes; fewer would cost more in calls than they gain in cache
 
 
@@ -89,7 +92,12 @@ class Block:
 
 def by_record(problem: Any) -> TypeGuard[ByRecord]:
     """Whether a problem is known by the gradients of its records rather than by margins."""
-    return problem.kind not in GLMS and hasattr(problem, "record_gradients")
+    return problem.kind not in GLMS + STREAMS and hasattr(problem, "record_gradients")
+
+
+def by_law(problem: Any) -> TypeGuard[Streamed]:
+    """Whether a problem's clients are distributions."""
+    return problem.kind in STREAMS
 
 
 def for_blocks(problem: Glm, work: Callable[[Block], None], *, copies: int = 1) -> None:
@@ -98,9 +106,16 @@ def for_blocks(problem: Glm, work: Callable[[Block], None], *, copies: int = 1) 
     `copies` says how many times work copies x. Blocks do not depend on how many processors there are.
     """
     if by_record(problem):
-        nothing = np.empty((1, 0))
         for client in range(problem.n_clients):
-            work(Block(np.array([client]), nothing[..., None], nothing, nothing))
+            work(_nothing_of(np.array([client])))
+        return
+    if by_law(problem):
+        size = max(1, NUMBERS_AT_ONCE // (2 * problem.dim**2 * copies))
+        whole = np.arange(problem.n_clients)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            blocks = [_nothing_of(whole[k : k + size]) for k in range(0, whole.size, size)]
+            for _ in pool.map(work, blocks):
+                pass
         return
     order = np.argsort(problem.sizes, kind="stable").astype(np.int64)
     rows = problem.sizes[order] * problem.dim * copies
@@ -115,6 +130,12 @@ def for_blocks(problem: Glm, work: Callable[[Block], None], *, copies: int = 1) 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(lambda group: work(_block(problem, group)), groups):
             pass
+
+
+def _nothing_of(clients: NDArray[np.int64]) -> Block:
+    """Clients without a table."""
+    nothing = np.empty((clients.size, 0))
+    return Block(clients, nothing[..., None], nothing, nothing)
 
 
 def _block(problem: Glm, clients: NDArray[np.int64]) -> Block:
@@ -145,9 +166,10 @@ def noise_factors(problem: Glm, batches: Batches) -> Array:
 
 def known(problem: Glm, method: Method) -> Known:
     """Which method it is, γ and H; refuses problems and methods that theory does not know."""
-    if problem.kind not in GLMS and not by_record(problem):
+    if problem.kind not in GLMS and not by_law(problem) and not by_record(problem):
         raise InvalidInput(
-            f"theory knows {' and '.join(GLMS)} regression and problems with record_gradients, not {problem.kind}"
+            f"theory knows {' and '.join(GLMS)} regression, on tables or streams, and problems with "
+            f"record_gradients, not {problem.kind}"
         )
     kind = getattr(method, "kind", type(method).__name__)
     if kind not in ("scaffold", "fedavg"):

@@ -8,7 +8,8 @@ import numpy as np
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.theory.clients import Block, Glm, for_blocks, noise_factors
+from fedscaffold.theory import streams
+from fedscaffold.theory.clients import QUADRATIC, Block, Glm, by_law, for_blocks, noise_factors
 
 # largest |ℓ'''| and |ℓ''''| of a margin
 HIGHER_DERIVATIVES = {"ridge": (0.0, 0.0), "logistic": (1.0 / (6.0 * np.sqrt(3.0)), 1.0 / 8.0)}
@@ -29,7 +30,7 @@ class Constants:
     L
         A2 as the proofs use it, for this batch: E‖g_c(θ) − g_c(θ')‖² ≤ L⟨∇f_c(θ) − ∇f_c(θ'), θ − θ'⟩.
     L_record
-        A2 as written: every record's function is L_record-smooth. Far larger than L.
+        A2 as written: every record's function is L_record-smooth. Far larger than L; infinite for streams.
     Q
         A3, third derivative: ‖∇³f_c(θ) u⊗u‖ ≤ Q‖u‖².
     G
@@ -41,7 +42,7 @@ class Constants:
         σ*² the noise at θ* itself unless the noise has a local minimum there; this one is (2 s², 2 ℓ²) with s² =
         `noise_at_optimum` and ℓ = Lipschitz constant of the noise in L⁶, see `noise_bound`.
     noise_at_optimum
-        max_c E^{1/3}‖ε_c(θ*)‖⁶. Exact with replacement, an upper bound without.
+        max_c E^{1/3}‖ε_c(θ*)‖⁶. Exact with replacement, an upper bound without and for streams.
     noise_variance_at_optimum
         max_c E‖ε_c(θ*)‖² = max_c tr C_c(θ*).
     noise_lipschitz2
@@ -79,7 +80,7 @@ class Constants:
 
 
 def constants(problem: Glm, *, batch_size: int | None, sampling: Sampling = "with_replacement") -> Constants:
-    """μ, L, Q, G, ζ₁, ζ₂, σ*², β of A1 to A6 for ridge and logistic regression.
+    """μ, L, Q, G, ζ₁, ζ₂, σ*², β of A1 to A6 for ridge and logistic regression, on tables or streams.
 
     Upper bounds that hold for all θ, or exact values at θ*: see `Constants`.
 
@@ -92,6 +93,8 @@ def constants(problem: Glm, *, batch_size: int | None, sampling: Sampling = "wit
     sampling
         "with_replacement" or "without_replacement", within a batch.
     """
+    if by_law(problem):
+        return _of_law(problem, Batches(batch_size, sampling))
     if problem.kind not in HIGHER_DERIVATIVES:
         raise InvalidInput(f"constants are known for {', '.join(HIGHER_DERIVATIVES)}, not for {problem.kind}")
     batches = Batches(batch_size, sampling)
@@ -133,6 +136,32 @@ def constants(problem: Glm, *, batch_size: int | None, sampling: Sampling = "wit
         noise_at_optimum=noise,
         noise_variance_at_optimum=float(variance.max()),
         noise_lipschitz2=slope,
+        mu_at_optimum=float(eigenvalues[:, 0].min()),
+        L_at_optimum=float(eigenvalues[:, -1].max()),
+    )
+
+
+def _of_law(problem: Any, batches: Batches) -> Constants:
+    """Of clients that are distributions: no record is bounded, so that L_record is infinite."""
+    theta, w = problem.optimum(), problem.weights
+    hessians, gradients = problem.client_hessians(theta), problem.client_gradients(theta)
+    spread = hessians - np.tensordot(w, hessians, axes=1)
+    eigenvalues = np.linalg.eigvalsh(hessians)
+    kappa3, kappa4 = HIGHER_DERIVATIVES["ridge" if problem.kind in QUADRATIC else "logistic"]
+    found = streams.moments(problem, theta, float(noise_factors(problem, batches)[0]), batches.size or 1)
+    return Constants(
+        mu=problem.strong_convexity(),
+        L=problem.smoothness(batches),
+        L_record=np.inf,
+        Q=kappa3 * found.third,
+        G=kappa4 * found.fourth,
+        zeta1=float(np.sqrt(w @ np.square(gradients).sum(axis=1))),
+        zeta2=float(np.sqrt(w @ np.abs(np.linalg.eigvalsh(spread)).max(axis=1) ** 2)),
+        sigma_star2=2.0 * found.noise,
+        beta=2.0 * found.lipschitz2,
+        noise_at_optimum=found.noise,
+        noise_variance_at_optimum=found.variance,
+        noise_lipschitz2=found.lipschitz2,
         mu_at_optimum=float(eigenvalues[:, 0].min()),
         L_at_optimum=float(eigenvalues[:, -1].max()),
     )

@@ -221,9 +221,9 @@ def round_clouds(s: Setting, state: State, at: NDArray[np.int64]) -> Array:
 def input_of(s: Setting, state: State, Q: Array) -> Array:
     """γ² Cov ε of the reduced state; of θ for FedAvg."""
     if state.system is not None:
-        return s.gamma**2 * noise_input(state.system, s.problem.weights, state.cur, Q)
+        return s.gamma**2 * noise_input(state.system, s.problem.weights * s.own, state.cur, Q)
     U = state.cur.U
-    return s.gamma**2 * weighted(s.problem.weights**2, U @ Q @ np.swapaxes(U, 1, 2))
+    return s.gamma**2 * weighted(s.problem.weights * s.own, U @ Q @ np.swapaxes(U, 1, 2))
 
 
 def transition(s: Setting, state: State) -> Array:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.theory import cubature
-from fedscaffold.theory.clients import Block, Glm, by_record
+from fedscaffold.theory import cubature, streams
+from fedscaffold.theory.clients import Block, Glm, by_law, by_record
 
 
 class Averages(NamedTuple):
@@ -22,8 +22,11 @@ def averages(problem: Glm, block: Block, mean: Array, cov: Array, factors: Array
 
     E C = v ( E_i[E ℓ'² x xᵀ] − E ∇ E ∇ᵀ − E∇² cov E∇² ), v the batch's noise factor. The margins xᵀθ are
     Gaussian; their averages use three points (exact to the fifth power), and the gradient is linearised in the
-    last term. Exact for ridge. Problems that are known by their records' gradients: `theory.cubature`.
+    last term. Exact for ridge. Problems that are known by their records' gradients: `theory.cubature`; by their
+    clients' distributions: `theory.streams`.
     """
+    if by_law(problem):
+        return Averages(*streams.averages(problem, block.clients, mean, cov, factors))
     if by_record(problem):
         return Averages(*cubature.averages(problem, block.clients, mean, cov, factors))
     x = block.x[:, None]
@@ -50,6 +53,8 @@ def outer(x: Array, weight: Array) -> Array:
 
 def gradients(problem: Glm, block: Block, mean: Array) -> Array:
     """∇f_c at some points, (k, m, d)."""
+    if by_law(problem):
+        return streams.gradients(problem, block.clients, mean)
     if by_record(problem):
         return cubature.gradients(problem, block.clients, mean)
     z = block.x @ np.swapaxes(mean, 1, 2)
@@ -59,6 +64,8 @@ def gradients(problem: Glm, block: Block, mean: Array) -> Array:
 
 def noise_at(problem: Glm, block: Block, mean: Array, factors: Array) -> Array:
     """C_c at some points, (k, m, d, d)."""
+    if by_law(problem):
+        return streams.noise_at(problem, block.clients, mean, factors)
     if by_record(problem):
         return cubature.noise_at(problem, block.clients, mean, factors)
     z = np.swapaxes(block.x @ np.swapaxes(mean, 1, 2), 1, 2)

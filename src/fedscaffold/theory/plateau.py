@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedscaffold.core.batches import Batches
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.theory.clients import Block, Glm, Method, for_blocks, known, noise_factors
+from fedscaffold.theory.clients import QUADRATIC, Block, Glm, Method, for_blocks, known, noise_factors
 from fedscaffold.theory.expansion import weighted
 from fedscaffold.theory.gaussian import averages
 from fedscaffold.theory.reduced import (
@@ -65,6 +65,7 @@ class Setting:
     scaffold: bool
     batches: Batches
     factors: Array  # noise factors, (N,)
+    own: Array  # the weight of a client's noise in the mean, w_c; less where it stands for many clients, (N,)
     optimum: Array
     gradients: Array  # ∇f_c(θ*), (N, d)
     steps: Steps
@@ -95,7 +96,7 @@ def setting(problem: Glm, method: Method, batches: Batches) -> Setting:
     optimum = problem.optimum()
     curvatures = np.linalg.eigvalsh(problem.client_hessians(optimum))
     smallest, largest = float(curvatures[:, 0].min()), float(curvatures[:, -1].max())
-    quadratic = problem.kind == "ridge"
+    quadratic = problem.kind in QUADRATIC
     precision = STEPS_DRIFTING if quadratic and not scaffold else STEPS
     return Setting(
         problem=problem,
@@ -104,6 +105,7 @@ def setting(problem: Glm, method: Method, batches: Batches) -> Setting:
         scaffold=scaffold,
         batches=batches,
         factors=factors,
+        own=problem.weights,
         optimum=optimum,
         gradients=problem.client_gradients(optimum),
         steps=steps(gamma, H, smallest, largest, precision),
@@ -180,7 +182,7 @@ def solved(
     r = s.gamma * accumulate_vectors(s.steps, cur, fitted(s.steps, residual), [s.H])[:, 0]
     if s.scaffold:
         system = system or reduced(w, cur, s.tolerance)
-        P = stationary(system.A, s.gamma**2 * noise_input(system, w, cur, Q))
+        P = stationary(system.A, s.gamma**2 * noise_input(system, w * s.own, cur, Q))
         d, M = s.problem.dim, system.c.size
         cov = P.reshape(M, d, M, d).sum(axis=(0, 2))
         total = s.gamma * s.H * weighted(w, (U * cur.lam[:, None, :]) @ np.swapaxes(U, 1, 2))
@@ -195,7 +197,7 @@ def solved(
     drift = s.gamma * s.H * cur.delta * np.einsum("kij,ki->kj", U, s.gradients) + r
     pull = np.einsum("k,kij,kj->i", w, U, drift)
     bias = -np.linalg.solve(np.eye(s.problem.dim) - mean_power, pull)
-    cov = stationary(mean_power, s.gamma**2 * weighted(w**2, U @ Q @ np.swapaxes(U, 1, 2)))
+    cov = stationary(mean_power, s.gamma**2 * weighted(w * s.own, U @ Q @ np.swapaxes(U, 1, 2)))
     return State(cur, None, cov, cov, bias, np.zeros_like(s.gradients), noise, Q, residual)
 
 
@@ -219,7 +221,7 @@ def covariances(s: Setting, state: State) -> tuple[Array, Array]:
     if state.system is None:
         zero = np.broadcast_to(np.float64(0.0), state.Q.shape)
         return zero, zero
-    return client_covariances(state.system, state.P, s.gamma, s.problem.weights, state.cur, state.Q)
+    return client_covariances(state.system, state.P, s.gamma, s.own, state.cur, state.Q)
 
 
 def local_covariances(s: Setting, state: State, at: NDArray[np.int64], theta_eta: Array, eta: Array) -> Array:

@@ -1,17 +1,19 @@
 """What a run will reach, before running it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.checks import whole_number
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.theory.clients import Method
+from fedscaffold.theory.clients import Method, by_law
 from fedscaffold.theory.curve import curve
-from fedscaffold.theory.plateau import control_variate_biases, setting, settle
+from fedscaffold.theory.plateau import Setting, control_variate_biases, setting, settle
+from fedscaffold.theory.streams import Streamed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +71,8 @@ def predict(
     Parameters
     ----------
     problem
-        Ridge or logistic regression, with any weights and sizes of clients; or any strongly convex problem that
-        tells Hessians and `record_gradients`, such as multinomial regression, with up to some tens of parameters.
+        Ridge or logistic regression, on tables or streams, with any weights and sizes of clients; or any strongly
+        convex problem that tells Hessians and `record_gradients`, such as multinomial regression, with up to some tens of parameters.
     method
         Scaffold or FedAvg.
     batch_size
@@ -87,7 +89,50 @@ def predict(
     """
     if rounds is not None:
         whole_number("rounds", rounds, least=1)
-    s = setting(problem, method, Batches(batch_size, sampling))
+    return _prediction(setting(problem, method, Batches(batch_size, sampling)), rounds)
+
+
+@one_blas_thread
+def predict_at_scale(
+    problem: Streamed,
+    method: Method,
+    *,
+    batch_size: int,
+    n_clients: int | None = None,
+    rounds: int | None = None,
+) -> Prediction:
+    """`predict` for streamed clients at a cost that does not depend on N: E‖θ − θ*‖² as N enters it, by 1/N.
+
+    Means over clients are taken over the distribution that clients are drawn from, by the problem's
+    `representatives`; the noise of each counts as that of one client in N. Against `predict` on N drawn clients this
+    leaves out that these are not quite their distribution: with the defaults about one percent for Scaffold and six
+    for FedAvg's bias at N = 1,000, and half as much with each fourfold N.
+
+    Parameters
+    ----------
+    problem
+        `GaussianStream` or `LogisticStream`, of any number of clients.
+    method
+        Scaffold or FedAvg.
+    batch_size
+        Records in each stochastic gradient.
+    n_clients
+        N, the problem's own by default; clients of equal weight unless it is the problem's own.
+    rounds
+        If given, also predict the curve of that many rounds from θ_0 = 0.
+    """
+    if not by_law(problem):
+        raise InvalidInput(f"predict_at_scale is for streamed clients, not for {problem.kind}; use predict")
+    if rounds is not None:
+        whole_number("rounds", rounds, least=1)
+    weight = float(problem.weights @ problem.weights)
+    if n_clients is not None:
+        weight = 1.0 / whole_number("n_clients", n_clients, least=1)
+    s = setting(problem.representatives(), method, Batches(batch_size))
+    return _prediction(replace(s, own=np.full_like(s.own, weight)), rounds)
+
+
+def _prediction(s: Setting, rounds: int | None) -> Prediction:
     state = settle(s)
     return Prediction(
         cov_theta=state.cov_theta,

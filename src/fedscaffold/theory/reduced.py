@@ -91,14 +91,14 @@ def loadings(system: Reduced, cur: Curvature) -> Array:
     return stacked.reshape(k, M * d, d)
 
 
-def noise_input(system: Reduced, w: Array, cur: Curvature, Q: Array) -> Array:
-    """Cov ε = Σ_c w_c² Φ(C̃_c) Q_c Φ(C̃_c)ᵀ, (M d, M d), for Q_c in the eigenbasis, (k, d, d)."""
+def noise_input(system: Reduced, squares: Array, cur: Curvature, Q: Array) -> Array:
+    """Cov ε = Σ_c w_c² Φ(C̃_c) Q_c Φ(C̃_c)ᵀ, (M d, M d), for w_c², and Q_c in the eigenbasis, (k, d, d)."""
     size = system.A.shape[0]
     total = np.zeros((size, size))
-    for begin in range(0, w.size, CLIENTS_AT_ONCE):
+    for begin in range(0, squares.size, CLIENTS_AT_ONCE):
         part = slice(begin, begin + CLIENTS_AT_ONCE)
-        K = loadings(system, cur[_indices(part, w.size)])
-        right = K @ (w[part, None, None] ** 2 * Q[part])
+        K = loadings(system, cur[_indices(part, squares.size)])
+        right = K @ (squares[part, None, None] * Q[part])
         total += right.swapaxes(0, 1).reshape(size, -1) @ K.swapaxes(0, 1).reshape(size, -1).T
     return 0.5 * (total + total.T)
 
