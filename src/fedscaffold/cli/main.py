@@ -5,7 +5,20 @@ from typing import Annotated
 import typer
 
 import fedscaffold
-from fedscaffold.cli import compare, fit, inspect, methods, million, plan, predict, reproduce, run, score, sweep, verify
+from fedscaffold.cli import (
+    compare,
+    fit,
+    inspect,
+    methods,
+    million,
+    plan,
+    predict,
+    reproduce,
+    run,
+    score,
+    sweep,
+    verify,
+)
 
 app = typer.Typer(
     name="fedscaffold",

@@ -1,7 +1,7 @@
 """`fedscaffold sweep`: grids of runs, in one table that grows."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,7 +35,7 @@ EXAMPLES = (
     "  fedscaffold sweep --problem classification --clients 100,1000 --method scaffold --method fedavg "
     "--predict --figure plateaus.png\n\n"
     "  fedscaffold sweep --problem logistic-stream:spectrum=1,l2=0.1 --batch-size 1,10 --start optimum\n\n"
-    "  fedscaffold sweep --problem ridge-stream --clients 1000000 --engine ray --address auto    (on a cluster)\n\n"
+    "  fedscaffold sweep --problem ridge-stream --clients 1000000 --engine ray --address auto  (a cluster)\n\n"
     "After an interruption the same command goes on; another grid with the same --out adds to the table."
 )
 FILE = "sweep.parquet"
@@ -74,14 +74,14 @@ def command(
     figure: Annotated[
         Path | None, typer.Option(help="Draw plateaus against N to this file: .png, .svg or .pdf.")
     ] = None,
-    out: Annotated[
-        Path, typer.Option(help="A .parquet file, or a folder for sweep.parquet.")
-    ] = Path("results/sweep"),
+    out: Annotated[Path, typer.Option(help="A .parquet file, or a folder for sweep.parquet.")] = Path(
+        "results/sweep"
+    ),
 ) -> None:
     """Run a grid: numbers of clients × methods × step sizes × local steps × batch sizes, some seeds each.
 
-    Each cell becomes a row of one Parquet file: its plateau with a standard error, whether it was stationary, still
-    moving or diverged, its last error, its time. Cells that the file has are not run again.
+    Each cell becomes a row of one Parquet file: its plateau with a standard error, whether it was stationary,
+    still moving or diverged, its last error, its time. Cells that the file has are not run again.
     """
     with refusals(interrupted="the same command goes on where it stopped"):
         grid = Sweep(
@@ -161,7 +161,7 @@ def _shown(wanted: bool, *, predict: bool) -> Iterator[tuple[Advance, Callable[[
         yield lambda done, total: bars.update(task, completed=done, total=total), seen
 
 
-def _table(rows: Sequence[dict[str, Any]], *, predict: bool) -> Table:
+def _table(rows: Sequence[Mapping[Any, Any]], *, predict: bool) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     columns = ["method", "N", "γ", "H", "B", "plateau", *(["predicted"] if predict else []), "", "s", "ns/step"]
     for column in columns:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +28,7 @@ class Row:
     Attributes
     ----------
     problem, n_clients, method, step_size, local_steps, batch_size, rounds, seeds
-        Which cell it is; local_steps is the mean over clients and rounds, batch_size is missing for full gradients.
+        Which cell it is; local_steps is the mean over clients and rounds, batch_size missing for full gradients.
     settings
         The method with all its fields, as JSON.
     outcome
@@ -158,17 +158,15 @@ def _summary(trace: Trace, cell: Cell, at: list[float]) -> dict[str, Any]:
     }
 
 
-def predicted(cell: Cell, problem: Any) -> dict[str, float]:
-    """What theory says of the plateau; nothing where it does not know the method or there is none."""
+def foretold(row: Row, cell: Cell, problem: Any) -> Row:
+    """With what theory says of the plateau; as it was where theory does not know the method or there is none."""
+    method: Any = cell.method
     try:
         if isinstance(problem, Streams) and cell.batch_size and cell.n_clients > EXACT:
-            found = predict_at_scale(problem, cell.method, batch_size=cell.batch_size)
+            found = predict_at_scale(problem, method, batch_size=cell.batch_size)
         else:
-            found = predict(problem, cell.method, batch_size=cell.batch_size)
+            found = predict(problem, method, batch_size=cell.batch_size)
     except InvalidInput:
-        return {}
-    return {
-        "predicted": found.mse,
-        "predicted_variance": found.mse_variance_part,
-        "predicted_bias": found.mse_bias_part,
-    }
+        return row
+    variance, bias = found.mse_variance_part, found.mse_bias_part
+    return replace(row, predicted=found.mse, predicted_variance=variance, predicted_bias=bias)

@@ -29,8 +29,10 @@ def panels(frame: "pd.DataFrame") -> list[Panel]:
 
 def label(row: Any) -> str:
     """Method, γ, H, B."""
-    full = row["batch_size"] is None or row["batch_size"] != row["batch_size"]
-    return f"{row['method']} γ={row['step_size']:g} H={row['local_steps']:g} B={'all' if full else row['batch_size']}"
+    import pandas as pd
+
+    batch = "all" if pd.isna(row["batch_size"]) else row["batch_size"]
+    return f"{row['method']} γ={row['step_size']:g} H={row['local_steps']:g} B={batch}"
 
 
 def series(rows: "pd.DataFrame") -> Series:

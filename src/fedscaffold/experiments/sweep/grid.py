@@ -36,8 +36,8 @@ class Family:
         "regression" or "classification", the paper's, made anew for each N; "ridge-stream" or "logistic-stream",
         whose first clients are the same for all N.
     settings
-        Further arguments of the problem, such as {"l2": 0.1}; a stream's `dim` is 20 by default, and its `spectrum`
-        may be one number for all features.
+        Further arguments of the problem, such as {"l2": 0.1}; a stream's `dim` is 20 by default, and its
+        `spectrum` may be one number for all features.
     seed
         Of the data.
     """

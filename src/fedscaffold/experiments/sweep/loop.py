@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from fedscaffold.core.types import Engine
 from fedscaffold.engines import Ray
 from fedscaffold.engines import resolve as resolve_engine
 from fedscaffold.experiments.sweep import table
-from fedscaffold.experiments.sweep.cells import Row, measure, predicted
+from fedscaffold.experiments.sweep.cells import Row, foretold, measure
 from fedscaffold.experiments.sweep.grid import Cell, Key, Sweep
 from fedscaffold.experiments.sweep.tasks import at_once, worth_shards
 from fedscaffold.progress import Advance, Progress, progress_bar
@@ -119,8 +118,9 @@ def _rows(
             if cell.key() in keys:
                 continue
             problem = problem_of(cell.n_clients)
-            row = done.get(cell.key())
-            if row is None:
+            if cell.key() in done:
+                row = done[cell.key()]
+            else:
                 row = measure(grid, cell, problem, optimum_of(cell.n_clients), engine, counting)
                 before += cell.steps()
-            yield replace(row, **predicted(cell, problem)) if predict else row
+            yield foretold(row, cell, problem) if predict else row

@@ -69,7 +69,9 @@ def _table(rows: Iterable[Row]) -> Any:
     import pyarrow as pa
 
     kinds = {int: pa.int64(), float: pa.float64(), list[float]: pa.list_(pa.float64())}
-    schema = pa.schema([(name, kinds.get(_plain(kind), pa.string())) for name, kind in Row.__annotations__.items()])
+    schema = pa.schema(
+        [(name, kinds.get(_plain(kind), pa.string())) for name, kind in Row.__annotations__.items()]
+    )
     return pa.Table.from_pylist([asdict(row) for row in rows], schema)
 
 

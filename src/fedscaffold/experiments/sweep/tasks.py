@@ -1,12 +1,11 @@
 """Cells too small to be divided, many at once: each a task of Ray's."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from fedscaffold.core.types import Array, Engine
 from fedscaffold.engines import Ray
-from fedscaffold.experiments.sweep.cells import Row, measure, predicted
+from fedscaffold.experiments.sweep.cells import Row, foretold, measure
 from fedscaffold.experiments.sweep.grid import Cell, Sweep
 
 STEPS_WORTH_SHARDS = 3e8  # half a minute on one processor, where shards take seconds to start
@@ -44,4 +43,4 @@ def at_once(
 def _row(shared: tuple[Any, Array], grid: Sweep, cell: Cell, engine: Engine, predict: bool) -> Row:
     problem, optimum = shared
     row = measure(grid, cell, problem, optimum, engine)
-    return replace(row, **predicted(cell, problem)) if predict else row
+    return foretold(row, cell, problem) if predict else row
