@@ -62,6 +62,7 @@ def test_settings_of_a_problem_and_several_methods(tmp_path: Path) -> None:
         assert frame["final_mse"][row] == trace.mse[0, -1]
 
 
+@pytest.mark.slow
 def test_a_live_table_on_a_terminal(tmp_path: Path) -> None:
     """In a terminal of its own."""
     ours, theirs = pty.openpty()
@@ -128,6 +129,7 @@ def test_a_table_of_another_sweep_is_refused(tmp_path: Path) -> None:
     assert "belongs to another sweep: seed differ" in result.output
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_finished_cells(tmp_path: Path) -> None:
     steps = ",".join(str(100_000 + k) for k in range(100))
     command = [*QUICK, "--clients", "2", "--local-steps", steps, "--out", str(tmp_path)]
