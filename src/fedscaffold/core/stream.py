@@ -5,6 +5,9 @@ reads the same indices in any order, on any number of threads or machines. The s
 counter's four words are (position // 4, round, client, repetition), and position % 4 picks one of the
 four words that come out. Local step h reads positions h·B to h·B + B − 1. The server has a stream of its
 own, that of client 2³² − 1: position 0 is the round's chance, positions from 4 on choose who takes part.
+Where records are drawn and not kept (`core.normals`), step h reads instead the numbers h·B·d to h·B·d + B·d − 1
+for its features, and h·B to h·B + B − 1 of those from position 2³³ on for its targets; what a client is like is
+drawn with the problem's seed, in round and repetition 2³² − 1.
 """
 
 from typing import NamedTuple

@@ -10,11 +10,11 @@ from fedscaffold.core.normals import normals, uniforms
 from fedscaffold.core.stream import Stream
 from fedscaffold.core.types import Array, Whole
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.sigmoid import Pair, margin, mean_softplus, pair
+from fedscaffold.problems.sigmoid import Margin, Pair, margin, mean_softplus, pair
 from fedscaffold.problems.streams import At, Streams
 
 SCALES = 40  # points between the least and the largest s_c, from which sums over clients are made
-GRID = 6  # points for each of two variables that the noise of one client depends on
+GRID, LINE = 6, 12  # points of the grids from which a client's means at many points are interpolated
 SHORT = 1e-150
 
 
@@ -127,7 +127,7 @@ class LogisticStream(Streams):
         t, own = S[:, None, None] * points, S * law.w
         square, mixed = np.einsum("kmpd,kmpd->kmp", points, t), np.einsum("kmpd,kd->kmp", points, own)
         own_square = np.einsum("kd,kd->k", law.w, own)
-        means, own_slope = margin(square), margin(own_square).first
+        means, own_slope = _margins(square), margin(own_square).first
         gradient = means.first[..., None] * t - (own_slope[:, None] * own)[:, None, None]
         two = _pairs(np.sqrt(square), np.sqrt(own_square), mixed)
         p = points.shape[2]
@@ -139,7 +139,7 @@ class LogisticStream(Streams):
         hessian = sums(t, means.third, t)
         hessian[..., every, every] += means.first.mean(axis=2)[..., None] * S[:, None] + self.l2
         noise = sums(t, -means.third - 2.0 * two.second_s, t) - np.swapaxes(gradient, -1, -2) @ gradient / p
-        cross = np.einsum("kmp,kmpi,kj->kmij", two.firsts, t, own) * (-2.0 / p)
+        cross = (two.firsts[:, :, None] @ t / -0.5 / p).swapaxes(-1, -2) * own[:, None, None]
         noise += cross + np.swapaxes(cross, -1, -2)
         noise -= 2.0 * two.second_t.mean(axis=2)[..., None, None] * (own[:, None, :, None] * own[:, None, None, :])
         level = (0.5 - means.first - 2.0 * two.both).mean(axis=2)
@@ -181,6 +181,15 @@ def chebyshev(points: Array, x: Array) -> Array:
     return np.where(hit.any(axis=1, keepdims=True), hit.astype(np.float64), values)
 
 
+def _margins(v: Array) -> Margin:
+    """`margin` of (k, m, p); where a client has more than some points, by interpolation on a line of its own."""
+    k, m, p = v.shape
+    if m * p <= LINE:
+        return margin(v)
+    at, line = _gridded(v.reshape(k, -1), np.cos(np.pi * (np.arange(LINE) + 0.5) / LINE))
+    return Margin(*((at @ values[:, :, None]).reshape(k, m, p) for values in margin(line)))
+
+
 def _pairs(a: Array, r: Array, mixed: Array) -> Pair:
     """Means over the margins of θ and w_c: a = √(θᵀSθ), mixed = θᵀSw_c, (k, m, p); r = √(w_cᵀSw_c), (k,).
 
@@ -205,7 +214,7 @@ def _pairs(a: Array, r: Array, mixed: Array) -> Pair:
 def _gridded(values: Array, nodes: Array) -> tuple[Array, Array]:
     """Lagrange functions (k, n, nodes) of points spread over each row's range, and these points (k, nodes)."""
     low, high = values.min(axis=1, keepdims=True), values.max(axis=1, keepdims=True)
-    centre, half = 0.5 * (low + high), np.maximum(0.5 * (high - low), 1e-9)
+    centre, half = 0.5 * (low + high), np.maximum(0.5 * (high - low), 1e-300)
     inside = np.clip((values - centre) / half, -1.0, 1.0)
     functions = chebyshev(nodes, inside.reshape(-1)).reshape(*values.shape, nodes.size)
     return functions, centre + half * nodes

@@ -19,6 +19,7 @@ from fedscaffold.theory.streams import Streamed
 GLMS = ("ridge", "logistic")
 STREAMS = ("gaussian_stream", "logistic_stream")
 QUADRATIC = ("ridge", "gaussian_stream")
+LARGEST_STREAM = 20_000_000  # numbers in the Hessians of streamed clients, of which theory holds a dozen copies
 NUMBERS_AT_ONCE = 1 << 19  # in a block: 4 megabytes; fewer would cost more in calls than they gain in cache
 
 
@@ -170,6 +171,11 @@ def known(problem: Glm, method: Method) -> Known:
         raise InvalidInput(
             f"theory knows {' and '.join(GLMS)} regression, on tables or streams, and problems with "
             f"record_gradients, not {problem.kind}"
+        )
+    if by_law(problem) and problem.n_clients * problem.dim**2 > LARGEST_STREAM:
+        raise InvalidInput(
+            f"theory would hold {problem.n_clients:,} matrices of {problem.dim}², one for each client; use "
+            "theory.predict_at_scale, which does not, or a subset of the clients"
         )
     kind = getattr(method, "kind", type(method).__name__)
     if kind not in ("scaffold", "fedavg"):

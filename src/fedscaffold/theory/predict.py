@@ -72,7 +72,8 @@ def predict(
     ----------
     problem
         Ridge or logistic regression, on tables or streams, with any weights and sizes of clients; or any strongly
-        convex problem that tells Hessians and `record_gradients`, such as multinomial regression, with up to some tens of parameters.
+        convex problem that tells Hessians and `record_gradients`, such as multinomial regression, with up to some
+        tens of parameters.
     method
         Scaffold or FedAvg.
     batch_size
@@ -104,9 +105,9 @@ def predict_at_scale(
     """`predict` for streamed clients at a cost that does not depend on N: E‖θ − θ*‖² as N enters it, by 1/N.
 
     Means over clients are taken over the distribution that clients are drawn from, by the problem's
-    `representatives`; the noise of each counts as that of one client in N. Against `predict` on N drawn clients this
-    leaves out that these are not quite their distribution: with the defaults about one percent for Scaffold and six
-    for FedAvg's bias at N = 1,000, and half as much with each fourfold N.
+    `representatives`; the noise of each counts as that of one client in N. Against `predict` on N drawn clients
+    this leaves out that these are not quite their distribution: with the defaults about one percent for Scaffold
+    and six for FedAvg's bias at N = 1,000, and half as much with each fourfold N.
 
     Parameters
     ----------

@@ -1,0 +1,161 @@
+"""Streamed clients: what a local step costs, against the kernel on tables and against drawing alone; and memory.
+
+`python -m benchmarks.streams [--quick]`. Nanoseconds of processor time per client and local step, on one thread,
+the contenders taking turns in one process; the best turn counts. Then a whole run in a process of its own: its
+time on all cores, and its peak memory.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+from rich.console import Console
+from rich.table import Table
+
+import fedscaffold as fs
+from fedscaffold.core.batches import Batches
+from fedscaffold.core.files import replacing
+from fedscaffold.core.normals import ASIDE, GROUP
+from fedscaffold.core.types import Array
+from fedscaffold.engines.numba_.drawing import draw_features, draw_normals
+from fedscaffold.engines.numba_.intrinsics import pointer
+from fedscaffold.engines.numba_.streams import client_law, sources
+from fedscaffold.problems.tables import aligned_empty
+from fedscaffold.traces import provenance
+
+DIM, LOCAL_STEPS, ROUNDS, RECORDS = 20, 10, 20, 200
+STREAM_CLIENTS, TABLE_CLIENTS = 1_000_000, 10_000
+OUT = Path("results/bench/streams.json")
+
+
+@njit(nogil=True)
+def only_draw(
+    ids: Any, own_key: Any, spread: float, heterogeneity: float, roots: Any, centre: Any, tilt: Any, records: int,
+    key: Any, round_: int,
+) -> float:  # fmt: skip
+    """What a round of streamed clients draws, and nothing else."""
+    d = roots.size
+    groups, aside = (records * d + GROUP - 1) // GROUP, (records + GROUP - 1) // GROUP
+    x, tile, y = np.empty(groups * GROUP), np.empty(groups * GROUP), np.empty(aside * GROUP)
+    room, w = np.empty(d + 3 * GROUP), np.empty(d)
+    for i in range(tile.size):
+        tile[i] = roots[i % d]
+    total = 0.0
+    for c in range(ids.size):
+        scale = np.sqrt(client_law(w, room, ids[c], own_key, spread, heterogeneity, centre, tilt))
+        counter = (round_, c, 0)
+        draw_features(pointer(x), pointer(tile), 0, groups, key, counter, scale)
+        draw_normals(pointer(y), pointer(tile), ASIDE, aside, key, counter, 1.0)
+        total += x[c % x.size] + y[0] + w[0]  # so that nothing is left out
+    return total
+
+
+def table(clients: int) -> fs.problems.Ridge:
+    """Standard normal records, targets from a random model."""
+    generator = np.random.default_rng(0)
+    x = aligned_empty((clients, RECORDS, DIM))
+    generator.standard_normal(out=x)
+    y = x @ generator.standard_normal(DIM) + generator.standard_normal((clients, RECORDS))
+    return fs.problems.Ridge(x, y)
+
+
+def measure(batch_size: int, stream_clients: int, table_clients: int, turns: int) -> dict[str, float]:
+    """Nanoseconds of processor time per client and step, the best of some turns."""
+    stream, rows = fs.problems.GaussianStream(n_clients=stream_clients, dim=DIM), table(table_clients)
+    read = sources(stream, Batches(batch_size), "float64")
+    best: dict[str, float] = {}
+    with ExitStack() as stack:
+
+        def steps(problem: Any) -> Callable[[int], Array]:
+            engine = fs.engines.Numba(threads=1)
+            local_sgd = stack.enter_context(engine.open(problem, Batches(batch_size), seed=1))
+            xi, theta = np.zeros((1, problem.n_clients, DIM)), np.zeros((1, DIM))
+            return lambda t: local_sgd(theta, xi, step_size=0.01, local_steps=LOCAL_STEPS, round=t)
+
+        drawn = (
+            read.ids, read.own_key, read.scale_spread, read.heterogeneity, read.roots, read.centre, read.tilt,
+            LOCAL_STEPS * batch_size,
+        )  # fmt: skip
+        contenders: list[tuple[str, Any, int]] = [
+            ("stream", steps(stream), stream_clients),
+            ("drawing alone", lambda t: only_draw(*drawn, (1, 0), t), stream_clients),
+            ("tables in memory", steps(rows), table_clients),
+        ]
+        for turn in range(turns + 1):
+            for name, one_round, clients in contenders:
+                begin = time.process_time()
+                one_round(turn)
+                if turn:  # the first one compiles
+                    nanoseconds = (time.process_time() - begin) * 1e9 / clients / LOCAL_STEPS
+                    best[name] = min(best.get(name, np.inf), nanoseconds)
+    best["times tables, drawing taken off"] = (best["stream"] - best["drawing alone"]) / best["tables in memory"]
+    return best
+
+
+def whole_run(batch_size: int, clients: int) -> dict[str, float]:
+    """Seconds and peak megabytes of a run, from a process of its own."""
+    called = [sys.executable, "-m", "benchmarks.streams", "--run", str(batch_size), "--clients", str(clients)]
+    found: dict[str, float] = json.loads(subprocess.run(called, check=True, capture_output=True).stdout)
+    return found
+
+
+def run_here(batch_size: int, clients: int) -> dict[str, float]:
+    """The run itself."""
+    method = fs.Scaffold(step_size=0.05, local_steps=LOCAL_STEPS)
+    small = fs.problems.GaussianStream(n_clients=2, dim=DIM)
+    fs.run(small, method, rounds=1, batch_size=batch_size)  # compiles
+    begin = time.perf_counter()
+    problem = fs.problems.GaussianStream(n_clients=clients, dim=DIM)
+    made, used = time.perf_counter(), time.process_time()
+    trace = fs.run(problem, method, rounds=ROUNDS, batch_size=batch_size, progress=False)
+    end, nanoseconds = time.perf_counter(), (time.process_time() - used) * 1e9
+    return {
+        "seconds to make the problem": made - begin,
+        "seconds to run": end - made,
+        "processor nanoseconds per client and step of the run": nanoseconds / clients / LOCAL_STEPS / ROUNDS,
+        "peak megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "first squared error": float(trace.mse[0, 0]),
+        "last squared error": float(trace.mse[0, -1]),
+    }
+
+
+def main() -> None:
+    """Print and save the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few clients, to see that it works")
+    parser.add_argument("--run", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--clients", type=int, default=STREAM_CLIENTS)
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    if arguments.run is not None:
+        sys.stdout.write(json.dumps(run_here(arguments.run, arguments.clients)))
+        return
+    clients = 2000 if arguments.quick else arguments.clients
+    rows: list[dict[str, Any]] = []
+    for batch_size in (10, 1):
+        found: dict[str, float] = measure(batch_size, min(clients, 100_000), min(clients, TABLE_CLIENTS), 5)
+        found |= whole_run(batch_size, clients)
+        rows.append({"batch_size": batch_size, "clients": clients, **found})
+        shown = Table(
+            "", "", title=f"N = {clients:,}, d = {DIM}, H = {LOCAL_STEPS}, B = {batch_size}, T = {ROUNDS}"
+        )
+        for name, value in found.items():
+            shown.add_row(name, f"{value:,.4g}")
+        Console().print(shown)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    content = {"rows": rows, "versions": provenance.versions(), "machine": provenance.machine()}
+    with replacing(arguments.out) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
