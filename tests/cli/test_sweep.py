@@ -19,7 +19,18 @@ from fedscaffold.experiments import million
 from fedscaffold.problems import LogisticStream
 
 QUICK = ["sweep", "--problem", "ridge-stream:dim=7,l2=0.1", "--rounds", "12"]
-GRID = ["--clients", "2,4,6", "--step-size", "0.1,90", "--local-steps", "1,2", "--batch-size", "1,2", "--seeds", "2"]
+GRID = [
+    "--clients",
+    "2,4,6",
+    "--step-size",
+    "0.1,90",
+    "--local-steps",
+    "1,2",
+    "--batch-size",
+    "1,2",
+    "--seeds",
+    "2",
+]
 PROGRAM = [sys.executable, "-c", "from fedscaffold.cli.main import main; main()"]
 runner = CliRunner()
 
@@ -50,7 +61,16 @@ def test_a_grid(tmp_path: Path) -> None:
 def test_settings_of_a_problem_and_several_methods(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     some = ["--method", "scaffold:local_steps=2", "--method", "fedavg:step_size=0.1,local_steps=3"]
-    options = ["--problem", "logistic-stream:dim=7,signal=1.5", "--data-seed", "2", "--seed", "5", "--clients", "4"]
+    options = [
+        "--problem",
+        "logistic-stream:dim=7,signal=1.5",
+        "--data-seed",
+        "2",
+        "--seed",
+        "5",
+        "--clients",
+        "4",
+    ]
     result = runner.invoke(app, [*QUICK, *options, *some, "--out", str(file)])
     assert result.exit_code == 0, result.output
     frame = pd.read_parquet(file)

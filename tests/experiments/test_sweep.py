@@ -227,7 +227,9 @@ def test_the_error_of_a_saturation_is_that_of_many_fits() -> None:
     rng = np.random.default_rng(0)
     clients = np.geomspace(10, 1e5, 9)
     truth = 2.0 / clients + 0.004
-    fits = [saturation.measured(clients, truth * (1 + 0.02 * rng.normal(size=9)), 0.02 * truth) for _ in range(400)]
+    fits = [
+        saturation.measured(clients, truth * (1 + 0.02 * rng.normal(size=9)), 0.02 * truth) for _ in range(400)
+    ]
     at = np.array([fit.n_clients for fit in fits if fit is not None and fit.n_clients is not None])
     exact = saturation.measured(clients, truth, 0.02 * truth)
     assert exact is not None
