@@ -2,13 +2,14 @@
 
 `python -m benchmarks.ray_shards [--quick]`. Contenders take turns of ten rounds each, among them one snapshot of
 the clients' memory, in one program after a warm-up (start of actors, compilation); the best turn counts. Every
-round's θ is compared with that of the numba engine in one process. Read ratios: what two threads of one process gain
-in the same turns is what the machine had to give. Processor time is that of this process and of the busiest shard
-together, the mean of all turns: what a round would take if nothing else ran and messages took no time.
+round's θ is compared with that of the numba engine in one process. Read ratios: what two threads of one process
+gain in the same turns is what the machine had to give. Processor time is that of this process and of the busiest
+shard together, the mean of all turns: what a round would take if nothing else ran and messages took no time.
 """
 
 import argparse
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -111,7 +112,7 @@ def running() -> Iterator[None]:
     import ray
 
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield
     finally:

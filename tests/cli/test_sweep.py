@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -75,9 +76,8 @@ def test_settings_of_a_problem_and_several_methods(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     frame = pd.read_parquet(file)
     problem = LogisticStream(n_clients=4, dim=7, signal=1.5, seed=2)
-    for row, method in enumerate(
-        (fs.Scaffold(step_size=0.05, local_steps=2), fs.FedAvg(step_size=0.1, local_steps=3))
-    ):
+    methods: list[Any] = [fs.Scaffold(step_size=0.05, local_steps=2), fs.FedAvg(step_size=0.1, local_steps=3)]
+    for row, method in enumerate(methods):
         trace = fs.run(problem, method, rounds=12, batch_size=10, seed=5)
         assert frame["final_mse"][row] == trace.mse[0, -1]
 

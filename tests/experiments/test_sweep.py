@@ -1,7 +1,6 @@
 """Sweeps: the numbers of single runs, kept in a file, not computed twice."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ GRID = Sweep(
     family=FAMILY, clients=(6, 3), methods=(SCAFFOLD, FEDAVG), batch_sizes=(1, 2), rounds=16, seeds=2, seed=4
 )
 SMALL = replace(GRID, clients=(3,), methods=(SCAFFOLD,), batch_sizes=(1,))
+HERE: Any = "here"
 SAME = ["n_clients", "plateau", "plateaus", "standard_error", "final_mse", "outcome", "settings"]
 
 
@@ -81,7 +81,7 @@ def test_divergence_is_a_row() -> None:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Cell]]:
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
     """The cells that are run; the sixth is interrupted."""
     seen: list[Cell] = []
 
@@ -92,7 +92,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Cell]]:
         return cells.measure(grid, cell, *rest)
 
     monkeypatch.setattr(loop, "measure", measure)
-    yield seen
+    return seen
 
 
 def test_cells_that_are_done_are_not_done_again(tmp_path: Path, measured: list[Cell]) -> None:
@@ -193,7 +193,7 @@ def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
         (lambda: replace(SMALL, rounds=0), "rounds must be"),
         (lambda: replace(SMALL, seeds=0), "seeds must be"),
         (lambda: replace(SMALL, seed=2**64), "seed must be below"),
-        (lambda: replace(SMALL, start="here"), "start must be one of zero, optimum"),
+        (lambda: replace(SMALL, start=HERE), "start must be one of zero, optimum"),
         (lambda: swept(replace(SMALL, batch_sizes=(None,))), "no full gradients"),
         (lambda: swept(replace(SMALL, batch_sizes=(0,))), "batch_size must be"),
         (lambda: swept(SMALL, engine="foo"), "unknown engine"),
