@@ -5,7 +5,21 @@ from typing import Annotated
 import typer
 
 import fedscaffold
-from fedscaffold.cli import compare, federate, fit, inspect, methods, plan, predict, reproduce, run, score, verify
+from fedscaffold.cli import (
+    compare,
+    federate,
+    fit,
+    inspect,
+    methods,
+    million,
+    plan,
+    predict,
+    reproduce,
+    run,
+    score,
+    sweep,
+    verify,
+)
 
 app = typer.Typer(
     name="fedscaffold",
@@ -22,7 +36,9 @@ app.command("run", epilog=run.EXAMPLES)(run.command)
 app.command("predict", epilog=predict.EXAMPLES)(predict.command)
 app.command("plan", epilog=plan.EXAMPLES)(plan.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)
+app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
 reproduce.app.command("methods", epilog=methods.EXAMPLES)(methods.command)
+reproduce.app.command("million", epilog=million.EXAMPLES)(million.command)
 app.add_typer(reproduce.app, name="reproduce")
 app.command("federate", epilog=federate.EXAMPLES)(federate.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)

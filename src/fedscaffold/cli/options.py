@@ -74,25 +74,31 @@ def candidates_of(text: str, *, step_sizes: Sequence[float], local_steps: Sequen
     The grid is over the step size and the number of local steps, for ProxSkip its mean 1/p. A server step size
     that is not given is 1.
     """
-    name, _, rest = text.partition(":")
+    name = text.partition(":")[0]
     if name not in COMPARED:
         raise InvalidInput(f"--method must begin with one of {', '.join(COMPARED)}, got {text!r}")
     kind = COMPARED[name]
     known = [field.name for field in fields(kind)]
-    given: dict[str, Any] = {}
-    for part in rest.split(",") if rest else ():
-        field, equals, value = part.partition("=")
-        if not equals or field not in known or field in given:
-            raise InvalidInput(
-                f"--method {text!r}: after the colon, give some of {', '.join(known)} as NAME=VALUE"
-            )
-        given[field] = _value(value)
+    _, given = fields_of("--method", text, known=known)
     if "server_step_size" in known:
         given = {"server_step_size": 1.0, **given}
     steps = "communication_probability" if kind is ProxSkip else "local_steps"
     lengths = [given.pop(steps)] if steps in given else [1 / H if kind is ProxSkip else H for H in local_steps]
     sizes = [given.pop("step_size")] if "step_size" in given else step_sizes
     return [kind(step_size=size, **{steps: length}, **given) for length in lengths for size in sizes]
+
+
+def fields_of(option: str, text: str, *, known: Sequence[str] | None = None) -> tuple[str, dict[str, Any]]:
+    """Name and values of NAME or NAME:FIELD=VALUE,...; fields are some of the known ones, each once."""
+    name, _, rest = text.partition(":")
+    given: dict[str, Any] = {}
+    for part in rest.split(",") if rest else ():
+        field, equals, value = part.partition("=")
+        if not equals or field in given or (known is not None and field not in known):
+            some = "fields, each once," if known is None else f"some of {', '.join(known)}"
+            raise InvalidInput(f"{option} {text!r}: after the colon, give {some} as NAME=VALUE")
+        given[field] = _value(value)
+    return name, given
 
 
 def _value(text: str) -> int | float | str:

@@ -49,7 +49,7 @@ def figure1(
     """
     with refusals(interrupted="the same command goes on where it stopped"):
         settings = experiment.Settings(clients=_numbers(clients), runs=runs, seed=seed, l2=l2, threads=threads)
-        _need_packages()
+        need_packages()
         scratch = _folder(out) / "unfinished"
         scratch.mkdir(exist_ok=True)
         with progress_bar("Figure 1", None) as advance:
@@ -71,7 +71,7 @@ def _numbers(text: str) -> list[int]:
         raise InvalidInput(f"--clients must be whole numbers with commas, such as 10,100; got {text!r}") from None
 
 
-def _need_packages() -> None:
+def need_packages() -> None:
     """Fail now rather than after the computation."""
     try:
         import matplotlib  # noqa: F401
@@ -116,6 +116,17 @@ def _verdict(claim: experiment.Claim) -> str:
     return {True: "yes", False: "NO", None: "not tested"}[claim.holds]
 
 
+def claims_table(found: list[experiment.Claim], *, title: str | None = None) -> Table:
+    """Claims, what was measured, and whether they hold."""
+    table = Table(title=title)
+    for column in ("claim", "measured", "holds"):
+        table.add_column(column)
+    for claim in found:
+        colour = {True: "green", False: "red", None: "yellow"}[claim.holds]
+        table.add_row(claim.claim, claim.measured, f"[{colour}]{_verdict(claim)}[/{colour}]")
+    return table
+
+
 def _print(found: list[experiment.Claim], curves: list[experiment.Curve], out: Path) -> None:
     console = Console()
     plateaus = Table(
@@ -129,11 +140,5 @@ def _print(found: list[experiment.Claim], curves: list[experiment.Curve], out: P
         pair = (values[kind, n_clients, name] for name in ("Scaffold", "FedAvg"))
         plateaus.add_row(kind, f"{n_clients:,}", *pair)
     console.print(plateaus)
-    table = Table(title="The paper's claims")
-    for column in ("claim", "measured", "holds"):
-        table.add_column(column)
-    for claim in found:
-        colour = {True: "green", False: "red", None: "yellow"}[claim.holds]
-        table.add_row(claim.claim, claim.measured, f"[{colour}]{_verdict(claim)}[/{colour}]")
-    console.print(table)
+    console.print(claims_table(found, title="The paper's claims"))
     console.print(f"Figure, numbers and claims are in {out}", highlight=False, soft_wrap=True)

@@ -62,17 +62,26 @@ class Ray:
         return self.within.open(problem, batches, seed=seed, first_client=first_client)
 
     @contextmanager
+    def running(self) -> Iterator[Any]:
+        """Ray, started unless it runs already, and then stopped at the end."""
+        ray = _ray()
+        started = not ray.is_initialized()
+        if started:
+            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        try:
+            yield ray
+        finally:
+            if started:
+                ray.shutdown()
+
+    @contextmanager
     def host(
         self, problem: Problem, method: Method, batches: Batches, *, seed: int, first_step: int
     ) -> Iterator[Shards]:
         """Start Ray unless it runs, and the actors."""
         if not hasattr(problem, "subset"):
             raise InvalidInput(f"a {type(problem).__name__} problem cannot be divided into shards")
-        ray = _ray()
-        started = not ray.is_initialized()
-        if started:
-            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        try:
+        with self.running() as ray:
             processors = ray.cluster_resources().get("CPU", 1.0)
             blocks = split(problem.n_clients, self.shards or int(processors))
             per_shard = min(float(getattr(self.within, "threads", 1) or 1), processors / len(blocks))
@@ -84,9 +93,6 @@ class Ray:
                 yield shards
             finally:
                 shards.stop()
-        finally:
-            if started:
-                ray.shutdown()
 
 
 def split(n_clients: int, shards: int) -> list[tuple[int, int]]:

@@ -1,0 +1,100 @@
+"""What a round costs per client, in processor time on one thread, and what that comes to for a billion clients.
+
+`python -m benchmarks.scale [--quick]`. The constants of docs/scale.md. Drawing alone is in `benchmarks.streams`,
+the cost of a round on Ray beyond its steps in `benchmarks.ray_shards`.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import fedscaffold as fs
+from fedscaffold.core.batches import Batches
+from fedscaffold.core.files import replacing
+from fedscaffold.core.sums import parts, total
+from fedscaffold.core.types import Server
+from fedscaffold.engines import Numba
+from fedscaffold.methods import Scaffold
+from fedscaffold.problems import GaussianStream, LogisticStream
+from fedscaffold.traces import provenance
+
+OUT = Path("results/bench/scale.json")
+DIM, LOCAL_STEPS = 20, 10
+SCAFFOLD = Scaffold(step_size=0.02, local_steps=LOCAL_STEPS)
+CLIENTS = (10**6, 10**7, 10**8, 10**9)
+ARRAYS = 3  # (N, d) that a round has at a time: memory before, local models, memory after
+
+
+def measure(n_clients: int, turns: int) -> dict[str, float]:
+    """Nanoseconds of processor time per client (steps: per client and step), the best of some turns."""
+    ridge, logistic = (kind(n_clients=n_clients, dim=DIM) for kind in (GaussianStream, LogisticStream))
+    theta, xi = np.zeros((1, DIM)), np.zeros((1, n_clients, DIM))
+    local = np.random.default_rng(0).normal(size=xi.shape)
+    memory = SCAFFOLD.start(1, ridge.weights, DIM, None)
+    with ExitStack() as stack:
+
+        def steps(problem: Any, batch_size: int) -> Callable[[int], Any]:
+            opened = stack.enter_context(Numba(threads=1).open(problem, Batches(batch_size), seed=1))
+            return lambda t: opened(theta, xi, step_size=0.02, local_steps=LOCAL_STEPS, round=t)
+
+        parts_of: dict[str, tuple[Callable[[int], Any], int]] = {
+            "step, ridge stream, B = 1": (steps(ridge, 1), LOCAL_STEPS),
+            "step, ridge stream, B = 10": (steps(ridge, 10), LOCAL_STEPS),
+            "step, logistic stream, B = 1": (steps(logistic, 1), LOCAL_STEPS),
+            "step, logistic stream, B = 10": (steps(logistic, 10), LOCAL_STEPS),
+            "sum over clients": (lambda t: total(parts(local, ridge.weights)), 1),
+            "memory": (lambda t: SCAFFOLD.remember(memory, local, Server(theta), Server(theta)), 1),
+            "making the problem, ridge": (lambda t: GaussianStream(n_clients=n_clients, dim=DIM), 1),
+            "making the problem, logistic": (lambda t: LogisticStream(n_clients=n_clients, dim=DIM), 1),
+        }
+        best: dict[str, float] = {}
+        for turn in range(turns + 1):
+            for name, (work, times) in parts_of.items():
+                begin = time.process_time()
+                work(turn)
+                if turn:  # the first one compiles
+                    spent = 1e9 * (time.process_time() - begin) / n_clients / times
+                    best[name] = min(best.get(name, np.inf), spent)
+    return best
+
+
+def model(found: dict[str, float], n_clients: int, step: str) -> tuple[float, float]:
+    """Processor seconds and bytes of a round with everyone."""
+    each = LOCAL_STEPS * found[step] + found["sum over clients"] + found["memory"]
+    return 1e-9 * each * n_clients, 8.0 * (ARRAYS * DIM + 2) * n_clients  # weights and numbers of clients
+
+
+def main() -> None:
+    """Print and save the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few clients, to see that it works")
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    found = measure(1000, 1) if arguments.quick else measure(100_000, 4)
+    shown = Table("", "ns per client", title=f"d = {DIM}, one thread, processor time; steps: per client and step")
+    for name, value in found.items():
+        shown.add_row(name, f"{value:,.1f}")
+    Console().print(shown)
+    for step in (name for name in found if name.startswith("step")):
+        table = Table("N", "processor seconds a round", "gigabytes", title=f"{step}, H = {LOCAL_STEPS}")
+        for n_clients in CLIENTS:
+            seconds, size = model(found, n_clients, step)
+            table.add_row(f"{n_clients:,}", f"{seconds:,.1f}", f"{size / 1e9:,.1f}")
+        Console().print(table)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    content = {"ns": found, "versions": provenance.versions(), "machine": provenance.machine()}
+    content["version"] = fs.__version__
+    with replacing(arguments.out) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
