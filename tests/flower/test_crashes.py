@@ -203,3 +203,16 @@ def test_a_run_begun_again_from_nothing_forgets(tmp_path: Path) -> None:
     federation.restart_server()
     federation.run(5)
     np.testing.assert_allclose(federation.ledger.server.theta, federation.simulated(5).theta, rtol=0, atol=1e-13)
+
+
+def test_a_contribution_from_another_model_is_not_sent_again(tmp_path: Path) -> None:
+    """The run was begun, its server's folder deleted, and begun again with another first model."""
+    federation = Federation(tmp_path, problem(), SCAFFOLD)
+    federation.step()
+    federation.theta0 = np.ones(3)
+    federation.restart_server()
+    federation.run(3)
+    simulated = fs.run(
+        problem(), SCAFFOLD, rounds=3, batch_size=2, seed=3, engine="reference", record=(), theta0=np.ones(3)
+    )
+    np.testing.assert_allclose(federation.ledger.server.theta, simulated.theta, rtol=0, atol=1e-13)

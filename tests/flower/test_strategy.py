@@ -132,6 +132,8 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert list(again.evaluate_metrics_serverapp) == [3, 4, 5]
     with pytest.raises(CheckpointMismatch, match="at round 5, past the 4"):
         strategy(tmp_path).start(grid, MODEL, num_rounds=4)
+    with pytest.raises(CheckpointMismatch, match="other weights"):
+        strategy(tmp_path, weights="uniform").start(grid, MODEL, num_rounds=6)
     with pytest.raises(CheckpointMismatch, match="another run"):
         strategy(tmp_path, seed=4).start(grid, MODEL, num_rounds=6)
 
@@ -164,13 +166,14 @@ def test_a_node_that_starts_again_in_mid_round_is_asked_again(tmp_path: Path, nu
         if node is victim and order is not None and order["round"] == 2 and not killed:
             killed.append(1)
             grid.run_app(node, message)
-            grid.waiting.clear()
+            grid.waiting.pop(message.metadata.message_id)
             node.number, node.activated = number, "1"
             return None
-        return grid.run_app(node, message) if message.metadata.message_id in grid.waiting else None
+        return grid.run_app(node, message)
 
     grid.handle = handle
-    result = strategy(tmp_path, least_clients=5).start(grid, ArrayRecord([np.zeros(3)]), num_rounds=5, timeout=0.3)
+    run = strategy(tmp_path, least_clients=5, attempts=1)
+    result = run.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=5, timeout=20.0)
     assert killed
     np.testing.assert_allclose(theta(result), simulated(5), rtol=0, atol=1e-12)
 
@@ -186,6 +189,33 @@ def test_a_run_goes_on_without_those_who_are_gone(tmp_path: Path, caplog: pytest
         node.online = False
     with pytest.raises(flower.TooFewClients, match="0 of 5 clients contributed"):
         run.start(grid, MODEL, num_rounds=5)
+
+
+def test_nobody_is_waited_for_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is gone costs its patience once; when it is back it is asked again."""
+    grid, run, waited = grid_on(tmp_path), strategy(tmp_path), list[set[int]]()
+    run.start(grid, MODEL, num_rounds=1)
+    wait_for = nodes_module.Nodes.wait_for
+
+    def recorded(self: Any, clients: Any, *, seconds: float) -> set[int]:
+        waited.append(set(clients))
+        return wait_for(self, clients, seconds=seconds)
+
+    monkeypatch.setattr(nodes_module.Nodes, "wait_for", recorded)
+    grid.nodes[4].online = False
+    evaluated: list[int] = []
+
+    def evaluate(round: int, arrays: ArrayRecord) -> None:
+        evaluated.append(round)
+        grid.nodes[4].online = round >= 4
+
+    result = run.start(grid, MODEL, num_rounds=6, evaluate_fn=evaluate)
+    everyone, rest = {0, 1, 2, 3, 4}, {0, 1, 2, 3}
+    assert waited[0] == everyone
+    assert waited[1] == waited[2] == rest
+    counted = [len(list(result.train_metrics_clientapp[t]["counted"])) for t in range(2, 7)]  # type: ignore[arg-type]
+    assert counted[:3] == [4, 4, 4]
+    assert counted[-1] == 5
 
 
 def test_weights_need_everyone_once(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ class Nodes:
         self.keys = dict(keys)
         self.hellos: dict[int, Hello] = {}
         self._of: dict[int, Node] = {}
+        self._given_up: set[int] = set()
         self._asking: dict[str, Node] = {}
         self._ask_again: dict[Node, float] = {}
 
@@ -89,9 +90,10 @@ class Nodes:
     def ask(self, orders: Sequence[Order], *, seconds: float, patience: float) -> Iterator[Reply]:
         """Send orders and take replies, for so many seconds at most; wait less for those who are not online.
 
+        Who did not come online in that time is not waited for again while there are others.
         A client whose node changes in the meantime is asked again, and of its first message only an answer counts.
         """
-        there = self.wait_for([order.client for order in orders], seconds=patience)
+        there = self._patiently({order.client for order in orders}, patience)
         for order in orders:
             if order.client not in there:
                 yield Failed(client=order.client, reason="it is not online")
@@ -122,6 +124,13 @@ class Nodes:
                 time.sleep(PULL_EVERY)
         for client in waiting:
             yield Failed(client=client, reason=f"no answer within {seconds:g} seconds")
+
+    def _patiently(self, clients: set[int], patience: float) -> set[int]:
+        """Those of them who are online after a wait, which those who let wait in vain before get only if alone."""
+        self.wait_for(clients - self._given_up or clients, seconds=patience)
+        online = self.meet() & clients
+        self._given_up = (self._given_up | clients) - online
+        return online
 
     def _enter(self, node: Node, key: str, hello: Hello) -> None:
         client = hello.client

@@ -131,10 +131,8 @@ class Strategy:
             raise InvalidInput("initial_arrays hold NaN or infinite values")
         terms = replace(self.terms, dim=theta0.size)
         self.folder.mkdir(parents=True, exist_ok=True)
-        file, accounts = (
-            self.folder / "server.npz",
-            Accounts(self.folder / "clients" if self.keep_accounts else None),
-        )
+        file = self.folder / "server.npz"
+        accounts = Accounts(self.folder / "clients" if self.keep_accounts else None)
         stored = checkpoint.load(file, terms, theta0)
         LOG.info("run %s: %s, %d clients, %d parameters", terms.name, terms.method, terms.n_clients, terms.dim)
         nodes = Nodes(grid, terms, pin_keys=self.pin_keys, keys={} if stored is None else stored.keys)
@@ -143,6 +141,8 @@ class Strategy:
             checkpoint.save(file, terms, theta0, stored)
         elif stored.ledger.round > num_rounds:
             raise CheckpointMismatch(f"{file} is at round {stored.ledger.round}, past the {num_rounds} asked for")
+        elif self.weights != "records" and not np.allclose(stored.weights, self._weights(nodes)):
+            raise CheckpointMismatch(f"{file} belongs to a run with other weights; choose another name and folder")
         else:
             LOG.info("going on after round %d", stored.ledger.round)
         ledger, weights, limit = stored.ledger, stored.weights, largest_sound(theta0)
