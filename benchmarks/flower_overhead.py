@@ -193,7 +193,7 @@ def read(times: Path) -> list[float]:
 
 
 def own_cost(folder: Path, *, dim: int, nodes: int, rounds: int = 5) -> dict[str, float]:
-    """Processor seconds that one round takes without Flower: all clients' files, and the server's files and sums."""
+    """Processor seconds of one round without Flower: all clients' files, the server's files, sums and checks."""
     terms = Terms(name="own", method=METHOD, n_clients=nodes, dim=dim)
     ledger, weights = first_ledger(terms, np.zeros(dim)), np.full(nodes, 1.0 / nodes)
     accounts, work = Accounts(folder / "accounts"), Trivial(dim)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -72,6 +73,7 @@ class Loopback:
 
     def close(self) -> None:
         """End all processes: nodes first, then the SuperLink; those that do not listen are killed."""
+        family = self._family()
         nodes = [process for name, process in self._processes.items() if name != "superlink"]
         link = [process for name, process in self._processes.items() if name == "superlink"]
         for group in (nodes, link):
@@ -84,6 +86,9 @@ class Loopback:
                 self._signal(process, signal.SIGKILL)
                 process.wait()
         self._processes.clear()
+        for found in set(_processes()) & set(family):  # the SuperLink detaches what runs servers
+            with suppress(ProcessLookupError):
+                os.kill(found.pid, signal.SIGKILL)
 
     def start_superlink(self) -> None:
         """Start the SuperLink; after a kill it finds runs and keys in its database."""
@@ -128,17 +133,7 @@ class Loopback:
 
     def processor_seconds(self) -> float:
         """What SuperLink, SuperNodes and all that they started have used so far; Linux only."""
-        parents, used = dict[int, int](), dict[int, int]()
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):  # it has just ended
-                fields = stat.read_text().rpartition(")")[2].split()
-                pid = int(stat.parent.name)
-                parents[pid], used[pid] = int(fields[1]), sum(int(field) for field in fields[11:15])
-        ours, size = {process.pid for process in self._processes.values()}, 0
-        while len(ours) > size:
-            size = len(ours)
-            ours |= {pid for pid, parent in parents.items() if parent in ours}
-        return sum(used.get(pid, 0) for pid in ours) / os.sysconf("SC_CLK_TCK")
+        return sum(found.ticks for found in self._family()) / os.sysconf("SC_CLK_TCK")
 
     def flwr(self, *arguments: str) -> str:
         """Run a command of `flwr`; its output."""
@@ -204,10 +199,40 @@ class Loopback:
             f"{name} did not open its port within {READY:g} seconds:\n{_end_of(self.log(name))}"
         )
 
+    def _family(self) -> "list[Process]":
+        """Our processes, and all that they started; Linux only, elsewhere none."""
+        everyone = _processes()
+        ours, size = {process.pid for process in self._processes.values()}, 0
+        while len(ours) > size:
+            size = len(ours)
+            ours |= {found.pid for found in everyone if found.parent in ours}
+        return [found for found in everyone if found.pid in ours]
+
     @staticmethod
     def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of this machine: the same if number and start are."""
+
+    pid: int
+    started: int
+    parent: int = field(compare=False)
+    ticks: int = field(compare=False)
+
+
+def _processes() -> list[Process]:
+    """All of this machine, from /proc."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            fields = stat.read_text().rpartition(")")[2].split()
+            ticks = sum(int(each) for each in fields[11:15])
+            found.append(Process(int(stat.parent.name), int(fields[19]), int(fields[1]), ticks))
+    return found
 
 
 def free_port() -> int:

@@ -1,0 +1,16 @@
+"""The benchmark beside Flower's FedAvg: what can be tested without processes."""
+
+from pathlib import Path
+
+from benchmarks import flower_overhead
+
+
+def test_the_protocol_alone_is_timed(tmp_path: Path) -> None:
+    found = flower_overhead.own_cost(tmp_path, dim=10, nodes=2, rounds=2)
+    assert list(found) == ["clients", "server"]
+    assert all(seconds > 0 for seconds in found.values())
+
+
+def test_the_apps_are_programs() -> None:
+    for text in (flower_overhead.FLOWER_APP, flower_overhead.OUR_APP):
+        compile(text, "app", "exec")
