@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedscaffold.core.normals import ASIDE, GROUP, NOBODY, normals, of_clients, uniforms
+from fedscaffold.core.normals import GROUP, normals, of_clients, uniforms
 from fedscaffold.core.stream import Stream, words
 
 STREAM = Stream(seed=2**40 + 7, repetition=2, round=5, client=9)
@@ -17,7 +17,7 @@ def word(p: int, begin: int = 0) -> tuple[int, int]:
 
 @pytest.mark.parametrize("p", [0, 7, 8, 31, 32, 100, 12345])
 def test_a_uniform_number_is_its_word(p: int) -> None:
-    block, k = word(p, ASIDE)
+    block, k = word(p, 2**31)
     expected = (float(words(STREAM, 4 * block, 4)[k]) + 0.5) / 2.0**32
     assert uniforms(STREAM, p, 1)[0] == expected
 
@@ -25,7 +25,7 @@ def test_a_uniform_number_is_its_word(p: int) -> None:
 @pytest.mark.parametrize("aside", [False, True])
 @pytest.mark.parametrize("p", [0, 7, 8, 31, 32, 100, 12345])
 def test_a_normal_number_is_made_of_its_block(p: int, aside: bool) -> None:
-    block, k = word(p, ASIDE if aside else 0)
+    block, k = word(p, 2**31 if aside else 0)
     w = words(STREAM, 4 * block, 4).astype(np.float64)
     radius = np.sqrt(-2.0 * np.log((w[k // 2 * 2] + 0.5) / 2.0**32))
     turn = np.sin if k % 2 else np.cos
@@ -43,7 +43,7 @@ def test_clients_numbers_are_those_of_their_own_streams() -> None:
     ids = np.array([4, 0, 2**32 - 2])
     normal, uniform = of_clients(11, ids, 40)
     for k, client in enumerate(ids):
-        own = Stream(11, NOBODY, NOBODY, int(client))
+        own = Stream(11, 2**32 - 1, 2**32 - 1, int(client))
         np.testing.assert_array_equal(normal[k], normals(own, 0, 40))
         assert uniform[k] == uniforms(own, 0, 1)[0]
 

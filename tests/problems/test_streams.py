@@ -87,6 +87,25 @@ def test_mean_and_covariance_of_drawn_gradients(kind: Any, theta: Array) -> None
     np.testing.assert_allclose(along, np.diag(U.T @ wanted @ U), rtol=1e-12)
 
 
+@pytest.mark.parametrize("theta", [(0.7, -1.2), (2.0, 1.0), (0.0, 0.0)])
+def test_logistic_noise_by_brute_force(theta: tuple[float, float]) -> None:
+    """E (σ(xᵀθ) − y)² x xᵀ − E E ᵀ over a grid of x, for two features."""
+    problem = LogisticStream(n_clients=3, dim=2, l2=0.0, seed=5)
+    found = problem.averages(np.arange(3), np.broadcast_to(np.array(theta), (3, 1, 1, 2)))
+    z = np.linspace(-9, 9, 601)
+    weight = np.exp(-0.5 * z**2)
+    weight /= weight.sum()
+    for c, (scale, w) in enumerate(zip(*problem.law(np.arange(3)), strict=True)):
+        axes = np.sqrt(scale * problem.spectrum)[:, None] * z
+        x = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+        p, q = expit(x @ np.array(theta)), expit(x @ w)
+        share = np.outer(weight, weight).reshape(-1)
+        mean = (share * (p - q)) @ x
+        second = x.T @ ((share * (q * (1 - p) ** 2 + (1 - q) * p**2))[:, None] * x)
+        np.testing.assert_allclose(found.gradient[c, 0], mean, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(found.noise[c, 0], second - np.outer(mean, mean), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_averages_over_many_points_are_those_of_the_points(kind: Any) -> None:
     """With many points logistic regression interpolates: to 1e-6 of what it interpolates."""
