@@ -13,7 +13,7 @@ from fedscaffold.experiments.sweep.grid import Cell, Key, Sweep
 from fedscaffold.problems.streams import Streams
 from fedscaffold.progress import Advance
 from fedscaffold.run import run
-from fedscaffold.theory import predict, predict_at_scale
+from fedscaffold.theory import Prediction, predict, predict_at_scale
 from fedscaffold.traces import Trace, provenance
 from fedscaffold.traces.stationarity import plateau
 
@@ -158,15 +158,20 @@ def _summary(trace: Trace, cell: Cell, at: list[float]) -> dict[str, Any]:
     }
 
 
-def foretold(row: Row, cell: Cell, problem: Any) -> Row:
-    """With what theory says of the plateau; as it was where theory does not know the method or there is none."""
+def forecast(cell: Cell, problem: Any) -> Prediction | None:
+    """What theory says of the plateau; None where it does not know the method or there is none."""
     method: Any = cell.method
     try:
         if isinstance(problem, Streams) and cell.batch_size and cell.n_clients > EXACT:
-            found = predict_at_scale(problem, method, batch_size=cell.batch_size)
-        else:
-            found = predict(problem, method, batch_size=cell.batch_size)
+            return predict_at_scale(problem, method, batch_size=cell.batch_size)
+        return predict(problem, method, batch_size=cell.batch_size)
     except InvalidInput:
+        return None
+
+
+def foretold(row: Row, found: Prediction | None) -> Row:
+    """With a prediction, if there is one."""
+    if found is None:
         return row
     variance, bias = found.mse_variance_part, found.mse_bias_part
     return replace(row, predicted=found.mse, predicted_variance=variance, predicted_bias=bias)

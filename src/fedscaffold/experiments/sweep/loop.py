@@ -12,7 +12,7 @@ from fedscaffold.core.types import Engine
 from fedscaffold.engines import Ray
 from fedscaffold.engines import resolve as resolve_engine
 from fedscaffold.experiments.sweep import table
-from fedscaffold.experiments.sweep.cells import Row, foretold, measure
+from fedscaffold.experiments.sweep.cells import Row, forecast, foretold, measure
 from fedscaffold.experiments.sweep.grid import Cell, Key, Sweep
 from fedscaffold.experiments.sweep.tasks import at_once, worth_shards
 from fedscaffold.progress import Advance, Progress, progress_bar
@@ -118,9 +118,10 @@ def _rows(
             if cell.key() in keys:
                 continue
             problem = problem_of(cell.n_clients)
+            said = forecast(cell, problem) if predict else None  # first, as it is soon done
             if cell.key() in done:
                 row = done[cell.key()]
             else:
                 row = measure(grid, cell, problem, optimum_of(cell.n_clients), engine, counting)
                 before += cell.steps()
-            yield foretold(row, cell, problem) if predict else row
+            yield foretold(row, said)

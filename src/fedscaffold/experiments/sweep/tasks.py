@@ -5,7 +5,7 @@ from typing import Any
 
 from fedscaffold.core.types import Array, Engine
 from fedscaffold.engines import Ray
-from fedscaffold.experiments.sweep.cells import Row, foretold, measure
+from fedscaffold.experiments.sweep.cells import Row, forecast, foretold, measure
 from fedscaffold.experiments.sweep.grid import Cell, Sweep
 
 STEPS_WORTH_SHARDS = 3e8  # half a minute on one processor, where shards take seconds to start
@@ -42,5 +42,5 @@ def at_once(
 
 def _row(shared: tuple[Any, Array], grid: Sweep, cell: Cell, engine: Engine, predict: bool) -> Row:
     problem, optimum = shared
-    row = measure(grid, cell, problem, optimum, engine)
-    return foretold(row, cell, problem) if predict else row
+    said = forecast(cell, problem) if predict else None
+    return foretold(measure(grid, cell, problem, optimum, engine), said)
