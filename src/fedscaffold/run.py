@@ -91,6 +91,8 @@ def run(
     every = checkpoint_every or max(1, rounds // CHECKPOINTS_PER_RUN)
     observers = resolve_observers(record)
     gradients, vectors = costs(problem, method, batches, seed=seed, repetitions=repetitions, rounds=rounds)
+    if control_variates0 is not None:  # refused here, before any work, if they make no sense
+        method.start(repetitions, problem.weights, problem.dim, control_variates0)
     stored: Stored | None = None
     identity: dict[str, Any] = {}
     if checkpoint is not None:
