@@ -18,7 +18,7 @@ from fedscaffold.progress import progress_bar
 
 EXAMPLES = (
     "Examples:\n\n"
-    "  fedscaffold reproduce million    (ten to twenty minutes on two cores)\n\n"
+    "  fedscaffold reproduce million    (a quarter of an hour of processor time)\n\n"
     "  fedscaffold reproduce million --clients 10,100,1000,10000    (a quick look)\n\n"
     "  fedscaffold reproduce million --engine ray"
 )
