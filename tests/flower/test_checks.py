@@ -137,6 +137,7 @@ def test_divergence_stops_the_run(tmp_path: Path) -> None:
         ({"name": ""}, "letters, digits"),
         ({"name": 5}, "letters, digits"),
         ({"method": "scaffold"}, "must be one of"),
+        ({"method": fs.ServerOptimizer(method=SCAFFOLD, optimizer="sgd", learning_rate=1.0)}, "cannot be told"),
         ({"n_clients": 0}, "n_clients"),
         ({"dim": 0}, "dim"),
         ({"seed": -1}, "seed"),
