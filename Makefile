@@ -9,7 +9,7 @@ reproduce: .venv/ready
 	$(BIN)/fedscaffold reproduce figure1 --out $(OUT)
 
 test: lint
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest --numprocesses auto --dist loadfile -m "not slow"
 
 test-slow: .venv/ready
 	$(BIN)/pytest -m slow

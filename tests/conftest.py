@@ -13,5 +13,8 @@ _SOURCES = sorted((Path(__file__).parents[1] / "src" / "fedscaffold" / "engines"
 _STATE = hashlib.sha256(b"".join(source.read_bytes() for source in _SOURCES)).hexdigest()[:16]
 os.environ["NUMBA_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"fedscaffold-tests-{_STATE}")
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # several processes share the cores already
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
 settings.register_profile("fixed", deadline=None, derandomize=True, database=None)
 settings.load_profile("fixed")
