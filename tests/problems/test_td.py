@@ -150,12 +150,12 @@ def test_what_theory_does_not_know_is_refused() -> None:
     method = fs.Scaffold(step_size=0.1, local_steps=2)
     with pytest.raises(
         fs.InvalidInput,
-        match="theory knows ridge and logistic regression and problems with record_gradients, not td",
+        match="theory knows ridge and logistic regression, on tables or streams, and problems with rec.*not td",
     ):
         fs.theory.predict(problem, method, batch_size=2)
     with pytest.raises(
         fs.InvalidInput,
-        match="theory knows ridge and logistic regression and problems with record_gradients, not td",
+        match="theory knows ridge and logistic regression, on tables or streams, and problems with rec.*not td",
     ):
         fs.theory.expansion(problem, method, batch_size=2)
     with pytest.raises(fs.InvalidInput, match="sharp plans are for"):
