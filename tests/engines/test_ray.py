@@ -12,7 +12,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.sums import LEAF
-from fedscaffold.engines import Numba, Ray, Reference
+from fedscaffold.engines import Jax, Numba, Ray, Reference
 from fedscaffold.engines.ray_.engine import split
 from fedscaffold.problems import Ridge
 
@@ -77,6 +77,21 @@ def test_any_number_of_shards_and_repetitions() -> None:
     wanted = fs.run(problem(), SCAFFOLD, **settings)
     for shards in (1, 2, 6, None):
         same(fs.run(problem(), SCAFFOLD, engine=Ray(shards=shards), **settings), wanted)
+
+
+@pytest.mark.slow
+def test_jax_and_streams_within_shards() -> None:
+    """JAX rounds as its chunks fall, so that its numbers agree rather than its bits."""
+    settings: Any = {"rounds": 3, "batch_size": 4, "seed": 3}
+    there = fs.run(problem(), SCAFFOLD, engine=Ray(shards=2, within=Jax()), **settings)
+    np.testing.assert_allclose(
+        there.theta, fs.run(problem(), SCAFFOLD, engine=Jax(), **settings).theta, rtol=1e-12
+    )
+    stream = fs.problems.LogisticStream(n_clients=N, dim=3)
+    same(
+        fs.run(stream, SCAFFOLD, engine=Ray(shards=2), **settings),
+        fs.run(stream, SCAFFOLD, **settings),
+    )
 
 
 def workers() -> list[int]:
