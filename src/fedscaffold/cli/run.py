@@ -16,7 +16,7 @@ from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import check_writable, replacing
-from fedscaffold.engines import Jax, Numba, resolve
+from fedscaffold.engines import Jax, Numba, Ray, resolve
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.run import run
@@ -78,8 +78,8 @@ def command(
     sampling: Annotated[str | None, _option("sampling", "with_replacement or without_replacement.")] = None,
     repetitions: Annotated[int | None, _option("repetitions", "Independent runs, side by side.")] = None,
     seed: Annotated[int | None, _option("seed", "Seed of data and noise.")] = None,
-    engine: Annotated[str | None, _option("engine", "auto, numba, jax or reference.")] = None,
-    threads: Annotated[int | None, _option("threads", "Threads; all cores by default.")] = None,
+    engine: Annotated[str | None, _option("engine", "auto, numba, jax, ray or reference.")] = None,
+    threads: Annotated[int | None, _option("threads", "Threads, or Ray's shards; all cores by default.")] = None,
     dtype: Annotated[str | None, _option("dtype", "float64 or float32.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="File to resume from after an interruption.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to save: .npz (all), .csv or .parquet (curves).")] = None,
@@ -131,6 +131,9 @@ def _run(settings: Settings, checkpoint: Path | None) -> tuple[Trace, float]:
     engine = resolve(settings.engine)
     if isinstance(engine, Numba):
         engine = Numba(threads=settings.threads, dtype=settings.dtype)  # type: ignore[arg-type]
+    elif isinstance(engine, Ray):
+        within = Numba(threads=1, dtype=settings.dtype)  # type: ignore[arg-type]
+        engine = Ray(shards=settings.threads, within=within)
     elif isinstance(engine, Jax):
         engine = Jax(dtype=settings.dtype)  # type: ignore[arg-type]
     whole_number("rounds", settings.rounds, least=1)
