@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Ridge

@@ -21,19 +21,19 @@ from rich.console import Console
 from rich.table import Table
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches
 from fedscaffold.core.files import replacing
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, LocalSgd
-from fedscaffold.flower import checkpoint
-from fedscaffold.flower.accounts import Accounts
-from fedscaffold.flower.checkpoint import Stored
-from fedscaffold.flower.client import answer
-from fedscaffold.flower.ledger import first_ledger
+from fedscaffold.federation import server_checkpoint as checkpoint
+from fedscaffold.federation.client import answer
+from fedscaffold.federation.ledger import first_ledger
+from fedscaffold.federation.messages import TrainRequest, Reply
+from fedscaffold.federation.run_config import RunConfig
+from fedscaffold.federation.server import Rules, one_round
+from fedscaffold.federation.server_checkpoint import Stored
+from fedscaffold.federation.state_backup import StateBackup
 from fedscaffold.flower.loopback import Loopback
-from fedscaffold.flower.messages import Order, Reply
-from fedscaffold.flower.server import Rules, one_round
-from fedscaffold.flower.terms import Terms
-from fedscaffold.traces import provenance
+from fedscaffold.simulation import provenance
 
 OUT = Path("results/bench/flower_overhead.json")
 SLOW, FLOWER, OURS = "Flower's FedAvg", "the same, looking more often", "Scaffold"
@@ -194,14 +194,14 @@ def read(times: Path) -> list[float]:
 
 def own_cost(folder: Path, *, dim: int, nodes: int, rounds: int = 5) -> dict[str, float]:
     """Processor seconds of one round without Flower: all clients' files, the server's files, sums and checks."""
-    terms = Terms(name="own", method=METHOD, n_clients=nodes, dim=dim)
+    terms = RunConfig(name="own", method=METHOD, n_clients=nodes, dim=dim)
     ledger, weights = first_ledger(terms, np.zeros(dim)), np.full(nodes, 1.0 / nodes)
-    accounts, work = Accounts(folder / "accounts"), Trivial(dim)
+    accounts, work = StateBackup(folder / "accounts"), Trivial(dim)
     clients, servers = [], []
     for _ in range(rounds):
         spent: list[float] = []
 
-        def ask(orders: Sequence[Order], spent: list[float] = spent) -> list[Reply]:
+        def ask(orders: Sequence[TrainRequest], spent: list[float] = spent) -> list[Reply]:
             replies: list[Reply] = []
             for order in orders:
                 began = time.process_time()

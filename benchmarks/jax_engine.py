@@ -19,7 +19,7 @@ from rich.console import Console
 from benchmarks import contenders
 from benchmarks.contenders import BATCH, L2, LOCAL_STEPS, RECORDS, SEED, Round, Workload
 from benchmarks.local_steps import workload
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.engines import Jax
 from fedscaffold.problems import Differentiable, Logistic, Ridge
 

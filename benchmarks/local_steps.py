@@ -21,8 +21,8 @@ from benchmarks import contenders
 from benchmarks.contenders import BATCH, LOCAL_STEPS, RECORDS, Round, Workload
 from fedscaffold.core.files import replacing
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.problems.tables import aligned_empty
-from fedscaffold.traces import provenance
+from fedscaffold.problems.client_arrays import aligned_empty
+from fedscaffold.simulation import provenance
 
 OUT = Path("results/bench/local_steps.json")
 OURS = "ours, 1 thread"

@@ -19,12 +19,12 @@ import fedscaffold as fs
 from benchmarks import contenders
 from benchmarks.contenders import BATCH, LOCAL_STEPS
 from benchmarks.local_steps import workload
-from fedscaffold.core.batches import Batches
 from fedscaffold.core.files import replacing
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Method
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.rounds import first_state, largest_sound, stepping
-from fedscaffold.traces import provenance
+from fedscaffold.simulation import provenance
+from fedscaffold.simulation.rounds import initial_state, divergence_limit, open_rounds
 
 OUT = Path("results/bench/methods.json")
 BASE = "FedAvg"
@@ -55,9 +55,9 @@ def measure(problem: Ridge | Logistic, gamma: float, *, turns: int) -> dict[str,
     with ExitStack() as stack:
         ready = {}
         for name, method in contestants(gamma, problem.n_clients).items():
-            state = first_state(problem, method, np.zeros((1, problem.dim)))
-            limit = largest_sound(state.theta)
-            step = stack.enter_context(stepping(problem, method, engine, batches, seed=1, limit=limit))
+            state = initial_state(problem, method, np.zeros((1, problem.dim)))
+            limit = divergence_limit(state.theta)
+            step = stack.enter_context(open_rounds(problem, method, engine, batches, seed=1, limit=limit))
             ready[name] = (method, step, step(state))  # compiled and warm
         for turn in range(turns):
             for name, (method, step, state) in ready.items():
@@ -71,10 +71,10 @@ def measure(problem: Ridge | Logistic, gamma: float, *, turns: int) -> dict[str,
 
 def _steps(method: Method, n_clients: int, round: int) -> float:
     """Local steps of all clients in a round; the gradients that FedLin exchanges are not counted."""
-    from fedscaffold.core.stream import chances
+    from fedscaffold.core.random.stream import round_uniforms
 
-    chance = chances(1, 1, range(round, round + 1))[:, 0]
-    return method.participants(n_clients) * float(method.lengths(n_clients, chance).mean())
+    round_uniform = round_uniforms(1, 1, range(round, round + 1))[:, 0]
+    return method.participants(n_clients) * float(method.local_step_counts(n_clients, round_uniform).mean())
 
 
 def main() -> None:

@@ -23,14 +23,14 @@ from rich.table import Table
 
 import fedscaffold as fs
 from benchmarks.local_steps import workload
-from fedscaffold.core.batches import Batches
 from fedscaffold.core.files import replacing
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, Engine
 from fedscaffold.engines import Numba, Ray
 from fedscaffold.engines.ray_.shards import Shards
-from fedscaffold.problems import GaussianStream, Ridge
-from fedscaffold.rounds import largest_sound, stepping
-from fedscaffold.traces import provenance
+from fedscaffold.problems import RidgeStream, Ridge
+from fedscaffold.simulation import provenance
+from fedscaffold.simulation.rounds import divergence_limit, open_rounds
 
 OUT = Path("results/bench/ray_shards.json")
 ROUNDS = 10  # of a turn; a snapshot each
@@ -57,7 +57,7 @@ class Run:
     def __init__(self, stack: ExitStack, problem: Any, engine: Engine, local_steps: int) -> None:
         method = fs.Scaffold(step_size=GAMMA, local_steps=local_steps)
         theta = np.zeros((1, problem.dim))
-        opened = stepping(problem, method, engine, Batches(BATCH), seed=1, limit=largest_sound(theta))
+        opened = open_rounds(problem, method, engine, Batches(BATCH), seed=1, limit=divergence_limit(theta))
         self.step = stack.enter_context(opened)
         self.state = self.step.first(theta)
         self.workers = workers(self.step.clients)
@@ -128,7 +128,7 @@ def main() -> None:
     arguments = parser.parse_args()
     small = arguments.quick
     sizes = {
-        "ridge stream": (GaussianStream(n_clients=1280 if small else 50_000, dim=DIM), 10),
+        "ridge stream": (RidgeStream(n_clients=1280 if small else 50_000, dim=DIM), 10),
         "ridge in memory": (workload(Ridge, 256 if small else 10_000, DIM).problem, 100),
         "ridge in memory, hardly any steps": (workload(Ridge, 128, DIM).problem, 1),
     }

@@ -17,14 +17,14 @@ from rich.console import Console
 from rich.table import Table
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches
 from fedscaffold.core.files import replacing
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.sums import parts, total
 from fedscaffold.core.types import Server
 from fedscaffold.engines import Numba
 from fedscaffold.methods import Scaffold
-from fedscaffold.problems import GaussianStream, LogisticStream
-from fedscaffold.traces import provenance
+from fedscaffold.problems import RidgeStream, LogisticStream
+from fedscaffold.simulation import provenance
 
 OUT = Path("results/bench/scale.json")
 DIM, LOCAL_STEPS = 20, 10
@@ -35,10 +35,10 @@ ARRAYS = 3  # (N, d) that a round has at a time: memory before, local models, me
 
 def measure(n_clients: int, turns: int) -> dict[str, float]:
     """Nanoseconds of processor time per client (steps: per client and step), the best of some turns."""
-    ridge, logistic = (kind(n_clients=n_clients, dim=DIM) for kind in (GaussianStream, LogisticStream))
+    ridge, logistic = (kind(n_clients=n_clients, dim=DIM) for kind in (RidgeStream, LogisticStream))
     theta, xi = np.zeros((1, DIM)), np.zeros((1, n_clients, DIM))
     local = np.random.default_rng(0).normal(size=xi.shape)
-    memory = SCAFFOLD.start(1, ridge.weights, DIM, None)
+    memory = SCAFFOLD.init_clients(1, ridge.weights, DIM, None)
     with ExitStack() as stack:
 
         def steps(problem: Any, batch_size: int) -> Callable[[int], Any]:
@@ -51,8 +51,8 @@ def measure(n_clients: int, turns: int) -> dict[str, float]:
             "step, logistic stream, B = 1": (steps(logistic, 1), LOCAL_STEPS),
             "step, logistic stream, B = 10": (steps(logistic, 10), LOCAL_STEPS),
             "sum over clients": (lambda t: total(parts(local, ridge.weights)), 1),
-            "memory": (lambda t: SCAFFOLD.remember(memory, local, Server(theta), Server(theta)), 1),
-            "making the problem, ridge": (lambda t: GaussianStream(n_clients=n_clients, dim=DIM), 1),
+            "memory": (lambda t: SCAFFOLD.update_clients(memory, local, Server(theta), Server(theta)), 1),
+            "making the problem, ridge": (lambda t: RidgeStream(n_clients=n_clients, dim=DIM), 1),
             "making the problem, logistic": (lambda t: LogisticStream(n_clients=n_clients, dim=DIM), 1),
         }
         best: dict[str, float] = {}

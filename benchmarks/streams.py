@@ -22,15 +22,15 @@ from rich.console import Console
 from rich.table import Table
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches
 from fedscaffold.core.files import replacing
-from fedscaffold.core.normals import ASIDE, GROUP
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.normals import ASIDE, GROUP
 from fedscaffold.core.types import Array
 from fedscaffold.engines.numba_.drawing import draw_features, draw_normals
 from fedscaffold.engines.numba_.intrinsics import pointer
 from fedscaffold.engines.numba_.streams import client_law, sources
-from fedscaffold.problems.tables import aligned_empty
-from fedscaffold.traces import provenance
+from fedscaffold.problems.client_arrays import aligned_empty
+from fedscaffold.simulation import provenance
 
 DIM, LOCAL_STEPS, ROUNDS, RECORDS = 20, 10, 20, 200
 STREAM_CLIENTS, TABLE_CLIENTS = 1_000_000, 10_000
@@ -70,7 +70,7 @@ def table(clients: int) -> fs.problems.Ridge:
 
 def measure(batch_size: int, stream_clients: int, table_clients: int, turns: int) -> dict[str, float]:
     """Nanoseconds of processor time per client and step, the best of some turns."""
-    stream, rows = fs.problems.GaussianStream(n_clients=stream_clients, dim=DIM), table(table_clients)
+    stream, rows = fs.problems.RidgeStream(n_clients=stream_clients, dim=DIM), table(table_clients)
     read = sources(stream, Batches(batch_size), "float64")
     best: dict[str, float] = {}
     with ExitStack() as stack:
@@ -111,10 +111,10 @@ def whole_run(batch_size: int, clients: int) -> dict[str, float]:
 def run_here(batch_size: int, clients: int) -> dict[str, float]:
     """The run itself."""
     method = fs.Scaffold(step_size=0.05, local_steps=LOCAL_STEPS)
-    small = fs.problems.GaussianStream(n_clients=2, dim=DIM)
+    small = fs.problems.RidgeStream(n_clients=2, dim=DIM)
     fs.run(small, method, rounds=1, batch_size=batch_size)  # compiles
     begin = time.perf_counter()
-    problem = fs.problems.GaussianStream(n_clients=clients, dim=DIM)
+    problem = fs.problems.RidgeStream(n_clients=clients, dim=DIM)
     made, used = time.perf_counter(), time.process_time()
     trace = fs.run(problem, method, rounds=ROUNDS, batch_size=batch_size, progress=False)
     end, nanoseconds = time.perf_counter(), (time.process_time() - used) * 1e9

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
-from fedscaffold.problems import partition
+from fedscaffold.data import partition
 
 NAMES = np.array(["Bonn", "Graz", "Kiel", "Ulm"])
 

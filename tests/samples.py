@@ -31,12 +31,12 @@ def make(
     *,
     l2: float = 0.1,
     weights: Sequence[float] | None = None,
-    unpenalised: int = 0,
+    n_unpenalised: int = 0,
     seed: int = 0,
 ) -> Ridge | Logistic:
     """A problem over such tables."""
     problem: Callable[..., Any] = Ridge if kind == "ridge" else Logistic
-    return problem(*tables(kind, sizes, dim, seed), l2=l2, weights=weights, unpenalised=unpenalised)
+    return problem(*tables(kind, sizes, dim, seed), l2=l2, weights=weights, n_unpenalised=n_unpenalised)
 
 
 def systems(

@@ -32,7 +32,7 @@ def _multinomial() -> Any:
     rng = np.random.default_rng(0)
     X = [rng.normal(size=(n, 4)) + rng.normal(size=4) for n in SIZES]
     y = [rng.integers(0, 3, size=n) for n in SIZES]
-    return fs.problems.Multinomial(X, y, n_classes=3, l2=0.05, unpenalised=1)
+    return fs.problems.Multinomial(X, y, n_classes=3, l2=0.05, n_unpenalised=1)
 
 
 def _differentiable() -> Any:
@@ -61,16 +61,16 @@ def _frame() -> pd.DataFrame:
 
 
 PROBLEMS: dict[str, Callable[[], Any]] = {
-    "ridge": lambda: make("ridge", SIZES, 7, weights=range(1, 6), unpenalised=1),
-    "logistic": lambda: make("logistic", SIZES, 7, weights=range(1, 6), unpenalised=2),
+    "ridge": lambda: make("ridge", SIZES, 7, weights=range(1, 6), n_unpenalised=1),
+    "logistic": lambda: make("logistic", SIZES, 7, weights=range(1, 6), n_unpenalised=2),
     "multinomial": _multinomial,
     "linear systems": lambda: systems(SIZES, 3),
     "td": lambda: fs.problems.GarnetTD(n_clients=5, states=6, dim=3, seed=1),
     "td along a chain": lambda: fs.problems.GarnetTD(n_clients=5, states=6, dim=3, sampling="markov", seed=1),
-    "gaussian stream": lambda: fs.problems.GaussianStream(n_clients=5, dim=7, l2=0.1, seed=3),
+    "gaussian stream": lambda: fs.problems.RidgeStream(n_clients=5, dim=7, l2=0.1, seed=3),
     "logistic stream": lambda: fs.problems.LogisticStream(n_clients=5, dim=7, l2=0.1, seed=3),
     "differentiable": _differentiable,
-    "table": lambda: fs.problems.from_frame(_frame(), target="ill", client="site", kind="logistic", l2=0.05),
+    "table": lambda: fs.data.from_frame(_frame(), target="ill", client="site", kind="logistic", l2=0.05),
     "seventy clients": lambda: make("ridge", (4,) * 70, 3),
 }
 METHODS: dict[str, Any] = {
@@ -135,7 +135,7 @@ def _extrapolated() -> Result:
 def _in_a_folder() -> Result:
     with tempfile.TemporaryDirectory() as folder:
         trace = fs.run(
-            PROBLEMS["ridge"](), METHODS["Scaffold, cohorts"], rounds=7, batch_size=3, memory_dir=folder
+            PROBLEMS["ridge"](), METHODS["Scaffold, cohorts"], rounds=7, batch_size=3, client_state_dir=folder
         )
         return {"theta": trace.theta, "xi": np.array(trace.control_variates)}
 
@@ -148,7 +148,7 @@ def _ray() -> Result:
 
 
 def _federation(method: str) -> Result:
-    from tests.flower.federation import Federation
+    from tests.federation.federation import Federation
 
     with tempfile.TemporaryDirectory() as folder:
         found = Federation(Path(folder), PROBLEMS["ridge"](), METHODS[method]).run(7)

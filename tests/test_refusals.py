@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.traces import TailAverage
+from fedscaffold.simulation import TailAverage
 
 X = [np.arange(8.0).reshape(4, 2), np.ones((3, 2))]
 Y = [np.arange(4.0), np.arange(3.0)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
-from fedscaffold.problems import partition
+from fedscaffold.data import partition
 from hospital.task import COLUMNS
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
-from fedscaffold.problems import partition
+from fedscaffold.data import partition
 
 HOSPITALS = np.array(["Bonn", "Graz", "Kiel", "Linz", "Ulm"])
 

@@ -1,12 +1,22 @@
 """Federated optimisation with Scaffold on stochastic gradients: simulate, predict, deploy."""
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedscaffold import engines, models, problems, theory, traces
+    from fedscaffold import (
+        conformance,
+        data,
+        engines,
+        federation,
+        flower,
+        methods,
+        models,
+        problems,
+        simulation,
+        sklearn,
+        theory,
+    )
     from fedscaffold.core.errors import (
         CheckpointMismatch,
         Diverged,
@@ -17,11 +27,8 @@ if TYPE_CHECKING:
     )
     from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, ServerOptimizer, TwoSidedScaffold
     from fedscaffold.models import Model
-    from fedscaffold.plan import Plan, plan
-    from fedscaffold.richardson_romberg import RichardsonRomberg, richardson_romberg
-    from fedscaffold.run import run
-    from fedscaffold.staged import Stage, Staged, staged
-    from fedscaffold.traces import Trace
+    from fedscaffold.simulation import RichardsonRomberg, Stage, Staged, Trace, richardson_romberg, run, staged
+    from fedscaffold.theory import Plan, plan
 
 __all__ = [
     "CheckpointMismatch",
@@ -43,56 +50,62 @@ __all__ = [
     "Staged",
     "Trace",
     "TwoSidedScaffold",
+    "conformance",
+    "data",
     "engines",
+    "federation",
+    "flower",
+    "methods",
     "models",
     "plan",
     "problems",
     "richardson_romberg",
     "run",
+    "simulation",
+    "sklearn",
     "staged",
     "theory",
-    "traces",
 ]
 __version__ = "0.1.0"
 
-_ERRORS = (
-    "CheckpointMismatch", "Diverged", "FedScaffoldError", "InvalidInput", "MissingDependency", "NotStationary",
-)  # fmt: skip
-_METHODS = ("FedAvg", "FedLin", "ProxSkip", "ScaffLSA", "Scaffold", "ServerOptimizer", "TwoSidedScaffold")
-_FUNCTIONS = ("plan", "richardson_romberg", "run", "staged")  # called like the modules that they are in
-_PLACES = {
-    **dict.fromkeys(_ERRORS, "core.errors"),
-    **dict.fromkeys(_METHODS, "methods"),
-    **{name: name for name in _FUNCTIONS},
+_MODULE_OF = {
+    "CheckpointMismatch": "core.errors",
+    "Diverged": "core.errors",
+    "FedAvg": "methods",
+    "FedLin": "methods",
+    "FedScaffoldError": "core.errors",
+    "InvalidInput": "core.errors",
+    "MissingDependency": "core.errors",
     "Model": "models",
-    "Plan": "plan",
-    "RichardsonRomberg": "richardson_romberg",
-    "Stage": "staged",
-    "Staged": "staged",
-    "Trace": "traces",
+    "NotStationary": "core.errors",
+    "Plan": "theory",
+    "ProxSkip": "methods",
+    "RichardsonRomberg": "simulation",
+    "ScaffLSA": "methods",
+    "Scaffold": "methods",
+    "ServerOptimizer": "methods",
+    "Stage": "simulation",
+    "Staged": "simulation",
+    "Trace": "simulation",
+    "TwoSidedScaffold": "methods",
+    "plan": "theory",
+    "richardson_romberg": "simulation",
+    "run": "simulation",
+    "staged": "simulation",
 }
 
 
-class _Front(ModuleType):
-    """Loads what is asked for when it is asked for: a Flower client is a new process for every message."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _PLACES:
-            found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-            setattr(self, name, found)
-            return found
-        if name in __all__:
-            return import_module(f"{__name__}.{name}")
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used: a Flower client is a new process for every message."""
+    if name in _MODULE_OF:
+        found = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    elif name in __all__:
+        found = import_module(f"{__name__}.{name}")
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Python puts a module that was imported here; of those that are called like a function, the function."""
-        if name in _FUNCTIONS and isinstance(value, ModuleType):
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
+    globals()[name] = found
+    return found
 
 
-sys.modules[__name__].__class__ = _Front
+def __dir__() -> list[str]:
+    return __all__

@@ -5,8 +5,8 @@ import numpy as np
 import fedscaffold as fs
 from benchmarks import methods
 from benchmarks.local_steps import workload
-from fedscaffold.core.batches import Batches
-from fedscaffold.run import costs
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.simulation.run import costs
 
 
 def test_every_method_is_timed() -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from fedscaffold import Model, Trace
 from fedscaffold.cli.main import app
-from fedscaffold.problems.encoding import Number
+from fedscaffold.data.encoding import Number
 from tests.hospitals import cancer, diabetes, wine, written
 
 runner = CliRunner(env={"COLUMNS": "80"})

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedscaffold import Model
-from fedscaffold.cli import fit as cli_fit
+from fedscaffold.cli.commands import fit as cli_fit
 from fedscaffold.cli.main import app
 from tests.cli.test_fit import HERE, invoke, refused, runner
 from tests.hospitals import cancer, diabetes, written

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import fedscaffold as fs
 from fedscaffold.cli.main import app
-from fedscaffold.experiments import million
+from fedscaffold.paper import million
 from fedscaffold.problems import LogisticStream
 
 QUICK = ["sweep", "--problem", "ridge-stream:dim=7,l2=0.1", "--rounds", "12"]

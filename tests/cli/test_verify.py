@@ -10,10 +10,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner
 
+from fedscaffold.cli.commands.verify import show
 from fedscaffold.cli.main import app
-from fedscaffold.cli.verify import show
-from fedscaffold.experiments import verify as experiment
-from fedscaffold.experiments.verify.rows import Printed, Row
+from fedscaffold.paper import verify as experiment
+from fedscaffold.paper.verify.rows import Printed, Row
 from fedscaffold.theory.bounds import Condition
 
 runner = CliRunner()

@@ -8,7 +8,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.conformance import NotSupported, Task, check
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Engine
 from tests.conformance.implementations import Array, Bug, OneVariate, TwoSided
 
@@ -59,8 +59,8 @@ class Library:
         steps: Any = task.local_steps[0] if equal else task.local_steps
         self.method: Any = method(step_size=task.step_size, local_steps=steps, **options)
         self.engine, self.steps = engine, task.local_steps
-        self.server = self.method.begin(task.theta0[None])
-        self.memory = [self.method.start(1, np.ones(1), task.dim, None) for _ in self.steps]
+        self.server = self.method.init_server(task.theta0[None])
+        self.memory = [self.method.init_clients(1, np.ones(1), task.dim, None) for _ in self.steps]
 
     def round(self, cohort: tuple[int, ...]) -> None:
         before, sent = self.server, {}
@@ -72,12 +72,12 @@ class Library:
                     before.theta, xi, step_size=self.method.step_size, local_steps=own, round=0,
                     clients=np.array([[c]]),
                 )  # fmt: skip
-                sent[c] = self.method.send(local, before, own)
+                sent[c] = self.method.message(local, before, own)
         weights = self.problem.weights[list(cohort)]
         mean = sum(w * vector[:, 0] for w, vector in zip(weights, sent.values(), strict=True)) / weights.sum()
         self.server = self.method.aggregate(before, mean, np.array([weights.sum()]))
         for c, vector in sent.items():
-            self.memory[c] = self.method.remember(self.memory[c], vector, before, self.server)
+            self.memory[c] = self.method.update_clients(self.memory[c], vector, before, self.server)
 
     def model(self) -> Array:
         return self.server.theta[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedscaffold.core import memory
+from fedscaffold.core import memory_limit as memory
 
 
 def test_the_smallest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

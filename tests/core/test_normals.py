@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedscaffold.core.normals import GROUP, normals, of_clients, uniforms
-from fedscaffold.core.stream import Stream, words
+from fedscaffold.core.random.normals import GROUP, normals, of_clients, uniforms
+from fedscaffold.core.random.stream import Stream, words
 
 STREAM = Stream(seed=2**40 + 7, repetition=2, round=5, client=9)
 

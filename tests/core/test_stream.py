@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
-from fedscaffold.core.batches import Batches
-from fedscaffold.core.stream import Stream, batch, philox, scaled, words
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Stream, batch, philox, scaled, words
 from tests import naive
 
 FALSE_ALARM = 1e-6

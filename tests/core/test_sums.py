@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedscaffold.core.sums import LEAF, Part, parts, parts_of_some, total
+from fedscaffold.core.sums import LEAF, PartialSum, parts, partial_sums_of_cohort, total
 
 
 def numbers(n: int, dim: int, repetitions: int) -> tuple[np.ndarray, np.ndarray]:
@@ -50,9 +50,9 @@ def test_blocks_of_some_clients_give_the_same_bits(n: int, dim: int, data: st.Da
     chosen = np.sort(np.random.default_rng(count).permutation(n)[:count])
     cut = LEAF * data.draw(st.integers(0, -(-n // LEAF)))
 
-    def of(first: int, last: int) -> list[Part]:
+    def of(first: int, last: int) -> list[PartialSum]:
         part = chosen[(chosen >= first) & (chosen < last)]
-        return parts_of_some(values[:, part], weights[None, part], part[None], first=first, last=last)
+        return partial_sums_of_cohort(values[:, part], weights[None, part], part[None], first=first, last=last)
 
     whole = total(of(0, n))
     exact = (weights[chosen, None].astype(np.longdouble) * values[0, chosen]).sum(axis=0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Sampling
+from fedscaffold.core.random.batches import Sampling
 from tests import naive
 from tests.samples import KINDS, Kind, tables
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches, Sampling
+from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.engines.numba_ import kernels
 from tests.samples import KINDS, Kind, make
 
@@ -36,7 +36,7 @@ def assert_close(fast: fs.Trace, slow: fs.Trace, tolerance: float) -> None:
     sampling=st.sampled_from(("with_replacement", "without_replacement")),
     local_steps=st.integers(1, 12),
     repetitions=st.integers(1, 3),
-    unpenalised=st.integers(0, 2),
+    n_unpenalised=st.integers(0, 2),
     seed=st.integers(0, 2**64 - 1),
 )
 @example("ridge", [1], 1, 1, "without_replacement", 1, 1, 1, 2**64 - 1)
@@ -44,12 +44,12 @@ def assert_close(fast: fs.Trace, slow: fs.Trace, tolerance: float) -> None:
 @settings(max_examples=100)
 def test_any_shape(
     kind: Kind, sizes: list[int], dim: int, batch_size: int | None, sampling: Sampling,
-    local_steps: int, repetitions: int, unpenalised: int, seed: int,
+    local_steps: int, repetitions: int, n_unpenalised: int, seed: int,
 ) -> None:  # fmt: skip
     if batch_size is not None and sampling == "without_replacement":
         batch_size = min(batch_size, *sizes)
     problem = make(
-        kind, sizes, dim, weights=range(1, len(sizes) + 1), unpenalised=min(dim, unpenalised), seed=seed % 1000
+        kind, sizes, dim, weights=range(1, len(sizes) + 1), n_unpenalised=min(dim, n_unpenalised), seed=seed % 1000
     )
     fast, slow = both(
         problem, local_steps=local_steps, batch_size=batch_size, sampling=sampling,

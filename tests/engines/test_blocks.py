@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedscaffold.core.batches import Batches, Sampling
+from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Engine
 from fedscaffold.engines import Jax, Numba, Reference
 from fedscaffold.problems import Ridge

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.cli.run import Settings
-from fedscaffold.cli.run import _run as run_command
-from fedscaffold.core.batches import Batches, Sampling
+from fedscaffold.cli.commands.run import Settings
+from fedscaffold.cli.commands.run import _run as run_command
+from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.engines.jax_ import engine as jax_engine
 from fedscaffold.engines.jax_ import steps
 from tests.samples import make, systems, tables
@@ -26,12 +26,12 @@ def multinomial(sizes: tuple[int, ...] = SIZES, dim: int = 4) -> fs.problems.Mul
     rng = np.random.default_rng(0)
     X = [rng.normal(size=(n, dim)) + rng.normal(size=dim) for n in sizes]
     y = [rng.integers(0, 3, size=n) for n in sizes]
-    return fs.problems.Multinomial(X, y, n_classes=3, l2=0.05, unpenalised=1)
+    return fs.problems.Multinomial(X, y, n_classes=3, l2=0.05, n_unpenalised=1)
 
 
 PROBLEMS: dict[str, Any] = {
-    "ridge": lambda: make("ridge", SIZES, 7, weights=range(1, 6), unpenalised=1),
-    "logistic": lambda: make("logistic", SIZES, 7, weights=range(1, 6), unpenalised=2),
+    "ridge": lambda: make("ridge", SIZES, 7, weights=range(1, 6), n_unpenalised=1),
+    "logistic": lambda: make("logistic", SIZES, 7, weights=range(1, 6), n_unpenalised=2),
     "multinomial": multinomial,
 }
 METHODS: dict[str, Any] = {
@@ -145,8 +145,8 @@ def test_control_variates_stay_on_the_host_and_a_cohort_s_rows_go_to_the_device(
     kept: list[Any] = []
 
     class Watched(fs.Scaffold):
-        def remember(self, memory: Any, *rest: Any) -> Any:
-            kept.append(super().remember(memory, *rest))
+        def update_clients(self, memory: Any, *rest: Any) -> Any:
+            kept.append(super().update_clients(memory, *rest))
             return kept[-1]
 
     with_method = Watched(**vars(method))

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from fedscaffold.core.stream import Stream, distinct, scaled
-from fedscaffold.core.stream import words as true_words
+from fedscaffold.core.random.stream import Stream, distinct, scaled
+from fedscaffold.core.random.stream import words as true_words
 from fedscaffold.engines.jax_ import stream
 
 SEEDS = (0, 7, 2**32 - 1, 2**40 + 3, 2**64 - 1)

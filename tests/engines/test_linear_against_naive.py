@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Sampling
-from fedscaffold.problems.td import Observing
+from fedscaffold.core.random.batches import Sampling
+from fedscaffold.problems.linear.td import Observing
 from tests import naive
 from tests.samples import systems
 

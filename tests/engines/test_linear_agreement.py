@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.engines.numba_ import kernels
-from fedscaffold.problems.td import Observing
+from fedscaffold.problems.linear.td import Observing
 from tests.samples import systems
 
 METHOD = fs.ScaffLSA(step_size=0.05, local_steps=6)

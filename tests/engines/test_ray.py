@@ -167,8 +167,8 @@ def test_what_it_cannot_do_is_refused(tmp_path: Path) -> None:
             problem(), fs.Scaffold(step_size=0.1, local_steps=2, cohort=4), rounds=2, repetitions=2,
             engine=Ray(shards=2),
         )  # fmt: skip
-    with pytest.raises(fs.InvalidInput, match="memory_dir"):
-        fs.run(problem(), SCAFFOLD, rounds=2, engine=Ray(shards=2), memory_dir=tmp_path / "memory")
+    with pytest.raises(fs.InvalidInput, match="client_state_dir"):
+        fs.run(problem(), SCAFFOLD, rounds=2, engine=Ray(shards=2), client_state_dir=tmp_path / "memory")
     assert not (tmp_path / "memory").exists()
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedscaffold.core import stream as numpy_stream
-from fedscaffold.core.batches import Batches, Sampling
-from fedscaffold.core.stream import Stream
+from fedscaffold.core.random import stream as numpy_stream
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Stream
 from fedscaffold.engines.numba_ import stream as compiled
 from tests import naive
 

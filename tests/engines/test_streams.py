@@ -8,11 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, Engine
 from fedscaffold.engines import Numba, Reference
 
-KINDS = {"gaussian": fs.problems.GaussianStream, "logistic": fs.problems.LogisticStream}
+KINDS = {"gaussian": fs.problems.RidgeStream, "logistic": fs.problems.LogisticStream}
 DIMS = (1, 7, 20)  # each is compiled for
 
 

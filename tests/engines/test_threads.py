@@ -8,11 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedscaffold as fs
-from fedscaffold.engines.numba_.engine import (
-    NUMBERS_PER_BLOCK,
-    NUMBERS_WORTH_A_THREAD,
-    split,
-)
+from fedscaffold.engines.numba_.engine import NUMBERS_PER_BLOCK, NUMBERS_WORTH_A_THREAD, split
 from tests.samples import KINDS, Kind, make
 
 

@@ -17,10 +17,10 @@ from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedscaffold as fs
+from fedscaffold.core import npz as arrays
 from fedscaffold.core.types import Array
 from fedscaffold.flower import nodes as nodes_module
 from fedscaffold.flower.loopback import Loopback
-from fedscaffold.traces import arrays
 from tests.flower.grid import FakeGrid, Node
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.flower import checkpoint
+from fedscaffold.federation import server_checkpoint as checkpoint
+from fedscaffold.federation.client_state import Store, settled
+from fedscaffold.federation.ledger import Ledger, train_order
+from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.flower.certificates import make_key
-from fedscaffold.flower.ledger import Ledger, train_order
 from fedscaffold.flower.loopback import Loopback
-from fedscaffold.flower.memory import Store, settled
-from fedscaffold.flower.terms import Terms
 
 APP = Path(__file__).parent / "loopback_app"
 
@@ -74,8 +74,8 @@ class Federation:
     def server(self, name: str) -> Path:
         return self.folder / f"server-{name}"
 
-    def terms(self, name: str, cohort: int = 0) -> Terms:
-        return Terms(
+    def terms(self, name: str, cohort: int = 0) -> RunConfig:
+        return RunConfig(
             name=name, method=self.app.method(cohort), n_clients=self.n_clients, dim=self.app.DIM, seed=1,
             batches=Batches(self.app.BATCH),
         )  # fmt: skip

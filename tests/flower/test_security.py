@@ -13,10 +13,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import fedscaffold as fs
 from fedscaffold import flower
+from fedscaffold.federation.client import ProblemWork, answer
+from fedscaffold.federation.messages import TrainRequest, Reply, Sent
 from fedscaffold.flower import nodes as nodes_module
-from fedscaffold.flower.client import ProblemWork, answer
-from fedscaffold.flower.messages import Order, Reply, Sent
-from tests.flower.federation import Federation
+from tests.federation.federation import Federation
 from tests.flower.grid import FakeGrid, Node
 from tests.samples import make
 
@@ -35,7 +35,7 @@ def noisy() -> Any:
 class NoisyFederation(Federation):
     clip, deviation, kind = 1.0, 0.1, noisy()
 
-    def work(self, order: Order) -> Reply:
+    def work(self, order: TrainRequest) -> Reply:
         plain = ProblemWork(self.problem.subset([order.client]), "reference")
         work = self.kind(plain, clip=self.clip, deviation=self.deviation)
         return answer(order, work, self.client_folder(order.client))
@@ -52,7 +52,7 @@ def test_noise_in_the_work_keeps_the_sum(tmp_path: Path) -> None:
 def test_the_change_is_clipped(tmp_path: Path) -> None:
     lengths = []
 
-    def measured(order: Order, work: Callable[[], Reply]) -> Reply:
+    def measured(order: TrainRequest, work: Callable[[], Reply]) -> Reply:
         reply = work()
         assert isinstance(reply, Sent)
         lengths.append(np.linalg.norm(reply.vector - order.server.theta[0]))
@@ -67,7 +67,7 @@ def test_the_change_is_clipped(tmp_path: Path) -> None:
 def test_noise_after_the_memory_loses_the_sum(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
 
-    def spoilt(order: Order, work: Callable[[], Reply]) -> Reply:
+    def spoilt(order: TrainRequest, work: Callable[[], Reply]) -> Reply:
         reply = work()
         assert isinstance(reply, Sent)
         return replace(reply, vector=reply.vector + rng.normal(scale=0.1, size=3))
@@ -88,6 +88,6 @@ def test_flowers_own_noise_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
     app = flower.client_app(load, engine="reference", memory=tmp_path, mods=[LocalDpMod(1.0, 0.1, 10.0, 1e-5)])
     grid = FakeGrid(app, [Node(10 + c, {"partition-id": c}) for c in range(5)])
-    strategy = flower.Strategy(METHOD, n_clients=5, folder=tmp_path / "server", attempts=1, patience=0.05)
+    strategy = flower.Strategy(METHOD, n_clients=5, folder=tmp_path / "server", attempts=1, connect_timeout=0.05)
     with pytest.raises(flower.TooFewClients, match=r"\[0, 1, 2, 3, 4\] are not online"):
         strategy.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=1)

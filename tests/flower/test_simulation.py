@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.traces import arrays
+from fedscaffold.core import npz as arrays
 from tests.samples import make
 
 SCRIPT = """

@@ -18,7 +18,7 @@ from fedscaffold.core.types import Method
 from fedscaffold.flower import nodes as nodes_module
 from fedscaffold.flower.wire import ABOUT, SENT, vector_of
 from tests.flower.grid import FakeGrid, Node
-from tests.flower.test_protocol import METHODS
+from tests.federation.test_protocol import METHODS
 from tests.samples import make
 
 SIZES = (6, 9, 4, 7, 5)
@@ -54,7 +54,7 @@ def strategy(folder: Path, method: Method = SCAFFOLD, **options: Any) -> flower.
         "folder": folder / "server",
         "seed": 3,
         "batch_size": 2,
-        "patience": 0.01,
+        "connect_timeout": 0.01,
     }
     return flower.Strategy(method, **{**given, **options})
 
@@ -172,7 +172,7 @@ def test_a_node_that_starts_again_in_mid_round_is_asked_again(tmp_path: Path, nu
         return grid.run_app(node, message)
 
     grid.handle = handle
-    run = strategy(tmp_path, least_clients=5, attempts=1)
+    run = strategy(tmp_path, min_clients=5, attempts=1)
     result = run.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=5, timeout=20.0)
     assert killed
     np.testing.assert_allclose(theta(result), simulated(5), rtol=0, atol=1e-12)
@@ -192,7 +192,7 @@ def test_a_run_goes_on_without_those_who_are_gone(tmp_path: Path, caplog: pytest
 
 
 def test_nobody_is_waited_for_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that is gone costs its patience once; when it is back it is asked again."""
+    """A client that is gone costs its connect_timeout once; when it is back it is asked again."""
     grid, run, waited = grid_on(tmp_path), strategy(tmp_path), list[set[int]]()
     run.start(grid, MODEL, num_rounds=1)
     wait_for = nodes_module.Nodes.wait_for
@@ -278,7 +278,7 @@ def test_a_node_that_cannot_say_who_it_is_is_asked_again(tmp_path: Path) -> None
         return grid.run_app(node, message)
 
     grid.handle = handle
-    result = strategy(tmp_path, patience=5.0).start(grid, ArrayRecord([np.zeros(3)]), num_rounds=2)
+    result = strategy(tmp_path, connect_timeout=5.0).start(grid, ArrayRecord([np.zeros(3)]), num_rounds=2)
     np.testing.assert_allclose(theta(result), simulated(2), rtol=0, atol=1e-12)
 
 
@@ -303,7 +303,7 @@ def test_replies_that_are_rubbish(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         return grid.run_app(node, message)
 
     grid.handle = handle
-    result = strategy(tmp_path, least_clients=1).start(grid, MODEL, num_rounds=1)
+    result = strategy(tmp_path, min_clients=1).start(grid, MODEL, num_rounds=1)
     assert result.train_metrics_clientapp[1]["counted"] == [4]
     assert caplog.text.count("its reply cannot be read") == 4
 
@@ -314,10 +314,10 @@ def test_replies_that_are_rubbish(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         ({"weights": "rows"}, "weights must be"),
         ({"weights": [1.0, 2.0]}, "there are 5 clients, but 2 weights"),
         ({"weights": [1.0, 2.0, -1.0, 1.0, 1.0]}, "a weight"),
-        ({"least_clients": 0}, "least_clients"),
+        ({"min_clients": 0}, "min_clients"),
         ({"attempts": 0}, "attempts"),
-        ({"largest_jump": 1.0}, "largest_jump"),
-        ({"patience": 0.0}, "patience"),
+        ({"outlier_factor": 1.0}, "outlier_factor"),
+        ({"connect_timeout": 0.0}, "connect_timeout"),
         ({"batch_size": 0}, "batch_size"),
         ({"name": "a/b"}, "name"),
     ],

@@ -9,10 +9,10 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.types import Method
-from fedscaffold.flower.client import answer
-from fedscaffold.flower.messages import Order, Reply
-from tests.flower.federation import Federation
-from tests.flower.test_protocol import METHODS
+from fedscaffold.federation.client import answer
+from fedscaffold.federation.messages import TrainRequest, Reply
+from tests.federation.federation import Federation
+from tests.federation.test_protocol import METHODS
 from tests.samples import make
 
 torch = pytest.importorskip("torch")
@@ -41,7 +41,7 @@ def training(problem: Any, client: int, dtype: Any = None) -> Training:
 
 
 class TorchFederation(Federation):
-    def work(self, order: Order) -> Reply:
+    def work(self, order: TrainRequest) -> Reply:
         return answer(order, training(self.problem, order.client), self.client_folder(order.client))
 
 
@@ -57,7 +57,7 @@ def test_single_precision_keeps_the_sum(tmp_path: Path) -> None:
     """Models compute in float32, memory does not: Σ w_c ξ_c = 0 to float64's precision."""
 
     class Single(Federation):
-        def work(self, order: Order) -> Reply:
+        def work(self, order: TrainRequest) -> Reply:
             work = training(self.problem, order.client, torch.float32)
             return answer(order, work, self.client_folder(order.client))
 
@@ -69,7 +69,7 @@ def test_single_precision_keeps_the_sum(tmp_path: Path) -> None:
 
 
 def local_sgd(work: Training, **more: Any) -> Any:
-    from fedscaffold.core.batches import Batches
+    from fedscaffold.core.random.batches import Batches
 
     with work.open(Batches(2), seed=0, client=0) as run:
         return run(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, Method
 from tests.samples import make
 

@@ -9,11 +9,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
+from fedscaffold.data import from_frame
+from fedscaffold.data.open import Framed
 from fedscaffold.models import compare
 from fedscaffold.models.fit import Settings, Task, prepare
 from fedscaffold.models.heterogeneity import class_counts, heterogeneity
-from fedscaffold.models.tables import Framed
-from fedscaffold.problems import from_frame
 from fedscaffold.theory import constants
 from tests.hospitals import cancer, diabetes, wine
 
@@ -22,7 +22,7 @@ L2 = 0.02
 
 def problem_of(frame: pd.DataFrame, target: str, kind: str) -> Framed:
     return from_frame(
-        frame, target=target, client="hospital", kind=kind, l2=L2, standardise=True, intercept=True,  # type: ignore[arg-type]
+        frame, target=target, client="hospital", kind=kind, l2=L2, standardize=True, intercept=True,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_a_client_of_one_class_has_a_model_of_its_own_with_a_penalty_and_none_wi
     task = task_of(frame, "diagnosis", "logistic")
     assert np.isfinite(compare.alone(task).alone).all()
     bare = from_frame(
-        frame, target="diagnosis", client="hospital", kind="logistic", standardise=True, intercept=True
+        frame, target="diagnosis", client="hospital", kind="logistic", standardize=True, intercept=True
     )
     found = compare.alone(Task(**{**vars(task), "problem": bare}))
     assert np.isnan(found.alone[-1])

@@ -11,10 +11,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fedscaffold import InvalidInput, Scaffold
-from fedscaffold.models import compare, fit, open_problem
+from fedscaffold.data import from_frame, open_problem
+from fedscaffold.data.framed import FramedRidge
+from fedscaffold.models import compare, fit
 from fedscaffold.models.fit import Settings, prepare, run_task, standardised_target
-from fedscaffold.problems import from_frame
-from fedscaffold.problems.framed import FramedRidge
 from fedscaffold.problems.glm import Glm
 from tests.hospitals import cancer, diabetes, wine, written
 
@@ -66,13 +66,13 @@ def test_where_the_targets_zero_lies_does_not_matter() -> None:
     found = []
     for shift, scale in ((0.0, 1.0), (1e6, 1e-3)):
         moved = frame.assign(target=shift + scale * frame.target)
-        problem = from_frame(moved, target="target", client="hospital", l2=L2, standardise=True, intercept=True)
+        problem = from_frame(moved, target="target", client="hospital", l2=L2, standardize=True, intercept=True)
         found.append((fit(problem).model.predict(moved) - shift) / scale)
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
 def test_the_standardised_targets_optimum_is_the_same_one() -> None:
-    problem = from_frame(diabetes(), target="target", client="hospital", l2=L2, standardise=True, intercept=True)
+    problem = from_frame(diabetes(), target="target", client="hospital", l2=L2, standardize=True, intercept=True)
     assert isinstance(problem, FramedRidge)
     other, mean, deviation = standardised_target(problem)
     back = other.optimum() * deviation
@@ -83,7 +83,7 @@ def test_the_standardised_targets_optimum_is_the_same_one() -> None:
 
 def test_a_plan_that_does_not_suffice_is_prolonged_and_only_then() -> None:
     problem = from_frame(
-        cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardise=True, intercept=True
+        cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardize=True, intercept=True
     )
     settings = Settings()
     task = prepare(problem, settings)
@@ -100,7 +100,7 @@ def test_a_plan_that_does_not_suffice_is_prolonged_and_only_then() -> None:
 
 def test_a_prolonged_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     problem = from_frame(
-        cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardise=True, intercept=True
+        cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardize=True, intercept=True
     )
     settings = Settings()
     task = prepare(problem, settings)
@@ -112,7 +112,7 @@ def test_a_prolonged_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_what_is_given_is_not_planned() -> None:
-    problem = from_frame(diabetes(), target="target", client="hospital", l2=L2, standardise=True, intercept=True)
+    problem = from_frame(diabetes(), target="target", client="hospital", l2=L2, standardize=True, intercept=True)
     task = prepare(problem, Settings(step_size=0.01, local_steps=7, rounds=3, batch_size=5))
     assert task.plan is None
     assert (task.method, task.rounds, task.batch_size) == (Scaffold(step_size=0.01, local_steps=7), 3, 5)
@@ -124,7 +124,7 @@ def test_what_is_given_is_not_planned() -> None:
 
 def test_rows_per_step() -> None:
     frame = diabetes()
-    problem = from_frame(frame, target="target", client="hospital", standardise=True, intercept=True)
+    problem = from_frame(frame, target="target", client="hospital", standardize=True, intercept=True)
     assert Settings().batch_for(problem) is None
     assert Settings(batch_size=3).batch_for(problem) == 3
     big = from_frame(frame.loc[np.arange(4000) % len(frame)], target="target", client="hospital", intercept=True)
@@ -158,7 +158,7 @@ def test_a_constant_target_is_refused() -> None:
 def test_a_fit_looks_for_the_optimum_once() -> None:
     """The target, the plan, every run of a prolonged fit and FedAvg's run share it."""
     problem = from_frame(
-        cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardise=True, intercept=True
+        cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardize=True, intercept=True
     )
     settings = Settings(tolerance=0.05)
     with patch.object(Glm, "optimum", autospec=True, side_effect=Glm.optimum) as asked:

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedscaffold.cli import story
-from fedscaffold.core import mapped
-from fedscaffold.core.mapped import in_file
-from fedscaffold.models import Settings, compare, fit, heterogeneity, open_problem
-from fedscaffold.models import tables as model_tables
+from fedscaffold.core import memmap as mapped
+from fedscaffold.core.memmap import in_file
+from fedscaffold.data import from_parquet, open_problem
+from fedscaffold.data import open as model_tables
+from fedscaffold.models import Settings, compare, fit, heterogeneity
+from fedscaffold.models import report as story
 from fedscaffold.models.metrics import of_class_pieces, of_classes, of_value_pieces, of_values
-from fedscaffold.problems import from_parquet
 from tests.hospitals import cancer, diabetes, wine
 
 FRAMES: dict[str, tuple[Callable[[], pd.DataFrame], str]] = {
@@ -82,7 +82,7 @@ def test_halves() -> None:
 
 
 def from_frame_of(sizes: list[int]) -> Any:
-    from fedscaffold.problems import from_frame
+    from fedscaffold.data import from_frame
 
     owners = np.repeat(np.arange(len(sizes)), sizes)
     frame = pd.DataFrame({"c": owners, "x": np.arange(owners.size) % 3, "y": np.arange(owners.size) * 1.0})
@@ -131,6 +131,6 @@ def test_parts_of_a_table(tmp_path: Path) -> None:
     problem = open_problem(tmp_path / "parts", target="target", client="hospital")
     frame.to_parquet(tmp_path / "whole.parquet")
     whole = from_parquet(
-        tmp_path / "whole.parquet", target="target", client="hospital", l2=0.01, standardise=True, intercept=True
+        tmp_path / "whole.parquet", target="target", client="hospital", l2=0.01, standardize=True, intercept=True
     )
     assert problem.fingerprint() == whole.fingerprint()

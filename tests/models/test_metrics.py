@@ -6,10 +6,10 @@ import pytest
 from sklearn import metrics as sk
 
 from fedscaffold import InvalidInput, Model
+from fedscaffold.data import Encoding
+from fedscaffold.data.encoding import Number
 from fedscaffold.models.metrics import of_classes, of_predictions, of_values
 from fedscaffold.models.model import Equation
-from fedscaffold.problems import Encoding
-from fedscaffold.problems.encoding import Number
 
 RNG = np.random.default_rng(0)
 

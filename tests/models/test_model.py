@@ -10,8 +10,8 @@ import pytest
 from scipy.special import expit, softmax
 
 from fedscaffold import InvalidInput, Model
+from fedscaffold.data import from_frame
 from fedscaffold.models.model import Equation, in_own_units
-from fedscaffold.problems import from_frame
 from tests.hospitals import cancer, diabetes, wine
 
 
@@ -20,7 +20,7 @@ def of_problem(
 ) -> tuple[Model, np.ndarray, np.ndarray]:
     """A model with random coefficients, and its margins from encoded rows, (rows, vectors)."""
     problem = from_frame(
-        frame, target=target, client="hospital", kind=kind, l2=0.1, standardise=True, intercept=True,  # type: ignore[arg-type]
+        frame, target=target, client="hospital", kind=kind, l2=0.1, standardize=True, intercept=True,  # type: ignore[arg-type]
     )  # fmt: skip
     theta = np.random.default_rng(theta_seed).normal(size=(problem.vectors, problem.n_features))
     encoding, equations = in_own_units(problem.encoding, theta)
@@ -53,7 +53,7 @@ def test_three_classes() -> None:
 def test_a_standardised_target_is_put_back() -> None:
     frame = diabetes()
     _, margins, theta = of_problem(frame, "target", "ridge")
-    problem = from_frame(frame, target="target", client="hospital", standardise=True, intercept=True)
+    problem = from_frame(frame, target="target", client="hospital", standardize=True, intercept=True)
     encoding, equations = in_own_units(problem.encoding, theta, target_shift=7.0, target_scale=3.0)
     found = Model(encoding=encoding, equations=equations).predict(frame)
     np.testing.assert_allclose(found, 7.0 + 3.0 * margins[:, 0], atol=1e-9)
@@ -120,7 +120,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_what_cannot_be_a_model_is_refused() -> None:
     model, _, _ = of_problem(cancer(), "diagnosis", "logistic")
     equation = model.equations[0]
-    problem = from_frame(cancer(), target="diagnosis", client="hospital", kind="logistic", standardise=True)
+    problem = from_frame(cancer(), target="diagnosis", client="hospital", kind="logistic", standardize=True)
     for equations, message in (
         ((equation, equation), "1 equation"),
         ((Equation(0.0, equation.coefficients[1:]),), "10 coefficients"),

@@ -8,7 +8,7 @@ from scipy.optimize._numdiff import approx_derivative
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.problems import records
+from fedscaffold.problems import tabular as records
 from tests import naive
 from tests.samples import KINDS, Kind, make, tables
 
@@ -117,7 +117,7 @@ def test_strong_convexity_is_the_flattest_clients() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_unpenalised_features_have_no_penalty(kind: Kind) -> None:
     """Their part of the gradient and of the Hessian is that of the same problem with l2 = 0."""
-    problem, without = (make(kind, SIZES, DIM, l2=l2, weights=WEIGHTS, unpenalised=1) for l2 in (L2, 0.0))
+    problem, without = (make(kind, SIZES, DIM, l2=l2, weights=WEIGHTS, n_unpenalised=1) for l2 in (L2, 0.0))
     pull = np.array([L2, L2, L2, 0.0])
     assert problem.loss(THETA) - without.loss(THETA) == pytest.approx(0.5 * pull @ THETA**2, rel=1e-12)
     np.testing.assert_allclose(problem.gradient(THETA), without.gradient(THETA) + pull * THETA, rtol=1e-12)
@@ -133,6 +133,6 @@ def test_unpenalised_features_have_no_penalty(kind: Kind) -> None:
         without.batch_gradient(1, THETA, np.array([2, 2, 5])) + pull * THETA,
         rtol=1e-12,
     )
-    assert problem.subset([0, 2]).unpenalised == 1
-    with pytest.raises(InvalidInput, match="unpenalised=5"):
-        make(kind, SIZES, DIM, unpenalised=5)
+    assert problem.subset([0, 2]).n_unpenalised == 1
+    with pytest.raises(InvalidInput, match="n_unpenalised=5"):
+        make(kind, SIZES, DIM, n_unpenalised=5)

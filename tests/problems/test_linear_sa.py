@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import GarnetTD, LinearSA
 from tests.samples import systems

@@ -24,9 +24,9 @@ def rows(K: int, d: int, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> tuple
     return X, [labels.astype(float) for labels in y]
 
 
-def make(K: int = 4, d: int = 3, unpenalised: int = 1, l2: float = 0.2, seed: int = 0) -> Multinomial:
+def make(K: int = 4, d: int = 3, n_unpenalised: int = 1, l2: float = 0.2, seed: int = 0) -> Multinomial:
     return Multinomial(
-        *rows(K, d, seed=seed), n_classes=K, l2=l2, weights=[1.0, 2.0, 5.0], unpenalised=unpenalised
+        *rows(K, d, seed=seed), n_classes=K, l2=l2, weights=[1.0, 2.0, 5.0], n_unpenalised=n_unpenalised
     )
 
 
@@ -73,7 +73,7 @@ def test_the_optimum_is_scikit_learns() -> None:
     pooled, labels = np.concatenate(X), np.concatenate(y)
     n = len(labels)
     ones = [np.column_stack([x, np.ones(len(x))]) for x in X]
-    problem = Multinomial(ones, y, l2=0.05, weights=[len(x) for x in X], unpenalised=1)
+    problem = Multinomial(ones, y, l2=0.05, weights=[len(x) for x in X], n_unpenalised=1)
     model = LogisticRegression(C=1 / (0.05 * n), tol=1e-12, max_iter=10_000).fit(pooled, labels)
     theta = problem.optimum().reshape(4, 4)
     np.testing.assert_allclose(theta[:, :3], model.coef_, rtol=0, atol=1e-6)
@@ -98,12 +98,12 @@ def test_two_classes_are_logistic_regression() -> None:
     K=st.integers(2, 7),
     d=st.integers(1, 12),
     batch_size=st.none() | st.integers(1, 20),
-    unpenalised=st.integers(0, 1),
+    n_unpenalised=st.integers(0, 1),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=40)
-def test_both_engines_agree(K: int, d: int, batch_size: int | None, unpenalised: int, seed: int) -> None:
-    problem = make(K, d, unpenalised, seed=seed)
+def test_both_engines_agree(K: int, d: int, batch_size: int | None, n_unpenalised: int, seed: int) -> None:
+    problem = make(K, d, n_unpenalised, seed=seed)
     method = fs.Scaffold(step_size=0.1, local_steps=4)
     fast, slow = (
         fs.run(problem, method, rounds=2, batch_size=batch_size, repetitions=2, seed=seed, engine=name,
@@ -118,7 +118,7 @@ def test_scaffold_reaches_the_optimum_and_stays_centred() -> None:
     problem = make()
     trace = fs.run(problem, fs.Scaffold(step_size=0.2, local_steps=10), rounds=600)
     assert trace.mse[0, -1] < 1e-20
-    assert np.abs(trace.theta.reshape(4, 3)[:, 2].sum()) < 1e-12  # the unpenalised feature
+    assert np.abs(trace.theta.reshape(4, 3)[:, 2].sum()) < 1e-12  # the n_unpenalised feature
     assert fs.run(problem, fs.FedAvg(step_size=0.2, local_steps=10), rounds=600).mse[0, -1] > 1e-4
 
 
@@ -127,10 +127,10 @@ def test_classes_from_a_table() -> None:
     frame = pd.DataFrame(np.concatenate(X), columns=["a", "b"])
     frame["kind"] = np.array(["x", "y", "z"])[np.concatenate(y).astype(int)]
     frame["site"] = np.repeat(["u", "v", "w"], SIZES)
-    framed = fs.problems.from_frame(
+    framed = fs.data.from_frame(
         frame, target="kind", client="site", kind="logistic", l2=0.1, weights="uniform", intercept=True
     )
-    plain = Multinomial([np.column_stack([x, np.ones(len(x))]) for x in X], y, l2=0.1, unpenalised=1)
+    plain = Multinomial([np.column_stack([x, np.ones(len(x))]) for x in X], y, l2=0.1, n_unpenalised=1)
     assert framed.kind == "multinomial"
     assert framed.classes == ("x", "y", "z")
     assert framed.fingerprint() == plain.fingerprint()

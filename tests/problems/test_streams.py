@@ -8,11 +8,13 @@ from scipy import integrate
 from scipy.special import expit
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.problems import GaussianStream, LogisticStream, sigmoid, streams
+from fedscaffold.problems import RidgeStream, LogisticStream
+from fedscaffold.problems.streams import base as streams
+from fedscaffold.problems.streams import sigmoid
 
-KINDS: Any = [GaussianStream, LogisticStream]
+KINDS: Any = [RidgeStream, LogisticStream]
 THETA = np.array([0.3, -0.8, 1.1])
 
 
@@ -201,7 +203,7 @@ def test_smoothness_holds(kind: Any, batch_size: int) -> None:
     slope = float((problem.client_gradients(u)[c] - problem.client_gradients(0 * u)[c]) @ u)
     share = np.mean(squares) / (L * slope)
     assert share < 1.0 + 4 * np.std(squares) / 100 / (L * slope)
-    assert share > (0.9 if kind is GaussianStream else 0.5)
+    assert share > (0.9 if kind is RidgeStream else 0.5)
 
 
 @pytest.mark.parametrize(

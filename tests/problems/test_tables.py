@@ -86,7 +86,7 @@ def test_fingerprint_sees_everything() -> None:
 def test_description() -> None:
     assert make("ridge", (6, 9, 4), 3, l2=0.1).describe() == {
         "kind": "ridge", "n_clients": 3, "dim": 3, "records": 19, "smallest_client": 4, "largest_client": 9,
-        "l2": 0.1, "unpenalised": 0, "weights": "uniform",
+        "l2": 0.1, "n_unpenalised": 0, "weights": "uniform",
     }  # fmt: skip
     assert make("logistic", weights=[1, 2, 3]).describe()["weights"] == "given"
     assert repr(make("logistic")) == "Logistic(n_clients=3, dim=3, records=19, l2=0.1)"

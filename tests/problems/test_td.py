@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.draws import positions
-from fedscaffold.core.stream import Stream
+from fedscaffold.core.random.draws import positions
+from fedscaffold.core.random.stream import Stream
 from fedscaffold.problems import GarnetTD
-from fedscaffold.problems.garnet import matrices, stationary
+from fedscaffold.problems.linear.garnet import matrices, stationary
 from tests import naive
 
 SMALL: dict[str, Any] = {"n_clients": 4, "states": 9, "branching": 3, "dim": 4}

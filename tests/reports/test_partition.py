@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedscaffold import InvalidInput
-from fedscaffold.problems import partition
+from fedscaffold.data import partition
 from fedscaffold.reports.partition import draw_partition
 
 FOUND = partition.summary(["u", "u", "v", "v", "v"], ["red", "blue", "red", "red", "red"])

@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedscaffold as fs
 from fedscaffold.core.types import Array
-from fedscaffold.problems import partition
+from fedscaffold.data import partition
 from fedscaffold.sklearn import FederatedLogisticRegression, FederatedRidge
 from fedscaffold.sklearn.moments import federated_scale
 
@@ -64,7 +64,7 @@ def test_breast_cancer_over_ten_skewed_clients() -> None:
     rows = [np.flatnonzero(clients == c) for c in range(10)]
     problem = fs.problems.Logistic(
         [np.column_stack([scale.transform(X[own]), np.ones(len(own))]) for own in rows],
-        [y[own] for own in rows], l2=1 / len(X), weights=[len(own) for own in rows], unpenalised=1,
+        [y[own] for own in rows], l2=1 / len(X), weights=[len(own) for own in rows], n_unpenalised=1,
     )  # fmt: skip
     method = model.plan_.method
     same = fs.run(problem, method, rounds=model.n_iter_)

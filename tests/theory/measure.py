@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fedscaffold import FedAvg, Scaffold, run
-from fedscaffold.core.batches import Sampling
+from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.traces import TailAverage
+from fedscaffold.simulation import TailAverage
 
 
 class Measured(NamedTuple):

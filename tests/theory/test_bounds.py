@@ -12,7 +12,7 @@ from fedscaffold import InvalidInput
 from fedscaffold.problems import paper
 from fedscaffold.theory import bounds
 from fedscaffold.theory.bounds import Bound
-from fedscaffold.theory.constants import Constants, constants
+from fedscaffold.theory.constants.of_problem import Constants, constants
 from tests.samples import KINDS, Kind, make
 from tests.theory.dense import lyapunov
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from fedscaffold import Scaffold, run
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import bounds
 from fedscaffold.theory.bounds import Bound
-from fedscaffold.theory.constants import Constants, constants
+from fedscaffold.theory.constants.of_problem import Constants, constants
 from tests.samples import KINDS, Kind, make
 
 BATCH, DIM, RECORDS = 4, 3, 12

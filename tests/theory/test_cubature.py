@@ -9,7 +9,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Multinomial
-from fedscaffold.theory import cubature
+from fedscaffold.theory.prediction import cubature
 from tests.problems.test_multinomial import rows
 from tests.samples import tables
 
@@ -35,7 +35,7 @@ def test_it_predicts_what_the_one_with_margins_does(
     X, y = tables("logistic", (30, 25, 40), 4)
     chosen = method(step_size=0.2, local_steps=10)
     known, opaque = (
-        fs.theory.predict(kind(X, y, l2=0.1, unpenalised=1), chosen, batch_size=batch_size, rounds=20)
+        fs.theory.predict(kind(X, y, l2=0.1, n_unpenalised=1), chosen, batch_size=batch_size, rounds=20)
         for kind in (Logistic, Opaque)
     )
     assert opaque.mse == pytest.approx(known.mse, rel=0.003, abs=1e-12)

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.batches import Batches
-from fedscaffold.theory import modes
-from fedscaffold.theory.steps import curvature
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.theory.planning import first_order as modes
+from fedscaffold.theory.prediction.steps import curvature
 from tests.problems.test_multinomial import rows
 from tests.samples import KINDS, Kind, make, systems
 
 
 def test_the_path_without_noise_is_that_of_runs_on_ridge() -> None:
-    problem = make("ridge", (9, 14, 6, 20), 4, weights=[1, 2, 3, 1], unpenalised=1)
+    problem = make("ridge", (9, 14, 6, 20), 4, weights=[1, 2, 3, 1], n_unpenalised=1)
     theta = problem.optimum()
     run = fs.run(problem, fs.Scaffold(step_size=0.1, local_steps=7), rounds=30)
     cur = curvature(problem.client_hessians(theta), 0.1, 7)

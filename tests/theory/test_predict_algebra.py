@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from fedscaffold import FedAvg, InvalidInput, Scaffold, run, theory
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Ridge
-from fedscaffold.theory.plateau import covariances as client_covariances
-from fedscaffold.theory.plateau import linear_start, one_pass, setting, settle, solved
-from fedscaffold.theory.reduced import noise_input, reduced, stationary
-from fedscaffold.theory.steps import accumulate, accumulate_vectors, curvature, fitted, rotate, steps
+from fedscaffold.theory.prediction.plateau import covariances as client_covariances
+from fedscaffold.theory.prediction.plateau import linear_start, one_pass, setting, solve_stationary, solved
+from fedscaffold.theory.prediction.reduced import noise_input, reduced, stationary
+from fedscaffold.theory.prediction.steps import accumulate, accumulate_vectors, curvature, fitted, rotate, steps
 from tests.samples import Kind, make
 from tests.theory.dense import lyapunov, ridge_covariance, round_matrices
 
@@ -206,7 +206,7 @@ def test_contraction_is_all_that_is_asked_for() -> None:
             try:
                 reduced_radius_is_fine = True
                 s = setting(problem, Scaffold(step_size=gamma, local_steps=H), Batches(None))
-                settle(s)
+                solve_stationary(s)
             except InvalidInput:
                 reduced_radius_is_fine = False
             assert abs(radius - 1) < 0.01 or reduced_radius_is_fine == (radius < 1), (share, H, radius)
@@ -223,7 +223,7 @@ def test_noise_that_feeds_on_itself_is_refused() -> None:
 def test_passes_settle() -> None:
     problem = make("logistic", (30, 20, 25), 3)
     s = setting(problem, Scaffold(step_size=0.3, local_steps=20), Batches(1))
-    state = settle(s)
+    state = solve_stationary(s)
     for _ in range(6):
         later = one_pass(s, state)
     np.testing.assert_allclose(np.trace(later.cov_theta), np.trace(state.cov_theta), rtol=1e-4)

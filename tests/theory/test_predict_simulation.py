@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedscaffold import FedAvg, Scaffold, problems, run, theory
-from fedscaffold.core.batches import Batches, Sampling
+from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from tests.samples import KINDS, Kind, make
@@ -124,8 +124,8 @@ def test_cost(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", ["ridge", "logistic"])
 def test_an_intercept_without_penalty(kind: Kind) -> None:
-    """Plateau with an unpenalised last feature, within three standard errors and two percent."""
-    problem = make(kind, (20, 15, 25), 3, l2=0.5, unpenalised=1)
+    """Plateau with an n_unpenalised last feature, within three standard errors and two percent."""
+    problem = make(kind, (20, 15, 25), 3, l2=0.5, n_unpenalised=1)
     method = Scaffold(step_size=0.05, local_steps=10)
     predicted = theory.predict(problem, method, batch_size=2).mse
     penalised = theory.predict(make(kind, (20, 15, 25), 3, l2=0.5), method, batch_size=2).mse

@@ -11,16 +11,16 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold import FedAvg, Scaffold, theory
-from fedscaffold.core.batches import Batches
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.problems import GaussianStream, LogisticStream
-from fedscaffold.theory.streams import averages, norm_moment
+from fedscaffold.problems import RidgeStream, LogisticStream
+from fedscaffold.theory.prediction.streams import averages, norm_moment
 from tests.theory.measure import curve, plateau
 from tests.theory.test_predict_simulation import assert_within
 
-KINDS: Any = [GaussianStream, LogisticStream]
+KINDS: Any = [RidgeStream, LogisticStream]
 METHODS: Any = [Scaffold, FedAvg]
-TOLERANCE = {GaussianStream: 0.03, LogisticStream: 0.05}
+TOLERANCE = {RidgeStream: 0.03, LogisticStream: 0.05}
 
 
 def make(kind: Any, n_clients: int = 6, **kwargs: Any) -> Any:
@@ -71,7 +71,7 @@ def test_prediction_at_scale_is_that_of_many_clients(kind: Any) -> None:
 
 
 def test_curve_at_scale() -> None:
-    problem, method = make(GaussianStream, n_clients=2000), Scaffold(step_size=0.1, local_steps=20)
+    problem, method = make(RidgeStream, n_clients=2000), Scaffold(step_size=0.1, local_steps=20)
     exact, quick = (
         of(problem, method, batch_size=4, rounds=3).curve for of in (theory.predict, theory.predict_at_scale)
     )
@@ -87,7 +87,7 @@ def test_the_floor_under_many_clients(kind: Any) -> None:
         theory.predict_at_scale(problem, method, batch_size=4, n_clients=n) for n in (10**3, 10**6, 10**9)
     )
     assert few.mse_variance_part == pytest.approx(1000 * many.mse_variance_part, rel=0.02)
-    if kind is GaussianStream:
+    if kind is RidgeStream:
         assert more.mse == pytest.approx(many.mse / 1000, rel=1e-6)
     else:
         assert more.mse_bias_part == pytest.approx(many.mse_bias_part, rel=1e-2)
@@ -95,12 +95,12 @@ def test_the_floor_under_many_clients(kind: Any) -> None:
 
 
 def test_prediction_at_scale_of_weights_and_of_other_problems() -> None:
-    problem, method = make(GaussianStream, weights=[1, 1, 1, 1, 2, 2]), FedAvg(step_size=0.1, local_steps=2)
+    problem, method = make(RidgeStream, weights=[1, 1, 1, 1, 2, 2]), FedAvg(step_size=0.1, local_steps=2)
     own = theory.predict_at_scale(problem, method, batch_size=2)
     equal = theory.predict_at_scale(problem, method, batch_size=2, n_clients=6)
     assert own.mse_variance_part == pytest.approx(equal.mse_variance_part * 6 * 12 / 64, rel=0.01)
     with pytest.raises(fs.InvalidInput, match="predict_at_scale"):
-        theory.predict(GaussianStream(n_clients=3000, dim=100), method, batch_size=2)
+        theory.predict(RidgeStream(n_clients=3000, dim=100), method, batch_size=2)
     table: Any = fs.problems.Ridge(np.ones((2, 3, 1)), np.ones((2, 3)), l2=0.1)
     with pytest.raises(fs.InvalidInput, match="streamed clients"):
         theory.predict_at_scale(table, method, batch_size=2)
@@ -174,9 +174,9 @@ def test_norm_moments() -> None:
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
-        (GaussianStream, "first_order"),
+        (RidgeStream, "first_order"),
         (LogisticStream, "first_order"),
-        pytest.param(GaussianStream, "sharp", marks=pytest.mark.slow),
+        pytest.param(RidgeStream, "sharp", marks=pytest.mark.slow),
         pytest.param(LogisticStream, "sharp", marks=pytest.mark.slow),
     ],
 )

@@ -6,9 +6,9 @@ from typing import Any
 
 import fedscaffold as fs
 from fedscaffold.core.types import Array
-from fedscaffold.flower.tables import Agreement
+from fedscaffold.data.encoding import Encoding, Number
+from fedscaffold.federation.agreement import Agreement
 from fedscaffold.models.model import in_own_units
-from fedscaffold.problems.encoding import Encoding, Number
 
 # A usual value and a usual difference from it, in round numbers that everyone can agree on. Means and deviations
 # of the tables themselves would do a little better, but hospitals would have to tell them.
@@ -50,5 +50,5 @@ def pooled(tables: Sequence[Path]) -> fs.problems.Logistic:
     parts = [AGREEMENT.read(table) for table in tables]
     return fs.problems.Logistic(
         [part.x for part in parts], [part.y for part in parts], l2=AGREEMENT.l2,
-        weights=[len(part.y) for part in parts], unpenalised=1,
+        weights=[len(part.y) for part in parts], n_unpenalised=1,
     )  # fmt: skip

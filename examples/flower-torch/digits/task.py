@@ -8,8 +8,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional
 
+from fedscaffold.data import partition
 from fedscaffold.flower.torch import CorrectedSGD, Task
-from fedscaffold.problems import partition
 
 Data = tuple[torch.Tensor, torch.Tensor]
 

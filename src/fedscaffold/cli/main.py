@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import fedscaffold
-from fedscaffold.cli import (
+from fedscaffold.cli.commands import (
     compare,
     federate,
     fit,

@@ -16,7 +16,7 @@ LEAF = 64  # clients
 Array = NDArray[np.float64]
 
 
-class Part(NamedTuple):
+class PartialSum(NamedTuple):
     """The sum over one node of the tree."""
 
     level: int
@@ -24,7 +24,7 @@ class Part(NamedTuple):
     value: Array  # (repetitions, coordinate)
 
 
-def parts(values: Array, weights: Array, *, first: int = 0) -> list[Part]:
+def parts(values: Array, weights: Array, *, first: int = 0) -> list[PartialSum]:
     """Σ w_c v_c over a block of clients, values (repetitions, clients, coordinate), from client `first` on."""
     whole = values.shape[1] // LEAF * LEAF
     leaves = []
@@ -36,9 +36,9 @@ def parts(values: Array, weights: Array, *, first: int = 0) -> list[Part]:
     return _nodes(leaves[0] if len(leaves) == 1 else np.concatenate(leaves, axis=1), first // LEAF)
 
 
-def parts_of_some(
+def partial_sums_of_cohort(
     values: Array, weights: Array, clients: NDArray[np.int64], *, first: int, last: int
-) -> list[Part]:
+) -> list[PartialSum]:
     """The same over some clients of a block that ends before `last`: one ascending row of them per repetition."""
     leaves = np.zeros((len(values), (last - first - 1) // LEAF + 1, values.shape[2]))
     for r, row in enumerate(clients):
@@ -48,7 +48,7 @@ def parts_of_some(
     return _nodes(leaves, first // LEAF)
 
 
-def total(found: Sequence[Part]) -> Array:
+def total(found: Sequence[PartialSum]) -> Array:
     """The sum over all clients, from the parts of all blocks."""
     if len(found) == 1:
         return found[0].value
@@ -68,15 +68,15 @@ def total(found: Sequence[Part]) -> Array:
         level, nodes = level + 1, above
 
 
-def _nodes(leaves: Array, first: int) -> list[Part]:
+def _nodes(leaves: Array, first: int) -> list[PartialSum]:
     """The largest nodes within a range of leaves (repetitions, leaf, coordinate)."""
     found, level = [], 0
     while leaves.shape[1]:
         if first % 2:
-            found.append(Part(level, first, leaves[:, 0]))
+            found.append(PartialSum(level, first, leaves[:, 0]))
             leaves, first = leaves[:, 1:], first + 1
         if leaves.shape[1] % 2:
-            found.append(Part(level, first + leaves.shape[1] - 1, leaves[:, -1]))
+            found.append(PartialSum(level, first + leaves.shape[1] - 1, leaves[:, -1]))
             leaves = leaves[:, :-1]
         leaves, first, level = leaves[:, ::2] + leaves[:, 1::2], first // 2, level + 1
     return found

@@ -7,15 +7,15 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.batches import Batches
-from fedscaffold.core.draws import Draws
-from fedscaffold.core.stream import Stream
-from fedscaffold.core.sums import Part
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.draws import Draws
+from fedscaffold.core.random.stream import Stream
+from fedscaffold.core.sums import PartialSum
 
 Array = NDArray[np.float64]
-Whole = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
-Exchange = Literal["minibatch", "full"]
+GradientKind = Literal["minibatch", "full"]
 
 
 class Problem(Protocol):
@@ -49,7 +49,7 @@ class Problem(Protocol):
         """A digest of everything that it is made of."""
 
 
-class Tabled(Problem, Protocol):
+class HasBatchGradient(Problem, Protocol):
     """A problem whose clients hold records; what the reference engine asks of it."""
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
@@ -63,7 +63,7 @@ class Records(Problem, Protocol):
     y: Array  # (records,)
     offsets: NDArray[np.int64]  # client c's records are rows offsets[c] to offsets[c + 1] - 1
     l2: float
-    unpenalised: int  # of the last features, how many l2 leaves out
+    n_unpenalised: int  # of the last features, how many l2 leaves out
 
 
 class Systems(Problem, Protocol):
@@ -82,7 +82,7 @@ class Transitions(Records, Protocol):
 
 
 @runtime_checkable
-class Averaged(Protocol):
+class HasMeanField(Protocol):
     """A problem whose full gradients are those of another, with one record per client."""
 
     def mean_field(self) -> Problem:
@@ -90,7 +90,7 @@ class Averaged(Protocol):
 
 
 @runtime_checkable
-class ByChance(Averaged, Protocol):
+class NonUniformSampling(HasMeanField, Protocol):
     """A problem that does not draw its records uniformly."""
 
     draws: Draws
@@ -107,7 +107,7 @@ class Streamed(Protocol):
 
     n_clients: int
     dim: int
-    client_ids: Whole  # whose n_c and τ_c client c has, so that blocks keep their clients
+    client_ids: IntArray  # whose n_c and τ_c client c has, so that blocks keep their clients
     seed: int  # of n_c and τ_c
     scale_spread: float
     heterogeneity: float
@@ -127,19 +127,19 @@ class Server(NamedTuple):
     theta: Array  # (repetitions, dim)
 
 
-class Exchanged(NamedTuple):
+class ExchangedGradients(NamedTuple):
     """Gradients at θ that clients exchanged before their local steps."""
 
     own: Array  # (repetitions, clients, dim)
     mean: Array  # (repetitions, dim), weighted
 
 
-class Told(NamedTuple):
+class RoundInfo(NamedTuple):
     """What clients hear of a round, besides the server's state."""
 
     round: int
-    chance: Array  # (repetitions,), uniform numbers
-    cohort: Whole | None  # (repetitions, how many) who takes part, ascending; None for everyone
+    round_uniform: Array  # (repetitions,), uniform numbers
+    cohort: IntArray | None  # (repetitions, how many) who takes part, ascending; None for everyone
     share: Array  # (repetitions,) or (1,), their share of all weight
 
 
@@ -164,31 +164,31 @@ class Method(Protocol):
         """How many vectors of θ's length a client that takes part receives and sends in a round."""
 
     @property
-    def exchange(self) -> Exchange | None:
+    def exchange(self) -> GradientKind | None:
         """Which gradients at θ clients exchange before their local steps, if any."""
 
     def participants(self, n_clients: int) -> int:
         """How many of the clients take part in a round."""
 
-    def lengths(self, n_clients: int, chance: Array) -> Whole:
+    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
         """Local steps of a round, (repetitions or 1, n_clients or 1), given a uniform number per repetition."""
 
-    def start(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
+    def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
         """The clients' memory before the first round."""
 
-    def begin(self, theta: Array) -> Any:
+    def init_server(self, theta: Array) -> Any:
         """The server before the first round."""
 
-    def correction(self, memory: Any, server: Any, exchanged: Exchanged | None) -> Array:
+    def correction(self, memory: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """ξ_c, what each client adds to its gradients in this round."""
 
-    def send(self, local: Array, server: Any, lengths: Whole) -> Array:
+    def message(self, local: Array, server: Any, step_counts: IntArray) -> Array:
         """The vector that each client sends, from its local model."""
 
     def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
         """The server's next state, from the weighted mean of what was sent and the share of those who sent."""
 
-    def remember(self, memory: Any, sent: Array, before: Any, after: Any) -> Any:
+    def update_clients(self, memory: Any, sent: Array, before: Any, after: Any) -> Any:
         """The clients' memory once they hear the server's next state."""
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
@@ -199,8 +199,8 @@ class LocalSgd(Protocol):
     """The hot loop: H local steps of every client, or of those given."""
 
     def __call__(
-        self, theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
-        clients: Whole | None = None, first_step: int = 0,
+        self, theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
+        clients: IntArray | None = None, first_step: int = 0,
     ) -> Array:  # fmt: skip
         """Local models (repetitions, clients, dim) from θ (repetitions, dim).
 
@@ -225,7 +225,7 @@ class Engine(Protocol):
         """
 
 
-class Largest(NamedTuple):
+class WorstClient(NamedTuple):
     """The local model with the largest number in it."""
 
     size: float
@@ -247,13 +247,13 @@ class Clients(Protocol):
     def holds(self, memory: Any) -> bool:
         """Whether this is still their memory, not one that has been overwritten since."""
 
-    def exchange(self, server: Any, told: Told) -> tuple[list[Part], Any]:
+    def exchange(self, server: Any, told: RoundInfo) -> tuple[list[PartialSum], Any]:
         """Gradients at θ: parts of their mean, and what to hand to `work` as one's own."""
 
-    def work(self, memory: Any, server: Any, told: Told, exchanged: Exchanged | None) -> tuple[list[Part], Any]:
+    def work(self, memory: Any, server: Any, told: RoundInfo, exchanged: ExchangedGradients | None) -> tuple[list[PartialSum], Any]:
         """Local steps: parts of the mean of what is sent, and what to hand to `remember`."""
 
-    def largest(self, worked: Any) -> Largest:
+    def largest(self, worked: Any) -> WorstClient:
         """Who went furthest in these local steps."""
 
     def remember(self, memory: Any, worked: Any, before: Any, after: Any) -> Any:
@@ -261,7 +261,7 @@ class Clients(Protocol):
 
 
 @runtime_checkable
-class Hosting(Protocol):
+class DistributedEngine(Protocol):
     """An engine that has the clients elsewhere, with their memory."""
 
     def host(

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.batches import Batches
-from fedscaffold.core.draws import check_drawable, drawn_batches
-from fedscaffold.core.normals import check_streamed
-from fedscaffold.core.stream import Stream, batch
-from fedscaffold.core.types import Array, Averaged, ByChance, LocalSgd, Streamed, Tabled, Whole
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.draws import check_drawable, drawn_batches
+from fedscaffold.core.random.normals import check_streamed
+from fedscaffold.core.random.stream import Stream, batch
+from fedscaffold.core.types import Array, HasMeanField, NonUniformSampling, LocalSgd, Streamed, HasBatchGradient, IntArray
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Reference:
         """Nothing to make ready."""
         if isinstance(problem, Streamed):
             check_streamed(batches, problem)
-        if isinstance(problem, ByChance):
+        if isinstance(problem, NonUniformSampling):
             check_drawable(batches)
-        if batches.size is None and isinstance(problem, Averaged):
+        if batches.size is None and isinstance(problem, HasMeanField):
             problem = problem.mean_field()
 
         def local_sgd(
-            theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
-            clients: Whole | None = None, first_step: int = 0,
+            theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
+            clients: IntArray | None = None, first_step: int = 0,
         ) -> Array:  # fmt: skip
             everyone = np.arange(problem.n_clients)[None, :]
             chosen = np.atleast_2d(everyone if clients is None else clients)
@@ -70,13 +70,13 @@ def _drawn(problem: Streamed, c: int, stream: Stream, first: int, count: int, th
     return problem.drawn_gradient(c, theta, stream, first, count)
 
 
-def _tabled(problem: Tabled, c: int, rows: Whole, theta: Array) -> Array:
+def _tabled(problem: HasBatchGradient, c: int, rows: IntArray, theta: Array) -> Array:
     return problem.batch_gradient(c, theta, rows)
 
 
-def _rows(problem: Tabled, c: int, stream: Stream, steps: range, batches: Batches) -> Iterator[Whole]:
+def _rows(problem: HasBatchGradient, c: int, stream: Stream, steps: range, batches: Batches) -> Iterator[IntArray]:
     """Which of client c's records each step uses."""
-    if isinstance(problem, ByChance):
+    if isinstance(problem, NonUniformSampling):
         part = slice(int(problem.offsets[c]), int(problem.offsets[c + 1]))
         yield from drawn_batches(problem.draws, stream, steps, batches, part)
     else:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from fedscaffold.core.errors import MissingDependency
 
 if TYPE_CHECKING:
+    from fedscaffold.federation.client import ProblemWork, Work
+    from fedscaffold.federation.server import TooFewClients
     from fedscaffold.flower.app import client_app, client_of
-    from fedscaffold.flower.client import ProblemWork, Work
-    from fedscaffold.flower.server import TooFewClients
     from fedscaffold.flower.strategy import Strategy
 
 __all__ = ["ProblemWork", "Strategy", "TooFewClients", "Work", "client_app", "client_of"]

@@ -9,9 +9,9 @@ from flwr.clientapp import ClientApp
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Engine, Problem
+from fedscaffold.federation.client import ProblemWork, Work, answer
+from fedscaffold.federation.messages import Hello
 from fedscaffold.flower import wire
-from fedscaffold.flower.client import ProblemWork, Work, answer
-from fedscaffold.flower.messages import Hello
 
 CLIENT, FOLDER = "partition-id", "memory"
 Folder = str | os.PathLike[str]

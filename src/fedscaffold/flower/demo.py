@@ -11,12 +11,12 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.flower.tables import Agreement
+from fedscaffold.data.arrow import labels, load_pyarrow
+from fedscaffold.data.columns import check_names, pick, some
+from fedscaffold.data.open import is_parquet, read_table
+from fedscaffold.data.options import existing
+from fedscaffold.federation.agreement import Agreement
 from fedscaffold.models.fit import Task
-from fedscaffold.models.tables import is_parquet, read_table
-from fedscaffold.problems.arrow import labels, load_pyarrow
-from fedscaffold.problems.columns import check_names, pick, some
-from fedscaffold.problems.options import existing
 
 MOST_NODES = 16  # each is two or three processes
 NAME = "demo"
@@ -69,7 +69,7 @@ def main(grid, context):
 '''
 
 
-class Part(NamedTuple):
+class PartialSum(NamedTuple):
     """A node's name and its table."""
 
     name: str
@@ -118,7 +118,7 @@ class Demo:
                 "batch_size": task.batch_size,
                 "seed": seed,
                 "pin_keys": True,
-                "least_clients": task.problem.n_clients,
+                "min_clients": task.problem.n_clients,
             },
             "dim": int(task.problem.dim),
             "rounds": task.rounds,
@@ -145,7 +145,7 @@ class Demo:
 
     def theta(self, task: Task) -> tuple[int, Array]:
         """How many rounds the server has closed, and its θ."""
-        from fedscaffold.traces import arrays
+        from fedscaffold.core import npz as arrays
 
         file = self.server / "server.npz"
         if not file.exists():
@@ -154,7 +154,7 @@ class Demo:
         return int(description["round"]), held["server/theta"][0]
 
 
-def parts_of(files: Sequence[Path], client: str | None) -> list[Part]:
+def parts_of(files: Sequence[Path], client: str | None) -> list[PartialSum]:
     """A table for each node: one file each, or one file whose rows name their client in a column."""
     for file in files:
         is_parquet(existing(file))
@@ -172,7 +172,7 @@ def parts_of(files: Sequence[Path], client: str | None) -> list[Part]:
         names = [file.name.split(".")[0] for file in files]
         if len(set(names)) < len(names):
             raise InvalidInput(f"files must have different names, got {some(names)}")
-        parts = sorted(Part(name, read_table(file)) for name, file in zip(names, files, strict=True))
+        parts = sorted(PartialSum(name, read_table(file)) for name, file in zip(names, files, strict=True))
     if not 2 <= len(parts) <= MOST_NODES:
         raise InvalidInput(
             f"this demonstration is for 2 to {MOST_NODES} nodes on one machine, here are {len(parts)}; "
@@ -181,7 +181,7 @@ def parts_of(files: Sequence[Path], client: str | None) -> list[Part]:
     return parts
 
 
-def _split(table: Any, column: str) -> list[Part]:
+def _split(table: Any, column: str) -> list[PartialSum]:
     pa = load_pyarrow()
     import pyarrow.compute as compute
 
@@ -191,10 +191,10 @@ def _split(table: Any, column: str) -> list[Part]:
     if named.null_count:
         raise InvalidInput(f"the client column {column!r} has {named.null_count} missing values; fill them first")
     names = sorted(named.unique().to_pylist())
-    return [Part(str(name), table.filter(compute.equal(named, pa.scalar(name, named.type)))) for name in names]
+    return [PartialSum(str(name), table.filter(compute.equal(named, pa.scalar(name, named.type)))) for name in names]
 
 
-def pooled(parts: Sequence[Part]) -> tuple[Any, str]:
+def pooled(parts: Sequence[PartialSum]) -> tuple[Any, str]:
     """All tables as one, and the column that says whose row it is; only for the comparison with a simulation."""
     pa = load_pyarrow()
     column = "node"

@@ -9,10 +9,10 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.federation.log import LOG
+from fedscaffold.federation.messages import Failed, Hello, TrainRequest, Reply
+from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.flower import wire
-from fedscaffold.flower.log import LOG
-from fedscaffold.flower.messages import Failed, Hello, Order, Reply
-from fedscaffold.flower.terms import Terms
 
 T = TypeVar("T")
 PULL_EVERY = 0.25  # seconds
@@ -47,7 +47,7 @@ class Nodes:
         Of clients that are known from before, in hexadecimal.
     """
 
-    def __init__(self, grid: Grid, terms: Terms, *, pin_keys: bool, keys: Mapping[int, str]) -> None:
+    def __init__(self, grid: Grid, terms: RunConfig, *, pin_keys: bool, keys: Mapping[int, str]) -> None:
         self.grid, self.terms, self.pin_keys = grid, terms, pin_keys
         self.keys = dict(keys)
         self.hellos: dict[int, Hello] = {}
@@ -87,13 +87,13 @@ class Nodes:
                 LOG.warning("node %d is ignored: %s", node.number, error)
         return {client for client, node in self._of.items() if node in infos}
 
-    def ask(self, orders: Sequence[Order], *, seconds: float, patience: float) -> Iterator[Reply]:
+    def ask(self, orders: Sequence[TrainRequest], *, seconds: float, connect_timeout: float) -> Iterator[Reply]:
         """Send orders and take replies, for so many seconds at most; wait less for those who are not online.
 
         Who did not come online in that time is not waited for again while there are others.
         A client whose node changes in the meantime is asked again, and of its first message only an answer counts.
         """
-        there = self._patiently({order.client for order in orders}, patience)
+        there = self._patiently({order.client for order in orders}, connect_timeout)
         for order in orders:
             if order.client not in there:
                 yield Failed(client=order.client, reason="it is not online")
@@ -125,9 +125,9 @@ class Nodes:
         for client in waiting:
             yield Failed(client=client, reason=f"no answer within {seconds:g} seconds")
 
-    def _patiently(self, clients: set[int], patience: float) -> set[int]:
+    def _patiently(self, clients: set[int], connect_timeout: float) -> set[int]:
         """Those of them who are online after a wait, which those who let wait in vain before get only if alone."""
-        self.wait_for(clients - self._given_up or clients, seconds=patience)
+        self.wait_for(clients - self._given_up or clients, seconds=connect_timeout)
         online = self.meet() & clients
         self._given_up = (self._given_up | clients) - online
         return online

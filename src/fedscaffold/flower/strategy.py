@@ -12,21 +12,21 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
+from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array, Method
-from fedscaffold.flower import checkpoint
-from fedscaffold.flower.accounts import Accounts
-from fedscaffold.flower.checkpoint import Stored
-from fedscaffold.flower.ledger import first_ledger
-from fedscaffold.flower.log import LOG
-from fedscaffold.flower.messages import Order, Reply
+from fedscaffold.federation import server_checkpoint as checkpoint
+from fedscaffold.federation.ledger import first_ledger
+from fedscaffold.federation.log import LOG
+from fedscaffold.federation.messages import TrainRequest, Reply
+from fedscaffold.federation.run_config import RunConfig
+from fedscaffold.federation.server import Outcome, Rules, TooFewClients, one_round, weights_of
+from fedscaffold.federation.server_checkpoint import Stored
+from fedscaffold.federation.state_backup import StateBackup
 from fedscaffold.flower.nodes import Nodes
-from fedscaffold.flower.server import Outcome, Rules, TooFewClients, one_round, weights_of
-from fedscaffold.flower.terms import Terms
 from fedscaffold.flower.wire import arrays_like, vector_of
-from fedscaffold.rounds import largest_sound
+from fedscaffold.simulation.rounds import divergence_limit
 
 Weights = Literal["records", "uniform"] | Sequence[float]
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -57,14 +57,14 @@ class Strategy:
         As for `fedscaffold.run`.
     weights
         "records": in proportion to the clients' numbers of records, which they tell; "uniform"; or N numbers.
-    least_clients, attempts, largest_jump
-        When a round may be closed and which contributions are refused; see `fedscaffold.flower.server.Rules`.
+    min_clients, attempts, outlier_factor
+        When a round may be closed and which contributions are refused; see `fedscaffold.federation.server.Rules`.
     accounts
         Whether the server keeps an account of the clients' memories, N·d numbers on its disk, so that a client
         that lost its disk goes on as if nothing had happened. Without, all memories then start anew.
     pin_keys
         With node authentication: the first key that a client shows is the only one from then on.
-    patience
+    connect_timeout
         Seconds to wait for clients that are not online, in each attempt.
     evaluation
         A Flower strategy whose configure_evaluate and aggregate_evaluate are used after each round.
@@ -81,20 +81,20 @@ class Strategy:
         batch_size: int | None = None,
         sampling: Sampling = "with_replacement",
         weights: Weights = "records",
-        least_clients: int = 2,
+        min_clients: int = 2,
         attempts: int = 5,
-        largest_jump: float = 1000.0,
+        outlier_factor: float = 1000.0,
         accounts: bool = True,
         pin_keys: bool = False,
-        patience: float = 60.0,
+        connect_timeout: float = 60.0,
         evaluation: FlowerStrategy | None = None,
     ) -> None:
         batches = Batches(batch_size, sampling)
-        self.terms = Terms(name=name, method=method, n_clients=n_clients, dim=1, seed=seed, batches=batches)
-        self.rules = Rules(least_clients=least_clients, attempts=attempts, largest_jump=largest_jump)
+        self.terms = RunConfig(name=name, method=method, n_clients=n_clients, dim=1, seed=seed, batches=batches)
+        self.rules = Rules(min_clients=min_clients, attempts=attempts, outlier_factor=outlier_factor)
         self.weights = _checked(weights, n_clients)
         self.folder, self.keep_accounts, self.pin_keys = Path(folder).expanduser(), accounts, pin_keys
-        self.patience = positive("patience", patience)
+        self.connect_timeout = positive("connect_timeout", connect_timeout)
         self.evaluation = evaluation
 
     def start(
@@ -132,7 +132,7 @@ class Strategy:
         terms = replace(self.terms, dim=theta0.size)
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "server.npz"
-        accounts = Accounts(self.folder / "clients" if self.keep_accounts else None)
+        accounts = StateBackup(self.folder / "clients" if self.keep_accounts else None)
         stored = checkpoint.load(file, terms, theta0)
         LOG.info("run %s: %s, %d clients, %d parameters", terms.name, terms.method, terms.n_clients, terms.dim)
         nodes = Nodes(grid, terms, pin_keys=self.pin_keys, keys={} if stored is None else stored.keys)
@@ -145,10 +145,10 @@ class Strategy:
             raise CheckpointMismatch(f"{file} belongs to a run with other weights; choose another name and folder")
         else:
             LOG.info("going on after round %d", stored.ledger.round)
-        ledger, weights, limit = stored.ledger, stored.weights, largest_sound(theta0)
+        ledger, weights, limit = stored.ledger, stored.weights, divergence_limit(theta0)
 
-        def ask(orders: Sequence[Order]) -> Iterable[Reply]:
-            return nodes.ask(orders, seconds=timeout, patience=self.patience)
+        def ask(orders: Sequence[TrainRequest]) -> Iterable[Reply]:
+            return nodes.ask(orders, seconds=timeout, connect_timeout=self.connect_timeout)
 
         result = Result(arrays=arrays_like(ledger.server.theta[0], initial_arrays))
         if evaluate_fn is not None and ledger.round == 0:
@@ -179,7 +179,7 @@ class Strategy:
         if self.weights == "uniform":
             return np.full(len(everyone), 1.0 / len(everyone))
         for _ in range(self.rules.attempts):
-            there = nodes.wait_for(everyone, seconds=self.patience)
+            there = nodes.wait_for(everyone, seconds=self.connect_timeout)
             if len(there) == len(everyone):
                 return weights_of({c: hello.records for c, hello in nodes.hellos.items()}, len(everyone))
             LOG.warning("waiting for clients %s", sorted(set(everyone) - there))

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.batches import Batches
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput, MissingDependency
-from fedscaffold.core.stream import Stream, batch, words
-from fedscaffold.core.types import Array, LocalSgd, Whole
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Stream, batch, words
+from fedscaffold.core.types import Array, LocalSgd, IntArray
 
 try:
     import torch
@@ -45,7 +45,7 @@ class Task:
     batches: Batches
     run_seed: int
 
-    def rows(self, n: int) -> Iterator[Whole]:
+    def rows(self, n: int) -> Iterator[IntArray]:
         """For each of the steps the numbers, below n, of the records that it takes: as in `fedscaffold.run`."""
         stream = Stream(self.run_seed, repetition=0, round=self.round, client=self.client)
         for step in range(self.first_step, self.first_step + self.local_steps):
@@ -135,8 +135,8 @@ class Training:
         """The training loop as local steps of this client."""
 
         def local_sgd(
-            theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
-            clients: Whole | None = None, first_step: int = 0,
+            theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
+            clients: IntArray | None = None, first_step: int = 0,
         ) -> Array:  # fmt: skip
             steps = int(np.max(local_steps))
             put(self.model, theta[0])

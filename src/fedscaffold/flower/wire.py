@@ -9,15 +9,15 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.flower.messages import Hello, Lost, Order, Sent
-from fedscaffold.flower.terms import Terms
+from fedscaffold.federation.messages import Hello, Lost, TrainRequest, Sent
+from fedscaffold.federation.run_config import RunConfig
 
 VERSION = 1
 ORDER, STATE, AFTER, MEMORY, MEAN, SENT, ABOUT = "order", "state", "after", "memory", "mean", "sent", "about"
 PHASES = ("train", "gradient")
 
 
-def packed(order: Order, shared: dict[int, ArrayRecord]) -> RecordDict:
+def packed(order: TrainRequest, shared: dict[int, ArrayRecord]) -> RecordDict:
     """An order as records; arrays that several orders of a round have in common are packed once."""
     terms = order.terms
     about: dict[str, Any] = {
@@ -41,7 +41,7 @@ def packed(order: Order, shared: dict[int, ArrayRecord]) -> RecordDict:
     return RecordDict(records)
 
 
-def unpacked(records: RecordDict) -> Order:
+def unpacked(records: RecordDict) -> TrainRequest:
     """The order that was packed."""
     try:
         about: Any = records.config_records[ORDER]
@@ -49,12 +49,12 @@ def unpacked(records: RecordDict) -> Order:
             raise InvalidInput(
                 f"the server speaks version {about['version']} of the protocol, this client {VERSION}"
             )
-        terms = Terms.from_json(about["terms"])
-        server = type(terms.method.begin(np.zeros((1, terms.dim))))
+        terms = RunConfig.from_json(about["terms"])
+        server = type(terms.method.init_server(np.zeros((1, terms.dim))))
         memory = type(terms.first_memory())
         arrays = records.array_records
         row, block = (1, terms.dim), (1, 1, terms.dim)
-        return Order(
+        return TrainRequest(
             terms=terms,
             client=about["client"],
             epoch=about["epoch"],

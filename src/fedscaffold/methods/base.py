@@ -8,10 +8,10 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, Exchange, Exchanged, Server, Whole
+from fedscaffold.core.types import Array, GradientKind, ExchangedGradients, Server, IntArray
 
 
-class NoMemory(NamedTuple):
+class NoClientState(NamedTuple):
     """Clients that remember nothing."""
 
 
@@ -20,7 +20,7 @@ class Base:
     """The usual answers to what `fedscaffold.core.types.Method` asks; without changes it is local SGD."""
 
     kind: ClassVar[str]
-    exchange: ClassVar[Exchange | None] = None
+    exchange: ClassVar[GradientKind | None] = None
     vectors_per_round: ClassVar[int] = 2
     remembers_theta: ClassVar[bool] = False  # whether the server's new θ goes into a client's memory
 
@@ -33,21 +33,21 @@ class Base:
         """Everyone."""
         return n_clients
 
-    def start(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
+    def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
         """No memory."""
         if control_variates is not None:
             raise InvalidInput(f"{type(self).__name__} has no control variates to start from; use Scaffold")
-        return NoMemory()
+        return NoClientState()
 
-    def begin(self, theta: Array) -> Any:
+    def init_server(self, theta: Array) -> Any:
         """The server knows θ."""
         return Server(theta)
 
-    def correction(self, memory: Any, server: Any, exchanged: Exchanged | None) -> Array:
+    def correction(self, memory: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """ξ_c = 0, the same for all clients and repetitions."""
         return np.zeros((1, 1, server.theta.shape[-1]))
 
-    def send(self, local: Array, server: Any, lengths: Whole) -> Array:
+    def message(self, local: Array, server: Any, step_counts: IntArray) -> Array:
         """θ_c."""
         return local
 
@@ -55,7 +55,7 @@ class Base:
         """θ⁺ = Σ w_c θ_c, over those who took part."""
         return Server(mean)
 
-    def remember(self, memory: Any, sent: Array, before: Any, after: Any) -> Any:
+    def update_clients(self, memory: Any, sent: Array, before: Any, after: Any) -> Any:
         """Nothing."""
         return memory
 
@@ -85,6 +85,6 @@ class Sampled(Base):
         return self.cohort
 
 
-def same_length(local_steps: int) -> Whole:
+def same_length(local_steps: int) -> IntArray:
     """The same number of local steps for all clients and repetitions."""
     return np.array([[local_steps]], dtype=np.int64)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.types import Array, Whole
+from fedscaffold.core.types import Array, IntArray
 from fedscaffold.methods.base import Sampled, same_length
 
 
@@ -32,7 +32,7 @@ class FedAvg(Sampled):
         super().__post_init__()
         whole_number("local_steps", self.local_steps, least=1)
 
-    def lengths(self, n_clients: int, chance: Array) -> Whole:
+    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
         """H, for everyone."""
         return same_length(self.local_steps)
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, Exchange, Exchanged, Server, Whole
-from fedscaffold.methods.base import Base, NoMemory, same_length
+from fedscaffold.core.types import Array, GradientKind, ExchangedGradients, Server, IntArray
+from fedscaffold.methods.base import Base, NoClientState, same_length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,26 +31,26 @@ class FedLin(Base):
     vectors_per_round: ClassVar[int] = 4  # θ and ḡ down, ĝ_c and θ_c up
 
     local_steps: int
-    correction_gradients: Exchange = field(default="full")
+    correction_gradients: GradientKind = field(default="full")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         whole_number("local_steps", self.local_steps, least=1)
-        if self.correction_gradients not in get_args(Exchange):
+        if self.correction_gradients not in get_args(GradientKind):
             raise InvalidInput(
-                f"correction_gradients must be one of {get_args(Exchange)}, got {self.correction_gradients!r}"
+                f"correction_gradients must be one of {get_args(GradientKind)}, got {self.correction_gradients!r}"
             )
 
     @property
-    def exchange(self) -> Exchange:  # type: ignore[override]
+    def exchange(self) -> GradientKind:  # type: ignore[override]
         """ĝ_c(θ)."""
         return self.correction_gradients
 
-    def lengths(self, n_clients: int, chance: Array) -> Whole:
+    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
         """H, for everyone."""
         return same_length(self.local_steps)
 
-    def correction(self, memory: NoMemory, server: Server, exchanged: Exchanged | None) -> Array:
+    def correction(self, memory: NoClientState, server: Server, exchanged: ExchangedGradients | None) -> Array:
         """ξ_c = ḡ(θ) − ĝ_c(θ); between rounds, 0."""
         if exchanged is None:
             return np.zeros((1, 1, server.theta.shape[-1]))

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, Exchanged, Server, Whole
+from fedscaffold.core.types import Array, ExchangedGradients, Server, IntArray
 from fedscaffold.methods.base import Base
 from fedscaffold.methods.variates import Memory, starting
 
@@ -39,22 +39,22 @@ class ProxSkip(Base):
         if positive("communication_probability", self.communication_probability) > 1.0:
             raise InvalidInput(f"communication_probability is at most 1, got {self.communication_probability!r}")
 
-    def lengths(self, n_clients: int, chance: Array) -> Whole:
+    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
         """Geometric with mean 1/p: the first h with chance ≥ (1−p)^h."""
         if self.communication_probability == 1.0:
             return np.ones((1, 1), dtype=np.int64)
-        steps = np.ceil(np.log(chance) / np.log1p(-self.communication_probability))
+        steps = np.ceil(np.log(round_uniform) / np.log1p(-self.communication_probability))
         return np.maximum(steps, 1.0).astype(np.int64)[:, None]
 
-    def start(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Memory:
+    def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Memory:
         """ξ_c = 0, or given values with Σ w_c ξ_c = 0."""
         return Memory(xi=starting(repetitions, weights, dim, control_variates))
 
-    def correction(self, memory: Memory, server: Server, exchanged: Exchanged | None) -> Array:
+    def correction(self, memory: Memory, server: Server, exchanged: ExchangedGradients | None) -> Array:
         """ξ_c."""
         return memory.xi
 
-    def remember(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
+    def update_clients(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
         """ξ_c ← ξ_c + p(θ_c − θ⁺)/γ."""
         change = sent - after.theta[:, None, :]
         change *= self.communication_probability / self.step_size

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, Exchanged, Server, Whole
+from fedscaffold.core.types import Array, ExchangedGradients, Server, IntArray
 from fedscaffold.methods.base import Sampled, same_length
 from fedscaffold.methods.variates import Memory, starting
 
@@ -59,7 +59,7 @@ class Scaffold(Sampled):
         """H̄."""
         return float(np.mean(self.local_steps))
 
-    def lengths(self, n_clients: int, chance: Array) -> Whole:
+    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
         """H, or H_c for each client."""
         if not isinstance(self.local_steps, tuple):
             return same_length(self.local_steps)
@@ -69,26 +69,26 @@ class Scaffold(Sampled):
             )
         return np.array([self.local_steps], dtype=np.int64)
 
-    def start(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Memory:
+    def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Memory:
         """ξ_c = 0, or given values with Σ w_c ξ_c = 0."""
         return Memory(xi=starting(repetitions, weights, dim, control_variates))
 
-    def correction(self, memory: Memory, server: Server, exchanged: Exchanged | None) -> Array:
+    def correction(self, memory: Memory, server: Server, exchanged: ExchangedGradients | None) -> Array:
         """Line 6: what each client adds to its gradient."""
         return memory.xi
 
-    def send(self, local: Array, server: Server, lengths: Whole) -> Array:
+    def message(self, local: Array, server: Server, step_counts: IntArray) -> Array:
         """Line 8: θ_c, or where H̄ steps would have led."""
         if isinstance(self.local_steps, int | np.integer):
             return local
         theta = server.theta[:, None, :]
-        return theta + (local - theta) * (self.mean_steps / lengths)[:, :, None]
+        return theta + (local - theta) * (self.mean_steps / step_counts)[:, :, None]
 
     def aggregate(self, server: Server, mean: Array, share: Array) -> Server:
         """Line 9: θ⁺ = Σ w_c θ_c."""
         return Server(mean)
 
-    def remember(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
+    def update_clients(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
         """Line 10: ξ_c ← ξ_c + (θ_c − θ⁺)/(γH)."""
         change = sent - after.theta[:, None, :]
         change /= self.step_size * self.mean_steps

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.types import Array, Exchange, Exchanged, Method, Whole
+from fedscaffold.core.types import Array, GradientKind, ExchangedGradients, Method, IntArray
 
 Optimizer = Literal["adagrad", "adam", "amsgrad", "rmsprop", "sgd", "yogi"]
 
@@ -42,7 +42,7 @@ class ServerOptimizer:
     options: Any = ()  # a mapping when given, pairs once kept
 
     def __post_init__(self) -> None:
-        if isinstance(self.method, ServerOptimizer) or not hasattr(self.method, "remember"):
+        if isinstance(self.method, ServerOptimizer) or not hasattr(self.method, "update_clients"):
             raise InvalidInput(f"method must be a method such as Scaffold, got {self.method!r}")
         if self.optimizer not in get_args(Optimizer):
             raise InvalidInput(f"optimizer must be one of {get_args(Optimizer)}, got {self.optimizer!r}")
@@ -66,7 +66,7 @@ class ServerOptimizer:
         return self.method.vectors_per_round + int(getattr(self.method, "remembers_theta", True))
 
     @property
-    def exchange(self) -> Exchange | None:
+    def exchange(self) -> GradientKind | None:
         """The wrapped method's."""
         return self.method.exchange
 
@@ -74,29 +74,29 @@ class ServerOptimizer:
         """The wrapped method's."""
         return self.method.participants(n_clients)
 
-    def lengths(self, n_clients: int, chance: Array) -> Whole:
+    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
         """The wrapped method's."""
-        return self.method.lengths(n_clients, chance)
+        return self.method.local_step_counts(n_clients, round_uniform)
 
-    def start(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
+    def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
         """The wrapped method's memory."""
-        return self.method.start(repetitions, weights, dim, control_variates)
+        return self.method.init_clients(repetitions, weights, dim, control_variates)
 
-    def begin(self, theta: Array) -> Any:
+    def init_server(self, theta: Array) -> Any:
         """θ, θ̄, what else the wrapped method's server knows, and the arrays of the optimiser's state."""
-        own = self.method.begin(theta)
+        own = self.method.init_server(theta)
         state = _optax().begin(self._choice, theta)
         names = [f"optimizer_{k}" for k in range(len(state))]
         make: Any = namedtuple  # its fields depend on the optimiser
         return make("Server", ["theta", "mean", *own._fields[1:], *names])(theta, theta, *own[1:], *state)
 
-    def correction(self, memory: Any, server: Any, exchanged: Exchanged | None) -> Array:
+    def correction(self, memory: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """The wrapped method's ξ_c."""
         return self.method.correction(memory, self._own(server, server.theta), exchanged)
 
-    def send(self, local: Array, server: Any, lengths: Whole) -> Array:
+    def message(self, local: Array, server: Any, step_counts: IntArray) -> Array:
         """What the wrapped method sends."""
-        return self.method.send(local, self._own(server, server.theta), lengths)
+        return self.method.message(local, self._own(server, server.theta), step_counts)
 
     def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
         """θ⁺ = θ̄ + (update + (θ − θ̄)), which is θ̄ to the last bit where the update is θ̄ − θ."""
@@ -111,9 +111,9 @@ class ServerOptimizer:
             **dict(zip(names, state, strict=True)),
         )
 
-    def remember(self, memory: Any, sent: Array, before: Any, after: Any) -> Any:
+    def update_clients(self, memory: Any, sent: Array, before: Any, after: Any) -> Any:
         """What the wrapped method would if θ⁺ were θ̄."""
-        return self.method.remember(memory, sent, self._own(before, before.theta), self._own(after, after.mean))
+        return self.method.update_clients(memory, sent, self._own(before, before.theta), self._own(after, after.mean))
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
         """The wrapped method's where θ⁺ lies between θ and θ̄; otherwise nothing is known, 0."""
@@ -127,7 +127,7 @@ class ServerOptimizer:
 
     def _own(self, server: Any, theta: Array) -> Any:
         """The wrapped method's server, with this θ."""
-        own = self.method.begin(theta)
+        own = self.method.init_server(theta)
         return own._replace(**{name: getattr(server, name) for name in own._fields[1:]})
 
 

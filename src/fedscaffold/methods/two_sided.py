@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive, whole_number
-from fedscaffold.core.types import Array, Exchanged, Whole
+from fedscaffold.core.types import Array, ExchangedGradients, IntArray
 from fedscaffold.methods.base import Sampled, same_length
 from fedscaffold.methods.variates import starting
 
@@ -57,19 +57,19 @@ class TwoSidedScaffold(Sampled):
         whole_number("local_steps", self.local_steps, least=1)
         positive("server_step_size", self.server_step_size)
 
-    def lengths(self, n_clients: int, chance: Array) -> Whole:
+    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
         """H, for everyone."""
         return same_length(self.local_steps)
 
-    def start(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Memory:
+    def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Memory:
         """c_i = −ξ_i."""
         return Memory(own=-starting(repetitions, weights, dim, control_variates))
 
-    def begin(self, theta: Array) -> Server:
+    def init_server(self, theta: Array) -> Server:
         """Starts with c = Σ w_i c_i = 0."""
         return Server(theta, theta * 0.0)
 
-    def correction(self, memory: Memory, server: Server, exchanged: Exchanged | None) -> Array:
+    def correction(self, memory: Memory, server: Server, exchanged: ExchangedGradients | None) -> Array:
         """ξ_i = c − c_i."""
         return server.variate[:, None, :] - memory.own
 
@@ -79,7 +79,7 @@ class TwoSidedScaffold(Sampled):
         change = (theta - mean) / (self.step_size * self.local_steps) - c
         return Server(theta + self.server_step_size * (mean - theta), c + share[:, None] * change)
 
-    def remember(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
+    def update_clients(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
         """c_i⁺ = c_i − c + (θ − θ_i)/(γH)."""
         own = before.theta[:, None, :] - sent
         own /= self.step_size * self.local_steps

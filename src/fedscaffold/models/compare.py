@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.mapped import grouped, in_file, spans
+from fedscaffold.core.memmap import grouped, in_file, spans
+from fedscaffold.core.progress import Progress
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
+from fedscaffold.data.framed import offsets_of
+from fedscaffold.data.open import Framed
 from fedscaffold.methods import FedAvg
 from fedscaffold.models.fit import ENGINE, Settings, Task
-from fedscaffold.models.tables import Framed
-from fedscaffold.problems.framed import offsets_of
-from fedscaffold.progress import Progress
-from fedscaffold.run import run
-from fedscaffold.traces import Mse, Trace
+from fedscaffold.simulation import Mse, Trace
+from fedscaffold.simulation.run import run
 
 MOST_ALONE = 100  # clients for which a model of their own is fitted
 FEWEST_ROWS = 4  # of a client, two in each half
@@ -117,7 +117,7 @@ def _half(problem: Framed, clients: Sequence[int] | NDArray[np.int64], parity: i
         offsets_of(kept),
         l2=problem.l2,
         weights=problem.weights[chosen],
-        unpenalised=problem.unpenalised,
+        n_unpenalised=problem.n_unpenalised,
     )
     return other
 
@@ -153,7 +153,7 @@ def _own_minimiser(problem: Framed, start: Array) -> Array | None:
         except InvalidInput:
             return None
     held = copy.copy(problem)
-    held.hold(problem.x, problem.y, problem.offsets, l2=problem.l2, weights=problem.weights, unpenalised=0)
+    held.hold(problem.x, problem.y, problem.offsets, l2=problem.l2, weights=problem.weights, n_unpenalised=0)
     return _minimiser(held, start)
 
 

@@ -11,18 +11,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core import npz as arrays
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.progress import Progress
 from fedscaffold.core.types import Array
+from fedscaffold.data.framed import FramedRidge
+from fedscaffold.data.open import Framed
 from fedscaffold.engines import Numba
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.model import Model, in_own_units
-from fedscaffold.models.tables import Framed
-from fedscaffold.plan import Plan, plan
-from fedscaffold.problems.framed import FramedRidge
-from fedscaffold.progress import Progress
-from fedscaffold.run import run
-from fedscaffold.traces import Mse, Trace, arrays
+from fedscaffold.simulation import Mse, Trace
+from fedscaffold.simulation.run import run
+from fedscaffold.theory.planning.plan import Plan, plan
 
 TOLERANCE = 0.005
 SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
@@ -221,7 +222,7 @@ def fit(
     Parameters
     ----------
     problem
-        From `open_problem`, or from `problems.from_frame` and its relatives.
+        From `open_problem`, or from `data.from_frame` and its relatives.
     settings
         Tolerance, batches and seed; step size, local steps and rounds where they should not be planned.
     checkpoint

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import check_writable, replacing
+from fedscaffold.data.open import Framed
 from fedscaffold.models.fit import Settings
 from fedscaffold.models.model import Model
-from fedscaffold.models.tables import Framed
 
 MODEL, TRACE, REPORT = "model.json", "trace.npz", "report.html"
 CHECKPOINT, PENDING = "checkpoint.npz", "checkpoint.json"

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.mapped import grouped, spans
+from fedscaffold.core.memmap import grouped, spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.models.tables import Framed
+from fedscaffold.data.open import Framed
 
 LARGEST = 20_000_000  # numbers in all clients' Hessians; above it, a sample of clients
 

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
+from fedscaffold.data.arrow import Label, frame_source, is_number, labels, numbers, positions, value_set
+from fedscaffold.data.columns import pick, some
+from fedscaffold.data.survey import Moments
 from fedscaffold.models.model import Model
-from fedscaffold.problems.arrow import Label, frame_source, is_number, labels, numbers, positions, value_set
-from fedscaffold.problems.columns import pick, some
-from fedscaffold.problems.survey import Moments
 
 SMALLEST = np.finfo(np.float64).tiny
 WITHIN = (1e-37, 1e37)  # odds that float32 can tell

@@ -16,8 +16,8 @@ from scipy.special import expit, softmax
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import replacing
 from fedscaffold.core.types import Array
-from fedscaffold.problems.arrow import Label
-from fedscaffold.problems.encoding import Encoding, Number, Unknown
+from fedscaffold.data.arrow import Label
+from fedscaffold.data.encoding import Encoding, Number, Unknown
 
 FORMAT = "fedscaffold model 1"
 

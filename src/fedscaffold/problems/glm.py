@@ -10,14 +10,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.batches import Batches, Sampling
+from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
+from fedscaffold.problems.client_arrays import flatten
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.records import RecordsOfClients
-from fedscaffold.problems.tables import flatten
+from fedscaffold.problems.tabular import TabularProblem
 
 
-class Glm(RecordsOfClients, ABC):
+class Glm(TabularProblem, ABC):
     """f = Σ_c w_c f_c over clients that hold tables of records.
 
     Parameters
@@ -30,7 +30,7 @@ class Glm(RecordsOfClients, ABC):
         Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
     weights
         One positive weight per client, scaled to sum to one; uniform by default.
-    unpenalised
+    n_unpenalised
         How many of the last features the penalty leaves out; 1 where the last is an intercept's column of ones.
     """
 
@@ -43,11 +43,11 @@ class Glm(RecordsOfClients, ABC):
         *,
         l2: float = 0.0,
         weights: ArrayLike | None = None,
-        unpenalised: int = 0,
+        n_unpenalised: int = 0,
     ) -> None:
         x, targets, offsets = flatten(X, y)
         targets = self.check_targets(targets, offsets)
-        self.hold(x, targets, offsets, l2=l2, weights=weights, unpenalised=unpenalised)
+        self.hold(x, targets, offsets, l2=l2, weights=weights, n_unpenalised=n_unpenalised)
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:

@@ -6,16 +6,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax, softmax
 
-from fedscaffold.core.batches import Batches, Sampling
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
+from fedscaffold.problems.client_arrays import flatten
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.records import RecordsOfClients
-from fedscaffold.problems.tables import flatten
+from fedscaffold.problems.tabular import TabularProblem
 
 
-class Multinomial(RecordsOfClients):
+class Multinomial(TabularProblem):
     """f_c(θ) = mean of log Σ_k exp(xᵀθ_k) − xᵀθ_y over client c's records, plus l2/2 ‖θ‖².
 
     θ holds one vector per class, θ_0, ..., θ_{K−1}, one after another. Where some features are not penalised, θ is
@@ -33,7 +33,7 @@ class Multinomial(RecordsOfClients):
         Strength of the penalty.
     weights
         One positive weight per client, scaled to sum to one; uniform by default.
-    unpenalised
+    n_unpenalised
         How many of the last features the penalty leaves out; 1 where the last is an intercept's column of ones.
     """
 
@@ -47,7 +47,7 @@ class Multinomial(RecordsOfClients):
         n_classes: int | None = None,
         l2: float = 0.0,
         weights: ArrayLike | None = None,
-        unpenalised: int = 0,
+        n_unpenalised: int = 0,
     ) -> None:
         x, targets, offsets = flatten(X, y)
         if not ((targets >= 0) & (targets == np.floor(targets))).all():
@@ -56,7 +56,7 @@ class Multinomial(RecordsOfClients):
         self.vectors = largest + 1 if n_classes is None else whole_number("n_classes", n_classes, least=2)
         if not largest < self.vectors >= 2:
             raise InvalidInput(f"n_classes={self.vectors}, but the classes go from 0 to {largest}")
-        self.hold(x, targets, offsets, l2=l2, weights=weights, unpenalised=unpenalised)
+        self.hold(x, targets, offsets, l2=l2, weights=weights, n_unpenalised=n_unpenalised)
 
     @property
     def n_classes(self) -> int:
@@ -163,13 +163,13 @@ class Multinomial(RecordsOfClients):
 
 
 class _Centred:
-    """f plus ½‖Σ_k θ_k‖² over unpenalised features: the same minimiser, made unique."""
+    """f plus ½‖Σ_k θ_k‖² over n_unpenalised features: the same minimiser, made unique."""
 
     def __init__(self, problem: Multinomial) -> None:
         self._problem, self.dim = problem, problem.dim
         free = (problem.penalty == 0.0).astype(np.float64)
         K, d = problem.n_classes, problem.n_features
-        self._ties = np.kron(np.ones((K, K)), np.eye(d)) * free * free[:, None] if problem.unpenalised else None
+        self._ties = np.kron(np.ones((K, K)), np.eye(d)) * free * free[:, None] if problem.n_unpenalised else None
 
     def loss(self, theta: Array) -> float:
         extra = 0.0 if self._ties is None else 0.5 * float(theta @ self._ties @ theta)

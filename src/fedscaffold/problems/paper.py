@@ -7,9 +7,9 @@ import numpy as np
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.types import Array
+from fedscaffold.problems.client_arrays import aligned_empty
 from fedscaffold.problems.logistic import Logistic
 from fedscaffold.problems.ridge import Ridge
-from fedscaffold.problems.tables import aligned_empty
 
 FEATURES = 20
 RECORDS_PER_CLIENT = 200

@@ -28,7 +28,7 @@ def draw_partition(
     Parameters
     ----------
     counts
-        Numbers of rows, (clients, classes), as in `problems.partition.Summary`.
+        Numbers of rows, (clients, classes), as in `data.partition.Summary`.
     clients, classes
         Their names.
     file

@@ -9,16 +9,16 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length
 
-from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.fit import ENGINE, MOST_ROUNDS, automatic_batch
-from fedscaffold.plan import Plan, plan
-from fedscaffold.run import run
+from fedscaffold.simulation import Mse
+from fedscaffold.simulation.run import run
 from fedscaffold.sklearn.moments import Scale, federated_scale, no_scale
-from fedscaffold.traces import Mse
+from fedscaffold.theory.planning.plan import Plan, plan
 
 
 class Federated(BaseEstimator):

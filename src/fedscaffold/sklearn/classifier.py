@@ -105,7 +105,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
             [labels[own].astype(np.float64) for own in rows],
             l2=1.0 / (self.C * len(X)),
             weights=[len(own) for own in rows],
-            unpenalised=int(self.fit_intercept),
+            n_unpenalised=int(self.fit_intercept),
             **({} if K == 2 else {"n_classes": K}),
         )
         theta = self._run(problem).reshape(1 if K == 2 else K, -1)

@@ -94,7 +94,7 @@ class FederatedRidge(RegressorMixin, Federated):
             [y[own] - centre for own in rows],
             l2=self.alpha / len(X),
             weights=[len(own) for own in rows],
-            unpenalised=int(self.fit_intercept),
+            n_unpenalised=int(self.fit_intercept),
         )
         theta = self._run(problem)
         self.coef_ = theta[: X.shape[1]] / scale.spread

@@ -4,8 +4,25 @@ The paper is "Scaffold with Stochastic Gradients: New Analysis with Linear Speed
 Moulines, ICML 2025.
 """
 
-from fedscaffold.theory.constants import Constants, constants
-from fedscaffold.theory.expansion import Expansion, expansion
-from fedscaffold.theory.predict import Prediction, predict, predict_at_scale
+from fedscaffold.theory import bounds
+from fedscaffold.theory.constants.of_problem import Constants, constants
+from fedscaffold.theory.planning.plan import Plan, plan
+from fedscaffold.theory.prediction.expansion import Expansion, expansion
+from fedscaffold.theory.prediction.predict import Prediction, predict, predict_at_scale
 
-__all__ = ["Constants", "Expansion", "Prediction", "constants", "expansion", "predict", "predict_at_scale"]
+__all__ = [
+    "Constants",
+    "Expansion",
+    "Plan",
+    "Prediction",
+    "bounds",
+    "constants",
+    "expansion",
+    "plan",
+    "predict",
+    "predict_at_scale",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

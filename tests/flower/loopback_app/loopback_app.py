@@ -66,6 +66,6 @@ def main(grid: Grid, context: Context) -> None:
     (folder / "pid").write_text(str(os.getpid()))
     strategy = flower.Strategy(
         method(config["cohort"]), n_clients=config["clients"], folder=folder, name=config["name"],
-        batch_size=BATCH, seed=config["seed"], pin_keys=True, patience=120.0,
+        batch_size=BATCH, seed=config["seed"], pin_keys=True, connect_timeout=120.0,
     )  # fmt: skip
     strategy.start(grid, ArrayRecord([np.zeros(DIM)]), num_rounds=config["rounds"], timeout=config["timeout"])

@@ -7,11 +7,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.mapped import in_file
-from fedscaffold.core.types import Array, LocalSgd, Problem, Whole
+from fedscaffold.core.memmap import in_file
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import Array, LocalSgd, Problem, IntArray
 
 Dtype = Literal["float64", "float32"]
 NUMBERS_PER_CHUNK = {"cpu": 1 << 13}  # of records and models; what suits a cache
@@ -92,8 +92,8 @@ class Jax:
             table = Table(there(records), there(begins[:-1].astype(np.int32)), there(sizes.astype(np.int32)))
 
         def local_sgd(
-            theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
-            clients: Whole | None = None, first_step: int = 0,
+            theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
+            clients: IntArray | None = None, first_step: int = 0,
         ) -> Array:  # fmt: skip
             chosen = np.arange(problem.n_clients)[None, :] if clients is None else np.atleast_2d(clients)
             shape = (theta.shape[0], chosen.shape[1])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import ByChance, Streamed
+from fedscaffold.core.types import NonUniformSampling, Streamed
 
 KINDS = ("ridge", "logistic", "multinomial")
 
@@ -53,13 +53,13 @@ class OfMargins:
     kind: Literal["ridge", "logistic", "multinomial"]
     vectors: int
     l2: float
-    unpenalised: int
+    n_unpenalised: int
 
     def __call__(self, theta: Any, batch: Any, share: Any) -> Any:
         """Of records (x, y)."""
         x, y = batch
         d = x.shape[1]
-        own = jnp.where(jnp.arange(d) < d - self.unpenalised, jnp.asarray(self.l2, theta.dtype), 0)
+        own = jnp.where(jnp.arange(d) < d - self.n_unpenalised, jnp.asarray(self.l2, theta.dtype), 0)
         penalty = jnp.tile(own, self.vectors) * theta
         if self.kind == "multinomial":
             slopes = jax.nn.softmax(x @ theta.reshape(self.vectors, d).T)
@@ -80,11 +80,11 @@ def gradient_and_records(problem: Any) -> tuple[Gradient, Any]:
         return OfLoss(problem.batch_loss), problem.records
     if isinstance(problem, Streamed):
         raise InvalidInput("the jax engine takes tables of records, not streamed clients; use engine='numba'")
-    if isinstance(problem, ByChance) or problem.kind not in KINDS:
+    if isinstance(problem, NonUniformSampling) or problem.kind not in KINDS:
         raise InvalidInput(
             f"the jax engine has no gradient for {problem.kind!r}; use engine='reference', or state the problem "
             "as problems.Differentiable"
         )
     y = problem.y.astype(np.int32) if problem.kind == "multinomial" else problem.y
-    gradient = OfMargins(problem.kind, int(problem.vectors), float(problem.l2), int(problem.unpenalised))
+    gradient = OfMargins(problem.kind, int(problem.vectors), float(problem.l2), int(problem.n_unpenalised))
     return gradient, (problem.x, y)

@@ -1,11 +1,11 @@
-"""The counter-based index stream of `fedscaffold.core.stream`, as JAX computes it, in 32-bit words throughout."""
+"""The counter-based index stream of `fedscaffold.core.random.stream`, as JAX computes it, in 32-bit words throughout."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedscaffold.core.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
+from fedscaffold.core.random.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
 
 HALF = 0xFFFF
 

@@ -1,4 +1,4 @@
-"""`fedscaffold.core.normals`, compiled: eight blocks of Philox side by side, and their words made normal.
+"""`fedscaffold.core.random.normals`, compiled: eight blocks of Philox side by side, and their words made normal.
 
 LLVM vector code, as in `simd.py`. The logarithm and the sine are polynomials, right to some 1e-16 for the numbers
 that words can give.
@@ -13,8 +13,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fedscaffold.core.normals import GROUP, LANES
-from fedscaffold.core.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
+from fedscaffold.core.random.normals import GROUP, LANES
+from fedscaffold.core.random.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
 from fedscaffold.engines.numba_.simd import DOUBLE, INT64, LN2_HIGH, LN2_LOW, Lanes, exponential
 
 WORD = ir.VectorType(INT64, LANES)

@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, LocalSgd, Records, Streamed, Systems, Whole
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import Array, LocalSgd, Records, Streamed, Systems, IntArray
 
 Dtype = Literal["float64", "float32"]
 
@@ -74,8 +74,8 @@ class Numba:
         with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as reader:
 
             def local_sgd(
-                theta: Array, correction: Array, *, step_size: float, local_steps: int | Whole, round: int,
-                clients: Whole | None = None, first_step: int = 0,
+                theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
+                clients: IntArray | None = None, first_step: int = 0,
             ) -> Array:  # fmt: skip
                 steps = np.atleast_2d(np.asarray(local_steps, dtype=np.int64))
                 chosen = everyone if clients is None else clients

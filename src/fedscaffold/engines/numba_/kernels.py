@@ -23,13 +23,7 @@ from fedscaffold.engines.numba_.steps import (
     steps_on_heap,
     steps_on_stack,
 )
-from fedscaffold.engines.numba_.stream import (
-    along_chain,
-    by_chance,
-    with_replacement,
-    without_replacement,
-    words,
-)
+from fedscaffold.engines.numba_.stream import along_chain, by_chance, with_replacement, without_replacement, words
 
 LOSSES = {"ridge": RIDGE, "logistic": LOGISTIC, "td": RIDGE, "linear_sa": DENSE, "multinomial": SOFTMAX}
 FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT, BY_CHANCE, ALONG_CHAIN = 0, 1, 2, 3, 4

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.mapped import grouped, in_file, let_go, read_ahead
-from fedscaffold.core.types import Whole
+from fedscaffold.core.memmap import grouped, in_file, let_go, read_ahead
+from fedscaffold.core.types import IntArray
 from fedscaffold.engines.numba_.tables import Tables
 
 BYTES_PER_BLOCK = 1 << 22
@@ -29,14 +29,14 @@ class Reading:
     def __bool__(self) -> bool:
         return bool(self.tables)
 
-    def blocks(self, clients: Whole, *, at_least: int) -> list[tuple[int, int]]:
+    def blocks(self, clients: IntArray, *, at_least: int) -> list[tuple[int, int]]:
         """Blocks of (repetitions or 1, clients) by how many bytes they read; about `at_least`, or more."""
         bytes_per_row = sum(table.strides[0] for table in self.tables)
         sizes = (self.offsets[clients + 1] - self.offsets[clients]).sum(axis=0) * bytes_per_row
         return grouped(sizes, min(BYTES_PER_BLOCK, int(sizes.sum()) // at_least + 1))
 
     def around(
-        self, work: Work, clients: Whole, blocks: list[tuple[int, int]], reader: Executor, *, again: bool
+        self, work: Work, clients: IntArray, blocks: list[tuple[int, int]], reader: Executor, *, again: bool
     ) -> Work:
         """The work on a block, while later ones are being read; its own records are let go afterwards.
 
@@ -57,7 +57,7 @@ class Reading:
 
         return block
 
-    def _rows(self, clients: Whole) -> list[tuple[int, int]]:
+    def _rows(self, clients: IntArray) -> list[tuple[int, int]]:
         """The clients' records: first and last + 1 of each stretch without gaps."""
         chosen = np.unique(clients)
         begins, ends = self.offsets[chosen], self.offsets[chosen + 1]

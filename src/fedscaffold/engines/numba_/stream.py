@@ -1,11 +1,11 @@
-"""The counter-based index stream of `fedscaffold.core.stream`, compiled."""
+"""The counter-based index stream of `fedscaffold.core.random.stream`, compiled."""
 
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from fedscaffold.core.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
+from fedscaffold.core.random.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
 from fedscaffold.engines.numba_.intrinsics import pointer
 
 M0, M1 = (np.uint64(m) for m in MULTIPLIERS)

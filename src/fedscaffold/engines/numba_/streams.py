@@ -12,16 +12,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedscaffold.core.batches import Batches
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.normals import ASIDE, GROUP, LANES, NOBODY, check_streamed
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.normals import ASIDE, GROUP, LANES, NOBODY, check_streamed
 from fedscaffold.core.types import Streamed
 from fedscaffold.engines.numba_.drawing import draw_features, draw_labels, draw_normals, draw_uniforms
 from fedscaffold.engines.numba_.intrinsics import pointer, shifted
 from fedscaffold.engines.numba_.kernels import COMPILED_FOR, STACK_NUMBERS
 from fedscaffold.engines.numba_.steps import LOGISTIC, PADDING, RIDGE, margins, steps_on_heap, steps_on_stack
 
-LOSSES = {"gaussian_stream": RIDGE, "logistic_stream": LOGISTIC}
+LOSSES = {"ridge_stream": RIDGE, "logistic_stream": LOGISTIC}
 NUMBERS_AT_ONCE = 4096  # features drawn ahead of the steps that use them, 32 kilobytes; at least one step's
 
 

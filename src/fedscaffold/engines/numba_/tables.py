@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.batches import Batches
-from fedscaffold.core.draws import Draws, check_drawable
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.mapped import in_file
-from fedscaffold.core.types import Averaged, ByChance, Records, Systems, Transitions
+from fedscaffold.core.memmap import in_file
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.draws import Draws, check_drawable
+from fedscaffold.core.types import HasMeanField, NonUniformSampling, Records, Systems, Transitions
 from fedscaffold.engines.numba_ import kernels
 from fedscaffold.engines.numba_.steps import DENSE
 
@@ -46,10 +46,10 @@ def tables(problem: Records | Systems | Transitions, batches: Batches, dtype: st
     if problem.kind not in kernels.LOSSES:
         other = "jax" if hasattr(problem, "batch_loss") else "reference"
         raise InvalidInput(f"the numba engine has no kernel for {problem.kind!r}; use engine='{other}'")
-    if isinstance(problem, ByChance):
+    if isinstance(problem, NonUniformSampling):
         check_drawable(batches)
     given: Any = problem
-    if batches.size is None and isinstance(problem, Averaged):
+    if batches.size is None and isinstance(problem, HasMeanField):
         given = problem.mean_field()
 
     if dtype != "float64" and in_file(getattr(given, "x", None)):
@@ -63,10 +63,10 @@ def tables(problem: Records | Systems | Transitions, batches: Batches, dtype: st
 
     dense = kernels.LOSSES[given.kind] == DENSE
     x, y = (flat(given.A), flat(given.b)) if dense else (flat(given.x), flat(given.y))
-    draws = given.draws if isinstance(given, ByChance) else Draws(np.zeros(0, np.uint64))
+    draws = given.draws if isinstance(given, NonUniformSampling) else Draws(np.zeros(0, np.uint64))
     if batches.size is None:
         sampling = kernels.FULL
-    elif not isinstance(given, ByChance):
+    elif not isinstance(given, NonUniformSampling):
         with_ = batches.sampling == "with_replacement"
         sampling = kernels.WITH_REPLACEMENT if with_ else kernels.WITHOUT_REPLACEMENT
     else:
@@ -78,7 +78,7 @@ def tables(problem: Records | Systems | Transitions, batches: Batches, dtype: st
         y=y,
         offsets=given.offsets,
         l2=0.0 if dense else given.l2,
-        free=getattr(given, "unpenalised", 0),
+        free=getattr(given, "n_unpenalised", 0),
         sampling=sampling,
         batch=int(given.sizes.max()) if batches.size is None else batches.size,
         ends=draws.ends,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from fedscaffold.core.batches import Batches
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.sums import LEAF
 from fedscaffold.core.types import Engine, LocalSgd, Method, Problem
 from fedscaffold.engines.numba_.engine import Numba

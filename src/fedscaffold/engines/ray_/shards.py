@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.batches import Batches
-from fedscaffold.core.block import opened
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.held import Away, Held
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Engine, Method, Problem
+from fedscaffold.simulation.block import opened
+from fedscaffold.simulation.client_store import RemoteClients, ClientStore
 
 Call = tuple[Any, ...]  # a method's name and its arguments
 CHANGING = ("start", "exchange", "work", "remember")  # calls after which a shard is another
@@ -27,19 +27,19 @@ class Shard:
 
     def __init__(self) -> None:
         self.stack = ExitStack()
-        self.held: Held | None = None
+        self.held: ClientStore | None = None
 
     def build(self, problem: Problem, settings: dict[str, Any], memory: Any, calls: list[Call]) -> None:
         """From a snapshot of its memory, if there is one, and the calls since."""
         self.stack.close()
-        self.held = Held(self.stack.enter_context(opened(problem, **settings)))
+        self.held = ClientStore(self.stack.enter_context(opened(problem, **settings)))
         if memory is not None:
             self.held.place(memory)
         for call in calls:
             self.ask(*call)
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """Call a method of `Held`."""
+        """Call a method of `ClientStore`."""
         if self.held is None:
             raise Empty
         return getattr(self.held, name)(*arguments)
@@ -49,7 +49,7 @@ class Shard:
         return True, self.ask("collected")
 
 
-class Shards(Away):
+class Shards(RemoteClients):
     """All shards of a run. The log has what they were told since their snapshots."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Shards(Away):
         if control_variates is None:
             self.ask("start", repetitions, dim, None)
         else:
-            self.place(self.method.start(repetitions, self.problem.weights, dim, control_variates), 0)
+            self.place(self.method.init_clients(repetitions, self.problem.weights, dim, control_variates), 0)
 
     def place(self, memory: Any, round: int) -> None:
         """Divide it, and take the parts for snapshots."""

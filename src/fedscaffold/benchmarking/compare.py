@@ -1,0 +1,309 @@
+"""Any set of methods on one problem, at equal rounds, gradients or vectors sent, with the same noise for all."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fedscaffold.benchmarking.costs import holds_from
+from fedscaffold.core import npz as arrays
+from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.errors import Diverged, InvalidInput
+from fedscaffold.core.progress import Progress, progress_bar
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.types import Array, Engine, Method, Problem
+from fedscaffold.engines import resolve as resolve_engine
+from fedscaffold.problems import Logistic, Ridge, paper
+from fedscaffold.problems.paper import L2
+from fedscaffold.simulation import provenance
+from fedscaffold.simulation.rounds import initial_state, divergence_limit, open_rounds
+from fedscaffold.simulation.run import costs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Methods = Mapping[str, Method | Sequence[Method]]
+UNLIMITED = np.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One candidate's squared error and costs by round, from round 0 to where it stopped."""
+
+    name: str
+    method: dict[str, Any]  # its type and fields
+    n_clients: int
+    mse: Array  # (repetitions, rounds + 1)
+    gradients: Array  # (rounds + 1,), per client, mean over repetitions
+    vectors: Array  # (rounds + 1,), per client
+    diverged: bool = False
+
+    @property
+    def mean(self) -> Array:
+        """Mean squared error over the repetitions, (rounds + 1,)."""
+        return self.mse.mean(axis=0)
+
+    def cost(self, measure: str) -> Array:
+        """What was spent up to each round: "rounds", "gradients" or "vectors"."""
+        if measure == "rounds":
+            return np.arange(self.mse.shape[1], dtype=np.float64)
+        return self.gradients if measure == "gradients" else self.vectors
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What all cells of a comparison share."""
+
+    problem: Problem
+    batches: Batches
+    seed: int
+    repetitions: int
+    engine: Engine
+    budget: dict[str, float]
+    target: float | None
+
+    def identity(self, method: Method, most: tuple[float, float]) -> dict[str, Any]:
+        return {
+            "problem": self.problem.fingerprint(),
+            "method": provenance.describe(method),
+            "batches": provenance.describe(self.batches),
+            "seed": self.seed,
+            "repetitions": self.repetitions,
+            "engine": self.engine.name,
+            "budget": {name: value for name, value in self.budget.items() if value < UNLIMITED},
+            "target": self.target,
+            "most": [None if value == UNLIMITED else value for value in most],
+            "version": provenance.versions()["fedscaffold"],
+        }
+
+
+def compare(
+    problem: Problem,
+    methods: Methods,
+    *,
+    rounds: int | None = None,
+    gradients: float | None = None,
+    vectors: float | None = None,
+    targets: Iterable[float] = (),
+    batch_size: int | None = None,
+    sampling: Sampling = "with_replacement",
+    seed: int = 0,
+    repetitions: int = 10,
+    engine: str | Engine = "auto",
+    cells: Path | None = None,
+    progress: Progress = None,
+) -> list[Curve]:
+    """Run every candidate of every method, with the same draws for all, within one budget.
+
+    Without targets every candidate uses the budget up. With targets a candidate stops when the smallest of them is
+    reached and kept (`costs.holds_from`), or when it can no longer be the cheapest of its method for any target,
+    neither in rounds nor in gradients; this changes no result of `costs.cheapest`.
+
+    Parameters
+    ----------
+    problem
+        What to minimise.
+    methods
+        By name, a method or a sequence of candidates among which the best is to be found.
+    rounds, gradients, vectors
+        The budget: rounds, stochastic gradients per client, vectors received and sent per client. At least one.
+    targets
+        Mean squared errors to reach.
+    batch_size, sampling, seed, repetitions, engine
+        As in `fedscaffold.run`.
+    cells
+        A folder. Each finished candidate is kept there, and the same call does not compute it again.
+    progress
+        As in `fedscaffold.run`; counts candidates.
+    """
+    budget = _budget(rounds, gradients, vectors)
+    candidates = _candidates(methods)
+    goals = [positive("target", target) for target in targets]
+    whole_number("repetitions", repetitions, least=1)
+    if whole_number("seed", seed, least=0) >= 2**64:
+        raise InvalidInput(f"seed must be below 2**64, got {seed}")
+    batches = Batches(batch_size, sampling)
+    batches.check_fits(problem.sizes)
+    target = min(goals) if goals else None
+    setting = _Setting(problem, batches, seed, repetitions, resolve_engine(engine), budget, target)
+    for _, method in candidates:
+        initial_state(problem, method, np.zeros((1, problem.dim)))
+        method.local_step_counts(problem.n_clients, np.full(1, 0.5))
+        method.participants(problem.n_clients)
+
+    curves: list[Curve] = []
+    most: dict[str, tuple[float, float]] = {}
+    optimum = problem.optimum()
+    with progress_bar(f"N = {problem.n_clients:,}", progress) as advance:
+        for done, (name, method) in enumerate(candidates):
+            advance(done, len(candidates))
+            worth = most.get(name, (UNLIMITED, UNLIMITED))
+            found = _cell(setting, name, method, optimum, worth, cells)
+            curves.append(found)
+            at = None if target is None else holds_from(found.mean, target)
+            if at is not None:
+                most[name] = min(worth[0], float(at)), min(worth[1], float(found.gradients[at]))
+        advance(len(candidates), len(candidates))
+    return curves
+
+
+def _cell(
+    setting: _Setting, name: str, method: Method, optimum: Array, most: tuple[float, float], cells: Path | None
+) -> Curve:
+    """One candidate, from its file if there is one."""
+    if cells is None:
+        return _simulate(setting, name, method, optimum, most)
+    identity = arrays.plain(setting.identity(method, most))
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
+    file = cells / f"{type(method).__name__.lower()}-{setting.problem.n_clients}-{digest}.npz"
+    if file.exists():
+        stored = _stored(file, identity, name)
+        if stored is not None:
+            return stored
+    found = _simulate(setting, name, method, optimum, most)
+    kept = {"mse": found.mse, "gradients": found.gradients, "vectors": found.vectors}
+    arrays.write(file, kept, {"identity": identity, "diverged": found.diverged})
+    return found
+
+
+def _stored(file: Path, identity: dict[str, Any], name: str) -> Curve | None:
+    """What a file holds; None if it is damaged or another candidate's, and then it is computed anew."""
+    try:
+        kept, description = arrays.read(file)
+    except ValueError:
+        return None
+    if description.get("identity") != identity or not {"mse", "gradients", "vectors"} <= kept.keys():
+        return None
+    n_clients = int(file.name.split("-")[1])
+    return Curve(
+        name=name, method=identity["method"], n_clients=n_clients, diverged=bool(description["diverged"]), **kept
+    )
+
+
+def _simulate(setting: _Setting, name: str, method: Method, optimum: Array, most: tuple[float, float]) -> Curve:
+    """Rounds until the budget is used up; with a target, until it is kept or cannot be reached at less cost."""
+    problem, target = setting.problem, setting.target
+    allowed, gradients, vectors = _affordable(setting, method)
+    last = allowed if target is None else 2 * allowed  # a target reached at round t must be kept until 2t
+    state = initial_state(problem, method, np.zeros((setting.repetitions, problem.dim)))
+    errors = [np.square(state.theta - optimum).sum(axis=1)]
+    means = [float(errors[0].mean())]
+    diverged = False
+    with (
+        np.errstate(over="ignore", invalid="ignore"),
+        open_rounds(
+            problem, method, setting.engine, setting.batches, seed=setting.seed, limit=divergence_limit(state.theta)
+        ) as step,
+    ):
+        while state.round < last:
+            half = state.round // 2
+            if target is not None:
+                if means[half] <= target and holds_from(np.array(means), target) is not None:
+                    break
+                if half >= most[0] and gradients[half] >= most[1]:
+                    break
+            try:
+                state = step(state)
+            except Diverged:
+                diverged = True
+                break
+            errors.append(np.square(state.theta - optimum).sum(axis=1))
+            means.append(float(errors[-1].mean()))
+    kept = slice(0, len(errors))
+    return Curve(
+        name=name,
+        method=arrays.plain(provenance.describe(method)),
+        n_clients=problem.n_clients,
+        mse=np.stack(errors, axis=1),
+        gradients=gradients[kept],
+        vectors=vectors[kept],
+        diverged=diverged,
+    )
+
+
+def _affordable(setting: _Setting, method: Method) -> tuple[int, Array, Array]:
+    """The most rounds within the budget, and gradients and vectors per client up to twice as many."""
+    budget, problem = setting.budget, setting.problem
+    share = method.participants(problem.n_clients) / problem.n_clients
+    per_round = {"rounds": 1.0, "gradients": share, "vectors": share * method.vectors_per_round}
+    bound = int(min(budget[name] / least for name, least in per_round.items()))  # a round has a gradient at least
+    rounds = min(64, bound)
+    while True:
+        gradients, vectors = costs(
+            problem, method, setting.batches, seed=setting.seed, repetitions=setting.repetitions, rounds=2 * rounds
+        )
+        mean = gradients.mean(axis=0)
+        within = mean[: rounds + 1] <= budget["gradients"]
+        if rounds == bound or not within.all():
+            return int(np.flatnonzero(within)[-1]), mean, vectors
+        rounds = min(4 * rounds, bound)
+
+
+def _budget(rounds: int | None, gradients: float | None, vectors: float | None) -> dict[str, float]:
+    if rounds is None and gradients is None and vectors is None:
+        raise InvalidInput("a comparison needs a budget: rounds, gradients or vectors")
+    return {
+        "rounds": UNLIMITED if rounds is None else float(whole_number("rounds", rounds, least=1)),
+        "gradients": UNLIMITED if gradients is None else positive("gradients", gradients),
+        "vectors": UNLIMITED if vectors is None else positive("vectors", vectors),
+    }
+
+
+def _candidates(methods: Methods) -> list[tuple[str, Method]]:
+    if not methods:
+        raise InvalidInput('methods must be given by name, for example {"Scaffold": Scaffold(...)}')
+    found: list[tuple[str, Method]] = []
+    for name, given in methods.items():
+        several = list(given) if isinstance(given, Sequence) else [given]
+        if not several:
+            raise InvalidInput(f"{name!r} has no candidates")
+        found += [(name, method) for method in several]
+    return found
+
+
+def nested(
+    kind: Literal["regression", "classification"], clients: Sequence[int], *, l2: float = L2, seed: int = 0
+) -> dict[int, Ridge | Logistic]:
+    """The paper's problem for several N, the smaller ones on some of the clients of the largest.
+
+    So f is nearly the same for all N; the paper's data made anew for each N would be different problems.
+    """
+    if not clients or len(set(clients)) < len(clients):
+        raise InvalidInput(f"clients must be different numbers, got {list(clients)}")
+    for n_clients in clients:
+        if whole_number("clients", n_clients, least=2) % 2:
+            raise InvalidInput(f"each number of clients must be even, got {n_clients}")
+    whole = paper(kind, n_clients=max(clients), l2=l2, seed=seed)
+    middle = whole.n_clients // 2
+    return {
+        n: whole if n == whole.n_clients else whole.subset([*range(n // 2), *range(middle, middle + n // 2)])
+        for n in sorted(clients)
+    }
+
+
+def to_frame(curves: Sequence[Curve]) -> "pd.DataFrame":
+    """One row per curve, repetition and round."""
+    import pandas as pd
+
+    parts = []
+    for curve in curves:
+        repetitions, length = curve.mse.shape
+        parts.append(
+            pd.DataFrame(
+                {
+                    "method": curve.name,
+                    "settings": json.dumps(curve.method),
+                    "n_clients": curve.n_clients,
+                    "repetition": np.repeat(np.arange(repetitions), length),
+                    "round": np.tile(np.arange(length), repetitions),
+                    "gradients_per_client": np.tile(curve.gradients, repetitions),
+                    "vectors_per_client": np.tile(curve.vectors, repetitions),
+                    "mse": curve.mse.reshape(-1),
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,56 @@
+"""A sweep's plateaus against N, ready to draw."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedscaffold.benchmarking.sweep import saturation
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.reports.plateaus import Panel, Series
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SETTINGS = ["settings", "batch_size"]
+
+
+def panels(frame: "pd.DataFrame") -> list[Panel]:
+    """One panel per problem, a series for each method, setting and batch size; rows that diverged are left out."""
+    kept = frame[frame["outcome"] != "diverged"]
+    if kept.empty:
+        raise InvalidInput("nothing to draw: every cell diverged; take a smaller step size")
+    found = []
+    for problem, rows in kept.groupby("problem", sort=False):
+        groups = rows.groupby(SETTINGS, sort=False, dropna=False)
+        found.append(Panel(str(problem), {label(part.iloc[0]): series(part) for _, part in groups}))
+    return found
+
+
+def label(row: Any) -> str:
+    """Method, γ, H, B."""
+    import pandas as pd
+
+    batch = "all" if pd.isna(row["batch_size"]) else row["batch_size"]
+    return f"{row['method']} γ={row['step_size']:g} H={row['local_steps']:g} B={batch}"
+
+
+def series(rows: "pd.DataFrame") -> Series:
+    """Plateaus of one setting by N, measured and predicted, and where both saturate."""
+    ordered = rows.sort_values("n_clients")
+    clients, plateau, error, with_prediction, variance, bias = (
+        _numbers(ordered, name)
+        for name in ("n_clients", "plateau", "standard_error", "predicted", "predicted_variance", "predicted_bias")
+    )
+    fit = saturation.measured(clients, plateau, error)
+    return Series(
+        clients=clients,
+        plateau=plateau,
+        error=error,
+        predicted=with_prediction,
+        saturation=(None if fit is None else fit.n_clients, saturation.predicted(clients, variance, bias)),
+    )
+
+
+def _numbers(rows: "pd.DataFrame", name: str) -> Array:
+    return rows[name].to_numpy(dtype=np.float64, na_value=np.nan)

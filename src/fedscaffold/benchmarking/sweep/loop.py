@@ -1,0 +1,127 @@
+"""The cells of a sweep, one after another, or many at once on Ray; those that are done are not done again."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedscaffold.benchmarking.sweep import table
+from fedscaffold.benchmarking.sweep.cells import Row, forecast, with_prediction, measure
+from fedscaffold.benchmarking.sweep.grid import Cell, Key, Sweep
+from fedscaffold.benchmarking.sweep.tasks import at_once, worth_shards
+from fedscaffold.core.files import check_writable
+from fedscaffold.core.progress import Advance, Progress, progress_bar
+from fedscaffold.core.types import Engine
+from fedscaffold.engines import Ray
+from fedscaffold.engines import resolve as resolve_engine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SECONDS_UNSAVED = 1.0  # finished cells are written when so much time has passed since the last ones were
+
+
+def sweep(
+    grid: Sweep,
+    *,
+    out: Path | None = None,
+    engine: str | Engine = "auto",
+    predict: bool = False,
+    progress: Progress = None,
+    seen: Callable[[Row], None] = lambda row: None,
+) -> "pd.DataFrame":
+    """Run every cell of a grid, and return a row for each: see `Row` for the columns.
+
+    Parameters
+    ----------
+    grid
+        What to run.
+    out
+        A Parquet file. Finished cells are kept there, and the same call does not run them again; a grid with other
+        numbers of clients, methods, batch sizes, rounds or seeds adds to them.
+    engine
+        As in `fedscaffold.run`. With "ray", cells too small to be worth dividing are run many at once, one on each
+        processor; the numbers are the same.
+    predict
+        Whether to add what theory says of each plateau.
+    progress
+        As in `fedscaffold.run`; counts local steps.
+    seen
+        Called with every row, those of earlier calls first.
+    """
+    chosen = resolve_engine(engine)
+    table.need_packages()
+    grid.check(chosen)
+    if out is not None:
+        check_writable(out)
+    identity = grid.identity(chosen)
+    stored = {row.key(): row for row in (() if out is None else table.read(out, identity))}
+    cells = grid.cells()
+    with _Kept(out, identity, stored) as kept, progress_bar("Sweep", progress) as advance:
+        for cell in cells:
+            if cell.key() in kept.rows and not (predict and kept.rows[cell.key()].predicted is None):
+                seen(kept.rows[cell.key()])
+        for row in _rows(grid, chosen, cells, kept.rows, predict=predict, advance=advance):
+            kept.add(row)
+            seen(row)
+    return table.to_frame(kept.rows[cell.key()] for cell in cells)
+
+
+class _Kept:
+    """Rows by cell, written to a file now and then and at the end, however it comes."""
+
+    def __init__(self, out: Path | None, identity: dict[str, Any], rows: dict[Key, Row]) -> None:
+        self.out, self.identity, self.rows = out, identity, rows
+        self.saved, self.at = True, time.monotonic()
+
+    def __enter__(self) -> "_Kept":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._save()
+
+    def add(self, row: Row) -> None:
+        self.rows[row.key()] = row
+        self.saved = False
+        if time.monotonic() - self.at > SECONDS_UNSAVED:
+            self._save()
+
+    def _save(self) -> None:
+        if self.out is not None and not self.saved:
+            table.write(self.out, self.identity, self.rows.values())
+        self.saved, self.at = True, time.monotonic()
+
+
+def _rows(
+    grid: Sweep, engine: Engine, cells: Sequence[Cell], done: Mapping[Key, Row], *, predict: bool, advance: Advance
+) -> Iterator[Row]:  # fmt: skip
+    """The rows that are missing, and those that lack a prediction."""
+    missing = [cell for cell in cells if cell.key() not in done]
+    lacking = [cell for cell in cells if predict and cell.key() in done and done[cell.key()].predicted is None]
+    problem_of = lru_cache(maxsize=1)(grid.family.__call__)
+    optimum_of = lru_cache(maxsize=1)(lambda n_clients: problem_of(n_clients).optimum())
+    total, before = sum(cell.steps() for cell in missing), 0.0
+
+    def counting(done: int, rounds: int) -> None:
+        advance(int(before + cell.steps() * done / rounds), int(total))
+
+    with engine.running() if isinstance(engine, Ray) and missing else nullcontext() as ray:
+        small = [] if ray is None else [cell for cell in missing if not worth_shards(cell)]
+        for cell, row in at_once(ray, grid, small, engine, predict=predict):
+            counting(1, 1)
+            before += cell.steps()
+            yield row
+        keys = {cell.key() for cell in small}
+        for cell in sorted([*missing, *lacking], key=lambda cell: cell.n_clients):
+            if cell.key() in keys:
+                continue
+            problem = problem_of(cell.n_clients)
+            said = forecast(cell, problem) if predict else None  # first, as it is soon done
+            if cell.key() in done:
+                row = done[cell.key()]
+            else:
+                row = measure(grid, cell, problem, optimum_of(cell.n_clients), engine, counting)
+                before += cell.steps()
+            yield with_prediction(row, said)

@@ -1,0 +1,46 @@
+"""Cells too small to be divided, many at once: each a task of Ray's."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fedscaffold.benchmarking.sweep.cells import Row, forecast, with_prediction, measure
+from fedscaffold.benchmarking.sweep.grid import Cell, Sweep
+from fedscaffold.core.types import Array, Engine
+from fedscaffold.engines import Ray
+
+STEPS_WORTH_SHARDS = 3e8  # half a minute on one processor, where shards take seconds to start
+MODELS_WORTH_SHARDS = 1e6  # clients times seeds, so that memory is divided too
+
+
+def worth_shards(cell: Cell) -> bool:
+    """Whether to divide its clients; cohorts of several runs cannot be."""
+    if cell.seeds > 1 and cell.method.participants(cell.n_clients) < cell.n_clients:
+        return False
+    return cell.steps() >= STEPS_WORTH_SHARDS or cell.n_clients * cell.seeds >= MODELS_WORTH_SHARDS
+
+
+def at_once(
+    ray: Any, grid: Sweep, cells: Sequence[Cell], engine: Engine, *, predict: bool
+) -> Iterator[tuple[Cell, Row]]:
+    """Cells and their rows, as they are finished."""
+    if not cells or not isinstance(engine, Ray):
+        return
+    shared = {}
+    for n_clients in {cell.n_clients for cell in cells}:
+        problem = grid.family(n_clients)
+        shared[n_clients] = ray.put((problem, problem.optimum()))
+    task = ray.remote(_row).options(num_cpus=getattr(engine.within, "threads", 1) or 1)
+    running = {task.remote(shared[c.n_clients], grid, c, engine.within, predict): c for c in cells}
+    try:
+        while running:
+            for ref in ray.wait(list(running))[0]:
+                yield running.pop(ref), ray.get(ref)
+    finally:
+        for ref in running:
+            ray.cancel(ref)
+
+
+def _row(shared: tuple[Any, Array], grid: Sweep, cell: Cell, engine: Engine, predict: bool) -> Row:
+    problem, optimum = shared
+    said = forecast(cell, problem) if predict else None
+    return with_prediction(measure(grid, cell, problem, optimum, engine), said)

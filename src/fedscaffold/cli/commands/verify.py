@@ -1,0 +1,105 @@
+"""`fedscaffold verify`: every statement of the paper against measurement."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedscaffold.cli.errors import FAILED, refusals
+from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.files import check_writable, replacing
+from fedscaffold.core.progress import progress_bar
+from fedscaffold.paper import verify as experiment
+from fedscaffold.paper.verify import report
+from fedscaffold.paper.verify.rows import FAILURES, Row
+from fedscaffold.simulation import provenance
+
+EXAMPLES = (
+    "Examples:\n\n"
+    "  fedscaffold verify    (a minute or two)\n\n"
+    "  fedscaffold verify --full --out results/verify    (ten minutes: smaller errors, more clients)"
+)
+
+
+def command(
+    full: Annotated[
+        bool, typer.Option("--full", help="More repetitions, and as many clients as the paper.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for verify.md and verify.json.")] = None,
+) -> None:
+    """Check every statement of the paper by simulation, inside its conditions and in the paper's experiment.
+
+    One row per statement: what it claims, the setting, the predicted value or bound, what was measured with its
+    standard error, and a verdict. Where the paper's text has an error, the row judges the corrected formula and
+    says how the printed one does. Ends with exit code 1 if a row fails or is too noisy to tell.
+    """
+    begin = time.perf_counter()
+    with refusals(interrupted="nothing was written"):
+        _need_packages()
+        files = None if out is None else _files(out)
+        with progress_bar("Statements", None) as advance:
+            rows = experiment.verify(experiment.FULL if full else experiment.DEFAULT, advance=advance)
+        if files is not None:
+            about = {"full": full, "seconds": round(time.perf_counter() - begin, 1), **_where()}
+            for file, text in zip(files, (report.to_markdown(rows), report.to_json(rows, about)), strict=True):
+                with replacing(file) as temporary:
+                    temporary.write_text(text)
+    show(rows, Console())
+    if out is not None:
+        typer.echo(f"The table is in {out}")
+    if experiment.failures(rows):
+        raise typer.Exit(FAILED)
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """A table that can be read at 80 columns, and one sentence."""
+    table = Table(title="The paper's statements, measured", show_lines=True)
+    table.add_column("statement", min_width=9, max_width=14)
+    table.add_column("claim, [dim]setting[/dim], [bold]measurement[/bold]", ratio=1)
+    table.add_column("verdict", min_width=11, max_width=11)
+    for row in rows:
+        colour = "red" if row.verdict in FAILURES else "green" if row.verdict == "holds" else "yellow"
+        lines = [escape(row.claim), f"[dim]{escape(row.setting)}[/dim]", f"[bold]{escape(_numbers(row))}[/bold]"]
+        lines += [escape(note) for note in (report.other(row), report.missed(row)) if note]
+        table.add_row(row.statement, "\n".join(lines), f"[{colour}]{row.verdict}[/{colour}]")
+    console.print(table)
+    console.print(report.summary(rows), highlight=False, soft_wrap=True)
+
+
+def _numbers(row: Row) -> str:
+    if row.relation == "is":
+        return report.measured(row)
+    return f"measured {report.measured(row)}; predicted {report.predicted(row)}"
+
+
+def _files(out: Path) -> tuple[Path, Path]:
+    """Refuse now what could not be written after the computation."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot make the folder {out}: {error.strerror}") from None
+    files = out / "verify.md", out / "verify.json"
+    for file in files:
+        check_writable(file)
+    return files
+
+
+def _need_packages() -> None:
+    """The paper's data come from scikit-learn: fail now rather than after the computation."""
+    try:
+        import sklearn  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency(f"{error.name} is not installed; pip install 'fedscaffold[reproduce]'") from None
+
+
+def _where() -> dict[str, Any]:
+    return {
+        "versions": provenance.versions(),
+        "machine": provenance.machine(),
+        "finished": provenance.now(),
+    }

@@ -1,0 +1,99 @@
+"""One random stream for all engines: Philox4x32-10 (Salmon, Moraes, Dror & Shaw, SC 2011).
+
+Counter-based: a word is a pure function of (seed, repetition, round, client, position), so every engine
+reads the same indices in any order, on any number of threads or machines. The seed is the key; the
+counter's four words are (position // 4, round, client, repetition), and position % 4 picks one of the
+four words that come out. Local step h reads positions h·B to h·B + B − 1. The server has a stream of its
+own, that of client 2³² − 1: position 0 is the round's chance, positions from 4 on choose who takes part.
+Where records are drawn and not kept (`core.normals`), step h reads instead the numbers h·B·d to h·B·d + B·d − 1
+for its features, and h·B to h·B + B − 1 of those from position 2³³ on for its targets; what a client is like is
+drawn with the problem's seed, in round and repetition 2³² − 1.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.random.batches import Batches
+
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+PHILOX_ROUNDS = 10
+LOW = np.uint64(0xFFFFFFFF)
+HALF = np.uint64(32)
+SERVER = 0xFFFFFFFF
+COHORT = 4  # the position from which the server's words choose who takes part
+
+
+class Stream(NamedTuple):
+    """Where a client's draws of one round come from."""
+
+    seed: int
+    repetition: int
+    round: int
+    client: int
+
+
+def philox(counter: NDArray[np.uint32], key: tuple[int, int]) -> NDArray[np.uint32]:
+    """Philox4x32-10 of each row of an (m, 4) array of counters."""
+    a, b, c, d = (counter[:, i].astype(np.uint64) for i in range(4))
+    for r in range(PHILOX_ROUNDS):
+        k0, k1 = (np.uint64((k + r * w) & 0xFFFFFFFF) for k, w in zip(key, WEYL, strict=True))
+        p, q = np.uint64(MULTIPLIERS[0]) * a, np.uint64(MULTIPLIERS[1]) * c
+        a, b, c, d = (q >> HALF) ^ b ^ k0, q & LOW, (p >> HALF) ^ d ^ k1, p & LOW
+    return np.stack([a, b, c, d], axis=1).astype(np.uint32)
+
+
+def words(stream: Stream, first: int, count: int) -> NDArray[np.uint32]:
+    """Words first, ..., first + count − 1 of a stream."""
+    blocks = np.arange(first // 4, (first + count + 3) // 4, dtype=np.uint64)
+    counter = np.empty((blocks.size, 4), dtype=np.uint32)
+    counter[:, 0] = blocks & LOW
+    counter[:, 1:] = (stream.round, stream.client, stream.repetition)
+    flat = philox(counter, (stream.seed & 0xFFFFFFFF, stream.seed >> 32)).ravel()
+    return flat[first % 4 : first % 4 + count]
+
+
+def scaled(word: NDArray[np.uint32], n: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """floor(n · word / 2³²): an index below n, uniform but for n/2³²."""
+    product = word.astype(np.uint64) * np.asarray(n, dtype=np.uint64)
+    return (product >> HALF).astype(np.int64)
+
+
+def batch(stream: Stream, step: int, batches: Batches, n: int) -> NDArray[np.int64]:
+    """Indices in 0..n−1 of the records that one local step uses."""
+    if batches.size is None:
+        return np.arange(n)
+    first = step * batches.size
+    if batches.sampling == "with_replacement":
+        return scaled(words(stream, first, batches.size), n)
+    return distinct(stream, first, batches.size, n)
+
+
+def distinct(stream: Stream, first: int, count: int, n: int) -> NDArray[np.int64]:
+    """`count` different indices in 0..n−1: the first draws of a Fisher–Yates shuffle."""
+    jumps = scaled(words(stream, first, count), n - np.arange(count))
+    chosen, moved = [], dict[int, int]()  # moved holds the places of the shuffled row that are not as at first
+    for b, jump in enumerate(jumps.tolist()):
+        chosen.append(moved.get(b + jump, b + jump))
+        moved[b + jump] = moved.get(b, b)
+    return np.array(chosen, dtype=np.int64)
+
+
+def cohorts(seed: int, repetitions: int, round: int, count: int, n_clients: int) -> NDArray[np.int64]:
+    """Who takes part in a round: `count` different clients per repetition, in ascending order."""
+    rows = [
+        np.sort(distinct(Stream(seed, r, round, SERVER), COHORT, count, n_clients)) for r in range(repetitions)
+    ]
+    return np.stack(rows)
+
+
+def round_uniforms(seed: int, repetitions: int, rounds: range) -> NDArray[np.float64]:
+    """One number per repetition and round, uniform in (0, 1), shape (repetitions, rounds)."""
+    counter = np.zeros((repetitions, len(rounds), 4), dtype=np.uint32)
+    counter[..., 1] = np.arange(rounds.start, rounds.stop)
+    counter[..., 2] = SERVER
+    counter[..., 3] = np.arange(repetitions)[:, None]
+    word = philox(counter.reshape(-1, 4), (seed & 0xFFFFFFFF, seed >> 32))[:, 0]
+    return ((word.astype(np.float64) + 0.5) / 2.0**32).reshape(repetitions, len(rounds))

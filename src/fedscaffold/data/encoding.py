@@ -1,0 +1,256 @@
+"""How a table's columns become numbers, kept so that new rows are encoded the same way."""
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.checks import positive
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import replacing
+from fedscaffold.core.types import Array
+from fedscaffold.data.arrow import (
+    Label,
+    blocks,
+    by_name,
+    frame_source,
+    is_number,
+    labels,
+    numbers,
+    positions,
+    value_set,
+)
+from fedscaffold.data.columns import check_names, pick, some
+
+Unknown = Literal["refuse", "zero"]
+FORMAT = "fedscaffold encoding 1"
+KINDS = {str: "text", bool: "booleans", int: "whole numbers", float: "numbers"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """(v − shift)/scale, where v is the value, or `fill` where it is missing; booleans count as 0 and 1.
+
+    With `fill` None a missing value is refused.
+    """
+
+    name: str
+    fill: float | None = None
+    shift: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("scale", self.scale)
+        given: tuple[Any, ...] = (self.shift,) if self.fill is None else (self.shift, self.fill)
+        for value in given:
+            if not isinstance(value, float) or not math.isfinite(value):
+                raise InvalidInput(f"shift and fill of column {self.name!r} must be finite numbers, got {value!r}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of its one coordinate."""
+        return (self.name,)
+
+    def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "refuse") -> None:
+        """Write the coordinate of some rows into `out`, (rows, 1)."""
+        if not is_number(array.type) and array.null_count < len(array):
+            row, value = _first(array)
+            raise InvalidInput(
+                f"column {self.name!r} should hold numbers, but row {first_row + row} has {value!r}"
+            )
+        values = numbers(array)
+        absent = np.isnan(values)
+        if absent.any():
+            if self.fill is None:
+                raise InvalidInput(_missing(self.name, absent, first_row))
+            values = np.where(absent, self.fill, values)
+        infinite = np.isinf(values)
+        if infinite.any():
+            raise InvalidInput(f"column {self.name!r} is infinite in row {first_row + int(infinite.argmax())}")
+        if self.shift != 0.0 or self.scale != 1.0:
+            values = (values - self.shift) / self.scale
+        out[:, 0] = values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Category:
+    """One coordinate per value: 1 where the column has that value, else 0; None stands for a missing value."""
+
+    name: str
+    values: tuple[Label | None, ...]
+
+    def __post_init__(self) -> None:
+        kinds = {type(value) for value in self.values if value is not None}
+        if len(kinds) > 1 or not kinds <= KINDS.keys() or len(set(self.values)) < len(self.values):
+            raise InvalidInput(f"values of column {self.name!r} must be different and of one kind")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its coordinates, such as 'ward=A'."""
+        return tuple(f"{self.name} missing" if v is None else f"{self.name}={v}" for v in self.values)
+
+    def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "refuse") -> None:
+        """Write the coordinates of some rows into `out`, (rows, len(values))."""
+        known = [value for value in self.values if value is not None]
+        column = labels(self.name, array)
+        out[:] = 0.0
+        absent = column.is_null().to_numpy(zero_copy_only=False)
+        if absent.all():
+            places = np.full(len(column), -1)
+        else:
+            _check_same_kind(self.name, known, column)
+            places = positions(column, value_set(known))
+        if absent.any():
+            if None not in self.values:
+                raise InvalidInput(_missing(self.name, absent, first_row))
+            places[absent] = self.values.index(None)
+        if unknown == "refuse" and (places < 0).any():
+            row = int((places < 0).argmax())
+            raise InvalidInput(
+                f"column {self.name!r} has the unknown value {column[row].as_py()!r} in row {first_row + row}; "
+                f"known are {some(known)}; unknown='zero' encodes unknown values as zeros"
+            )
+        rows = np.flatnonzero(places >= 0)
+        out[rows, places[rows]] = 1.0
+
+
+Column = Number | Category
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """x = the columns' coordinates one after another, and a last 1 where there is an intercept.
+
+    Parameters
+    ----------
+    columns
+        How each feature is encoded, in order.
+    target, client
+        The names of those columns.
+    classes
+        The target's classes: two are kept as −1 and +1, more as 0, 1, ... None for a numeric target.
+    intercept
+        Whether a constant coordinate 1 comes last.
+    """
+
+    columns: tuple[Column, ...]
+    target: str
+    client: str
+    classes: tuple[Label, ...] | None = None
+    intercept: bool = False
+
+    def __post_init__(self) -> None:
+        named = [self.target, self.client, *(column.name for column in self.columns)]
+        if not all(isinstance(name, str) for name in named) or not isinstance(self.intercept, bool):
+            raise InvalidInput("columns are named by text, and intercept is true or false")
+        if self.classes is not None and len(self.classes) < 2:
+            raise InvalidInput(f"there must be at least two classes, got {self.classes!r}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the coordinates of θ."""
+        names = tuple(name for column in self.columns for name in column.names)
+        return (*names, "intercept") if self.intercept else names
+
+    @property
+    def dim(self) -> int:
+        """How many coordinates θ has."""
+        return len(self.names)
+
+    @property
+    def places(self) -> tuple[slice, ...]:
+        """Which coordinates each column has."""
+        ends = np.cumsum([len(column.names) for column in self.columns]).tolist()
+        return tuple(slice(begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True))
+
+    def encode(self, frame: Any, *, unknown: Unknown = "refuse") -> Array:
+        """The features of new rows, (rows, dim); the target and client columns need not be there.
+
+        `unknown="zero"` encodes a category that was not there before as zeros instead of refusing it.
+        """
+        if unknown not in get_args(Unknown):
+            raise InvalidInput(f"unknown must be one of {get_args(Unknown)}, got {unknown!r}")
+        source = frame_source(frame)
+        check_names(source.names)
+        wanted = [pick(source.names, column.name) for column in self.columns]
+        parts, first_row = [np.empty((0, self.dim))], 0
+        for block in blocks(source.open(wanted)(wanted)):
+            part = np.ones((block.num_rows, self.dim))
+            arrays = by_name(block)
+            for column, place in zip(self.columns, self.places, strict=True):
+                column.put(arrays[column.name], part[:, place], first_row, unknown)
+            parts.append(part)
+            first_row += block.num_rows
+        return np.concatenate(parts)
+
+    def put_target(self, array: Any, out: Array) -> None:
+        """Write the targets of some rows: numbers, −1 and +1 for two classes, or 0, 1, ... for more."""
+        if self.classes is None:
+            out[:] = numbers(array)
+        else:
+            which = positions(labels(self.target, array), value_set(self.classes))
+            out[:] = 2.0 * which - 1.0 if len(self.classes) == 2 else which
+
+    def to_json(self) -> str:
+        """Text from which `from_json` makes an equal encoding."""
+        columns = [{"kind": type(column).__name__.lower(), **asdict(column)} for column in self.columns]
+        rest = {"target": self.target, "client": self.client, "classes": self.classes, "intercept": self.intercept}
+        return json.dumps({"format": FORMAT, **rest, "columns": columns}, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The encoding that `to_json` wrote."""
+        try:
+            found = json.loads(text)
+            if found.pop("format") != FORMAT:
+                raise KeyError("format")
+            classes = found.pop("classes")
+            columns = tuple(_column(column) for column in found.pop("columns"))
+            return cls(columns=columns, classes=None if classes is None else tuple(classes), **found)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidInput(f"this is not an encoding that fedscaffold wrote: {error}") from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON."""
+        with replacing(path) as temporary:
+            temporary.write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"cannot read the encoding {path}: {error}") from None
+        return cls.from_json(text)
+
+
+def _column(found: dict[str, Any]) -> Column:
+    if found.pop("kind") == "number":
+        return Number(**found)
+    return Category(name=found["name"], values=tuple(found["values"]))
+
+
+def _missing(name: str, absent: NDArray[np.bool_], first_row: int) -> str:
+    row = first_row + int(absent.argmax())
+    return f"column {name!r} has no value in row {row}, and the encoding has none to fill in; fill it first"
+
+
+def _first(array: Any) -> tuple[int, Any]:
+    """The first value that is not missing, and its row."""
+    row = int(array.is_valid().to_numpy(zero_copy_only=False).argmax())
+    return row, array[row].as_py()
+
+
+def _check_same_kind(name: str, known: list[Any], column: Any) -> None:
+    _, value = _first(column)
+    if known and type(value) is not type(known[0]):
+        raise InvalidInput(
+            f"column {name!r} holds {KINDS[type(value)]}, such as {value!r}, but held {KINDS[type(known[0])]} "
+            "when the encoding was made"
+        )

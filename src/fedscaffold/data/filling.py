@@ -1,0 +1,79 @@
+"""The second pass over a table: its rows as numbers, and where each belongs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.data.arrow import Label, Reader, blocks, by_name, groups, labels, positions, value_set
+from fedscaffold.data.encoding import Encoding
+from fedscaffold.data.framed import offsets_of
+
+CHANGED = "the table changed while it was being read; start again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What the first pass found: how columns are encoded, the clients' names in order, and their rows' numbers."""
+
+    read: Reader
+    encoding: Encoding
+    names: tuple[Label, ...]
+    sizes: NDArray[np.int64]
+
+    @property
+    def rows(self) -> int:
+        """Of all clients."""
+        return int(self.sizes.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Of the encoded rows and targets."""
+        return 8 * self.rows * (self.encoding.dim + 1)
+
+
+def targets(layout: Layout) -> Iterator[tuple[NDArray[np.int64], Array]]:
+    """Of each block of rows, where they belong among all clients' rows, and their targets."""
+    encoding, offsets = layout.encoding, offsets_of(layout.sizes)
+    known = value_set(layout.names)
+    free, seen = offsets[:-1].copy(), 0
+    for block in blocks(layout.read([encoding.client, encoding.target])):
+        columns = by_name(block)
+        owners = positions(labels(encoding.client, columns[encoding.client]), known)
+        counts = np.bincount(owners[owners >= 0], minlength=layout.sizes.size)
+        if (owners < 0).any() or (free + counts > offsets[1:]).any():
+            raise InvalidInput(CHANGED)
+        order = np.argsort(owners, kind="stable")
+        here = free - (np.cumsum(counts) - counts)  # where a client's first row of this block goes, less its rank
+        to = np.empty(block.num_rows, dtype=np.int64)
+        to[order] = here[owners[order]] + np.arange(block.num_rows)
+        goal = np.empty(block.num_rows)
+        encoding.put_target(columns[encoding.target], goal)
+        yield to, goal
+        free += counts
+        seen += block.num_rows
+    if seen != layout.rows:
+        raise InvalidInput(CHANGED)
+
+
+def features(layout: Layout) -> Iterator[tuple[int, slice, Array]]:
+    """Of some columns at a time, of each block of rows, its first row, its coordinates and their values."""
+    encoding = layout.encoding
+    places = dict(zip((column.name for column in encoding.columns), encoding.places, strict=True))
+    columns = {column.name: column for column in encoding.columns}
+    for group in groups(list(columns)):
+        place, first = slice(places[group[0]].start, places[group[-1]].stop), 0
+        for block in blocks(layout.read(group)):
+            if first + block.num_rows > layout.rows:
+                raise InvalidInput(CHANGED)
+            part = np.empty((block.num_rows, place.stop - place.start))
+            for name, array in by_name(block).items():
+                own = slice(places[name].start - place.start, places[name].stop - place.start)
+                columns[name].put(array, part[:, own], first)
+            yield first, place, part
+            first += block.num_rows
+        if first != layout.rows:
+            raise InvalidInput(CHANGED)

@@ -1,0 +1,95 @@
+"""Problems made from a table, which know their clients' names and how rows are encoded."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedscaffold.core.checks import positive
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.data.arrow import Label
+from fedscaffold.data.columns import some
+from fedscaffold.data.encoding import Encoding
+from fedscaffold.problems.logistic import Logistic
+from fedscaffold.problems.multinomial import Multinomial
+from fedscaffold.problems.ridge import Ridge
+from fedscaffold.problems.tabular import TabularProblem
+
+Weights = Literal["rows", "uniform"] | Mapping[Any, float]
+
+
+class Framed(TabularProblem):
+    """f = Σ_c w_c f_c over the clients of a table; a problem like any other that also knows where it came from.
+
+    `client_names[c]` is client c's name in the table, `encoding` how rows became numbers. An intercept is not
+    penalised.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        y: Array,
+        offsets: NDArray[np.int64],
+        *,
+        l2: float,
+        weights: Array,
+        client_names: tuple[Label, ...],
+        encoding: Encoding,
+    ) -> None:
+        self.client_names = client_names
+        self.encoding = encoding
+        if self.kind == "multinomial":
+            self.vectors = len(encoding.classes or ())
+        self.hold(x, y, offsets, l2=l2, weights=weights, n_unpenalised=int(encoding.intercept))
+
+    @property
+    def classes(self) -> tuple[Label, ...] | None:
+        """The target's classes: two are kept as −1 and +1 in this order, more as 0, 1, ...; None for numbers."""
+        return self.encoding.classes
+
+    def subset(self, clients: ArrayLike) -> Self:
+        """The same problem on some of the clients, their weights scaled to sum to one."""
+        other = super().subset(clients)
+        other.client_names = tuple(self.client_names[int(c)] for c in np.asarray(clients))
+        return other
+
+
+class FramedRidge(Framed, Ridge):
+    """f_c(θ) = mean of ½(xᵀθ − y)² over client c's rows of a table, plus l2/2 ‖θ‖²."""
+
+
+class FramedLogistic(Framed, Logistic):
+    """f_c(θ) = mean of log(1 + exp(−y xᵀθ)) over client c's rows of a table, plus l2/2 ‖θ‖²."""
+
+
+class FramedMultinomial(Framed, Multinomial):
+    """f_c(θ) = mean of log Σ_k exp(xᵀθ_k) − xᵀθ_y over client c's rows of a table, plus l2/2 ‖θ‖²."""
+
+
+def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each client's rows begin, and where the last one's end."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def check_weights(weights: Any) -> None:
+    """Refuse anything but "rows", "uniform" or weights by client name."""
+    if not isinstance(weights, Mapping) and weights not in ("rows", "uniform"):
+        raise InvalidInput(
+            f"weights must be 'rows', 'uniform' or a dictionary from client to weight, got {weights!r}"
+        )
+
+
+def weights_of(weights: Weights, names: tuple[Label, ...], sizes: NDArray[np.int64]) -> Array:
+    """One weight per client, not yet scaled."""
+    if not isinstance(weights, Mapping):
+        return sizes.astype(np.float64) if weights == "rows" else np.ones(len(names))
+    for name in names:
+        if name not in weights:
+            raise InvalidInput(f"weights has none for client {name!r}")
+    there = set(names)
+    extra = [name for name in weights if name not in there]
+    if extra:
+        raise InvalidInput(f"weights names clients that the table does not have: {some(extra)}")
+    return np.array([positive(f"the weight of client {name!r}", weights[name]) for name in names])

@@ -1,0 +1,1 @@
+"""Encoded rows in a folder, memory-mapped, for tables that are larger than memory."""

@@ -1,1 +1,0 @@
-"""One file per figure or claim of the paper."""

@@ -1,0 +1,207 @@
+"""Lemma 4.1 and Theorem 4.2, measured: two Scaffold chains that draw the same records come together.
+
+D_t = ‖θ_t − θ'_t‖² + (γ²H²/N) Σ_c ‖ξ_{c,t} − ξ'_{c,t}‖² is the squared Λ-distance of two chains after t rounds.
+Lemma 4.1 says that E[D_{t+1} | round t] ≤ (1 − γμ/4)^H D_t. If the second chain is stationary, the mean of D_t is
+an upper bound on W₂² between the law after t rounds and the stationary law, as the two chains are one coupling
+of these laws and W₂² is the least over all.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedscaffold.core.checks import whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.types import Array, Engine, Server
+from fedscaffold.engines import resolve as resolve_engine
+from fedscaffold.methods import Scaffold
+from fedscaffold.problems import Logistic, Ridge
+from fedscaffold.simulation.rounds import State, initial_state, divergence_limit, open_rounds
+from fedscaffold.theory.bounds import Bound, contraction
+from fedscaffold.theory.constants.of_problem import constants
+
+ROUNDING = 1e-13  # of the state's size: a distance below it is arithmetic, not Scaffold
+
+
+class Start(NamedTuple):
+    """Where a chain starts: θ, (dim,) or (repetitions, dim), and ξ, (n_clients, dim); None for zero."""
+
+    theta: ArrayLike
+    control_variates: ArrayLike | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coupling:
+    """Two chains with the same noise.
+
+    Attributes
+    ----------
+    distances
+        D_t, (repetitions, rounds + 1).
+    factor
+        Lemma 4.1: an upper bound on the mean of D_{t+1}/D_t, and its conditions.
+    rounding
+        Distances below this are rounding errors.
+    """
+
+    distances: Array
+    factor: Bound
+    rounding: float
+
+    @property
+    def mean(self) -> Array:
+        """Mean of D_t over repetitions, (rounds + 1,)."""
+        return self.distances.mean(axis=0)
+
+    @property
+    def bound(self) -> Array:
+        """(1 − γμ/4)^{Ht} times the mean of D_0: Theorem 4.2, an upper bound on the mean of D_t, (rounds + 1,)."""
+        return self.mean[0] * self.factor.value ** np.arange(self.distances.shape[1])
+
+    @property
+    def rates(self) -> Array:
+        """Mean of D_{t+1} over mean of D_t while above rounding errors, to compare with `factor`."""
+        mean = self.mean
+        last = int(np.count_nonzero(np.cumprod(mean > self.rounding)))
+        return mean[1:last] / mean[: max(last - 1, 0)]
+
+
+def contracts(coupling: Coupling, *, errors: float = 4.0) -> bool:
+    """Whether D_{t+1} − (1 − γμ/4)^H D_t has mean ≤ 0 in every round: Lemma 4.1's inequality, measured.
+
+    Parameters
+    ----------
+    coupling
+        From `couple` or `to_stationarity`.
+    errors
+        How many standard errors above 0 a mean may be. With 4, Gaussian means that are exactly 0 pass a round with
+        probability 1 − 3e-5.
+    """
+    D = coupling.distances
+    excess = D[:, 1:] - coupling.factor.value * D[:, :-1]
+    spread = excess.std(axis=0, ddof=1) / np.sqrt(len(D)) if len(D) > 1 else np.zeros(excess.shape[1])
+    return bool((excess.mean(axis=0) <= errors * spread + coupling.rounding).all())
+
+
+def couple(
+    problem: Ridge | Logistic,
+    method: Scaffold,
+    first: Start,
+    second: Start,
+    *,
+    rounds: int,
+    batch_size: int | None,
+    repetitions: int = 1,
+    seed: int = 0,
+    sampling: Sampling = "with_replacement",
+    engine: str | Engine = "auto",
+    burn_in: int = 0,
+) -> Coupling:
+    """D_t of two chains that draw the same records, and Lemma 4.1's factor.
+
+    Parameters
+    ----------
+    problem
+        Ridge or logistic regression, with clients of equal weight.
+    method
+        Scaffold with its γ and H.
+    first, second
+        Where the two chains start.
+    rounds
+        How many rounds both run.
+    batch_size, repetitions, seed, sampling, engine
+        As in `fedscaffold.run`.
+    burn_in
+        Rounds that the second chain runs alone before the first one starts.
+    """
+    whole_number("rounds", rounds, least=1)
+    whole_number("repetitions", repetitions, least=1)
+    whole_number("burn_in", burn_in, least=0)
+    if not np.allclose(problem.weights, 1.0 / problem.n_clients, rtol=1e-12):
+        raise InvalidInput("the paper's contraction is for clients of equal weight; this problem's differ")
+    batches = Batches(batch_size, sampling)
+    batches.check_fits(problem.sizes)
+    known = constants(problem, batch_size=batch_size, sampling=sampling)
+    factor = contraction(
+        known, step_size=method.step_size, local_steps=method.local_steps, n_clients=problem.n_clients
+    )
+    a, b = (_state(problem, method, start, repetitions) for start in (first, second))
+    limit = max(divergence_limit(a.theta), divergence_limit(b.theta))
+    with open_rounds(problem, method, resolve_engine(engine), batches, seed=seed, limit=limit) as after:
+        for _ in range(burn_in):
+            b = after(b)
+        a = a._replace(round=burn_in)  # the draws that follow are new to both
+        size = max(float(_distance2(x, _zero(x), method).max()) for x in (a, b))
+        distances = [_distance2(a, b, method)]
+        for _ in range(rounds):
+            a, b = after(a), after(b)
+            distances.append(_distance2(a, b, method))
+    return Coupling(distances=np.stack(distances, axis=1), factor=factor, rounding=ROUNDING**2 * size)
+
+
+def to_stationarity(
+    problem: Ridge | Logistic,
+    method: Scaffold,
+    start: Start,
+    *,
+    rounds: int,
+    batch_size: int | None,
+    burn_in: int,
+    repetitions: int = 1,
+    seed: int = 0,
+    sampling: Sampling = "with_replacement",
+    engine: str | Engine = "auto",
+) -> Coupling:
+    """The chain from `start` against one that has become stationary: mean D_t ≥ W₂² to the stationary law.
+
+    The second chain starts at (θ*, −∇f_c(θ*)) and runs alone for `burn_in` rounds, after which, by Theorem 4.2,
+    its law is within (1 − γμ/4)^{H·burn_in/2} of the stationary one, in units of its first distance.
+
+    Parameters
+    ----------
+    problem, method, rounds, batch_size, repetitions, seed, sampling, engine
+        As in `couple`.
+    start
+        Where the first chain starts.
+    burn_in
+        Rounds that the second chain runs alone.
+    """
+    optimum = problem.optimum()
+    ideal = -problem.client_gradients(optimum)
+    return couple(
+        problem,
+        method,
+        start,
+        Start(optimum, ideal - ideal.mean(axis=0)),
+        rounds=rounds,
+        batch_size=batch_size,
+        repetitions=repetitions,
+        seed=seed,
+        sampling=sampling,
+        engine=engine,
+        burn_in=burn_in,
+    )
+
+
+def _state(problem: Ridge | Logistic, method: Scaffold, start: Start, repetitions: int) -> State:
+    given = np.asarray(start.theta, dtype=np.float64)
+    if given.shape not in ((problem.dim,), (repetitions, problem.dim)):
+        raise InvalidInput(
+            f"theta must have shape ({problem.dim},) or ({repetitions}, {problem.dim}), got {given.shape}"
+        )
+    theta = np.broadcast_to(given, (repetitions, problem.dim)).copy()
+    return initial_state(problem, method, theta, start.control_variates)
+
+
+def _zero(state: State) -> State:
+    return State(state.round, Server(0.0 * state.theta), type(state.memory)(xi=0.0 * state.memory.xi))
+
+
+def _distance2(a: State, b: State, method: Scaffold) -> Array:
+    """‖θ − θ'‖² + (γ²H²/N) Σ_c ‖ξ_c − ξ'_c‖², one per repetition."""
+    square = (method.step_size * method.local_steps) ** 2
+    xi = np.square(a.memory.xi - b.memory.xi).sum(axis=2).mean(axis=1)
+    return np.square(a.theta - b.theta).sum(axis=1) + square * xi

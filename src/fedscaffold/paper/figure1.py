@@ -1,0 +1,216 @@
+"""Figure 1 of the paper: Scaffold against FedAvg, ridge and logistic, from 10 to 10,000 clients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.checks import whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.progress import Advance
+from fedscaffold.core.types import Array
+from fedscaffold.engines import Numba
+from fedscaffold.methods import FedAvg, Scaffold
+from fedscaffold.problems import paper
+from fedscaffold.problems.paper import L2 as PAPER_L2
+from fedscaffold.reports.curves import Panel
+from fedscaffold.reports.curves import draw as draw_grid
+from fedscaffold.simulation import Trace
+from fedscaffold.simulation.run import run
+from fedscaffold.simulation.stationarity import Plateau, plateau
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["regression", "classification"]
+KINDS: tuple[Kind, ...] = ("regression", "classification")
+STEP_SIZE, LOCAL_STEPS, ROUNDS, BATCH_SIZE = 0.05, 100, 100, 10
+CLIENTS = (10, 100, 1000, 10000)
+METHODS = (
+    Scaffold(step_size=STEP_SIZE, local_steps=LOCAL_STEPS),
+    FedAvg(step_size=STEP_SIZE, local_steps=LOCAL_STEPS),
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method in one panel."""
+
+    kind: Kind
+    n_clients: int
+    method: str
+    trace: Trace
+
+    @property
+    def stationary(self) -> bool:
+        """Whether it has reached its plateau."""
+        return self.trace.stationary_from() is not None
+
+    @property
+    def plateau(self) -> Plateau:
+        """Mean squared error once stationary, or else over the last quarter of the rounds."""
+        return self.trace.plateau() or plateau(self.trace.mse, self.trace.rounds * 3 // 4)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run; the defaults are the paper's."""
+
+    clients: Sequence[int] = CLIENTS
+    runs: int = 3
+    seed: int = 0
+    l2: float = PAPER_L2
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("runs", self.runs, least=1)
+        whole_number("seed", self.seed, least=0)
+        if not self.clients or len(set(self.clients)) < len(self.clients):
+            raise InvalidInput(f"clients must be different numbers, got {list(self.clients)}")
+        for n_clients in self.clients:
+            if whole_number("clients", n_clients, least=2) % 2:
+                raise InvalidInput(f"each number of clients must be even, got {n_clients}")
+
+
+def simulate(settings: Settings, *, scratch: Path, advance: Advance = lambda done, total: None) -> list[Curve]:
+    """All curves, panel after panel; what an interrupted call left in `scratch` is not computed again."""
+    total = len(KINDS) * len(METHODS) * sum(settings.clients) * ROUNDS
+    done = 0
+    curves = []
+    for kind in KINDS:
+        for n_clients in sorted(settings.clients):
+            problem = paper(kind, n_clients=n_clients, l2=settings.l2, seed=settings.seed)
+            for method in METHODS:
+                name = type(method).__name__
+                label = f"{kind}-{n_clients}-{name}-runs{settings.runs}-seed{settings.seed}-l2_{settings.l2:g}"
+                trace = run(
+                    problem,
+                    method,
+                    rounds=ROUNDS,
+                    batch_size=BATCH_SIZE,
+                    seed=settings.seed,
+                    repetitions=settings.runs,
+                    engine=Numba(threads=settings.threads),
+                    checkpoint=scratch / f"{label.lower()}.npz",
+                    progress=_counting(advance, done, n_clients, total),
+                )
+                curves.append(Curve(kind, n_clients, name, trace))
+                done += ROUNDS * n_clients
+    return curves
+
+
+def _counting(advance: Advance, before: int, weight: int, total: int) -> Advance:
+    """Progress of one run as progress of the whole."""
+    return lambda done, _: advance(before + done * weight, total)
+
+
+def to_frame(curves: Sequence[Curve]) -> "pd.DataFrame":
+    """One row per kind, number of clients, method, run and round."""
+    import pandas as pd
+
+    parts = []
+    for curve in curves:
+        frame = curve.trace.to_frame().rename(columns={"repetition": "run"})
+        frame.insert(0, "method", curve.method)
+        frame.insert(0, "n_clients", curve.n_clients)
+        frame.insert(0, "kind", curve.kind)
+        parts.append(frame)
+    return pd.concat(parts, ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper's Section 6, with what was measured."""
+
+    claim: str
+    measured: str
+    holds: bool | None  # None: not tested with these numbers of clients
+
+
+def claims(curves: Sequence[Curve]) -> list[Claim]:
+    """Every claim that Section 6 makes about the figure."""
+    plateaus = {(curve.kind, curve.method, curve.n_clients): curve.plateau.mean for curve in curves}
+    clients = sorted({curve.n_clients for curve in curves})
+
+    def scaffold(kind: Kind) -> Array:
+        return np.array([plateaus[kind, "Scaffold", n] for n in clients])
+
+    return [
+        _below_fedavg(plateaus, clients),
+        _one_over_n(np.array(clients), scaffold("regression")),
+        _no_floor(np.array(clients), scaffold("regression")),
+        _improves(np.array(clients), scaffold("classification")),
+        _flattens(dict(zip(clients, scaffold("classification"), strict=True))),
+    ]
+
+
+def _below_fedavg(plateaus: dict[tuple[Kind, str, int], float], clients: Sequence[int]) -> Claim:
+    ratios = {(k, n): plateaus[k, "FedAvg", n] / plateaus[k, "Scaffold", n] for k in KINDS for n in clients}
+    kind, n_clients = min(ratios, key=lambda key: ratios[key])
+    least, most = ratios[kind, n_clients], max(ratios.values())
+    measured = f"{least:.2f} to {most:.0f} times below; least in {kind}, N = {n_clients:,}"
+    return Claim("Scaffold's plateau is below FedAvg's in all panels", measured, bool(least > 1.0))
+
+
+def _one_over_n(clients: NDArray[np.int64], plateaus: Array) -> Claim:
+    from scipy.stats import t as student
+
+    claim = "Regression: Scaffold's plateau falls as 1/N"
+    if len(clients) < 3:
+        return Claim(claim, "needs three numbers of clients", None)
+    x, y = np.log(clients), np.log(plateaus)
+    x = x - x.mean()
+    slope = float(x @ y / (x @ x))
+    residuals = y - y.mean() - slope * x
+    freedom = len(clients) - 2
+    error = float(np.sqrt(residuals @ residuals / freedom / (x @ x)))
+    half = error * float(student.ppf(0.975, freedom))
+    measured = f"slope {slope:.3f}, 95 % interval [{slope - half:.3f}, {slope + half:.3f}]"
+    return Claim(claim, measured, abs(slope + 1.0) <= 0.15)
+
+
+def _no_floor(clients: NDArray[np.int64], plateaus: Array) -> Claim:
+    claim = "Regression: no floor at the largest N"
+    if len(clients) < 2:
+        return Claim(claim, "needs two numbers of clients", None)
+    scaled = clients * plateaus
+    excess = float(scaled[-1] / np.exp(np.log(scaled[:-1]).mean()))
+    measured = f"N × plateau at N = {clients[-1]:,} is {excess:.2f} times what smaller N give"
+    return Claim(claim, measured, excess < 1.5)
+
+
+def _improves(clients: NDArray[np.int64], plateaus: Array) -> Claim:
+    claim = "Classification: Scaffold improves up to N = 1,000"
+    kept = clients <= 1000
+    if kept.sum() < 2:
+        return Claim(claim, "needs two numbers of clients up to 1,000", None)
+    factors = plateaus[kept][:-1] / plateaus[kept][1:]
+    steps = zip(clients[kept][:-1], clients[kept][1:], factors, strict=True)
+    measured = ", ".join(f"{a:,} to {b:,}: {factor:.1f} times" for a, b, factor in steps)
+    return Claim(claim, measured, bool((factors > 1.5).all()))
+
+
+def _flattens(plateaus: dict[int, float]) -> Claim:
+    claim = "Classification: the improvement flattens from N = 1,000 to 10,000"
+    if not {1000, 10000} <= plateaus.keys():
+        return Claim(claim, "needs N = 1,000 and 10,000", None)
+    factor = plateaus[1000] / plateaus[10000]
+    measured = f"improves {factor:.2f} times where 1/N would give 10; flattened, not yet flat"
+    if factor < 1.1:
+        measured = f"changes {factor:.2f} times where 1/N would give 10"
+    return Claim(claim, measured, bool(factor < 2.0))
+
+
+def draw(curves: Sequence[Curve], files: Sequence[Path]) -> None:
+    """The paper's eight panels: a row per problem, a column per number of clients."""
+    rows = []
+    for kind, title in (("regression", "linear regression"), ("classification", "logistic regression")):
+        by_clients: dict[int, dict[str, Array]] = {}
+        for curve in curves:
+            if curve.kind == kind:
+                by_clients.setdefault(curve.n_clients, {})[curve.method] = curve.trace.mse
+        rows.append((title, [Panel(f"N = {n:,}", lines) for n, lines in by_clients.items()]))
+    draw_grid(rows, files)

@@ -1,0 +1,70 @@
+"""Every statement of the paper against measurement: one row each, with a verdict."""
+
+import re
+from collections.abc import Callable
+
+from fedscaffold.core.progress import Advance
+from fedscaffold.paper.verify import (
+    assumptions,
+    chains,
+    convergence,
+    covariance_bounds,
+    expansions,
+    figure,
+    predictor,
+    speed_up,
+    table1,
+)
+from fedscaffold.paper.verify.rows import Row, failures
+from fedscaffold.paper.verify.settings import DEFAULT, FULL, Budget, Kind, strict
+
+__all__ = ["DEFAULT", "FULL", "Budget", "Row", "failures", "verify"]
+
+
+def _stationary(kind: Kind) -> Callable[[Budget], list[Row]]:
+    """One simulation for Lemma 4.6 to Theorem 4.8 and all of Section 5."""
+
+    def rows(budget: Budget) -> list[Row]:
+        found = chains.simulate(strict(kind), budget)
+        return [*covariance_bounds.rows(found), *expansions.rows(found, budget)]
+
+    return rows
+
+
+PARTS: tuple[tuple[int, Callable[[Budget], list[Row]]], ...] = (  # with rough shares of the time
+    (1, assumptions.rows),
+    (2, convergence.rows),
+    (8, _stationary("ridge")),
+    (12, _stationary("logistic")),
+    (6, speed_up.rows),
+    (6, table1.rows),
+    (12, predictor.rows),
+    (6, figure.rows),
+)
+ORDER = ("A", "Lemma 4", "Theorem 4", "Corollary 4", "Lemma 5", "Theorem 5", "Lemma E", "Sharp", "Figure", "Table")
+
+
+def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: None) -> list[Row]:
+    """All rows, in the paper's order.
+
+    Parameters
+    ----------
+    budget
+        How much to simulate.
+    advance
+        Called with (done, total) after each part.
+    """
+    total, done, found = sum(share for share, _ in PARTS), 0, list[Row]()
+    advance(0, total)
+    for share, rows in PARTS:
+        found += rows(budget)
+        done += share
+        advance(done, total)
+    return sorted(found, key=_place)
+
+
+def _place(row: Row) -> tuple[int, tuple[int, ...]]:
+    """Section 4's statements by number, whatever they are called; the others by ORDER."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", row.statement))
+    at = next(k for k, start in enumerate(ORDER) if row.statement.startswith(start))
+    return (1 if ORDER[at].endswith(" 4") else at), numbers

@@ -1,0 +1,194 @@
+"""Lemma 4.1 to Corollary 4.5: contraction by coupling, drift, and the bounds without speed-up."""
+
+import numpy as np
+
+from fedscaffold.core.types import Array
+from fedscaffold.methods import Scaffold
+from fedscaffold.paper.coupling import Coupling, Start, couple, to_stationarity
+from fedscaffold.paper.verify.rows import Row, over_groups, worst
+from fedscaffold.paper.verify.settings import INSIDE, KINDS, Budget, Case, crude
+from fedscaffold.simulation.run import run
+from fedscaffold.theory import bounds
+
+COUPLED_ROUNDS, BURN = 30, 10.0  # rounds; relaxation times
+COUPLED_SHARE = 4  # couplings have so many times fewer repetitions: their noise is shared and so small
+
+
+def rows(budget: Budget) -> list[Row]:
+    """For ridge and logistic regression, just inside the conditions."""
+    found = []
+    for kind in KINDS:
+        case = crude(kind)
+        found += [contraction(case, budget), *_wasserstein(case, budget)]
+        found += [_drift(case, budget, "zero"), _drift(case, budget, "X*"), _drift_as_printed(case, budget)]
+        found += [_crude_mse(case, budget), _stationary(case, budget)]
+    return found
+
+
+def contraction(case: Case, budget: Budget, where: str = "") -> Row:
+    """Two chains from random starts: the largest rate of any round."""
+    rng = np.random.default_rng(3)
+    xi = rng.normal(size=case.ideal.shape)
+    starts = (
+        Start(rng.normal(size=case.problem.dim)),
+        Start(rng.normal(size=case.problem.dim), xi - xi.mean(axis=0)),
+    )
+    coupling = couple(
+        case.problem, case.method, *starts, rounds=COUPLED_ROUNDS, batch_size=case.batch_size,
+        repetitions=_few(budget),
+    )  # fmt: skip
+    at, bound, value, error = _largest_rate(coupling)
+    return Row(
+        statement="Lemma 4.1",
+        claim=f"{where}coupled chains: E‖X⁺−X'⁺‖²_Λ/‖X−X'‖²_Λ ≤ (1−γμ/4)^H; largest, in round {at + 1}",
+        setting=case.text,
+        relation="≤",
+        predicted=bound,
+        measured=value,
+        standard_error=error,
+        conditions=coupling.factor.conditions,
+        uses=("bounds_crude.contraction",),
+    )
+
+
+def _largest_rate(coupling: Coupling) -> tuple[int, float, float, float]:
+    """Ratio of means, with the standard error of D_{t+1} − rate·D_t over the mean of D_t."""
+    rates = coupling.rates
+    before, after = coupling.distances[:, : rates.size], coupling.distances[:, 1 : rates.size + 1]
+    errors = (after - rates * before).std(axis=0, ddof=1) / np.sqrt(len(before)) / before.mean(axis=0)
+    at = int(np.argmax(rates))
+    return at, coupling.factor.value, float(rates[at]), float(errors[at])
+
+
+def _wasserstein(case: Case, budget: Budget) -> list[Row]:
+    """Mean squared distance to a stationary chain with the same noise, which is at least W₂²."""
+    coupling = to_stationarity(
+        case.problem, case.method, Start(np.zeros(case.problem.dim)), rounds=COUPLED_ROUNDS,
+        batch_size=case.batch_size, burn_in=int(BURN * case.relaxation), repetitions=_few(budget),
+    )  # fmt: skip
+    measured = over_groups(coupling.distances)
+    first = bounds.initial_distance2(case.constants, **case.arguments, squared_error=case.initial_squared_error)
+    rounds = np.arange(1, COUPLED_ROUNDS + 1)
+    decays = [
+        bounds.wasserstein_decay(
+            case.constants, **case.arguments, rounds=int(T), initial_wasserstein2=float(measured.value[0])
+        )
+        for T in rounds
+    ]
+    starts = [
+        bounds.wasserstein_from_start(case.constants, **case.arguments, rounds=int(T), initial_distance2=first)
+        for T in rounds
+    ]
+    found = []
+    for what, limits, uses in (
+        ("(1−γμ/4)^{HT} W₂² at T = 0", decays, ("bounds_crude.wasserstein_decay",)),
+        (
+            "(1−γμ/4)^{HT} (‖X⁰−X*‖_Λ + √(8γσ²/μ))²",
+            starts,
+            ("bounds_crude.wasserstein_from_start", "bounds_crude.initial_distance2"),
+        ),
+    ):
+        at, bound, value, error = worst(measured.at(np.s_[1:]), [limit.value for limit in limits])
+        found.append(
+            Row(
+                statement="Theorem 4.2",
+                claim=f"W₂² to the stationary law after T rounds ≤ {what}; nearest at T = {at + 1}",
+                setting=case.text,
+                relation="≤",
+                predicted=bound,
+                measured=value,
+                standard_error=error,
+                conditions=limits[0].conditions,
+                uses=uses,
+            )
+        )
+    return found
+
+
+def _drift(case: Case, budget: Budget, start: str, note: str = "") -> Row:
+    """From θ = 0 and ξ_c = 0, or from X*."""
+    zero = start == "zero"
+    theta = np.zeros(case.problem.dim) if zero else case.problem.optimum()
+    xi = np.zeros_like(case.ideal) if zero else case.ideal
+    before = float(distance2(case, theta[None], xi[None])[0])
+    trace = run(
+        case.problem, case.method, rounds=1, batch_size=case.batch_size, seed=4, repetitions=budget.repetitions,
+        progress=False, theta0=theta, control_variates0=xi, record=(),
+    )  # fmt: skip
+    value, error = over_groups(distance2(case, trace.theta, trace.control_variates))
+    bound = bounds.drift(case.constants, **case.arguments, distance2=before)
+    return Row(
+        statement="Lemma 4.3",
+        claim=f"one round from {start}: E‖X⁺−X*‖²_Λ ≤ (1−γμ/4)^H‖X−X*‖²_Λ + 2γ²Hσ²{note}",
+        setting=case.text,
+        relation="≤",
+        predicted=bound.value,
+        measured=float(value),
+        standard_error=float(error),
+        conditions=bound.conditions,
+        uses=("bounds_crude.drift",),
+    )
+
+
+def _drift_as_printed(case: Case, budget: Budget) -> Row:
+    """H = 1 and γ(L + μ) ≤ 1: inside the printed condition, outside γ ≤ 1/(4L), which the proof uses."""
+    known = case.constants
+    method = Scaffold(step_size=INSIDE / (known.L + known.mu), local_steps=1)
+    wide = Case(case.problem, method, case.batch_size, known)
+    return _drift(wide, budget, "zero", note="; printed without γ ≤ 1/(4L)")
+
+
+def _crude_mse(case: Case, budget: Budget) -> Row:
+    trace = run(
+        case.problem, case.method, rounds=int(4 * case.relaxation) + 1, batch_size=case.batch_size, seed=5,
+        repetitions=budget.repetitions, progress=False,
+    )  # fmt: skip
+    first = bounds.initial_distance2(case.constants, **case.arguments, squared_error=case.initial_squared_error)
+    limits = [
+        bounds.crude_mse(case.constants, **case.arguments, rounds=T, initial_distance2=first)
+        for T in range(1, trace.rounds + 1)
+    ]
+    at, bound, value, error = worst(over_groups(trace.mse).at(np.s_[1:]), [limit.value for limit in limits])
+    return Row(
+        statement="Theorem 4.4",
+        claim=f"E‖θ^T−θ*‖² ≤ (1−γμ/4)^{{HT}}‖X⁰−X*‖²_Λ + 8γσ²/μ; nearest at T = {at + 1}",
+        setting=case.text,
+        relation="≤",
+        predicted=bound,
+        measured=value,
+        standard_error=error,
+        conditions=limits[0].conditions,
+        uses=("bounds_crude.crude_mse", "bounds_crude.initial_distance2"),
+    )
+
+
+def _stationary(case: Case, budget: Budget) -> Row:
+    trace = run(
+        case.problem, case.method, rounds=int(BURN * case.relaxation) + 1, batch_size=case.batch_size, seed=6,
+        repetitions=budget.repetitions, progress=False, theta0=case.problem.optimum(),
+        control_variates0=case.ideal, record=(),
+    )  # fmt: skip
+    value, error = over_groups(distance2(case, trace.theta, trace.control_variates))
+    bound = bounds.stationary_mse(case.constants, **case.arguments)
+    return Row(
+        statement="Corollary 4.5",
+        claim="stationary law: E‖X−X*‖²_Λ, so E‖θ−θ*‖², ≤ 8γσ²/μ",
+        setting=case.text,
+        relation="≤",
+        predicted=bound.value,
+        measured=float(value),
+        standard_error=float(error),
+        conditions=bound.conditions,
+        uses=("bounds_crude.stationary_mse",),
+    )
+
+
+def distance2(case: Case, theta: Array, xi: Array) -> Array:
+    """‖X − X*‖²_Λ = ‖θ − θ*‖² + (γ²H²/N) Σ_c ‖ξ_c − ξ*_c‖², one per repetition."""
+    length = case.method.step_size * case.method.local_steps
+    own = np.square(xi - case.ideal).sum(axis=2).mean(axis=1)
+    return np.square(theta - case.problem.optimum()).sum(axis=1) + length**2 * own
+
+
+def _few(budget: Budget) -> int:
+    return max(2, budget.repetitions // COUPLED_SHARE)

@@ -1,0 +1,117 @@
+"""Lemma 4.6, Lemma 4.7 and Theorem 4.8: local models, control variates and covariances in the stationary law."""
+
+import numpy as np
+
+from fedscaffold.core.types import Array
+from fedscaffold.paper.verify.chains import Chains
+from fedscaffold.paper.verify.rows import Row, jackknife, over_groups, worst
+from fedscaffold.paper.verify.settings import Case
+from fedscaffold.theory import bounds
+
+
+def rows(chains: Chains) -> list[Row]:
+    """From stationary chains; Lemma 4.7 for ridge, where it has no remainders."""
+    found = [*_local(chains), _covariance(chains)]
+    return [*found, _system(chains)] if chains.case.problem.kind == "ridge" else found
+
+
+def _local(chains: Chains) -> list[Row]:
+    case = chains.case
+    own = np.einsum("gccii->gc", chains.xi)
+    found = []
+    for what, groups, bound, name in (
+        ("E‖θ_c^h−θ*‖² ≤ 28γσ*²/μ for all c, h", chains.local, bounds.local_iterates, "local_iterates"),
+        ("E‖ξ_c−ξ*_c‖² ≤ 54Lσ*²/(μH) for all c", own, bounds.control_variates, "control_variates"),
+    ):
+        limit = bound(case.constants, **case.arguments)
+        _, predicted, measured, error = worst(over_groups(groups), limit.value)
+        found.append(
+            Row(
+                statement="Lemma 4.6",
+                claim=f"stationary law: {what}",
+                setting=case.text,
+                relation="≤",
+                predicted=predicted,
+                measured=measured,
+                standard_error=error,
+                conditions=limit.conditions,
+                uses=(f"bounds_crude.{name}",),
+            )
+        )
+    return found
+
+
+def _covariance(chains: Chains) -> Row:
+    case = chains.case
+    bound = bounds.stationary_covariance(case.constants, **case.arguments)
+    value, error = over_groups(np.einsum("gii->g", chains.theta))
+    higher = "" if case.constants.Q == 0 else " + O(γ^{3/2}Q) + O(γ³HQ²)"
+    return Row(
+        statement="Theorem 4.8",
+        claim=f"stationary law: tr E(θ−θ*)(θ−θ*)ᵀ ≤ 10γσ*²/(Nμ){higher}",
+        setting=case.text,
+        relation="≤",
+        predicted=bound.value,
+        measured=float(value),
+        standard_error=float(error),
+        conditions=bound.conditions,
+        uses=("bounds_speed_up.stationary_covariance",),
+    )
+
+
+def _system(chains: Chains) -> Row:
+    """The three inequalities: the largest left side over right side.
+
+    The noise is taken at θ*, which is less than its stationary mean, so the right sides are a little too small.
+    """
+    case = chains.case
+    noise = _noise(case)
+    ratios, errors = [], []
+    for k in range(3):
+        ratio, error = jackknife(
+            lambda a, b, c, k=k: _sides(case, noise, a, b, c)[k], chains.theta, chains.theta_xi, chains.xi
+        )
+        ratios.append(ratio)
+        errors.append(error)
+    at = int(np.argmax(ratios))
+    each = ", ".join(f"{ratio:.2g}" for ratio in ratios)
+    any_norms = bounds.covariance_system(
+        case.constants, **case.arguments, theta=0.0, theta_xi=0.0, xi=0.0, round_noise=noise
+    )
+    return Row(
+        statement="Lemma 4.7",
+        claim=f"covariances of θ, (θ, ξ), ξ bound each other; left/right of the three: {each}",
+        setting=case.text,
+        relation="≤",
+        predicted=1.0,
+        measured=ratios[at],
+        standard_error=errors[at],
+        conditions=any_norms.theta.conditions,
+        uses=("bounds_covariances.covariance_system",),
+    )
+
+
+def _sides(case: Case, noise: float, theta: Array, theta_xi: Array, xi: Array) -> tuple[float, float, float]:
+    """Left side over right side of the three inequalities."""
+    a = _norm(theta)
+    b = float(np.mean([_norm(matrix) for matrix in theta_xi]))
+    c = float(np.mean([_norm(matrix) for row in xi for matrix in row]))  # equal and different clients together
+    right = bounds.covariance_system(
+        case.constants, **case.arguments, theta=a, theta_xi=b, xi=c, round_noise=noise
+    )
+    return a / right.theta.value, b / right.theta_xi.value, c / right.xi.value
+
+
+def _noise(case: Case) -> float:
+    """(1/N) Σ_c ‖Σ_h Γ_c^h C_c(θ*) Γ_c^h‖, the noise of a round."""
+    problem, gamma = case.problem, case.method.step_size
+    optimum = problem.optimum()
+    covariances = problem.client_noise_covariances(optimum, batch_size=case.batch_size)
+    steps = np.eye(problem.dim) - gamma * problem.client_hessians(optimum)
+    powers = [np.linalg.matrix_power(steps, h) for h in range(case.method.local_steps)]
+    total = sum(power @ covariances @ power for power in powers)
+    return float(np.mean([_norm(matrix) for matrix in np.asarray(total)]))
+
+
+def _norm(matrix: Array) -> float:
+    return float(np.linalg.norm(matrix, 2))

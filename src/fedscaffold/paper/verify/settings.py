@@ -1,0 +1,161 @@
+"""The problems that statements are checked on, with γ and H inside their conditions, and how much to simulate."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fedscaffold.core.types import Array
+from fedscaffold.methods import Scaffold
+from fedscaffold.problems import Logistic, Ridge
+from fedscaffold.theory.constants.of_problem import Constants, constants
+
+Kind = Literal["ridge", "logistic"]
+KINDS: tuple[Kind, Kind] = ("ridge", "logistic")
+RECORDS, BATCH = 12, 4
+INSIDE = 0.99  # of the largest step size that a condition allows
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much to simulate; more repetitions give smaller standard errors.
+
+    Attributes
+    ----------
+    samples
+        Random points at which an assumption is checked.
+    repetitions
+        Runs from a given start.
+    chains, rounds
+        Stationary chains, and rounds in which their covariances are taken.
+    paper_clients, paper_repetitions, paper_rounds
+        The paper's experiment, against the predictor; repetitions for ten clients, fewer for more.
+    curve_repetitions
+        Runs from zero there, of thirty rounds.
+    figure_clients
+        Figure 1.
+    speed_up_repetitions
+        Runs for Table 1.
+    loosen
+        Factor on all tolerances.
+    """
+
+    samples: int = 200
+    repetitions: int = 400
+    chains: int = 10_000
+    rounds: int = 600
+    paper_clients: tuple[int, ...] = (10,)
+    paper_repetitions: int = 40
+    paper_rounds: int = 400
+    curve_repetitions: int = 1000
+    figure_clients: tuple[int, ...] = (10, 50, 200)
+    speed_up_repetitions: int = 200
+    loosen: float = 1.0
+
+
+DEFAULT = Budget()
+FULL = Budget(
+    samples=2000,
+    repetitions=2000,
+    chains=20_000,
+    rounds=2000,
+    paper_clients=(10, 100, 1000),
+    paper_repetitions=100,
+    paper_rounds=400,
+    curve_repetitions=4000,
+    figure_clients=(10, 100, 1000, 10_000),
+    speed_up_repetitions=1000,
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem, a method with its γ and H, a batch size, and the problem's constants."""
+
+    problem: Ridge | Logistic
+    method: Scaffold
+    batch_size: int
+    constants: Constants
+
+    @property
+    def text(self) -> str:
+        """Problem, γ, H, B, N."""
+        m = self.method
+        return describe(self.problem, m.step_size, m.local_steps, self.batch_size)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What every function of `theory.bounds` takes."""
+        m = self.method
+        return {"step_size": m.step_size, "local_steps": m.local_steps, "n_clients": self.problem.n_clients}
+
+    @property
+    def ideal(self) -> Array:
+        """ξ*_c = −∇f_c(θ*), with a sum of zero."""
+        xi = -self.problem.client_gradients(self.problem.optimum())
+        return np.asarray(xi - xi.mean(axis=0))
+
+    @property
+    def initial_squared_error(self) -> float:
+        """‖θ⁰ − θ*‖² for θ⁰ = 0."""
+        optimum = self.problem.optimum()
+        return float(optimum @ optimum)
+
+    @property
+    def relaxation(self) -> float:
+        """Rounds in which the slowest direction shrinks e times."""
+        slowest = float(np.linalg.eigvalsh(self.problem.hessian(self.problem.optimum()))[0])
+        return 1.0 / (self.method.step_size * self.method.local_steps * slowest)
+
+
+def describe(problem: Ridge | Logistic, gamma: float, H: int, B: int) -> str:
+    """Problem, γ, H, B, N in one line."""
+    return f"{problem.kind}, γ = {gamma:.3g}, H = {H}, B = {B}, N = {problem.n_clients}"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How clients differ: least and largest scale of their features, how far apart their centres are, penalty."""
+
+    least: float = 0.6
+    largest: float = 1.4
+    centres: float = 0.7
+    l2: float = 0.5
+
+
+MODERATE: dict[Kind, Spread] = {"ridge": Spread(), "logistic": Spread(l2=1.0)}
+WIDE: dict[Kind, Spread] = {"ridge": Spread(), "logistic": Spread(0.5, 2.0, 1.5, 0.3)}
+
+
+def make(
+    kind: Kind, n_clients: int, dim: int, spread: Spread, *, copies: int = 1, seed: int = 0
+) -> Ridge | Logistic:
+    """Clients with 12 records, each with a true model of its own.
+
+    `copies` repeats all clients, which leaves f and the mean covariance of the noise as they are.
+    """
+    rng = np.random.default_rng(seed)
+    scale = np.linspace(spread.least, spread.largest, n_clients)[:, None, None]
+    x = rng.normal(size=(n_clients, RECORDS, dim)) * scale
+    x = (x + spread.centres * rng.normal(size=(n_clients, 1, dim))) / np.sqrt(dim)
+    y = np.einsum("cnd,cd->cn", x, 1.0 + rng.normal(size=(n_clients, dim))) + rng.normal(size=(n_clients, RECORDS))
+    x, y = np.concatenate([x] * copies), np.concatenate([y] * copies)
+    return Ridge(x, y, l2=spread.l2) if kind == "ridge" else Logistic(x, np.sign(y), l2=spread.l2)
+
+
+def case(problem: Ridge | Logistic, *, parts: int, H: int, batch_size: int = BATCH) -> Case:
+    """γH(L + μ) a little below 1/parts; with 48 parts and Q > 0 the L of every record, as Theorem 4.8 needs."""
+    known = constants(problem, batch_size=batch_size)
+    L = known.L_record if parts == 48 and known.Q > 0 else known.L
+    gamma = INSIDE / (parts * H * (L + known.mu))
+    return Case(problem, Scaffold(step_size=gamma, local_steps=H), batch_size, known)
+
+
+def crude(kind: Kind) -> Case:
+    """For Lemma 4.1 to Corollary 4.5."""
+    return case(make(kind, 4, 3, MODERATE[kind]), parts=1, H=5)
+
+
+def strict(kind: Kind) -> Case:
+    """For Lemma 4.6 to Theorem 5.3."""
+    return case(make(kind, 3, 2, WIDE[kind]), parts=48, H=2)

@@ -1,0 +1,1 @@
+"""Any loss that JAX can differentiate."""

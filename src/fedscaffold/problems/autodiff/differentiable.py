@@ -1,0 +1,329 @@
+"""Any model whose loss JAX can differentiate."""
+
+import copy
+import hashlib
+import inspect
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedscaffold.core.checks import not_negative
+from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.types import Array
+from fedscaffold.problems.client_arrays import client_weights
+from fedscaffold.problems.newton import minimise
+
+Tree = Any
+ROWS_AT_ONCE = 4096
+LARGEST_FOR_NEWTON = 2000
+NUMBERS_AT_ONCE = 1 << 22  # of records' Hessians
+
+
+class Differentiable:
+    """f_c(θ) = loss(params, client c's records) + l2/2 ‖θ‖², where θ holds all of params in one vector.
+
+    `loss` is the mean over the records of a batch of a function of one record and of the parameters, written with
+    jax.numpy. It must be pure: it depends on its arguments alone and returns one number. Running means, as of
+    batch normalisation, and anything else that mixes the records of a batch are refused. Derivatives are float64.
+
+    Runs need engine="jax" (or "reference", which is slow). Where f has no single minimum, record=("loss",).
+
+    Parameters
+    ----------
+    loss
+        loss(params, batch) → number. A batch is a tree like a client's, with some of its records.
+    params
+        The parameters to start from: any tree of floating-point arrays.
+    clients
+        One tree of arrays per client, the first axis the records; clients may differ in how many they hold.
+    l2
+        Strength of the penalty on all parameters.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+
+    Attributes
+    ----------
+    initial
+        `params` as a vector, for run(..., theta0=problem.initial).
+    batch_loss
+        The loss of a vector, for engines.
+    """
+
+    kind = "differentiable"
+    smoothness_is_local = True
+
+    def __init__(
+        self,
+        loss: Callable[[Tree, Tree], Any],
+        params: Tree,
+        clients: Sequence[Tree],
+        *,
+        l2: float = 0.0,
+        weights: ArrayLike | None = None,
+    ) -> None:
+        try:
+            import jax
+        except ImportError as error:
+            raise MissingDependency("problems.Differentiable needs JAX; pip install 'fedscaffold[jax]'") from error
+        from fedscaffold.problems.autodiff import derivatives as autodiff
+        from fedscaffold.problems.autodiff import trees
+
+        given: Any = loss
+        if not callable(given) or not isinstance(given, Hashable):
+            raise InvalidInput(f"loss must be a function of (params, batch), got {loss!r}")
+        self.l2 = not_negative("l2", l2)
+        self.records, self.offsets = trees.joined(clients)
+        self.initial, structure, shapes = trees.ravelled(params)
+        self.batch_loss = autodiff.FlatLoss(loss, structure, shapes, self.l2)
+        self.sizes: NDArray[np.int64] = np.diff(self.offsets)
+        self.n_clients, self.dim = self.sizes.size, self.initial.size
+        self.weights = client_weights(weights, self.n_clients)
+        for array in (self.offsets, self.initial, self.sizes, self.weights):
+            array.flags.writeable = False
+        with jax.enable_x64(True):
+            few = self._rows(np.arange(min(trees.FEW, int(self.offsets[-1]))))
+            trees.check_loss(loss, self.unravel(self.initial), few)
+
+    def unravel(self, theta: Array) -> Tree:
+        """The tree of parameters that a vector stands for."""
+        return self.batch_loss.unravel(np.asarray(theta))
+
+    def subset(self, clients: ArrayLike) -> Self:
+        """The same problem on some of the clients, their weights scaled to sum to one."""
+        chosen = np.asarray(clients, dtype=np.int64)
+        other = copy.copy(self)
+        other.records = self._rows(
+            np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in chosen])
+        )
+        other.sizes = self.sizes[chosen]
+        other.offsets = np.concatenate([[0], np.cumsum(other.sizes)]).astype(np.int64)
+        other.n_clients = chosen.size
+        other.weights = client_weights(self.weights[chosen], chosen.size)
+        return other
+
+    # f and its derivatives
+
+    def loss(self, theta: Array) -> float:
+        """f(θ) = Σ w_c f_c(θ)."""
+        total = sum(float(self._of("value", theta, *piece)) for piece in self._pieces())
+        return total + 0.5 * self.l2 * float(theta @ theta)
+
+    def gradient(self, theta: Array) -> Array:
+        """∇f(θ)."""
+        total = self.l2 * np.asarray(theta, dtype=np.float64)
+        for piece in self._pieces():
+            total = total + self._of("gradient", theta, *piece)
+        return total
+
+    def hessian(self, theta: Array) -> Array:
+        """∇²f(θ)."""
+        total = self.l2 * np.eye(self.dim)
+        for piece in self._pieces():
+            total += self._of("hessian", theta, *piece)
+        return total
+
+    def optimum(self) -> Array:
+        """θ* by Newton's method, for convex losses; where there is none it refuses and says what to record."""
+        if self.dim > LARGEST_FOR_NEWTON:
+            raise InvalidInput(
+                f"no optimum is looked for with more than {LARGEST_FOR_NEWTON:,} parameters, here {self.dim:,}; "
+                "record=('loss',) needs none"
+            )
+        try:
+            return minimise(self)
+        except (InvalidInput, np.linalg.LinAlgError) as error:
+            raise InvalidInput(
+                f"Newton's method found no optimum: {error}. If the loss is not convex: record=('loss',)"
+            ) from None
+
+    # each client's f_c and its derivatives, one row per client
+
+    def client_losses(self, theta: Array) -> Array:
+        """f_c(θ), shape (N,)."""
+        values = [float(self._of("value", theta, *client)) for client in self._clients()]
+        return np.array(values) + 0.5 * self.l2 * float(theta @ theta)
+
+    def client_gradients(self, theta: Array) -> Array:
+        """∇f_c(θ), shape (N, d)."""
+        rows = [self._of("gradient", theta, *client) for client in self._clients()]
+        return np.stack(rows) + self.l2 * theta
+
+    def client_hessians(self, theta: Array) -> Array:
+        """∇²f_c(θ), shape (N, d, d)."""
+        blocks = [self._of("hessian", theta, *client) for client in self._clients()]
+        return np.stack(blocks) + self.l2 * np.eye(self.dim)
+
+    def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
+        """∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
+        matrices = np.broadcast_to(matrix, (self.n_clients, self.dim, self.dim))
+        clients = zip(self._clients(), matrices, strict=True)
+        return np.stack([self._of("third", theta, *client, np.asarray(m)) for client, m in clients])
+
+    def client_noise_covariances(
+        self, theta: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    ) -> Array:
+        """C_c(θ) = Cov of a minibatch gradient, shape (N, d, d): Cov_i(∇ℓ_i(θ)) times the batch's noise factor."""
+        blocks = []
+        for factor, gradients in self._noise(theta, Batches(batch_size, sampling)):
+            centred = gradients - gradients.mean(axis=0)
+            blocks.append(factor / len(centred) * (centred.T @ centred))
+        return np.stack(blocks)
+
+    def client_noise_along(
+        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    ) -> Array:
+        """Variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
+        each = self._noise(theta, Batches(batch_size, sampling))
+        return np.stack([factor * (gradients @ directions).var(axis=0) for factor, gradients in each])
+
+    def record_gradients(self, client: int, points: Array) -> Array:
+        """Each record's gradient, penalty included, of one client at (p, d) points, shape (p, n, d)."""
+        begin, end = int(self.offsets[client]), int(self.offsets[client + 1])
+        batch = self._filled(begin, end, int(self.sizes.max()))
+        each = self._of("record_gradients_at", points, batch)[:, : end - begin]
+        return each + self.l2 * np.asarray(points)[:, None, :]
+
+    def record_hessians(self, client: int, theta: Array) -> Iterator[Array]:
+        """∇²ℓ_i(θ), penalty included, of a client's records, (k, d, d) some at a time."""
+        end = int(self.offsets[client + 1])
+        length = max(1, min(int(self.sizes.max()), NUMBERS_AT_ONCE // self.dim**2))
+        for begin in range(int(self.offsets[client]), end, length):
+            each = self._of("record_hessians", theta, self._filled(begin, end, length))[: end - begin]
+            yield each + self.l2 * np.eye(self.dim)
+
+    def client_derivative_norms(self, theta: Array) -> tuple[Array, Array]:
+        """‖∇³f_c(θ)‖ and ‖∇⁴f_c(θ)‖, each (N,), as ascents from several starts find them."""
+        third = [float(self._of("third_norm", theta, *client)) for client in self._clients()]
+        fourth = [float(self._of("fourth_norm", theta, *client)) for client in self._clients()]
+        return np.array(third), np.array(fourth)
+
+    # what runs need
+
+    def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Mean gradient at θ over some of a client's records, penalty included."""
+        batch = self._rows(self.offsets[client] + rows)
+        return np.asarray(self._of("gradient", theta, batch, None) + self.l2 * theta)
+
+    def smoothness(self, batches: Batches) -> float:
+        """Expected smoothness of minibatch gradients near `initial`: a local estimate, not a bound.
+
+        With v = the batch's noise factor, the largest over clients of v max_i λ(∇²ℓ_i) + (1 − v) λ(∇²f_c), where λ
+        is the eigenvalue at `initial` that is largest in size, by the power method.
+        """
+        largest = 0.0
+        for n, (batch, share) in zip(self.sizes, self._clients(), strict=True):
+            v = batches.noise_factor(int(n))
+            own = (1.0 - v) * float(self._of("curvature", self.initial, batch, share))
+            record = v * float(self._of("largest_record_curvature", self.initial, batch)) if v else 0.0
+            largest = max(largest, own + record)
+        return largest + self.l2
+
+    def strong_convexity(self) -> float:
+        """What the penalty alone gives where the loss is convex; for other losses nothing is known."""
+        return self.l2
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, sizes, parameters and the loss's name."""
+        uniform = bool(np.all(self.weights == self.weights[0]))
+        return {
+            "kind": self.kind,
+            "loss": _name(self.batch_loss.loss),
+            "n_clients": int(self.n_clients),
+            "dim": int(self.dim),
+            "shapes": [list(shape) for shape in self.batch_loss.shapes],
+            "records": int(self.offsets[-1]),
+            "smallest_client": int(self.sizes.min()),
+            "largest_client": int(self.sizes.max()),
+            "l2": self.l2,
+            "weights": "uniform" if uniform else "given",
+        }
+
+    def fingerprint(self) -> str:
+        """SHA-256 of every record, weights, penalty, initial parameters, and the loss's name and source.
+
+        Of what the loss takes from elsewhere, numbers, text and arrays of an enclosing function count, as do
+        defaults; constants of its module and other functions that it calls do not.
+        """
+        import jax
+
+        leaves, structure = jax.tree.flatten(self.records)
+        words = (self.kind, repr(self.l2), str(structure), str(self.batch_loss.structure), self.batch_loss.shapes)
+        digest = hashlib.sha256(f"{words} {_name(self.batch_loss.loss)} {_source(self.batch_loss.loss)}".encode())
+        for array in (self.offsets, self.weights, self.initial, *leaves):
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        loss, records = _name(self.batch_loss.loss), int(self.offsets[-1])
+        return (
+            f"Differentiable({loss}, n_clients={self.n_clients}, dim={self.dim}, records={records}, l2={self.l2})"
+        )
+
+    def _of(self, name: str, theta: Array, *arguments: Any) -> Any:
+        """A function of `autodiff` of the loss at θ, in float64, as a NumPy array."""
+        import jax
+
+        from fedscaffold.problems.autodiff import derivatives as autodiff
+
+        with jax.enable_x64(True):
+            point = np.asarray(theta, dtype=np.float64)
+            return np.asarray(getattr(autodiff, name)(self.batch_loss, point, *arguments))
+
+    def _rows(self, at: NDArray[np.int64]) -> Tree:
+        import jax
+
+        return jax.tree.map(lambda array: array[at], self.records)
+
+    def _filled(self, begin: int, end: int, length: int) -> Tree:
+        """Records begin to end − 1, the last one again and again up to a length, so that nothing is recompiled."""
+        return self._rows(np.minimum(np.arange(begin, begin + length), end - 1))
+
+    def _pieces(self) -> Iterator[tuple[Tree, Array]]:
+        """(records, share of each in f), all of one length."""
+        shares = np.repeat(self.weights / self.sizes, self.sizes)
+        length = min(ROWS_AT_ONCE, shares.size)
+        for begin in range(0, shares.size, length):
+            end = min(begin + length, shares.size)
+            share = np.zeros(length)
+            share[: end - begin] = shares[begin:end]
+            yield self._filled(begin, end, length), share
+
+    def _clients(self) -> Iterator[tuple[Tree, Array]]:
+        """(records, share of each in f_c) of each client, all of the largest one's length."""
+        length = int(self.sizes.max())
+        for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
+            share = np.zeros(length)
+            share[: end - begin] = 1.0 / (end - begin)
+            yield self._filled(int(begin), int(end), length), share
+
+    def _noise(self, theta: Array, batches: Batches) -> Iterator[tuple[float, Array]]:
+        """(noise factor, every record's gradient) of each client."""
+        batches.check_fits(self.sizes)
+        for n, (batch, _) in zip(self.sizes, self._clients(), strict=True):
+            yield batches.noise_factor(int(n)), self._of("record_gradients", theta, batch)[: int(n)]
+
+
+def _name(loss: Any) -> str:
+    named = loss if hasattr(loss, "__qualname__") else type(loss)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _source(loss: Any) -> str:
+    """The text of a function, or its compiled code where there is no text, and numbers bound into it."""
+    code = getattr(loss, "__code__", None)
+    try:
+        text = inspect.getsource(loss)
+    except (OSError, TypeError):
+        text = "" if code is None else f"{code.co_code.hex()} {code.co_consts} {code.co_names}"
+    cells = [cell.cell_contents for cell in getattr(loss, "__closure__", None) or ()]
+    bound = [*cells, *(getattr(loss, "__defaults__", None) or ())]
+    known = [value for value in bound if isinstance(value, int | float | str) or hasattr(value, "dtype")]
+    return " ".join([text, *(repr(value) if not hasattr(value, "dtype") else _digest(value) for value in known)])
+
+
+def _digest(array: Any) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()

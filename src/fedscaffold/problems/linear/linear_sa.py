@@ -1,0 +1,92 @@
+"""Linear stochastic approximation on clients that hold linear systems."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import Array
+from fedscaffold.problems.client_arrays import client_weights, flatten_systems
+from fedscaffold.problems.linear.mean_system import LinearSystem
+
+
+class LinearSA(LinearSystem):
+    """g_c(θ; i) = A_{c,i} θ − b_{c,i}, i one of client c's records; θ* = (Σ w_c Ā_c)⁻¹ Σ w_c b̄_c.
+
+    Matrices need not be symmetric. All eigenvalues of Ā = Σ w_c Ā_c must have positive real parts (−Ā is Hurwitz);
+    anything else is refused. A single client's Ā_c may have others.
+
+    Parameters
+    ----------
+    A
+        Matrices: an (N, n, d, d) array, or a sequence of N arrays (n_c, d, d).
+    b
+        Right-hand sides: an (N, n, d) array, or a sequence of N arrays (n_c, d).
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    """
+
+    kind = "linear_sa"
+
+    def __init__(
+        self,
+        A: ArrayLike | Sequence[ArrayLike],
+        b: ArrayLike | Sequence[ArrayLike],
+        *,
+        weights: ArrayLike | None = None,
+    ) -> None:
+        self.A, self.b, self.offsets = flatten_systems(A, b)
+        self.sizes: NDArray[np.int64] = np.diff(self.offsets)
+        self.n_clients, self.dim = self.sizes.size, self.b.shape[1]
+        self.weights = client_weights(weights, self.n_clients)
+        self.client_matrices = np.stack([A.mean(axis=0) for A in self._each(self.A)])
+        self.client_vectors = np.stack([b.mean(axis=0) for b in self._each(self.b)])
+        self._check_stable()
+        for array in (
+            self.A, self.b, self.offsets, self.sizes, self.weights, self.client_matrices, self.client_vectors
+        ):  # fmt: skip
+            array.flags.writeable = False
+
+    def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Mean of A_i θ − b_i over some of a client's records."""
+        at = self.offsets[client] + rows
+        return (self.A[at] @ theta - self.b[at]).mean(axis=0)
+
+    def mean_field(self) -> "LinearSA":
+        """The problem with one record per client, its mean: its gradients are this one's full gradients."""
+        if int(self.sizes.max()) == 1:
+            return self
+        return LinearSA(self.client_matrices[:, None], self.client_vectors[:, None], weights=self.weights)
+
+    def client_second_moments(self) -> Array:
+        """Mean of A_iᵀA_i over each client's records, (N, d, d)."""
+        squares = [np.tensordot(A, A, axes=((0, 1), (0, 1))) / len(A) for A in self._each(self.A)]
+        return np.stack(squares)
+
+    def noise_factor(self, batches: Batches, n: int) -> float:
+        """1/B, times (n − B)/(n − 1) without replacement."""
+        return batches.noise_factor(n)
+
+    def describe(self) -> dict[str, Any]:
+        """Kind and sizes."""
+        return {
+            "kind": self.kind,
+            "n_clients": int(self.n_clients),
+            "dim": int(self.dim),
+            "records": int(self.offsets[-1]),
+            "smallest_client": int(self.sizes.min()),
+            "largest_client": int(self.sizes.max()),
+            "weights": self._uniform(),
+        }
+
+    def fingerprint(self) -> str:
+        """SHA-256 of weights and every record."""
+        return self._digest(f"{self.kind} {self.dim}", self.offsets, self.weights, self.b, self.A)
+
+    def _each(self, records: Array) -> Iterator[Array]:
+        """Client after client's part."""
+        for begin, end in pairwise(self.offsets):
+            yield records[begin:end]

@@ -1,0 +1,180 @@
+"""Federated TD(0) with linear features, on Garnet environments."""
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedscaffold.core.checks import not_negative, whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.draws import Chain, Draws, interval_ends
+from fedscaffold.core.types import Array
+from fedscaffold.problems.client_arrays import client_weights
+from fedscaffold.problems.linear.garnet import Chains, garnet, stationary
+from fedscaffold.problems.linear.linear_sa import LinearSA
+from fedscaffold.problems.linear.mean_system import LinearSystem
+
+Observing = Literal["iid", "markov"]
+
+
+class GarnetTD(LinearSystem):
+    """A_c(s, s') = φ(s)(φ(s) − λφ(s'))ᵀ, b_c(s) = r_c(s)φ(s): TD(0) for the value of each client's chain.
+
+    θ* solves Σ_c w_c E_c[A_c θ − b_c] = 0, s from client c's stationary law μ_c and s' from its kernel P_c; λ is
+    the discount. A client's records are all transitions (s, k), k < branching, with probabilities μ_c(s)P_c(s, k).
+
+    With sampling="iid" each transition is drawn by itself. With sampling="markov" a client follows its chain: in
+    each round one stretch, whose first state is drawn from μ_c, with as many consecutive transitions as the
+    round's steps use; a step takes batch_size of them. Stretches of different rounds are independent, so that a
+    draw is a function of (seed, repetition, round, client, position) alone. batch_size=None takes the exact mean
+    Ā_c θ − b̄_c, whatever the sampling.
+
+    Parameters
+    ----------
+    n_clients
+        N.
+    states, branching
+        How many states, and how many successors each has.
+    dim
+        d, how many features; at most the number of states.
+    discount
+        λ, at least 0 and below 1.
+    heterogeneity
+        ε from 0 to 1, which part of the transition probabilities and rewards is the client's own.
+    environments
+        How many different ones there are: client c lives in number c mod `environments`; by default every client
+        has its own. Numbers of clients that are multiples of it share θ*, and more of them only reduce noise.
+    sampling
+        "iid" or "markov".
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    seed
+        Chooses the environments; the first clients are the same for any n_clients.
+    """
+
+    kind = "td"
+    l2 = 0.0
+
+    def __init__(
+        self,
+        *,
+        n_clients: int,
+        states: int = 30,
+        branching: int = 2,
+        dim: int = 8,
+        discount: float = 0.9,
+        heterogeneity: float = 0.5,
+        environments: int | None = None,
+        sampling: Observing = "iid",
+        weights: ArrayLike | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.n_clients = whole_number("n_clients", n_clients, least=1)
+        self.dim = whole_number("dim", dim, least=1)
+        for name, value, least in (("states", states, 1), ("branching", branching, 1), ("seed", seed, 0)):
+            whole_number(name, value, least=least)
+        self.environments = self.n_clients
+        if environments is not None:
+            self.environments = whole_number("environments", environments, least=1)
+        if self.environments > self.n_clients:
+            raise InvalidInput(f"environments={environments} can be at most n_clients={n_clients}")
+        if branching > states or dim > states:
+            raise InvalidInput(f"branching={branching} and dim={dim} can be at most states={states}")
+        if not_negative("discount", discount) >= 1.0:
+            raise InvalidInput(f"discount must be below 1, got {discount!r}")
+        if not_negative("heterogeneity", heterogeneity) > 1.0:
+            raise InvalidInput(f"heterogeneity must be at most 1, got {heterogeneity!r}")
+        if sampling not in get_args(Observing):
+            raise InvalidInput(f"sampling must be one of {get_args(Observing)}, got {sampling!r}")
+        self.weights = client_weights(weights, self.n_clients)
+        self.discount, self.heterogeneity = float(discount), float(heterogeneity)
+        self.sampling, self.seed = sampling, int(seed)
+        self.chains = garnet(
+            n_clients=n_clients,
+            states=states,
+            branching=branching,
+            dim=dim,
+            heterogeneity=heterogeneity,
+            environments=self.environments,
+            seed=seed,
+        )
+        self.stationary = stationary(self.chains)
+        records = states * branching
+        self.sizes: NDArray[np.int64] = np.full(n_clients, records, dtype=np.int64)
+        self.offsets: NDArray[np.int64] = records * np.arange(n_clients + 1, dtype=np.int64)
+        self.x, self.margins, self.y = _records(self.chains, self.discount)
+        joint = self.stationary[:, :, None] * self.chains.kernel
+        self.probabilities = joint.reshape(n_clients, records)
+        self.draws = _draws(self.chains, self.probabilities, chain=sampling == "markov")
+        x, m = (table.reshape(n_clients, records, dim) for table in (self.x, self.margins))
+        weighted = self.probabilities[:, :, None] * x
+        self.client_matrices = np.swapaxes(weighted, 1, 2) @ m
+        self.client_vectors = np.einsum("cid,ci->cd", weighted, self.y.reshape(n_clients, records))
+        self._check_stable()
+        for array in (
+            *self.chains, self.stationary, self.sizes, self.offsets, self.x, self.margins, self.y, self.weights,
+            self.probabilities, self.client_matrices, self.client_vectors,
+        ):  # fmt: skip
+            array.flags.writeable = False
+
+    def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
+        """Mean over some transitions of ((φ(s) − λφ(s'))ᵀθ − r(s)) φ(s)."""
+        at = self.offsets[client] + rows
+        return (self.margins[at] @ theta - self.y[at]) @ self.x[at] / at.size
+
+    def mean_field(self) -> LinearSA:
+        """Ā_c θ − b̄_c as the only record of each client."""
+        return LinearSA(self.client_matrices[:, None], self.client_vectors[:, None], weights=self.weights)
+
+    def client_second_moments(self) -> Array:
+        """E_c[‖φ(s)‖² m mᵀ], m = φ(s) − λφ(s'), (N, d, d)."""
+        m = self.margins.reshape(self.n_clients, -1, self.dim)
+        share = self.probabilities * np.square(self.x).sum(axis=1).reshape(self.n_clients, -1)
+        return np.swapaxes(share[:, :, None] * m, 1, 2) @ m
+
+    def noise_factor(self, batches: Batches, n: int) -> float:
+        """1/B for independent transitions; 1 along a chain, where those of a batch may be nearly the same."""
+        if batches.size is None:
+            return 0.0
+        return 1.0 / batches.size if self.sampling == "iid" else 1.0
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, sizes and how the environments were made."""
+        return {
+            "kind": self.kind,
+            "n_clients": self.n_clients,
+            "dim": self.dim,
+            "states": int(self.chains.features.shape[0]),
+            "branching": int(self.chains.successors.shape[1]),
+            "discount": self.discount,
+            "heterogeneity": self.heterogeneity,
+            "environments": self.environments,
+            "sampling": self.sampling,
+            "seed": self.seed,
+            "weights": self._uniform(),
+        }
+
+    def fingerprint(self) -> str:
+        """SHA-256 of discount, sampling, weights and the environments."""
+        words = f"{self.kind} {self.discount!r} {self.sampling}"
+        return self._digest(words, self.weights, *self.chains)
+
+
+def _records(chains: Chains, discount: float) -> tuple[Array, Array, Array]:
+    """φ(s), φ(s) − λφ(s') and r_c(s) of all transitions, client after client."""
+    n_clients, _, branching = chains.kernel.shape
+    now = np.repeat(chains.features, branching, axis=0)
+    margins = now - discount * chains.features[chains.successors.reshape(-1)]
+    x, m = (np.tile(table, (n_clients, 1)) for table in (now, margins))
+    return x, m, np.repeat(chains.rewards.reshape(-1), branching)
+
+
+def _draws(chains: Chains, probabilities: Array, *, chain: bool) -> Draws:
+    """Transitions by their probabilities, the first of a stretch or all; those that follow one start in its s'."""
+    n_clients, _, branching = chains.kernel.shape
+    ends = interval_ends(probabilities).reshape(-1)
+    if not chain:
+        return Draws(ends)
+    follows = np.tile((branching * chains.successors.reshape(-1)).astype(np.int32), n_clients)
+    return Draws(ends, Chain(interval_ends(chains.kernel).reshape(-1), follows, branching))

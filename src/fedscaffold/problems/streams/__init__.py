@@ -1,0 +1,1 @@
+"""Clients that are distributions instead of tables: records are drawn when they are used."""

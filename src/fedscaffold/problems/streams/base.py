@@ -1,0 +1,247 @@
+"""Clients that are distributions, not tables: what all such problems share."""
+
+import copy
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedscaffold.core.checks import not_negative, positive, whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.normals import NOBODY, normals, of_clients
+from fedscaffold.core.random.stream import SERVER, Stream
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.problems.client_arrays import client_weights
+
+CLIENTS_AT_ONCE = 4096  # in passes over all clients; part of the numbers, as it fixes the order of sums
+ENDLESS = int(np.iinfo(np.int64).max)  # how many records a client has, where a number is asked for
+LARGEST_SPREAD = 0.9
+FLATTEST = 0.1  # of the default spectrum, whose largest entry is 1
+
+
+class Law(NamedTuple):
+    """What some clients are like."""
+
+    scale: Array  # s_c, (k,)
+    w: Array  # w_c, (k, d)
+
+
+class At(NamedTuple):
+    """Gradients, Hessians and the covariance of one record's gradient, averaged over some points each."""
+
+    gradient: Array  # (k, m, d)
+    hessian: Array  # (k, m, d, d)
+    noise: Array  # (k, m, d, d)
+
+
+class Streams(ABC):
+    """Client c draws x ~ N(0, s_c Λ) and a target that depends on xᵀw_c, anew for every step.
+
+    With τ_c uniform in (−1, 1) and n_c ~ N(0, I),
+
+        s_c = 1 + scale_spread τ_c,     w_c = w + heterogeneity (n_c/√d + τ_c v),
+
+    and w, of length `signal`, and v, of length one, shared by all. As s_c and w_c go together, clients' Hessians
+    and optima do, which is what biases FedAvg for any number of clients. τ_c and n_c are functions of (seed, c),
+    computed when they are needed: nothing of a client is stored.
+    """
+
+    kind: ClassVar[str]
+    curvature: ClassVar[float]  # the largest ℓ''
+    n_unpenalised = 0
+    smallest_scale: float  # of all s_c
+    largest_scale: float
+
+    def __init__(
+        self,
+        *,
+        n_clients: int,
+        dim: int,
+        heterogeneity: float,
+        scale_spread: float,
+        spectrum: ArrayLike | None,
+        signal: float,
+        l2: float,
+        weights: ArrayLike | None,
+        seed: int,
+    ) -> None:
+        self.dim = whole_number("dim", dim, least=1)
+        if whole_number("n_clients", n_clients, least=1) > SERVER:
+            raise InvalidInput(f"n_clients must be below 2**32, got {n_clients}")
+        if whole_number("seed", seed, least=0) >= 2**64:
+            raise InvalidInput(f"seed must be below 2**64, got {seed}")
+        self.seed = int(seed)
+        self.heterogeneity = not_negative("heterogeneity", heterogeneity)
+        self.scale_spread = not_negative("scale_spread", scale_spread)
+        if self.scale_spread > LARGEST_SPREAD:
+            raise InvalidInput(f"scale_spread must be at most {LARGEST_SPREAD}, got {scale_spread!r}")
+        self.l2 = not_negative("l2", l2)
+        self.penalty = np.full(self.dim, self.l2)
+        self.spectrum = _spectrum(spectrum, self.dim)
+        shared = normals(Stream(self.seed, NOBODY, NOBODY, SERVER), 0, 2 * self.dim).reshape(2, -1)
+        shared /= np.linalg.norm(shared, axis=1, keepdims=True)
+        self.centre, self.tilt = positive("signal", signal) * shared[0], shared[1]
+        self.given: tuple[Array, Array] | None = None
+        self._take(np.arange(n_clients, dtype=np.int64), client_weights(weights, int(n_clients)))
+
+    def _take(self, client_ids: IntArray, weights: Array) -> None:
+        """Be the problem of these clients."""
+        self.client_ids, self.weights = client_ids, weights
+        self.n_clients = client_ids.size
+        self.sizes: NDArray[np.int64] = np.broadcast_to(np.int64(ENDLESS), client_ids.shape)
+        for array in (self.client_ids, self.weights, self.spectrum, self.centre, self.tilt, self.penalty):
+            array.flags.writeable = False
+        self._sum_up()
+
+    @abstractmethod
+    def _sum_up(self) -> None:
+        """One pass over the clients for what f, its derivatives and θ* need of them."""
+
+    @abstractmethod
+    def averages(self, clients: IntArray, points: Array) -> At:
+        """∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
+
+    @abstractmethod
+    def drawn_gradient(self, client: int, theta: Array, stream: Stream, first: int, count: int) -> Array:
+        """Mean gradient at θ over the records first, ..., first + count − 1 of a client's round."""
+
+    # clients
+
+    def subset(self, clients: ArrayLike) -> Self:
+        """The same problem on some of the clients, which stay who they are; weights are scaled to sum to one."""
+        chosen = np.asarray(clients, dtype=np.int64)
+        other = copy.copy(self)
+        if self.given is not None:
+            other.given = (self.given[0][chosen], self.given[1][chosen])
+        part = self.weights[chosen]
+        other._take(self.client_ids[chosen], part / part.sum())
+        return other
+
+    def block(self, first: int, last: int) -> Self:
+        """Clients first, ..., last − 1. Engines open it with first_client=first, to draw as in the whole."""
+        return self.subset(np.arange(first, last))
+
+    def law(self, clients: IntArray) -> Law:
+        """s_c and w_c of some clients."""
+        if self.given is None:
+            normal, uniform = of_clients(self.seed, self.client_ids[clients], self.dim)
+            spread, tau = normal / np.sqrt(self.dim), 2.0 * uniform - 1.0
+        else:
+            spread, tau = self.given[0][clients], self.given[1][clients]
+        w = self.centre + self.heterogeneity * (spread + tau[:, None] * self.tilt)
+        return Law(1.0 + self.scale_spread * tau, w)
+
+    def _chunks(self) -> Iterator[tuple[Law, Array]]:
+        """(law, weights) of all clients in order, some at a time."""
+        for begin in range(0, self.n_clients, CLIENTS_AT_ONCE):
+            chunk = np.arange(begin, min(begin + CLIENTS_AT_ONCE, self.n_clients))
+            yield self.law(chunk), self.weights[chunk]
+
+    def representatives(self, scales: int = 8) -> Self:
+        """A few clients with weights, whose means are those of the distribution that clients are drawn from.
+
+        `scales` points of Gauss and Legendre for τ_c, with each the 2d points ± √d e_j for n_c, a rule of degree
+        three. They are for theory (`theory.predict_at_scale`); engines refuse them.
+        """
+        tau, share = np.polynomial.legendre.leggauss(whole_number("scales", scales, least=1))
+        if self.scale_spread == 0.0 and self.heterogeneity == 0.0:
+            tau, share = np.zeros(1), np.full(1, 2.0)
+        ends = np.concatenate([np.eye(self.dim), -np.eye(self.dim)])
+        if self.heterogeneity == 0.0:
+            ends = np.zeros((1, self.dim))
+        other = copy.copy(self)
+        other.given = (np.tile(ends, (tau.size, 1)), np.repeat(tau, len(ends)))
+        weights = np.repeat(0.5 * share / len(ends), len(ends))
+        other._take(np.arange(weights.size), weights / weights.sum())
+        return other
+
+    # each client's f_c, one row per client
+
+    def client_gradients(self, theta: Array) -> Array:
+        """∇f_c(θ), shape (N, d)."""
+        return np.concatenate([at.gradient[:, 0] for at in self._everyone(theta)])
+
+    def client_hessians(self, theta: Array) -> Array:
+        """∇²f_c(θ), shape (N, d, d)."""
+        return np.concatenate([at.hessian[:, 0] for at in self._everyone(theta)])
+
+    def client_noise_covariances(
+        self, theta: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    ) -> Array:
+        """C_c(θ)/B, the covariance of a minibatch gradient, shape (N, d, d); 0 for full gradients."""
+        factor = Batches(batch_size, sampling).noise_factor(ENDLESS)
+        return factor * np.concatenate([at.noise[:, 0] for at in self._everyone(theta)])
+
+    def client_noise_along(
+        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    ) -> Array:
+        """Variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
+        factor = Batches(batch_size, sampling).noise_factor(ENDLESS)
+        rows = [
+            np.einsum("im,kij,jm->km", directions, at.noise[:, 0], directions, optimize=True)
+            for at in self._everyone(theta)
+        ]
+        return factor * np.concatenate(rows)
+
+    def _everyone(self, theta: Array) -> Iterator[At]:
+        for begin in range(0, self.n_clients, CLIENTS_AT_ONCE):
+            chunk = np.arange(begin, min(begin + CLIENTS_AT_ONCE, self.n_clients))
+            yield self.averages(chunk, np.broadcast_to(theta, (chunk.size, 1, 1, self.dim)))
+
+    # constants
+
+    def smoothness(self, batches: Batches) -> float:
+        """The largest κ ((tr S_c + 2λ)/B + (1 − 1/B) λ) + l2 over clients, λ = λ_max(S_c), S_c = s_c Λ.
+
+        As E[x xᵀ x xᵀ] = tr(S) S + 2S². For logistic regression κ = ¼ and ℓ'' only shrinks what it weighs: it is a
+        mixture of centred Gaussian functions (Stefanski 1991), each of which leaves x Gaussian with a smaller S.
+        """
+        v = batches.noise_factor(ENDLESS)
+        largest, total = self.largest_scale * self.spectrum.max(), self.largest_scale * self.spectrum.sum()
+        return float(self.curvature * (v * (total + 2.0 * largest) + (1.0 - v) * largest) + self.l2)
+
+    # who it is
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, sizes and how clients are drawn."""
+        uniform = bool(np.all(self.weights == self.weights[0]))
+        return {
+            "kind": self.kind,
+            "n_clients": int(self.n_clients),
+            "dim": int(self.dim),
+            "heterogeneity": self.heterogeneity,
+            "scale_spread": self.scale_spread,
+            "spectrum": [float(self.spectrum.min()), float(self.spectrum.max())],
+            "l2": self.l2,
+            "seed": self.seed,
+            "weights": "uniform" if uniform else "given",
+        }
+
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that the clients are made of."""
+        digest = hashlib.sha256(repr(sorted(self.describe().items())).encode())
+        given = () if self.given is None else self.given
+        for array in (self.client_ids, self.weights, self.spectrum, self.centre, self.tilt, *given):
+            digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n_clients={self.n_clients}, dim={self.dim}, l2={self.l2}, seed={self.seed})"
+
+
+def _spectrum(spectrum: ArrayLike | None, dim: int) -> Array:
+    if spectrum is None:
+        return np.geomspace(1.0, FLATTEST, dim)
+    try:
+        given = np.array(spectrum, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"spectrum must be {dim} numbers: {error}") from None
+    if given.shape != (dim,):
+        raise InvalidInput(f"spectrum must be dim={dim} numbers, one per feature, got shape {given.shape}")
+    if not (np.isfinite(given).all() and (given > 0).all()):
+        raise InvalidInput("spectrum must be positive and finite: it holds the variances of the features")
+    return given

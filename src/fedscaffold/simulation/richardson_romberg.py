@@ -1,0 +1,225 @@
+"""Richardson–Romberg: two step sizes, extrapolated, so that the first-order bias of the average cancels."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedscaffold.core.checks import whole_number
+from fedscaffold.core.errors import InvalidInput, NotStationary
+from fedscaffold.core.progress import Progress, progress_bar
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.types import Array, Engine, Problem
+from fedscaffold.simulation.rounds import initial_state, divergence_limit, open_rounds
+from fedscaffold.simulation.run import opening
+from fedscaffold.simulation.stationarity import BATCHES, FEWEST, autocorrelation_time, truncation
+
+
+@dataclass(frozen=True, kw_only=True)
+class RichardsonRomberg:
+    """2 θ̄(γ) − θ̄(2γ), and what it was made of.
+
+    Attributes
+    ----------
+    theta
+        The extrapolated models, (repetitions, dim).
+    fine
+        θ̄(γ, H), the average of the method's own iterates, (repetitions, dim).
+    coarse
+        θ̄(2γ, H) for FedAvg; for Scaffold θ̄(2γ, H/2), the mean of two chains; (repetitions, dim).
+    standard_error
+        Of theta, from the means of consecutive rounds, (repetitions, dim). It says how well E θ̄ is known, not how
+        much bias is left.
+    from_round
+        The first round that the averages contain, the same for all chains.
+    rounds
+        How many rounds each chain ran.
+    gradients_per_client, vectors_per_client
+        What all chains cost together: stochastic gradients, and vectors of θ's length received and sent.
+    """
+
+    theta: Array
+    fine: Array
+    coarse: Array
+    standard_error: Array
+    from_round: int
+    rounds: int
+    gradients_per_client: int
+    vectors_per_client: int
+
+    def mse(self, optimum: ArrayLike) -> Array:
+        """‖θ − θ*‖² of each repetition, for example with `problem.optimum()`."""
+        return np.square(self.theta - np.asarray(optimum)).sum(axis=1)
+
+
+def richardson_romberg(
+    method: Any,
+    problem: Problem,
+    *,
+    rounds: int,
+    batch_size: int | None = None,
+    seed: int = 0,
+    repetitions: int = 1,
+    engine: str | Engine = "auto",
+    theta0: ArrayLike | None = None,
+    discard: int | None = None,
+    sampling: Sampling = "with_replacement",
+    progress: Progress = None,
+) -> RichardsonRomberg:
+    """2 θ̄(γ, H) − θ̄(2γ, H/2) for Scaffold, 2 θ̄(γ, H) − θ̄(2γ, H) for FedAvg; θ̄ averages stationary rounds.
+
+    Scaffold's bias at fixed γH is γ times a constant, up to order γ²; FedAvg's is so at fixed H (Mangold et al.
+    2024). The chains draw the same records: for Scaffold the coarse average is over two chains, of which one draws
+    the records of the first half of each round's local steps and the other those of the second half. So they cost
+    as many gradients as the fine chain, and most of the noise of 2 θ̄(γ) − θ̄(2γ) is that of θ̄(γ).
+
+    Parameters
+    ----------
+    method
+        `Scaffold` with an even number of local steps, or `FedAvg`; all clients take part.
+    problem
+        What to minimise.
+    rounds
+        T, of each chain.
+    batch_size, seed, repetitions, engine, theta0, sampling, progress
+        As in `fedscaffold.run`.
+    discard
+        How many rounds to leave out of the averages. By default those before all chains are stationary (MSER,
+        see `traces.stationarity`).
+
+    Raises
+    ------
+    NotStationary
+        If discard is not given and a chain still moves in the second half of its rounds.
+    Diverged
+        If a chain diverges, for example since 2γ is too large.
+    """
+    fine, coarse = chains(method, problem.n_clients)
+    batches, chosen, theta = opening(
+        problem, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
+        theta0=theta0, sampling=sampling,
+    )  # fmt: skip
+    if discard is not None and whole_number("discard", discard, least=0) > rounds - 2:
+        raise InvalidInput(f"discard={discard} leaves less than two of {rounds} rounds to average; discard fewer")
+    blocks = Blocks.of(rounds, discard or 0)
+    total = (1 + len(coarse)) * rounds
+    with progress_bar("Richardson–Romberg", progress) as advance:
+        found = [
+            _block_means(problem, chain, chosen, batches, theta, seed, blocks, _part(advance, k * rounds, total))
+            for k, chain in enumerate((*coarse, fine))
+        ]
+    cut = 0 if discard is not None else latest_cut(found, rounds)
+    fine_means, coarse_means = found[-1], np.mean(found[:-1], axis=0)
+    weights = blocks.lengths[cut:] / blocks.lengths[cut:].sum()
+    averages = [np.einsum("k,rkj->rj", weights, means[:, cut:]) for means in (fine_means, coarse_means)]
+    extrapolated = 2.0 * fine_means[:, cut:] - coarse_means[:, cut:]
+    return RichardsonRomberg(
+        theta=2.0 * averages[0] - averages[1],
+        fine=averages[0],
+        coarse=averages[1],
+        standard_error=_standard_error(extrapolated),
+        from_round=int(blocks.lengths[:cut].sum()) + 1 + (discard or 0),
+        rounds=rounds,
+        gradients_per_client=rounds * sum(chain.method.local_steps for chain in (fine, *coarse)),
+        vectors_per_client=rounds * sum(chain.method.vectors_per_round for chain in (fine, *coarse)),
+    )
+
+
+class Chain(NamedTuple):
+    """A method, and the first of each round's local steps whose records it draws."""
+
+    method: Any
+    first_step: int
+
+
+def chains(method: Any, n_clients: int) -> tuple[Chain, tuple[Chain, ...]]:
+    """The fine chain and the coarse ones, whose mean has twice the first-order bias of the fine one's."""
+    kind = getattr(method, "kind", None)
+    if kind not in ("fedavg", "scaffold"):
+        raise InvalidInput(
+            f"Richardson–Romberg is known for FedAvg and Scaffold alone, not for {type(method).__name__}"
+        )
+    if method.participants(n_clients) != n_clients:
+        raise InvalidInput("Richardson–Romberg needs all clients in each round, without participation or cohort")
+    if isinstance(method.local_steps, tuple):
+        raise InvalidInput("Richardson–Romberg needs the same local_steps for all clients; give one number")
+    H = method.local_steps
+    doubled = replace(method, step_size=2.0 * method.step_size)
+    if kind == "fedavg":
+        return Chain(method, 0), (Chain(doubled, 0),)
+    if H % 2:
+        raise InvalidInput(
+            f"Scaffold's second chain takes half of the local steps, so local_steps must be even, got {H}"
+        )
+    halved = replace(doubled, local_steps=H // 2)
+    return Chain(method, 0), (Chain(halved, 0), Chain(halved, H // 2))
+
+
+class Blocks(NamedTuple):
+    """Consecutive rounds whose iterates are averaged at once, so that no run keeps all of its iterates."""
+
+    discard: int
+    lengths: Array  # rounds of each
+
+    @classmethod
+    def of(cls, rounds: int, discard: int) -> "Blocks":
+        """About BATCHES to twice as many; rounds that are left over go to the first."""
+        kept = rounds - discard
+        width = max(1, kept // BATCHES)
+        lengths = np.full(kept // width, float(width))
+        lengths[0] += kept % width
+        return cls(discard, lengths)
+
+
+def _block_means(
+    problem: Problem,
+    chain: Chain,
+    engine: Engine,
+    batches: Batches,
+    theta: Array,
+    seed: int,
+    blocks: Blocks,
+    advance: Callable[[int], None],
+) -> Array:
+    """Means of the iterates over each block of rounds, (repetitions, blocks, dim)."""
+    last = blocks.discard + np.cumsum(blocks.lengths)
+    sums = np.zeros((len(theta), len(last), problem.dim))
+    state = initial_state(problem, chain.method, theta)
+    limit = divergence_limit(theta)
+    with (
+        np.errstate(over="ignore", invalid="ignore"),
+        open_rounds(
+            problem, chain.method, engine, batches, seed=seed, limit=limit, first_step=chain.first_step
+        ) as step,
+    ):
+        while state.round < last[-1]:
+            state = step(state)
+            if state.round > blocks.discard:
+                sums[:, np.searchsorted(last, state.round)] += state.theta
+            advance(state.round)
+    return sums / blocks.lengths[:, None]
+
+
+def latest_cut(found: list[Array], rounds: int) -> int:
+    """How many blocks to leave out so that every chain is stationary in the rest."""
+    cuts = [truncation(means.mean(axis=0)) if rounds >= FEWEST else None for means in found]
+    if None in cuts:
+        raise NotStationary(
+            f"the iterates still move after half of the {rounds} rounds, so their average says little; run "
+            f"rounds={2 * max(rounds, FEWEST)} or more, start nearer with theta0, or choose discard yourself"
+        )
+    return max(cut for cut in cuts if cut is not None)
+
+
+def _standard_error(means: Array) -> Array:
+    """Of the mean over axis 1 of block means (repetitions, blocks, dim), which may still be correlated."""
+    centred = means - means.mean(axis=1, keepdims=True)
+    times = np.array([autocorrelation_time(series) for series in np.moveaxis(centred, 2, 0)])
+    return means.std(axis=1, ddof=1) * np.sqrt(times / means.shape[1])
+
+
+def _part(advance: Callable[[int, int], None], before: int, total: int) -> Callable[[int], None]:
+    """Progress of one chain as progress of all."""
+    return lambda done: advance(before + done, total)

@@ -1,0 +1,1 @@
+"""Which step size, local steps and rounds reach a target."""

@@ -1,0 +1,156 @@
+"""A planner for many dimensions: the mean of the quadratic model at θ*, and Lemma 5.1's covariance.
+
+The sharp planner solves for d × d covariances that depend on themselves. Where d is in the hundreds, this one
+takes the error's two parts apart. With λ_i and u_i the eigenvalues and eigenvectors of ∇²f(θ*) and
+C̄ = Σ w_c² C_c(θ*),
+
+    E‖θ − θ*‖² ≈ ‖m_T‖² + Σ_i γ u_iᵀC̄u_i / (λ_i(2 − γλ_i)),
+
+where m_t is Scaffold's path without noise when each f_c is replaced by its quadratic model at θ*, and the sum is
+the first order of the covariance, that of averaged stochastic gradients. The step size is what the noise allows;
+the number of local steps is the one of 1, 2, 4, 8, ... with which the path costs least.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.memmap import grouped
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.types import Array
+from fedscaffold.theory.prediction.steps import Curvature, curvature
+
+AIM = 0.8  # of the target, since this is a first-order model
+NOISE = 0.5  # of the aim, for the covariance; the rest is for the mean
+FLAT = 1e-12  # of the largest curvature: directions in which nothing happens
+LARGEST = 20_000_000  # numbers in all clients' Hessians; above it, a sample of clients
+GROWN = 1e6
+
+
+class Smooth(Protocol):
+    """What is asked of a problem."""
+
+    n_clients: int
+    dim: int
+    weights: Array
+    sizes: NDArray[np.int64]
+
+    def hessian(self, theta: Array) -> Array: ...  # noqa: D102
+    def client_gradients(self, theta: Array) -> Array: ...  # noqa: D102
+    def client_hessians(self, theta: Array) -> Array: ...  # noqa: D102
+    def client_noise_along(  # noqa: D102
+        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    ) -> Array: ...
+    def smoothness(self, batches: Batches) -> float: ...  # noqa: D102
+    def subset(self, clients: ArrayLike) -> "Smooth": ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """The cheapest γ, H, T that the model knows of."""
+
+    step_size: float
+    local_steps: int
+    rounds: int
+    predicted_mse: float
+    variance_part: float
+
+
+@one_blas_thread
+def first_order(
+    problem: Smooth,
+    batches: Batches,
+    *,
+    optimum: Array,
+    target: float,
+    most_local_steps: int,
+    most_rounds: int,
+    round_cost: float,
+    gradient_cost: float,
+) -> FirstOrder:
+    """γ, H, T with about the least T (round_cost + H gradient_cost); H is a power of two, or the most allowed."""
+    aim = AIM * target
+    gamma, variance = _step_size(problem, batches, optimum, NOISE * aim)
+    weights, hessians, slopes = _sample(problem, optimum)
+    slopes = slopes - weights @ slopes  # of a sample: as if θ* were its optimum
+    ladder = [2**k for k in range(31) if 2**k < most_local_steps] + [most_local_steps]
+    best: tuple[float, FirstOrder] | None = None
+    rising = 0
+    for H in reversed(ladder):  # long rounds first: their paths are the shortest
+        each = round_cost + H * gradient_cost
+        enough = most_rounds if best is None else min(most_rounds, int(best[0] / each))
+        found = _path(weights, curvature(hessians, gamma, H), slopes, optimum, gamma * H, aim - variance, enough)
+        if found is None:
+            rising += best is not None
+            if rising == 3:
+                break
+            continue
+        T, square = found
+        rising = 0
+        best = T * each, FirstOrder(gamma, H, T, square + variance, variance)
+    if best is None:
+        raise InvalidInput(
+            f"target_mse={target:g} is out of reach within max_local_steps={most_local_steps:,} and "
+            f"max_rounds={most_rounds:,} with step_size={gamma:.3g}, the largest that the noise allows; allow "
+            "more of either, take larger batches, or ask for a larger target"
+        )
+    return best[1]
+
+
+def _step_size(problem: Smooth, batches: Batches, optimum: Array, most: float) -> tuple[float, float]:
+    """The largest γ ≤ 1/L whose covariance has at most this trace, and that trace."""
+    lam, U = np.linalg.eigh(problem.hessian(optimum))
+    real = lam > FLAT * lam[-1]
+    lam, U = lam[real], U[:, real]
+    each = problem.client_noise_along(optimum, U, batch_size=batches.size, sampling=batches.sampling)
+    noise = problem.weights**2 @ each
+
+    def trace(gamma: float) -> float:
+        return float((gamma * noise / (lam * (2.0 - gamma * lam))).sum())
+
+    gamma = 1.0 / problem.smoothness(batches)
+    while trace(gamma) > most:
+        gamma *= max(0.1, 0.95 * most / trace(gamma))
+    return gamma, trace(gamma)
+
+
+def _sample(problem: Smooth, optimum: Array) -> tuple[Array, Array, Array]:
+    """Weights, Hessians and gradients at θ* of all clients, or of evenly spaced ones where the Hessians of all
+    would not fit; these some at a time, since their records may not fit either.
+    """
+    most = max(2, LARGEST // problem.dim**2)
+    if problem.n_clients <= most:
+        return problem.weights, problem.client_hessians(optimum), problem.client_gradients(optimum)
+    chosen = np.linspace(0, problem.n_clients - 1, most).round().astype(np.int64)
+    parts = []
+    for begin, end in grouped(problem.sizes[chosen] * problem.dim, LARGEST):
+        few = problem.subset(chosen[begin:end])
+        parts.append((few.client_hessians(optimum), few.client_gradients(optimum)))
+    weights = problem.weights[chosen] / problem.weights[chosen].sum()
+    return weights, np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def _path(
+    w: Array, cur: Curvature, slopes: Array, optimum: Array, length: float, aim: float, most: int
+) -> tuple[int, float] | None:
+    """Rounds of Scaffold from θ = 0, ξ = 0 until ‖m‖² ≤ aim, and ‖m‖²; None if it takes more than `most`.
+
+    Without noise θ_c = Γ^H m − γHδ a_c in client c's eigenbasis, with a_c = ξ_c − ξ*_c and δ = mean of Γ^h, h < H.
+    """
+    m = -optimum
+    ahead = np.einsum("kij,ki->kj", cur.U, slopes)
+    start = square = float(m @ m)
+    for t in range(most + 1):
+        if square <= aim:
+            return max(t, 1), square
+        local = cur.gH * np.einsum("kij,i->kj", cur.U, m) - length * cur.delta * ahead
+        m = np.einsum("k,kij,kj->i", w, cur.U, local, optimize=True)
+        ahead = ahead + (local - np.einsum("kij,i->kj", cur.U, m)) / length
+        square = float(m @ m)
+        if not square < GROWN * start:
+            return None
+    return None

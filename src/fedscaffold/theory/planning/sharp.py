@@ -1,0 +1,146 @@
+"""Which step size, local steps and rounds reach a target at the least cost, by the sharp predictor.
+
+For H local steps, the number of rounds T(γ) that the predicted curve needs is large for small γ (slow) and for
+large γ (the plateau comes near the target). A search over log γ finds the best, a search over H = 1, 4, 16, ...
+the best H; then H is lowered as far as the same T allows. Where there are many clients the search looks at a
+sample of them, with the noise of the mean scaled to all; the last steps look at all of them.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.types import Array
+from fedscaffold.theory.inputs import Glm
+from fedscaffold.theory.planning.out_of_reach import out_of_reach
+from fedscaffold.theory.planning.sharp_model import Model, best_step_size
+
+AIM = 0.9  # of the target, so that a few percent of error in the prediction do no harm
+SAMPLE = 40  # clients that the search looks at
+TRIES = 6
+CLOSE, FINE = 0.85, 1.05  # of the aim: good enough to stop, and to keep
+
+
+@dataclass(frozen=True)
+class Found:
+    """The cheapest way to the target that the search found."""
+
+    step_size: float
+    local_steps: int
+    rounds: int
+    predicted_mse: float
+    plateau: float
+    variance_part: float
+
+
+class Limits(NamedTuple):
+    """What a plan may take at most."""
+
+    local_steps: int
+    rounds: int
+
+
+@one_blas_thread
+def sharp(
+    problem: Glm,
+    batches: Batches,
+    *,
+    optimum: Array,
+    target: float,
+    most_local_steps: int,
+    most_rounds: int,
+    round_cost: float,
+    gradient_cost: float,
+    advance: Callable[[int, int], None] = lambda done, total: None,
+) -> Found:
+    """γ, H, T with the least T (round_cost + H gradient_cost) whose predicted error is at most the target.
+
+    Raises
+    ------
+    InvalidInput
+        If nothing within the limits reaches the target; says which limit binds.
+    """
+    aim = AIM * target
+    model = _sampled(problem, batches, optimum)
+    start = float(model.base.optimum @ model.base.optimum)
+    if start <= target:
+        raise InvalidInput(
+            f"θ = 0 is already within target_mse={target:g} of the optimum ({start:.3g}): nothing to run"
+        )
+    grid = [H for H in (4**k for k in range(20)) if most_local_steps > H] + [most_local_steps]
+
+    def cost(rounds: float, H: int) -> float:
+        return rounds * (round_cost + H * gradient_cost)  # a fraction of a round is fewer local steps in it
+
+    best: tuple[float, int, float, float] | None = None  # cost, H, γ, rounds
+    rising = 0
+    for k, H in enumerate(reversed(grid)):  # long rounds first: their curves are the shortest
+        gamma, rounds = best_step_size(model, H, aim, most_rounds)
+        advance(k + 1, len(grid) + 1)
+        if rounds > most_rounds:
+            continue
+        now = cost(rounds, H)
+        if best is None or now < best[0]:
+            best, rising = (now, H, gamma, rounds), 0
+        else:
+            rising += 1
+            if rising == 2:
+                break
+    if best is None:
+        raise out_of_reach(model, target, aim, most_local_steps, most_rounds)
+    limits = Limits(most_local_steps, most_rounds)
+    whole = model if model.base.problem is problem else Model.of(problem, batches, optimum=optimum)
+    found = _polished(whole, model, aim, best[1], best[2], max(1, math.ceil(best[3])), limits)
+    advance(len(grid) + 1, len(grid) + 1)
+    return found
+
+
+def _sampled(problem: Glm, batches: Batches, optimum: Array) -> Model:
+    """The predictor on evenly spaced clients, with the noise of the mean as with all of them."""
+    if problem.n_clients <= 2 * SAMPLE:
+        return Model.of(problem, batches, optimum=optimum)
+    chosen = np.linspace(0, problem.n_clients - 1, SAMPLE).round().astype(np.int64)
+    sample = problem.subset(chosen)
+    return Model.of(sample, batches, noise_scale=_spread(problem) / _spread(sample))
+
+
+def _spread(problem: Glm) -> float:
+    """Σ w_c²: the variance of a weighted mean of independent terms of variance one."""
+    return float(problem.weights @ problem.weights)
+
+
+def _polished(whole: Model, model: Model, aim: float, H: int, gamma: float, T: int, limits: Limits) -> Found:
+    """The least H that reaches the aim in T rounds: by halving on the sample, then by secants on all clients."""
+    low, high, step = H // 4, H, gamma
+    while high - low > max(1, H // 32):
+        middle = (low + high) // 2
+        there, rounds = best_step_size(model, middle, aim, limits.rounds, step) if middle else (step, math.inf)
+        low, high, step = (low, middle, there) if rounds <= T else (middle, high, step)
+    H, found = high, []
+    for _ in range(TRIES):
+        curve, plateau, variance = whole.curve(step, H, T)
+        found.append(Found(step, H, T, float(curve[T]), plateau, variance))
+        if CLOSE * aim <= curve[T] <= aim:
+            break
+        if plateau > 0.98 * aim:  # noise alone: smaller steps, as many more of them, and one more round
+            ratio = max(0.5, 0.9 * aim / plateau)
+            step, H, T = step * ratio, min(math.ceil(H / ratio), limits.local_steps), min(T + 1, limits.rounds)
+        else:
+            other = math.ceil(1.2 * H) if curve[T] > aim else int(0.8 * H)
+            if other == 0:
+                break
+            slope = math.log(model.curve(step, other, T)[0][T] / model.curve(step, H, T)[0][T]) / (other - H)
+            wanted = H + math.log(0.95 * aim / curve[T]) / min(slope, -1e-9)
+            before, H = H, max(1, min(2 * H, limits.local_steps, max(H // 2, math.ceil(wanted))))
+            if before == H and curve[T] > aim:
+                T = min(T + math.ceil(T / 20), limits.rounds)
+    fine = [one for one in found if one.predicted_mse <= aim * FINE]
+    if not fine:
+        raise InvalidInput("no plan found that holds for all clients; ask for a larger target")
+    return max(fine, key=lambda one: one.predicted_mse)

@@ -1,0 +1,141 @@
+"""The predictor as the planner asks it: how many rounds a step size and local steps need to reach an aim."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import ClassVar
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import Array
+from fedscaffold.theory.inputs import Glm
+from fedscaffold.theory.prediction.curve import curve_parts
+from fedscaffold.theory.prediction.plateau import SETTLED, STEPS, Setting, State, setting, solve_stationary
+from fedscaffold.theory.prediction.steps import steps
+
+COARSE = 1e-2  # of the interpolation
+GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+GOLDEN_STEPS = 7
+FIRST_ROUNDS = 32
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """The method, as this room knows it."""
+
+    step_size: float
+    local_steps: int
+    kind: ClassVar[str] = "scaffold"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What γ and H give: rounds until the curve is below the aim, with a fraction; inf if it never is."""
+
+    rounds: float
+    plateau: float
+    variance_part: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """The predictor on a problem, or on a sample of its clients whose noise counts `noise_scale` times."""
+
+    base: Setting
+    smallest: float  # curvature of any client in any direction
+    largest: float
+    noise_scale: float
+
+    @classmethod
+    def of(
+        cls, problem: Glm, batches: Batches, *, optimum: Array | None = None, noise_scale: float = 1.0
+    ) -> "Model":
+        """Everything that does not depend on γ and H."""
+        base = setting(problem, Scaffold(1e-6, 1), batches, optimum)
+        curvatures = np.linalg.eigvalsh(problem.client_hessians(base.optimum))
+        coarse = replace(base, tolerance=COARSE, settled=SETTLED)
+        return cls(coarse, float(curvatures.min()), float(curvatures.max()), noise_scale)
+
+    def settled(self, gamma: float, H: int) -> tuple[Setting, State]:
+        """The stationary law."""
+        s = replace(self.base, gamma=gamma, H=H, steps=steps(gamma, H, self.smallest, self.largest, STEPS))
+        return s, solve_stationary(s)
+
+    def curve(self, gamma: float, H: int, rounds: int) -> tuple[Array, float, float]:
+        """Predicted squared errors of rounds 0 to `rounds`, the plateau, and its variance part."""
+        s, state = self.settled(gamma, H)
+        variance = self.noise_scale * float(np.trace(state.cov_theta))
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares, variances = curve_parts(s, state, rounds)
+        if not np.isfinite(squares).all():
+            raise InvalidInput("the mean diverges on its way")
+        return squares + self.noise_scale * variances, variance + float(state.bias @ state.bias), variance
+
+    def outcome(self, gamma: float, H: int, aim: float, most_rounds: int) -> Outcome:
+        """Rounds to the aim, by curves of growing length; where they are more than `most_rounds`, extrapolated."""
+        rounds = min(FIRST_ROUNDS, most_rounds)
+        while True:
+            try:
+                curve, plateau, variance = self.curve(gamma, H, rounds)
+            except InvalidInput:  # it does not contract
+                return Outcome(math.inf, math.inf, math.inf)
+            below = np.flatnonzero(curve <= aim)
+            if below.size:
+                return Outcome(_crossing(curve, int(below[0]), aim), plateau, variance)
+            if plateau >= aim:
+                return Outcome(math.inf, plateau, variance)
+            if rounds == most_rounds:
+                left = self.rounds_left(gamma, H, (curve[-1] - plateau) / (aim - plateau))
+                return Outcome(rounds + left, plateau, variance)
+            rounds = min(4 * rounds, most_rounds)
+
+    def rounds_left(self, gamma: float, H: int, excess: float) -> float:
+        """Rounds in which what exceeds the plateau shrinks by a factor, at the pace of the slowest direction."""
+        _, state = self.settled(gamma, H)
+        assert state.system is not None  # as the method is Scaffold
+        radius = float(np.abs(np.linalg.eigvals(state.system.A)).max())
+        return math.log(excess) / (-2.0 * math.log(radius))
+
+
+def _crossing(curve: Array, first: int, aim: float) -> float:
+    """Where the curve meets the aim, on a straight line in log scale between two rounds."""
+    if first == 0:
+        return 0.0
+    before, after = math.log(curve[first - 1]), math.log(max(curve[first], 1e-300))
+    return first - 1 + (before - math.log(aim)) / (before - after)
+
+
+def best_step_size(
+    model: Model, H: int, aim: float, most_rounds: int, guess: float | None = None
+) -> tuple[float, float]:
+    """(γ, T) with the fewest rounds for H local steps, near a guess if there is one; T > most_rounds is rough."""
+
+    @cache
+    def rounds(log_gamma: float) -> float:
+        return model.outcome(math.exp(log_gamma), H, aim, most_rounds).rounds
+
+    top = math.log(_largest_useful(model, H, aim) if guess is None else 1.6 * guess)
+    low, high = top - math.log(20.0 if guess is None else 2.5), top
+    a, b = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    for _ in range(GOLDEN_STEPS if guess is None else GOLDEN_STEPS - 4):
+        if rounds(a) <= rounds(b):
+            high, b = b, a
+            a = high - GOLDEN * (high - low)
+        else:
+            low, a = a, b
+            b = low + GOLDEN * (high - low)
+    chosen = min((a, b), key=rounds)
+    return math.exp(chosen), rounds(chosen)
+
+
+def _largest_useful(model: Model, H: int, aim: float) -> float:
+    """About the largest γ whose plateau is below the aim: plateaus are nearly linear in γ."""
+    gamma = 1.0 / model.largest
+    for _ in range(40):
+        plateau = model.outcome(gamma, H, 0.0, 1).plateau
+        if plateau <= aim:
+            return gamma
+        gamma *= max(0.1, min(0.7, aim / plateau)) if math.isfinite(plateau) else 0.5
+    return gamma

@@ -1,0 +1,1 @@
+"""What a run will reach: covariance and bias on the plateau, and the curve that leads there."""

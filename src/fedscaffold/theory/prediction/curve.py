@@ -1,0 +1,234 @@
+"""The way to the plateau: the mean's path without small-γ approximations, and the covariance that builds up.
+
+The mean of a round follows the non-linear recursion without noise, plus the pull of the noise on the mean as it is
+on the plateau. A client's H steps are solved at once: the linear part in closed form, what the gradient has beyond
+it at the nodes of `Steps`, iterated until it no longer changes. The covariance follows the linear recursion with
+the noise of the records at the mean's path, which far from θ* is larger than on the plateau.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.types import Array
+from fedscaffold.theory.inputs import Block, for_blocks
+from fedscaffold.theory.prediction.expansion import weighted
+from fedscaffold.theory.prediction.gaussian import averages, gradients, noise_at
+from fedscaffold.theory.prediction.plateau import Setting, State, local_means
+from fedscaffold.theory.prediction.reduced import noise_input
+from fedscaffold.theory.prediction.steps import accumulate, divided, fitted, rotate, rotate_back
+
+MOST_SWEEPS = 30
+SWEEP_TOLERANCE = 2e-4
+FADED = 0.01
+
+
+@dataclass(frozen=True)
+class Propagator:
+    """θ_c at nodes and at step H = power θ − pull (ξ_c − ξ*_c) − Σ_q conv_q t(h_q), in the eigenbasis."""
+
+    power: Array  # (N, m + 1, d)
+    pull: Array  # (N, m + 1, d)
+    conv: Array  # (N, m + 1, m, d)
+
+
+def propagator(s: Setting, state: State) -> Propagator:
+    """Coefficients for every client, once."""
+    g = state.cur.g
+    N, d = g.shape
+    m = s.steps.nodes.size
+    power, pull, conv = np.empty((N, m + 1, d)), np.zeros((N, m + 1, d)), np.zeros((N, m + 1, m, d))
+    for q, h in enumerate([*map(int, s.steps.nodes), s.H]):
+        power[:, q] = gh = g**h
+        if h == 0:
+            continue
+        pull[:, q] = s.gamma * divided(g, gh, 1.0, h)
+        sums = np.stack([divided(g, gh, float(rate), h) for rate in s.steps.rates], axis=1)
+        conv[:, q] = s.gamma * np.einsum("pq,kpd->kqd", s.steps.fit, sums)
+    return Propagator(power, pull, conv)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Means at the start of a round."""
+
+    theta: Array  # θ − θ*, (d,)
+    ahead: Array  # ξ_c − ξ*_c, (N, d), in the eigenbasis
+    residual: Array  # t_c(h_q) as last found, (N, m, d), in the eigenbasis
+    seen: Array  # the paths at which it was found, (N, m, d)
+
+
+def curve(s: Setting, state: State, rounds: int) -> Array:
+    """E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0, ξ_c = 0: an approximation, exact without noise."""
+    squares, variances = curve_parts(s, state, rounds)
+    return squares + variances
+
+
+def curve_parts(s: Setting, state: State, rounds: int) -> tuple[Array, Array]:
+    """‖E θ_t − θ*‖² and tr Cov θ_t, whose sum is the curve."""
+    p, pull = propagator(s, state), noise_pull(s, state)
+    scale = float(np.trace(state.cov_theta) + state.bias @ state.bias)
+    start = np.einsum("kij,ki->kj", state.cur.U, s.gradients)
+    mean = Mean(-s.optimum, start, np.zeros_like(state.residual), np.full_like(state.residual, np.inf))
+    noise = None if s.batches.size is None else NoiseAlong.at_plateau(s, state)
+    squares = [float(mean.theta @ mean.theta)]
+    for t in range(rounds):
+        mean = advance(s, state, p, pull, mean, scale)
+        squares.append(float(mean.theta @ mean.theta))
+        if noise is not None and noise.wants(t):
+            noise = noise.extended(t, input_of(s, state, path_noise(s, state, mean.seen)))
+    variances = np.zeros(rounds + 1)
+    if noise is not None:
+        variances[1:] = noise.traces(transition(s, state), s.problem.dim, rounds)
+    return np.array(squares), variances
+
+
+def theta_trace(P: Array, d: int) -> float:
+    """Tr Cov θ from the covariance of the reduced state."""
+    M = P.shape[0] // d
+    return float(np.einsum("aibi->", P.reshape(M, d, M, d)))
+
+
+def noise_pull(s: Setting, state: State) -> Array:
+    """What the noise adds to t_c(h_q) on the plateau: with the cloud, less without, (N, m, d)."""
+    if s.quadratic:
+        return np.zeros_like(state.residual)
+    everyone = np.arange(s.problem.n_clients)
+    return state.residual - residuals(s, state, local_means(s, state, everyone))
+
+
+def residuals(s: Setting, state: State, paths: Array) -> Array:
+    """t_c = ∇f_c(θ* + path) − ∇f_c(θ*) − G_c path, in the eigenbasis, for paths (N, m, d) in the original one."""
+    if s.quadratic:
+        return np.zeros_like(state.residual)
+    found = np.empty_like(paths)
+
+    def work(block: Block) -> None:
+        found[block.clients] = gradients(s.problem, block, s.optimum + paths[block.clients])
+
+    for_blocks(s.problem, work)
+    found -= s.gradients[:, None]
+    return found @ state.cur.U - (paths @ state.cur.U) * state.cur.lam[:, None, :]
+
+
+def advance(s: Setting, state: State, p: Propagator, pull: Array, mean: Mean, scale: float) -> Mean:
+    """One round of the means; the local paths at the nodes are in `seen`."""
+    w, U = s.problem.weights, state.cur.U
+    inverse = np.swapaxes(U, 1, 2)
+    linear = p.power * np.einsum("kij,i->kj", U, mean.theta)[:, None] - p.pull * mean.ahead[:, None]
+    near = SWEEP_TOLERANCE * np.sqrt(mean.theta @ mean.theta + scale)
+    residual, seen = mean.residual, mean.seen
+    for _ in range(0 if s.quadratic else MOST_SWEEPS):
+        paths = (linear[:, :-1] - np.einsum("kqpd,kpd->kqd", p.conv[:, :-1], residual + pull)) @ inverse
+        if np.sqrt(w @ np.square(paths - seen).mean(axis=1).sum(axis=1)) <= near:
+            break
+        residual, seen = residuals(s, state, paths), paths
+    local_end = linear[:, -1] - np.einsum("kpd,kpd->kd", p.conv[:, -1], residual + pull)
+    theta = np.einsum("k,kij,kj->i", w, U, local_end)
+    ahead = mean.ahead
+    if s.scaffold:
+        ahead = ahead + (local_end - np.einsum("kij,i->kj", U, theta)) / (s.gamma * s.H)
+    if s.quadratic:
+        seen = linear[:, :-1] @ inverse
+    return Mean(theta, ahead, residual, seen)
+
+
+@dataclass(frozen=True)
+class NoiseAlong:
+    """Noise input of the rounds, found at rounds 0, 1, 2, 3, 4, 6, 8, 12, ... with straight lines in between.
+
+    W(t) = W_path(t) + W_local tr W_path(t)/tr W_path(∞) + W_state tr Cov θ_t/tr Cov θ_∞: the noise at the mean's
+    path, and what the spread of local models adds, as on the plateau but in proportion to what causes it.
+    """
+
+    path: Array  # W_path(∞)
+    local: Array  # what the spread that arises within a round adds, on the plateau
+    state: Array  # what the spread of θ and ξ_c adds, on the plateau
+    plateau: float  # tr Cov θ_∞
+    rounds: tuple[int, ...] = ()
+    found: tuple[Array, ...] = ()
+
+    @classmethod
+    def at_plateau(cls, s: Setting, state: State) -> "NoiseAlong":
+        """Splits the noise of the plateau in three."""
+        everyone = np.arange(s.problem.n_clients)
+        means = local_means(s, state, everyone)
+        path = input_of(s, state, path_noise(s, state, means))
+        both = input_of(s, state, path_noise(s, state, means, spread=True))
+        return cls(path, both - path, input_of(s, state, state.Q) - both, float(np.trace(state.cov_theta)))
+
+    def wants(self, t: int) -> bool:
+        """Whether the noise of round t is to be found: at 1, 1.5, 2, 3, 4, 6, ... until it has faded."""
+        if t < 4:
+            return True
+        if abs(np.trace(self.found[-1]) / np.trace(self.path) - 1.0) < FADED:
+            return False
+        octave = 1 << (t.bit_length() - 1)
+        return t in (octave, octave + octave // 2)
+
+    def extended(self, t: int, path: Array) -> "NoiseAlong":
+        """With the noise of round t."""
+        return replace(self, rounds=(*self.rounds, t), found=(*self.found, path))
+
+    def at(self, t: int) -> Array:
+        """W_path(t)."""
+        after = bisect_left(self.rounds, t)
+        if after == len(self.rounds):
+            return self.path
+        if self.rounds[after] == t:
+            return self.found[after]
+        left, right = self.rounds[after - 1], self.rounds[after]
+        share = (t - left) / (right - left)
+        return (1.0 - share) * self.found[after - 1] + share * self.found[after]
+
+    def traces(self, A: Array, d: int, rounds: int) -> list[float]:
+        """Tr Cov θ_t for t = 1, ..., rounds."""
+        P = np.zeros_like(self.path)
+        own, values = theta_trace(self.path, d), [0.0]
+        for t in range(rounds):
+            path = self.at(t)
+            within, across = theta_trace(path, d) / own, values[-1] / self.plateau
+            P = A @ P @ A.T + path + within * self.local + across * self.state
+            values.append(theta_trace(P, d))
+        return values[1:]
+
+
+def path_noise(s: Setting, state: State, paths: Array, *, spread: bool = False) -> Array:
+    """Q_c with the noise at given paths; with `spread`, of clouds around them as wide as one round makes."""
+    Q = np.empty_like(state.Q)
+
+    def work(block: Block) -> None:
+        at = block.clients
+        cur, points = state.cur[at], s.optimum + paths[at]
+        if spread:
+            noise = averages(s.problem, block, points, round_clouds(s, state, at), s.factors[at]).noise
+        else:
+            noise = noise_at(s.problem, block, points, s.factors[at])
+        Q[at] = accumulate(s.steps, cur, fitted(s.steps, rotate(cur.U[:, None], noise)), [s.H])[:, 0]
+
+    for_blocks(s.problem, work, copies=s.steps.nodes.size)
+    return Q
+
+
+def round_clouds(s: Setting, state: State, at: NDArray[np.int64]) -> Array:
+    """γ² Σ_{k<h} Γ^{h−1−k} Cov ε(k) Γ^{h−1−k} at the nodes: the spread of one round, (k, m, d, d)."""
+    cur, noise = state.cur[at], fitted(s.steps, state.noise[at])
+    return s.gamma**2 * rotate_back(cur.U, accumulate(s.steps, cur, noise, s.steps.along))
+
+
+def input_of(s: Setting, state: State, Q: Array) -> Array:
+    """γ² Cov ε of the reduced state; of θ for FedAvg."""
+    if state.system is not None:
+        return s.gamma**2 * noise_input(state.system, s.problem.weights * s.own, state.cur, Q)
+    U = state.cur.U
+    return s.gamma**2 * weighted(s.problem.weights * s.own, U @ Q @ np.swapaxes(U, 1, 2))
+
+
+def transition(s: Setting, state: State) -> Array:
+    """A of the reduced state; Γ̄ = Σ w_c Γ_c^H for FedAvg."""
+    if state.system is not None:
+        return state.system.A
+    U = state.cur.U
+    return weighted(s.problem.weights, (U * state.cur.gH[:, None, :]) @ np.swapaxes(U, 1, 2))

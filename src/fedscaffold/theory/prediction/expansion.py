@@ -1,0 +1,125 @@
+"""The paper's first-order formulas for Scaffold's stationary law, in small γH."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.types import Array
+from fedscaffold.theory.inputs import Method, known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expansion:
+    """Lemma 5.1 and Theorem 5.3: leading terms as γ → 0 of the stationary covariances and bias of Scaffold.
+
+    The remainders are O(γ²H + γ^{3/2}) for `cov_theta`, `cov_theta_xi`, `bias` and `bias_xi`, and O(γ) for
+    `cov_xi`. With weights w_c the paper's means become sums with w_c, and C̄/N becomes Σ w_c² C_c.
+
+    Attributes
+    ----------
+    cov_theta
+        Cov θ, (d, d).
+    bias
+        E θ − θ*, (d,).
+    """
+
+    step_size: float
+    local_steps: int
+    weights: Array
+    cov_theta: Array
+    bias: Array
+    hessian: Array  # ∇²f(θ*)
+    client_hessians: Array  # ∇²f_c(θ*), (N, d, d)
+    noise: Array  # C_c(θ*), (N, d, d)
+    mean_noise: Array  # Σ w_c² C_c(θ*)
+    curvature_pull: Array  # ½ ∇³f_c(θ*)[Cov θ], (N, d)
+
+    def cov_theta_xi(self, client: int) -> Array:
+        """Cov(θ, ξ_c) = −Cov θ (∇²f_c − ∇²f) + γ (w_c C_c − Σ w_i² C_i).  Lemma 5.1, an expansion.
+
+        The paper prints + before its first term. With its own update θ_c ← θ_c − γ(g_c + ξ_c) it is −.
+        """
+        c = self._client(client)
+        own = self.weights[c] * self.noise[c] - self.mean_noise
+        return -self.cov_theta @ (self.client_hessians[c] - self.hessian) + self.step_size * own
+
+    def cov_xi(self, client: int, other: int) -> Array:
+        """Cov(ξ_c, ξ_c') = (1/H) (1[c = c'] C_c − w_c C_c − w_c' C_c' + Σ w_i² C_i).  Lemma 5.1, an expansion."""
+        c, i = self._client(client), self._client(other)
+        shared = self.mean_noise - self.weights[c] * self.noise[c] - self.weights[i] * self.noise[i]
+        return (shared + (self.noise[c] if c == i else 0.0)) / self.local_steps
+
+    def bias_xi(self, client: int) -> Array:
+        """E ξ_c − ξ*_c = −(∇²f_c − ∇²f) b − ½ (∇³f_c − ∇³f)[Cov θ].  An expansion.
+
+        The paper's lemma on the bias of control variates has the first term, with the sign slip of
+        Lemma 5.1; the second is of the same order and hides in the lemma's remainder O(γ).
+        """
+        c = self._client(client)
+        pull = self.curvature_pull[c] - self.weights @ self.curvature_pull
+        return -(self.client_hessians[c] - self.hessian) @ self.bias - pull
+
+    def _client(self, client: int) -> int:
+        if not 0 <= client < self.weights.size:
+            raise InvalidInput(f"client must be between 0 and {self.weights.size - 1}, got {client}")
+        return int(client)
+
+
+def expansion(
+    problem: Any, method: Method, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+) -> Expansion:
+    """Cov θ = (γ/N) 𝐀C̄, b = −(γ/2N) ∇²f⁻¹ ∇³f[𝐀C̄], where 𝐀C solves ∇²f X + X ∇²f = C.
+
+    Lemma 5.1 and Theorem 5.3 of "Scaffold with Stochastic Gradients: New Analysis with Linear Speed-Up"
+    (Mangold, Durmus, Dieuleveut, Moulines, ICML 2025). An expansion, exact in the limit γ → 0 with γH → 0;
+    away from it use `predict`.
+
+    Parameters
+    ----------
+    problem
+        Ridge or logistic regression.
+    method
+        Scaffold.
+    batch_size
+        Records in each stochastic gradient; None for full gradients.
+    sampling
+        "with_replacement" or "without_replacement", within a batch.
+    """
+    scaffold, gamma, H = known(problem, method)
+    if not scaffold:
+        raise InvalidInput("the expansion is of Scaffold's stationary law; for FedAvg use theory.predict")
+    w, theta = problem.weights, problem.optimum()
+    Batches(batch_size, sampling).check_fits(problem.sizes)
+    noise = problem.client_noise_covariances(theta, batch_size=batch_size, sampling=sampling)
+    hessians = problem.client_hessians(theta)
+    hessian = weighted(w, hessians)
+    mean_noise = weighted(w**2, noise)
+    cov = gamma * solve_anticommutator(hessian, mean_noise)
+    pull = 0.5 * problem.client_third_derivatives(theta, cov)
+    return Expansion(
+        step_size=gamma,
+        local_steps=H,
+        weights=w,
+        cov_theta=cov,
+        bias=np.asarray(-np.linalg.solve(hessian, w @ pull), dtype=np.float64),
+        hessian=hessian,
+        client_hessians=hessians,
+        noise=noise,
+        mean_noise=mean_noise,
+        curvature_pull=pull,
+    )
+
+
+def weighted(w: Array, matrices: Array) -> Array:
+    """Σ w_c M_c."""
+    result: Any = np.tensordot(w, matrices, axes=1)
+    return np.asarray(result)
+
+
+def solve_anticommutator(hessian: Array, right: Array) -> Array:
+    """X with ∇²f X + X ∇²f = C: the paper's 𝐀 = (I ⊗ ∇²f + ∇²f ⊗ I)⁻¹ applied to C."""
+    lam, u = np.linalg.eigh(hessian)
+    return u @ ((u.T @ right @ u) / (lam[:, None] + lam[None, :])) @ u.T

@@ -1,0 +1,253 @@
+"""Where Scaffold and FedAvg settle: mean and covariance of their stationary laws, self-consistently.
+
+Around θ*, with G_c the mean curvature that client c meets along its local steps, Γ_c = I − γG_c and M_c^h the
+covariance of its h-th local model, the recursions are
+
+    θ_c^{h+1} = θ_c^h − γ (∇f_c(θ*) + G_c (θ_c^h − θ*) + ξ_c + t_c(h) + ε_c(h)),
+
+where t_c(h) is what the mean gradient over the cloud N(mean, M_c^h) has beyond its linear part, and ε_c(h) has the
+mean noise covariance E C_c over the same cloud. G_c, t_c and Cov ε_c depend on the means and covariances that
+they cause; a few passes over the clients find the fixed point. For ridge t = 0, G_c is the Hessian and the
+fixed point is exact.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import Array
+from fedscaffold.theory.inputs import QUADRATIC, Block, Glm, Method, for_blocks, known, noise_factors
+from fedscaffold.theory.prediction.expansion import weighted
+from fedscaffold.theory.prediction.gaussian import averages
+from fedscaffold.theory.prediction.reduced import Reduced, client_covariances, noise_input, reduced, stationary
+from fedscaffold.theory.prediction.steps import (
+    Curvature,
+    Steps,
+    accumulate,
+    accumulate_vectors,
+    curvature,
+    divided,
+    fitted,
+    from_eigenvectors,
+    no_contraction,
+    powers_of,
+    rotate,
+    rotate_back,
+    steps,
+    sums_of,
+)
+
+PRECISE, FAST = 1e-10, 1e-6  # of the interpolation, for few and for many clients
+MANY = 8
+MOST_PASSES = 40
+
+
+SETTLED, SETTLED_EXACT = 1e-4, 1e-6  # from pass to pass; the second where the fixed point is exact
+STEPS, STEPS_DRIFTING = 1e-4, 1e-6  # of powers; the second for FedAvg on ridge, whose noise falls along a round
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What does not change from pass to pass."""
+
+    problem: Glm
+    gamma: float
+    H: int
+    scaffold: bool
+    batches: Batches
+    factors: Array  # noise factors, (N,)
+    own: Array  # the weight of a client's noise in the mean, w_c; less where it stands for many clients, (N,)
+    optimum: Array
+    gradients: Array  # ∇f_c(θ*), (N, d)
+    steps: Steps
+    tolerance: float
+    settled: float
+    quadratic: bool
+
+
+@dataclass(frozen=True)
+class State:
+    """A guess of the stationary law; arrays over clients are in the eigenbasis of the client's G_c."""
+
+    cur: Curvature
+    system: Reduced | None  # None for FedAvg
+    P: Array  # covariance of the reduced state; of θ for FedAvg
+    cov_theta: Array
+    bias: Array  # E θ − θ*
+    eta: Array  # E η_c − θ*, (N, d), in the original basis; zero for FedAvg
+    noise: Array  # Cov ε_c(h_q), (N, m, d, d)
+    Q: Array  # Σ_h Γ^{H−1−h} Cov ε_c(h) Γ^{H−1−h}, (N, d, d)
+    residual: Array  # t_c(h_q), (N, m, d)
+
+
+def setting(problem: Glm, method: Method, batches: Batches, optimum: Array | None = None) -> Setting:
+    """Checks, and everything that is computed once; θ* too where it is not given."""
+    scaffold, gamma, H = known(problem, method)
+    factors = noise_factors(problem, batches)
+    optimum = problem.optimum() if optimum is None else optimum
+    curvatures = np.linalg.eigvalsh(problem.client_hessians(optimum))
+    smallest, largest = float(curvatures[:, 0].min()), float(curvatures[:, -1].max())
+    quadratic = problem.kind in QUADRATIC
+    precision = STEPS_DRIFTING if quadratic and not scaffold else STEPS
+    return Setting(
+        problem=problem,
+        gamma=gamma,
+        H=H,
+        scaffold=scaffold,
+        batches=batches,
+        factors=factors,
+        own=problem.weights,
+        optimum=optimum,
+        gradients=problem.client_gradients(optimum),
+        steps=steps(gamma, H, smallest, largest, precision),
+        tolerance=PRECISE if problem.n_clients <= MANY else FAST,
+        settled=SETTLED_EXACT if quadratic else SETTLED,
+        quadratic=quadratic,
+    )
+
+
+def solve_stationary(s: Setting) -> State:
+    """The stationary law, to a relative change of `settled` from pass to pass, which contract about tenfold."""
+    state = linear_start(s)
+    if s.scaffold and not s.factors.any():
+        return state
+    before = np.full(2, np.inf)
+    for _ in range(MOST_PASSES):
+        with np.errstate(over="ignore", invalid="ignore"):  # what grows beyond all numbers is refused below
+            state = one_pass(s, state)
+        now = np.array([np.trace(state.cov_theta), state.bias @ state.bias])
+        if not np.isfinite(now).all():
+            break
+        if (np.abs(now - before) <= s.settled * np.array([now[0], now.sum()]) + 1e-300).all():
+            return state
+        before = now
+    raise InvalidInput(
+        "no plateau found: the noise grows with the distance that it causes faster than the method contracts; "
+        "take a smaller step_size or a larger batch_size"
+    )
+
+
+def linear_start(s: Setting) -> State:
+    """No covariance yet, curvature at θ*, mean of the linear model."""
+    N, d, m = s.problem.n_clients, s.problem.dim, s.steps.nodes.size
+    cur = curvature(s.problem.client_hessians(s.optimum), s.gamma, s.H)
+    return solved(s, cur, np.zeros((N, m, d, d)), np.zeros((N, d, d)), np.zeros((N, m, d)))
+
+
+def one_pass(s: Setting, state: State) -> State:
+    """Clouds of local models from the last guess, and from them noise, curvature, means and covariances."""
+    theta_eta, eta = covariances(s, state)
+    N, d, m = s.problem.n_clients, s.problem.dim, s.steps.nodes.size
+    noise, Q, residual = np.empty((N, m, d, d)), np.empty((N, d, d)), np.empty((N, m, d))
+    U, lam = np.empty((N, d, d)), np.empty((N, d))
+    weights = average_weights(s.steps)
+
+    def work(block: Block) -> None:
+        at = block.clients
+        mean, cov = local_means(s, state, at), local_covariances(s, state, at, theta_eta[at], eta[at])
+        found = averages(s.problem, block, s.optimum + mean, cov, s.factors[at])
+        if s.quadratic:
+            own, matrices = state.cur[at], found.hessian[:, 0]
+        else:
+            matrices = np.einsum("q,kqij->kij", weights, found.hessian)
+            own = curvature(matrices, s.gamma, s.H)
+        U[at], lam[at] = own.U, own.lam
+        noise[at] = rotate(own.U[:, None], found.noise)
+        Q[at] = accumulate(s.steps, own, fitted(s.steps, noise[at]), [s.H])[:, 0]
+        residual[at] = (found.gradient - s.gradients[at][:, None] - mean @ matrices) @ own.U
+
+    for_blocks(s.problem, work, copies=m)
+    cur = from_eigenvectors(U, lam, s.gamma, s.H)
+    return solved(s, cur, noise, Q, residual, system=state.system if s.quadratic else None)
+
+
+def solved(
+    s: Setting, cur: Curvature, noise: Array, Q: Array, residual: Array, *, system: Reduced | None = None
+) -> State:
+    """Mean and covariance of the linear recursions with given noise and residuals.
+
+    Scaffold: γHḠ b = −Σ w_c (I − C̃_c)⁻¹ r_c and (I − C̃_c) η_c = (Γ_c^H − C̃_c) b − r_c, which solves the means'
+    equations exactly. FedAvg: (I − Γ̄) b = −Σ w_c (γ Σ_h Γ_c^h ∇f_c(θ*) + r_c) and Σ = Γ̄ΣΓ̄ + γ² Σ w_c² Q_c.
+    Here r_c = γ Σ_h Γ_c^{H−1−h} t_c(h).
+    """
+    w, U = s.problem.weights, cur.U
+    r = s.gamma * accumulate_vectors(s.steps, cur, fitted(s.steps, residual), [s.H])[:, 0]
+    if s.scaffold:
+        system = system or reduced(w, cur, s.tolerance)
+        P = stationary(system.A, s.gamma**2 * noise_input(system, w * s.own, cur, Q))
+        d, M = s.problem.dim, system.c.size
+        cov = P.reshape(M, d, M, d).sum(axis=(0, 2))
+        total = s.gamma * s.H * weighted(w, (U * cur.lam[:, None, :]) @ np.swapaxes(U, 1, 2))
+        bias = -np.linalg.solve(total, np.einsum("k,kij,kj->i", w, U, r / cur.delta))
+        own = np.einsum("kij,i->kj", U, bias)
+        eta = np.einsum("kij,kj->ki", U, ((cur.gH - 1.0 + cur.delta) * own - r) / cur.delta)
+        return State(cur, system, P, cov, bias, eta, noise, Q, residual)
+    mean_power = weighted(w, (U * cur.gH[:, None, :]) @ np.swapaxes(U, 1, 2))
+    radius = float(np.abs(np.linalg.eigvalsh(mean_power)).max())
+    if radius >= 1.0:
+        raise no_contraction(radius)
+    drift = s.gamma * s.H * cur.delta * np.einsum("kij,ki->kj", U, s.gradients) + r
+    pull = np.einsum("k,kij,kj->i", w, U, drift)
+    bias = -np.linalg.solve(np.eye(s.problem.dim) - mean_power, pull)
+    cov = stationary(mean_power, s.gamma**2 * weighted(w * s.own, U @ Q @ np.swapaxes(U, 1, 2)))
+    return State(cur, None, cov, cov, bias, np.zeros_like(s.gradients), noise, Q, residual)
+
+
+def local_means(s: Setting, state: State, at: NDArray[np.int64]) -> Array:
+    """E θ_c^h − θ* = Γ^h b − γ Σ_{k<h} Γ^k (E ξ_c − ξ*_c) − γ Σ_{k<h} Γ^{h−1−k} t_c(k) at the nodes, (k, m, d)."""
+    cur = state.cur[at]
+    ahead = (state.eta[at] - state.bias) / (s.gamma * s.H) if s.scaffold else s.gradients[at]
+    return local_paths(s, cur, state.bias, ahead, fitted(s.steps, state.residual[at]))
+
+
+def local_paths(s: Setting, cur: Curvature, theta: Array, ahead: Array, residual: Array) -> Array:
+    """The same from θ − θ*, ahead = ξ_c − ξ*_c and residuals fitted in the eigenbasis; in the original basis."""
+    start, pull = np.einsum("kij,i->kj", cur.U, theta), np.einsum("kij,ki->kj", cur.U, ahead)
+    powers, sums = powers_of(cur, s.steps.along), sums_of(cur, s.steps.along)
+    forced = accumulate_vectors(s.steps, cur, residual, s.steps.along) + sums * pull[:, None]
+    return (powers * start[:, None] - s.gamma * forced) @ np.swapaxes(cur.U, 1, 2)
+
+
+def covariances(s: Setting, state: State) -> tuple[Array, Array]:
+    """Cov(θ, η_c) and Cov η_c in the clients' eigenbases, (N, d, d); for FedAvg, which has no η_c, zero."""
+    if state.system is None:
+        zero = np.broadcast_to(np.float64(0.0), state.Q.shape)
+        return zero, zero
+    return client_covariances(state.system, state.P, s.gamma, s.own, state.cur, state.Q)
+
+
+def local_covariances(s: Setting, state: State, at: NDArray[np.int64], theta_eta: Array, eta: Array) -> Array:
+    """M_c^h = Cov θ_c^h at the nodes, in the original basis, (k, m, d, d).
+
+    θ_c^h = (Γ^h + K_h/γH) θ − (K_h/γH) η_c − γ Σ_{k<h} Γ^{h−1−k} ε(k) with K_h = γ Σ_{k<h} Γ^k; FedAvg has no η_c.
+    """
+    cur = state.cur[at]
+    theta = rotate(cur.U, state.cov_theta)[:, None]
+    a = powers_of(cur, s.steps.along)
+    clouds = s.gamma**2 * accumulate(s.steps, cur, fitted(s.steps, state.noise[at]), s.steps.along)
+    if s.scaffold:
+        k = sums_of(cur, s.steps.along) / s.H
+        a += k
+        mixed = a[..., :, None] * theta_eta[:, None] * k[..., None, :]
+        clouds -= mixed
+        clouds -= np.swapaxes(mixed, -1, -2)
+        clouds += k[..., :, None] * eta[:, None] * k[..., None, :]
+    clouds += a[..., :, None] * theta * a[..., None, :]
+    return rotate_back(cur.U, clouds)
+
+
+def average_weights(s: Steps) -> Array:
+    """Weights of the nodes in the mean over steps 0 to H − 1, (m,), none negative."""
+    weights = divided(s.rates, s.rates**s.H, 1.0, s.H) / s.H @ s.fit
+    if (weights >= 0).all():
+        return weights
+    gaps = np.diff(s.nodes, prepend=s.nodes[0], append=s.nodes[-1])
+    return 0.5 * (gaps[:-1] + gaps[1:]) / (s.nodes[-1] - s.nodes[0])
+
+
+def control_variate_biases(s: Setting, state: State) -> Array:
+    """E ξ_c − ξ*_c = (E η_c − E θ)/(γH), (N, d); FedAvg's ξ_c is 0, so ∇f_c(θ*)."""
+    return (state.eta - state.bias) / (s.gamma * s.H) if s.scaffold else s.gradients.copy()

@@ -1,0 +1,231 @@
+"""Problems from files, and how much memory Parquet takes."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.datasets import dump_svmlight_file, load_breast_cancer
+
+from fedscaffold import InvalidInput, MissingDependency
+from fedscaffold.data import from_csv, from_frame, from_parquet, from_svmlight, partition
+from fedscaffold.data.arrow import Source
+from fedscaffold.data.build import Choices, build
+from fedscaffold.problems import Logistic
+from tests.data.test_frames import FEATURES, mixed
+
+OPTIONS: dict[str, Any] = {
+    "target": "cost",
+    "client": "hospital",
+    "features": FEATURES,
+    "l2": 0.1,
+    "standardize": True,
+    "missing": "mean",
+}
+
+
+def holed() -> pd.DataFrame:
+    """With missing values, and grades as text for files that know no categories."""
+    frame = mixed().assign(grade=lambda f: "g" + f["grade"].astype(str))
+    return frame.assign(
+        dose=frame["dose"].astype(float).mask(frame["visits"] == 3), ward=frame["ward"].mask(frame["smoker"])
+    )
+
+
+@pytest.mark.parametrize("group", [100, 5000, 8192, 1_000_000])
+def test_parquet_gives_the_same_bits_whatever_its_row_groups(group: int, tmp_path: Path) -> None:
+    frame = holed()
+    frame.to_parquet(tmp_path / "t.parquet", row_group_size=group)
+    assert (
+        from_parquet(tmp_path / "t.parquet", **OPTIONS).fingerprint() == from_frame(frame, **OPTIONS).fingerprint()
+    )
+
+
+def test_parquet_with_dictionaries_that_grow(tmp_path: Path) -> None:
+    frame = holed().assign(
+        hospital=lambda f: pd.Categorical(f["hospital"]), ward=lambda f: f["ward"].astype("category")
+    )
+    expected = from_frame(frame, **OPTIONS)
+    table = pa.Table.from_pandas(frame)
+    with pq.ParquetWriter(tmp_path / "t.parquet", table.schema) as writer:
+        for begin in range(0, len(frame), 3000):
+            part = frame.iloc[begin : begin + 3000]
+            part = part.assign(ward=part["ward"].cat.remove_unused_categories().cat.reorder_categories(
+                sorted(part["ward"].dropna().unique(), reverse=bool(begin % 2000))))  # fmt: skip
+            writer.write_table(pa.Table.from_pandas(part, schema=table.schema))
+    problem = from_parquet(tmp_path / "t.parquet", **OPTIONS)
+    assert problem.fingerprint() == expected.fingerprint()
+    assert problem.client_names == ("Bonn", "Kiel", "Ulm")
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_csv(delimiter: str, tmp_path: Path) -> None:
+    frame = holed()
+    frame.to_csv(tmp_path / "t.csv", index=False, sep=delimiter)
+    problem = from_csv(tmp_path / "t.csv", delimiter=delimiter, **OPTIONS)
+    assert problem.fingerprint() == from_frame(frame, **OPTIONS).fingerprint()
+
+
+def test_csv_types_come_from_all_rows(tmp_path: Path) -> None:
+    rows = ["c,x,y", *["u,1,2"] * 200_000, "v,0.5,3", "v,2,3"]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    assert from_csv(tmp_path / "t.csv", target="y", client="c").x[-2:, 0].tolist() == [0.5, 2]
+    rows[150_001] = "u,n.a.,2"
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    with pytest.raises(
+        InvalidInput, match=re.escape("column 'x' holds mostly numbers, but row 150000 has 'n.a.'")
+    ):
+        from_csv(tmp_path / "t.csv", target="y", client="c")
+
+
+def test_svmlight(tmp_path: Path) -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    X = X / X.max(axis=0)
+    dump_svmlight_file(X, y + 4, str(tmp_path / "t.svm"), zero_based=False)
+    ids = partition.dirichlet(y, n_clients=6, alpha=0.5, seed=2)
+    problem = from_svmlight(tmp_path / "t.svm", clients=ids, kind="logistic", l2=0.1)
+    rows = [ids == c for c in range(6)]
+    expected = Logistic([X[r] for r in rows], [y[r] for r in rows], l2=0.1, weights=[r.sum() for r in rows])
+    np.testing.assert_allclose(problem.x, expected.x, rtol=1e-14)
+    np.testing.assert_array_equal(problem.y, expected.y)
+    np.testing.assert_array_equal(problem.weights, expected.weights)
+    assert problem.classes == (4.0, 5.0)
+    made = from_svmlight(
+        tmp_path / "t.svm", kind="logistic", l2=0.1,
+        clients=lambda labels: partition.dirichlet(labels, n_clients=6, alpha=0.5, seed=2),
+    )  # fmt: skip
+    assert made.fingerprint() == problem.fingerprint()
+    text = from_svmlight(tmp_path / "t.svm", clients=[f"site {c}" for c in ids], n_features=33)
+    assert text.client_names == tuple(f"site {c}" for c in range(6))
+    assert text.dim == 33
+    with pytest.raises(InvalidInput, match=r"one client for each of the 569 rows, got shape \(3,\)"):
+        from_svmlight(tmp_path / "t.svm", clients=[1, 2, 3])
+    with pytest.raises(InvalidInput, match="clients must be text or whole numbers, got float64"):
+        from_svmlight(tmp_path / "t.svm", clients=y * 1.0)
+    (tmp_path / "bad.svm").write_text("1 2 3\n")
+    with pytest.raises(InvalidInput, match="as svmlight"):
+        from_svmlight(tmp_path / "bad.svm", clients=[1])
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"target": "y", "client": "c"}
+    for read in (from_parquet, from_csv):
+        with pytest.raises(InvalidInput, match=r"cannot read .*none: there is no such file"):
+            read(tmp_path / "none", **columns)
+        what = "has no files whose names end in .parquet" if read is from_parquet else "it is a folder"
+        with pytest.raises(InvalidInput, match=re.escape(what)):
+            read(tmp_path, **columns)
+        with pytest.raises(InvalidInput, match="kind must be one of"):  # options are looked at before the file
+            read(tmp_path / "none", **{**columns, "kind": "svm"})
+    with pytest.raises(InvalidInput, match="there is no such file"):
+        from_svmlight(tmp_path / "none", clients=[1])
+    bad = tmp_path / "bad"
+    bad.write_text("a,b\n1\n")
+    with pytest.raises(InvalidInput, match="bad as Parquet"):
+        from_parquet(bad, **columns)
+    with pytest.raises(InvalidInput, match="bad as CSV"):
+        from_csv(bad, **columns)
+    with pytest.raises(InvalidInput, match="delimiter must be one character, got ';;'"):
+        from_csv(bad, **columns, delimiter=";;")
+    bad.write_text("")
+    with pytest.raises(InvalidInput, match="bad as CSV"):
+        from_csv(bad, **columns)
+    bad.write_text("c,x,y\n")
+    with pytest.raises(InvalidInput, match="the table has no rows"):
+        from_csv(bad, **columns)
+    bad.write_text("c,x,x,y\n1,2,3,4\n1,2,3,4\n")
+    with pytest.raises(InvalidInput, match="more than one column named 'x'"):
+        from_csv(bad, **columns)
+
+
+def test_a_damaged_parquet_file(tmp_path: Path) -> None:
+    """The footer is whole, the data are not."""
+    file = tmp_path / "t.parquet"
+    holed().to_parquet(file)
+    whole = bytearray(file.read_bytes())
+    whole[4:200] = bytes(196)
+    file.write_bytes(whole)
+    with pytest.raises(InvalidInput, match=r"t\.parquet as Parquet"):
+        from_parquet(file, **OPTIONS)
+
+
+CHANGES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "shorter": lambda frame: frame.iloc[:-1],
+    "longer": lambda frame: pd.concat([frame, frame.iloc[:1]]),
+    "another client": lambda frame: frame.assign(hospital="new"),
+    "other sizes": lambda frame: frame.assign(hospital="Ulm"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("when", [1, 2, 3])
+def test_a_table_that_changes_while_it_is_read(when: int, change: str) -> None:
+    """Read are, in this order: clients and targets, features; then both again."""
+    frame = holed()
+    other = CHANGES[change](frame)
+    reads: list[Sequence[str]] = []
+
+    def read(columns: Sequence[str]) -> Any:
+        reads.append(columns)
+        table = frame if len(reads) <= when else other
+        return pa.Table.from_pandas(table[list(columns)], preserve_index=False).to_batches()
+
+    source = Source(tuple(frame.columns), lambda columns: read)
+    if when == 3 and len(other) == len(frame):  # the clients had been read already
+        assert build(source, Choices(**OPTIONS)).n_clients == 3
+        return
+    with pytest.raises(InvalidInput, match="the table changed while it was being read"):
+        build(source, Choices(**OPTIONS))
+    assert len(reads) > 2
+
+
+def test_without_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'fedscaffold\[data\]'"):
+        from_svmlight(tmp_path / "none", clients=[1])
+
+
+STATUS = Path("/proc/self/status")  # its VmHWM, unlike getrusage's peak, does not begin with the parent's memory
+MEASURE = """
+import json, pathlib, re, sys
+import pyarrow.compute, pyarrow.parquet
+from fedscaffold.problems import from_parquet
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
+before = peak()
+problem = from_parquet(sys.argv[1], target="y", client="client")
+print(json.dumps([peak() - before, problem.x.nbytes + problem.y.nbytes, problem.n_clients]))
+"""
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="needs Linux's account of a process's memory")
+@pytest.mark.parametrize("group", [50_000, 500_000])
+def test_peak_memory_is_the_result_and_little_more(group: int, tmp_path: Path) -> None:
+    """500,000 rows of 30 columns, 1,000 clients interleaved: 124 MB, which must not be there twice."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(31, 500_000))
+    names = [*(f"x{j}" for j in range(30)), "y", "client"]
+    table = pa.table([*x, rng.integers(0, 1000, 500_000)], names=names)
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=group)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(tmp_path / "t.parquet")], capture_output=True, text=True, check=True
+    )
+    grown, result, clients = json.loads(done.stdout)
+    assert clients == 1000
+    assert result == 31 * 500_000 * 8
+    assert grown < 2 * result
+
+
+def test_importing_the_library_loads_no_table_library() -> None:
+    heavy = ("pyarrow", "pandas", "polars", "sklearn", "matplotlib")
+    code = f"import fedscaffold, sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

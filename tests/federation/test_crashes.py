@@ -1,0 +1,218 @@
+"""Processes that end at any moment, and disks that are lost."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedscaffold as fs
+from fedscaffold.core import npz as arrays
+from fedscaffold.core.errors import CheckpointMismatch
+from fedscaffold.core.types import Method
+from fedscaffold.federation.messages import Failed, TrainRequest, Reply
+from fedscaffold.federation.server import Rules
+from tests.federation.federation import Federation
+from tests.samples import make
+
+ROUNDS = 4
+SCAFFOLD = fs.Scaffold(step_size=0.1, local_steps=3)
+METHODS = [
+    SCAFFOLD,
+    fs.Scaffold(step_size=0.1, local_steps=3, cohort=2),
+    fs.TwoSidedScaffold(step_size=0.1, local_steps=3, server_step_size=0.8, cohort=2),
+    fs.FedLin(step_size=0.05, local_steps=3),
+]
+EVERYONE = Rules(min_clients=100)
+
+
+def problem(n_clients: int = 3) -> Any:
+    return make("ridge", (6, 9, 4, 7, 5)[:n_clients], 3, weights=(1.0, 2.0, 0.5, 1.5, 1.0)[:n_clients])
+
+
+class Crash(BaseException):
+    """The process is gone; nothing may catch this."""
+
+
+class Doomed:
+    """Writing files, until the process ends before or after the k-th time."""
+
+    def __init__(self, at: int, when: str) -> None:
+        self.at, self.when, self.count, self.write = at, when, 0, arrays.write
+
+    def __call__(self, path: Any, held: Any, description: Any) -> None:
+        mine = self.count == self.at
+        self.count += 1
+        if mine and self.when == "before":
+            raise Crash
+        self.write(path, held, description)
+        if mine:
+            raise Crash
+
+
+def client_may_crash(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+    try:
+        return work()
+    except Crash:
+        return Failed(client=order.client, reason="crashed")
+
+
+def run_on(federation: Federation, rounds: int) -> None:
+    """The server is started again whenever it ends."""
+    while federation.ledger.round < rounds:
+        try:
+            federation.run(rounds)
+        except Crash:
+            federation.restart_server()
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_at_any_write_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method, when: str
+) -> None:
+    """Every write of clients and server is a moment to crash at; with all asked again, the bits are the same."""
+    quiet = Federation(tmp_path / "quiet", problem(), method, rules=EVERYONE)
+    counter = Doomed(-1, when)
+    with monkeypatch.context() as patch:
+        patch.setattr(arrays, "write", counter)
+        quiet.run(ROUNDS)
+    assert counter.count > 10
+    for moment in range(counter.count):
+        doomed = Doomed(moment, when)
+        folder = tmp_path / f"{moment}"
+        federation = Federation(folder, problem(), method, rules=EVERYONE, event=client_may_crash)
+        with monkeypatch.context() as patch:
+            patch.setattr(arrays, "write", doomed)
+            run_on(federation, ROUNDS)
+        assert doomed.count > counter.count - (when == "after")
+        np.testing.assert_array_equal(federation.ledger.server.theta, quiet.ledger.server.theta)
+        if federation.terms.remembers:
+            np.testing.assert_array_equal(federation.control_variates(), quiet.control_variates())
+            federation.check_accounts()
+
+
+def losing(federation: Federation, client: int, at: int) -> None:
+    """The client's disk is new in that round."""
+
+    def event(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+        if (order.round, order.client) == (at, client) and order.memory is None and order.epoch == 0:
+            federation.memory_file(client).unlink()
+        return work()
+
+    federation.event = event
+
+
+@pytest.mark.parametrize("method", METHODS[:3], ids=repr)
+def test_lost_memory_comes_back_from_the_server(
+    tmp_path: Path, method: Method, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds, client = 8, 1
+    quiet = Federation(tmp_path / "quiet", problem(), method)
+    quiet.run(rounds)
+    at = next(t for t in range(2, rounds) if client in quiet.terms.cohort(t) and quiet.outcomes[t].counted)
+    federation = Federation(tmp_path / "loss", problem(), method)
+    losing(federation, client, at)
+    federation.run(rounds)
+    np.testing.assert_array_equal(federation.ledger.server.theta, quiet.ledger.server.theta)
+    np.testing.assert_array_equal(federation.control_variates(), quiet.control_variates())
+    assert federation.ledger.epoch == 0
+    assert f"client {client} lost its memory and gets it back" in caplog.text
+
+
+@pytest.mark.parametrize("method", METHODS[:3], ids=repr)
+def test_lost_memory_without_accounts_starts_all_anew(
+    tmp_path: Path, method: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Σ w_c ξ_c = 0 stays; the error jumps as far as FedAvg's would, and then falls as from the start."""
+    faster = replace(method, step_size=0.3, local_steps=6)
+    federation = Federation(tmp_path, problem(), faster, batch_size=None, accounts=False)
+    optimum = federation.problem.optimum()
+
+    def error() -> float:
+        return float(np.linalg.norm(federation.ledger.server.theta[0] - optimum) / np.linalg.norm(optimum))
+
+    at = next(t for t in range(60, 70) if 1 in federation.terms.cohort(t))
+    losing(federation, 1, at)
+    federation.run(at)
+    before, theta = error(), federation.ledger.server.theta
+    assert before < 1e-4
+    federation.run(at + 1)
+    assert federation.ledger.epoch == 1
+    assert "all memories start anew" in caplog.text
+    assert federation.drift() < 1e-13
+    assert np.linalg.norm(federation.ledger.server.theta - theta) < np.linalg.norm(optimum)
+    federation.run(at + 2)
+    assert 0.01 < error() < 1.0
+    federation.run(140)
+    assert federation.drift() < 1e-13
+    assert error() < 1e-5
+
+
+def test_without_the_rule_a_lost_memory_does_harm(tmp_path: Path) -> None:
+    """What the server's question prevents: a client that begins again at 0 by itself breaks the sum for good."""
+    faster = replace(SCAFFOLD, step_size=0.3, local_steps=6)
+    federation = Federation(tmp_path, problem(), faster, batch_size=None, accounts=False)
+    federation.run(60)
+
+    def forgetful(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+        if (order.round, order.client) == (60, 1):
+            nothing = federation.terms.first_memory()
+            return federation.work(TrainRequest(**{**vars(order), "memory": nothing}))
+        return work()
+
+    federation.event = forgetful
+    federation.run(100)
+    optimum = federation.problem.optimum()
+    assert federation.drift() > 1e-2
+    assert np.linalg.norm(federation.ledger.server.theta[0] - optimum) > 0.1 * np.linalg.norm(optimum)
+
+
+def test_memory_is_bound_to_run_and_client(tmp_path: Path) -> None:
+    federation = Federation(tmp_path / "one", problem(), SCAFFOLD)
+    federation.run(2)
+    federation.file.unlink()
+    other = Federation(tmp_path / "one", problem(), SCAFFOLD, seed=4, accounts=False)
+    with pytest.raises(CheckpointMismatch, match="belongs to another run"):
+        other.run(1)
+    mine, theirs = federation.memory_file(0), federation.memory_file(1)
+    mine.write_bytes(theirs.read_bytes())
+    with pytest.raises(CheckpointMismatch, match="belongs to another client"):
+        federation.run(3)
+    mine.write_bytes(b"rubbish")
+    with pytest.raises(CheckpointMismatch, match="cannot be read"):
+        federation.run(3)
+
+
+def test_the_servers_file_is_bound_to_its_run(tmp_path: Path) -> None:
+    Federation(tmp_path, problem(), SCAFFOLD).run(1)
+    with pytest.raises(CheckpointMismatch, match="belongs to another run"):
+        Federation(tmp_path, problem(), fs.Scaffold(step_size=0.2, local_steps=3))
+    (tmp_path / "server.npz").write_bytes(b"rubbish")
+    with pytest.raises(CheckpointMismatch, match="is not a server's file"):
+        Federation(tmp_path, problem(), SCAFFOLD)
+
+
+def test_a_run_begun_again_from_nothing_forgets(tmp_path: Path) -> None:
+    """The server's folder was deleted: the run starts over, and clients that knew of it with it."""
+    federation = Federation(tmp_path, problem(), SCAFFOLD)
+    federation.run(3)
+    federation.file.unlink()
+    federation.restart_server()
+    federation.run(5)
+    np.testing.assert_allclose(federation.ledger.server.theta, federation.simulated(5).theta, rtol=0, atol=1e-13)
+
+
+def test_a_contribution_from_another_model_is_not_sent_again(tmp_path: Path) -> None:
+    """The run was begun, its server's folder deleted, and begun again with another first model."""
+    federation = Federation(tmp_path, problem(), SCAFFOLD)
+    federation.step()
+    federation.theta0 = np.ones(3)
+    federation.restart_server()
+    federation.run(3)
+    simulated = fs.run(
+        problem(), SCAFFOLD, rounds=3, batch_size=2, seed=3, engine="reference", record=(), theta0=np.ones(3)
+    )
+    np.testing.assert_allclose(federation.ledger.server.theta, simulated.theta, rtol=0, atol=1e-13)

@@ -1,0 +1,150 @@
+"""The protocol without Flower: the simulation's numbers, and Σ w_c ξ_c = 0 whatever happens to messages."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedscaffold as fs
+from fedscaffold.core.types import Method
+from fedscaffold.federation.client import ProblemWork, answer
+from fedscaffold.federation.messages import Failed, TrainRequest, Reply, Sent
+from fedscaffold.federation.server import Rules, TooFewClients
+from tests.federation.federation import Federation
+from tests.samples import make
+
+SIZES = (6, 9, 4, 7, 5)
+WEIGHTS = (1.0, 2.0, 0.5, 1.5, 1.0)
+METHODS = [
+    fs.Scaffold(step_size=0.1, local_steps=4),
+    fs.Scaffold(step_size=0.1, local_steps=4, participation=0.6),
+    fs.Scaffold(step_size=0.1, local_steps=4, cohort=2),
+    fs.Scaffold(step_size=0.1, local_steps=(2, 3, 4, 5, 6)),
+    fs.FedAvg(step_size=0.1, local_steps=4),
+    fs.FedAvg(step_size=0.1, local_steps=4, cohort=3),
+    fs.TwoSidedScaffold(step_size=0.1, local_steps=4, server_step_size=0.7),
+    fs.TwoSidedScaffold(step_size=0.1, local_steps=4, server_step_size=1.0, cohort=2),
+    fs.ProxSkip(step_size=0.1, communication_probability=0.3),
+    fs.FedLin(step_size=0.05, local_steps=4),
+    fs.FedLin(step_size=0.05, local_steps=4, correction_gradients="minibatch"),
+]
+WITH_MEMORY = [
+    METHODS[0],
+    fs.TwoSidedScaffold(step_size=0.1, local_steps=4, server_step_size=0.8, cohort=3),
+    METHODS[1],
+    METHODS[6],
+    METHODS[8],
+]
+
+
+def problem(weights: Any = WEIGHTS) -> Any:
+    return make("logistic", SIZES, 3, weights=weights)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method, batch_size: int | None) -> None:
+    federation = Federation(tmp_path, problem(), method, batch_size=batch_size)
+    federation.run(6)
+    simulated = federation.simulated(6)
+    np.testing.assert_allclose(federation.ledger.server.theta, simulated.theta, rtol=0, atol=1e-12)
+    if federation.terms.remembers:
+        np.testing.assert_allclose(
+            federation.control_variates(), simulated.control_variates[0], rtol=0, atol=1e-11
+        )
+        federation.check_accounts()
+
+
+@pytest.mark.slow
+def test_jax_models_too(tmp_path: Path) -> None:
+    """A loss that JAX differentiates; every client has its block of the problem."""
+    import jax.numpy as jnp
+
+    rng = np.random.default_rng(2)
+    clients = [(rng.normal(size=(n, 3)), rng.normal(size=n)) for n in (4, 6, 5)]
+
+    def loss(params: Any, batch: Any) -> Any:
+        x, y = batch
+        return jnp.mean((jnp.tanh(x @ params["w"]) * params["a"] - y) ** 2)
+
+    params = {"w": np.zeros(3), "a": np.ones(1)}
+    network = fs.problems.Differentiable(loss, params, clients)
+
+    class JaxFederation(Federation):
+        def work(self, order: TrainRequest) -> Reply:
+            block = ProblemWork(self.problem.subset([order.client]), "jax")
+            return answer(order, block, self.client_folder(order.client))
+
+    federation = JaxFederation(tmp_path, network, fs.Scaffold(step_size=0.1, local_steps=3))
+    federation.run(3)
+    simulated = fs.run(network, federation.terms.method, rounds=3, batch_size=2, seed=3, engine="jax", record=())
+    np.testing.assert_allclose(federation.ledger.server.theta, simulated.theta, rtol=0, atol=1e-12)
+
+
+def order_lost(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+    return None
+
+
+def reply_lost(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+    work()
+    return None
+
+
+def not_a_number(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+    reply = work()
+    assert isinstance(reply, Sent)
+    return Sent(
+        client=reply.client, epoch=reply.epoch, round=reply.round, phase=reply.phase, vector=reply.vector * np.nan
+    )
+
+
+def exploded(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+    reply = work()
+    assert isinstance(reply, Sent)
+    return Sent(
+        client=reply.client, epoch=reply.epoch, round=reply.round, phase=reply.phase, vector=reply.vector * 1e6
+    )
+
+
+def failed(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+    return Failed(client=order.client, reason="for a test")
+
+
+def as_it_should(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+    return work()
+
+
+MISHAPS = [as_it_should, order_lost, reply_lost, not_a_number, failed]
+HONEST, SPOILT = st.sampled_from(MISHAPS), st.sampled_from([*MISHAPS, exploded])  # a majority is honest
+
+
+@pytest.mark.parametrize(
+    "method", [*WITH_MEMORY[:2], *(pytest.param(m, marks=pytest.mark.slow) for m in WITH_MEMORY[2:])], ids=repr
+)
+@settings(max_examples=8)
+@given(schedule=st.lists(st.tuples(HONEST, SPOILT, HONEST, HONEST, HONEST), min_size=4, max_size=4))
+def test_nothing_that_happens_to_messages_breaks_the_sum(
+    tmp_path_factory: pytest.TempPathFactory, method: Method, schedule: list[tuple[Any, ...]]
+) -> None:
+    """Four rounds of mishaps, one that goes well; then the sum is 0 and the server's accounts are right."""
+    asked: dict[int, int] = {}
+
+    def event(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+        asked[order.round] = asked.get(order.round, 0) + 1
+        if order.round >= len(schedule) or asked[order.round] > 40:
+            return work()
+        return schedule[order.round][order.client](order, work)
+
+    folder = tmp_path_factory.mktemp("federation")
+    federation = Federation(folder, problem(), method, event=event, rules=Rules(min_clients=2, attempts=50))
+    with suppress(TooFewClients):  # all but one were refused
+        federation.run(len(schedule) + 1)
+    assert federation.drift() < 1e-13
+    federation.check_accounts()
+    shutil.rmtree(folder)

@@ -1,0 +1,91 @@
+"""Tables of single clients under an agreement are the clients of the pooled table."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.data import from_frame
+from fedscaffold.federation.agreement import Agreement
+from fedscaffold.flower.demo import parts_of, pooled
+from fedscaffold.models.fit import Settings, prepare
+from tests.hospitals import cancer, diabetes, wine, written
+
+
+def agreed(frame: pd.DataFrame, target: str, kind: Any) -> tuple[Any, Agreement]:
+    problem = from_frame(
+        frame, target=target, client="hospital", kind=kind, l2=0.01, standardize=True, intercept=True
+    )
+    task = prepare(problem, Settings(step_size=0.1, local_steps=2, rounds=2))
+    agreement = Agreement(
+        encoding=task.problem.encoding, l2=0.01, target_shift=task.target_shift, target_scale=task.target_scale
+    )
+    return task.problem, agreement
+
+
+@pytest.mark.parametrize(
+    ("make", "target", "kind"),
+    [(cancer, "diagnosis", "logistic"), (diabetes, "target", "ridge"), (wine, "target", "logistic")],
+    ids=["two classes", "numbers", "three classes"],
+)
+def test_a_clients_problem_is_its_part_of_the_pooled_one(
+    make: Callable[[], pd.DataFrame], target: str, kind: str, tmp_path: Path
+) -> None:
+    frame = make()
+    whole, agreement = agreed(frame, target, kind)
+    agreement.save(tmp_path / "agreement.json")
+    assert Agreement.load(tmp_path / "agreement.json") == agreement
+    assert agreement.dim == whole.dim
+    for c, name in enumerate(whole.client_names):
+        own = frame[frame.hospital == name].drop(columns="hospital")
+        for part in (agreement.problem(own), agreement.read(written(own, tmp_path / "own.parquet"))):
+            same = whole.subset([c])
+            np.testing.assert_array_equal(part.x, same.x)
+            np.testing.assert_array_equal(part.y, same.y)
+            assert part.kind == same.kind
+            assert part.dim == same.dim
+            np.testing.assert_array_equal(part.penalty, same.penalty)
+
+
+def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    frame = cancer()
+    _, agreement = agreed(frame, "diagnosis", "logistic")
+    with pytest.raises(InvalidInput, match="the target 'diagnosis' has the values 'unclear', agreed were"):
+        agreement.problem(frame.assign(diagnosis="unclear"))
+    with pytest.raises(InvalidInput, match="no rows"):
+        agreement.problem(frame.head(0))
+    with pytest.raises(InvalidInput, match="no column 'ward'"):
+        agreement.problem(frame.drop(columns="ward"))
+    with pytest.raises(InvalidInput, match=r"own\.csv: the table has no column 'diagnosis'"):
+        agreement.read(written(frame.drop(columns="diagnosis"), tmp_path / "own.csv"))
+    numbers = diabetes()
+    _, agreement = agreed(numbers, "target", "ridge")
+    numbers.loc[3, "target"] = np.nan
+    with pytest.raises(InvalidInput, match="missing or infinite"):
+        agreement.problem(numbers)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "fedscaffold agreement 1"}'])
+def test_files_that_are_no_agreement(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(InvalidInput, match="is not an agreement"):
+        Agreement.load(tmp_path / "a.json")
+
+
+def test_one_table_is_split_as_several_are_joined(tmp_path: Path) -> None:
+    frame = cancer()
+    whole = parts_of([written(frame, tmp_path / "all.csv")], "hospital")
+    names = sorted(frame.hospital.unique())
+    assert [part.name for part in whole] == names
+    files = [written(frame[frame.hospital == name], tmp_path / f"{name}.csv") for name in reversed(names)]
+    single = parts_of(files, None)
+    assert [part.name for part in single] == names
+    for a, b in zip(whole, single, strict=True):
+        assert a.table.equals(b.table)
+    table, column = pooled(single)
+    assert column == "node"
+    assert table.num_rows == len(frame)

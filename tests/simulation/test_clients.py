@@ -1,0 +1,72 @@
+"""Clients whose memory is in files: the same numbers, and only a cohort's rows are touched."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedscaffold as fs
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.engines import Numba
+from fedscaffold.simulation.rounds import open_rounds
+from tests.samples import make
+
+METHODS: list[Any] = [
+    fs.Scaffold(step_size=0.05, local_steps=4),
+    fs.Scaffold(step_size=0.05, local_steps=4, cohort=2),
+    fs.TwoSidedScaffold(step_size=0.05, local_steps=4, server_step_size=1.0, cohort=2),
+    fs.ProxSkip(step_size=0.05, communication_probability=0.2),
+    fs.FedLin(step_size=0.05, local_steps=4),
+    fs.FedAvg(step_size=0.05, local_steps=4),
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+def test_memory_in_a_folder_gives_the_same_bits(method: Any, tmp_path: Path) -> None:
+    settings: Any = {"rounds": 7, "batch_size": 2, "seed": 5, "repetitions": 2}
+    here = fs.run(make("ridge"), method, **settings)
+    away = fs.run(make("ridge"), method, **settings, client_state_dir=tmp_path / "memory")
+    np.testing.assert_array_equal(away.theta, here.theta)
+    np.testing.assert_array_equal(away.control_variates, here.control_variates)
+
+
+def test_a_run_with_memory_in_a_folder_resumes(tmp_path: Path) -> None:
+    settings: Any = {"batch_size": 2, "seed": 5, "checkpoint_every": 2}
+    wanted = fs.run(make("ridge"), METHODS[1], rounds=6, **settings)
+    for rounds in (3, 6):
+        found = fs.run(
+            make("ridge"), METHODS[1], rounds=rounds, **settings, client_state_dir=tmp_path / "memory",
+            checkpoint=tmp_path / "checkpoint",
+        )  # fmt: skip
+    np.testing.assert_array_equal(found.mse, wanted.mse)
+    np.testing.assert_array_equal(found.control_variates, wanted.control_variates)
+
+
+def test_only_a_cohorts_rows_are_written(tmp_path: Path) -> None:
+    problem, method = make("ridge", [5] * 40), fs.Scaffold(step_size=0.05, local_steps=4, cohort=3)
+    with open_rounds(problem, method, Numba(), Batches(2), seed=5, limit=1e9, folder=tmp_path) as step:
+        state = step.first(np.zeros((1, problem.dim)))
+        now = step(state)
+        xi = step.collected(now).memory.xi
+        assert isinstance(xi, np.memmap)
+        cohort = step.told(state).cohort
+        assert cohort is not None
+        assert sorted(np.flatnonzero(xi[0].any(axis=1))) == cohort[0].tolist()
+        assert not step.holds(state)
+        with pytest.raises(fs.InvalidInput, match="overwritten"):
+            step(state)
+
+
+def test_values_to_start_from_are_put_in_the_folder(tmp_path: Path) -> None:
+    xi = np.array([[1.0, 0.0, 2.0], [-1.0, 0.0, 0.0], [0.0, 0.0, -2.0]])
+    settings: Any = {"rounds": 2, "control_variates0": xi}
+    here = fs.run(make("ridge"), METHODS[0], **settings)
+    away = fs.run(make("ridge"), METHODS[0], **settings, client_state_dir=tmp_path)
+    np.testing.assert_array_equal(away.theta, here.theta)
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(fs.InvalidInput, match="cannot make a folder"):
+        fs.run(make("ridge"), METHODS[0], rounds=2, client_state_dir=tmp_path / "file")
