@@ -22,12 +22,13 @@ from rich.table import Table
 
 import fedscaffold as fs
 from fedscaffold.core.files import replacing
+from fedscaffold.core.protocols import LocalSgd
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array, LocalSgd
+from fedscaffold.core.types import Array
 from fedscaffold.federation import server_checkpoint as checkpoint
 from fedscaffold.federation.client import answer
 from fedscaffold.federation.ledger import first_ledger
-from fedscaffold.federation.messages import TrainRequest, Reply
+from fedscaffold.federation.messages import Reply, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server import Rules, one_round
 from fedscaffold.federation.server_checkpoint import Stored

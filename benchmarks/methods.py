@@ -20,11 +20,12 @@ from benchmarks import contenders
 from benchmarks.contenders import BATCH, LOCAL_STEPS
 from benchmarks.local_steps import workload
 from fedscaffold.core.files import replacing
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Method
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation import provenance
-from fedscaffold.simulation.rounds import initial_state, divergence_limit, open_rounds
+from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.rounds import initial_state, open_rounds
 
 OUT = Path("results/bench/methods.json")
 BASE = "FedAvg"

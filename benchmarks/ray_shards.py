@@ -24,13 +24,15 @@ from rich.table import Table
 import fedscaffold as fs
 from benchmarks.local_steps import workload
 from fedscaffold.core.files import replacing
+from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array, Engine
+from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba, Ray
-from fedscaffold.engines.ray_.shards import Shards
-from fedscaffold.problems import RidgeStream, Ridge
+from fedscaffold.engines.ray_.workers import RayWorkers
+from fedscaffold.problems import Ridge, RidgeStream
 from fedscaffold.simulation import provenance
-from fedscaffold.simulation.rounds import divergence_limit, open_rounds
+from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.rounds import open_rounds
 
 OUT = Path("results/bench/ray_shards.json")
 ROUNDS = 10  # of a turn; a snapshot each
@@ -59,7 +61,7 @@ class Run:
         theta = np.zeros((1, problem.dim))
         opened = open_rounds(problem, method, engine, Batches(BATCH), seed=1, limit=divergence_limit(theta))
         self.step = stack.enter_context(opened)
-        self.state = self.step.first(theta)
+        self.state = self.step.initial_state(theta)
         self.workers = workers(self.step.clients)
 
     def turn(self) -> tuple[float, float, Array]:
@@ -76,7 +78,7 @@ class Run:
 
 def workers(clients: Any) -> list[int]:
     """Processes of the shards; none in one process."""
-    if not isinstance(clients, Shards):
+    if not isinstance(clients, RayWorkers):
         return []
     asked = [actor.__ray_call__.remote(lambda shard: os.getpid()) for actor in clients.actors]
     return list(clients.ray.get(asked))

@@ -19,11 +19,11 @@ from rich.table import Table
 import fedscaffold as fs
 from fedscaffold.core.files import replacing
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.sums import parts, total
-from fedscaffold.core.types import Server
+from fedscaffold.core.sums import partial_sums, total
+from fedscaffold.core.types import ServerState
 from fedscaffold.engines import Numba
 from fedscaffold.methods import Scaffold
-from fedscaffold.problems import RidgeStream, LogisticStream
+from fedscaffold.problems import LogisticStream, RidgeStream
 from fedscaffold.simulation import provenance
 
 OUT = Path("results/bench/scale.json")
@@ -50,8 +50,11 @@ def measure(n_clients: int, turns: int) -> dict[str, float]:
             "step, ridge stream, B = 10": (steps(ridge, 10), LOCAL_STEPS),
             "step, logistic stream, B = 1": (steps(logistic, 1), LOCAL_STEPS),
             "step, logistic stream, B = 10": (steps(logistic, 10), LOCAL_STEPS),
-            "sum over clients": (lambda t: total(parts(local, ridge.weights)), 1),
-            "memory": (lambda t: SCAFFOLD.update_clients(memory, local, Server(theta), Server(theta)), 1),
+            "sum over clients": (lambda t: total(partial_sums(local, ridge.weights)), 1),
+            "memory": (
+                lambda t: SCAFFOLD.update_clients(memory, local, ServerState(theta), ServerState(theta)),
+                1,
+            ),
             "making the problem, ridge": (lambda t: RidgeStream(n_clients=n_clients, dim=DIM), 1),
             "making the problem, logistic": (lambda t: LogisticStream(n_clients=n_clients, dim=DIM), 1),
         }

@@ -115,19 +115,19 @@ def _run(problem: str, method: str, options: str, engine: Any) -> Result:
         PROBLEMS[problem](), METHODS[method], rounds=7, repetitions=2, seed=2**40 + 1, engine=engine,
         record=("mse", "loss") if problem in ("ridge", "logistic") else (), **OPTIONS[options],
     )  # fmt: skip
-    return {"theta": trace.theta, "xi": trace.control_variates, **trace.records}
+    return {"theta": trace.theta, "xi": trace.control_variates, **trace.metrics}
 
 
 def _staged() -> Result:
     found = fs.staged(
-        METHODS["Scaffold"], PROBLEMS["logistic"](), rounds=60, batch_size=3, repetitions=2, engine="numba"
+        PROBLEMS["logistic"](), METHODS["Scaffold"], rounds=60, batch_size=3, repetitions=2, engine="numba"
     )
     return {"theta": found.trace.theta, "xi": found.trace.control_variates, "stages": np.array(found.stages)}
 
 
 def _extrapolated() -> Result:
     found = fs.richardson_romberg(
-        METHODS["Scaffold"], PROBLEMS["logistic"](), rounds=60, batch_size=3, repetitions=2, discard=10
+        PROBLEMS["logistic"](), METHODS["Scaffold"], rounds=60, batch_size=3, repetitions=2, discard=10
     )
     return {"theta": found.theta, "fine": found.fine, "error": found.standard_error}
 

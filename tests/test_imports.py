@@ -14,7 +14,18 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 DOORS = {"cli", "sklearn", "flower"}
 SIMULATOR = {"simulation", "engines"}
-LIBRARY = {"core", "problems", "data", "methods", "engines", "simulation", "theory", "models", "reports", "federation"}
+LIBRARY = {
+    "core",
+    "problems",
+    "data",
+    "methods",
+    "engines",
+    "simulation",
+    "theory",
+    "models",
+    "reports",
+    "federation",
+}
 STUDIES = {"paper", "benchmarking"}
 FRONT = {"__init__"}  # the package itself, which imports the simulator
 MAY_IMPORT = {

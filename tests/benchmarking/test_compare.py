@@ -9,7 +9,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.benchmarking.compare import Curve, compare, nested
 from fedscaffold.benchmarking.costs import cheapest
-from fedscaffold.core.types import Method
+from fedscaffold.core.protocols import Method
 from tests.samples import make
 
 GRID: dict[str, list[Method]] = {

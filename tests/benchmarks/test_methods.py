@@ -6,7 +6,7 @@ import fedscaffold as fs
 from benchmarks import methods
 from benchmarks.local_steps import workload
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.simulation.run import costs
+from fedscaffold.simulation.setup import costs
 
 
 def test_every_method_is_timed() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.conformance import NotSupported, Task, check
+from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Engine
 from tests.conformance.implementations import Array, Bug, OneVariate, TwoSided
 
 CORRECT = [

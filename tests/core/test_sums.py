@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedscaffold.core.sums import LEAF, PartialSum, parts, partial_sums_of_cohort, total
+from fedscaffold.core.sums import LEAF, PartialSum, partial_sums, partial_sums_of_cohort, total
 
 
 def numbers(n: int, dim: int, repetitions: int) -> tuple[np.ndarray, np.ndarray]:
@@ -19,7 +19,7 @@ def numbers(n: int, dim: int, repetitions: int) -> tuple[np.ndarray, np.ndarray]
 def test_the_sum_is_right(n: int) -> None:
     values, weights = numbers(n, 3, 2)
     exact = np.einsum("c,rcj->rj", weights.astype(np.longdouble), values.astype(np.longdouble))
-    np.testing.assert_allclose(total(parts(values, weights)), exact.astype(float), rtol=1e-9)
+    np.testing.assert_allclose(total(partial_sums(values, weights)), exact.astype(float), rtol=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -37,9 +37,9 @@ def test_blocks_give_the_same_bits(n: int, dim: int, repetitions: int, data: st.
     blocks = [
         part
         for a, b in pairwise(ends)
-        for part in parts(np.ascontiguousarray(values[:, a:b]), weights[a:b], first=a)
+        for part in partial_sums(np.ascontiguousarray(values[:, a:b]), weights[a:b], first=a)
     ]
-    np.testing.assert_array_equal(total(blocks), total(parts(values, weights)))
+    np.testing.assert_array_equal(total(blocks), total(partial_sums(values, weights)))
 
 
 @settings(max_examples=60, deadline=None)

@@ -71,8 +71,8 @@ def test_a_problem_s_rows_come_back_from_its_encoding(tmp_path: Path) -> None:
 def test_unknown_values() -> None:
     new = pa.table({**ROWS, "ward": ["A", "Z"]})
     refused("column 'ward' has the unknown value 'Z' in row 1; known are 'A', 'B'; unknown='zero'", new)
-    assert ENCODING.encode(new, unknown="zero").tolist()[1] == [1.5, 0, 0, 1.0, 0, 1, 0, 1]
-    refused("unknown must be one of ('refuse', 'zero'), got 'ignore'", new, unknown="ignore")
+    assert ENCODING.encode(new, unknown="ignore").tolist()[1] == [1.5, 0, 0, 1.0, 0, 1, 0, 1]
+    refused("unknown must be one of ('error', 'ignore'), got 'zero'", new, unknown="zero")
     late = pa.table({"age": np.ones(BLOCK + 5), "ward": ["A"] * (BLOCK + 4) + ["Z"], "dose": [1.0] * (BLOCK + 5),
                      "code": [7] * (BLOCK + 5)})  # fmt: skip
     refused(f"'Z' in row {BLOCK + 4}", late)
@@ -85,7 +85,7 @@ def test_missing_and_infinite_values() -> None:
     )
     refused("column 'age' has no value in row 0", pa.table({**ROWS, "age": [np.nan, 1.0]}))
     refused("column 'ward' has no value in row 1", pa.table({**ROWS, "ward": ["A", None]}))
-    refused("column 'ward' has no value in row 1", pa.table({**ROWS, "ward": ["A", None]}), unknown="zero")
+    refused("column 'ward' has no value in row 1", pa.table({**ROWS, "ward": ["A", None]}), unknown="ignore")
     refused("column 'dose' is infinite in row 1", pa.table({**ROWS, "dose": [0.0, -np.inf]}))
     empty = pa.table({**ROWS, "code": pa.nulls(2)})
     assert ENCODING.encode(empty)[:, 4:7].tolist() == [[0, 0, 1], [0, 0, 1]]

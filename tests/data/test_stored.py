@@ -18,8 +18,8 @@ from fedscaffold import InvalidInput
 from fedscaffold.core.memmap import in_file
 from fedscaffold.data import from_frame, from_parquet
 from fedscaffold.data.on_disk import convert
-from tests.hospitals import wine
 from tests.data.test_files import OPTIONS, holed
+from tests.hospitals import wine
 
 FILES = ["records.json", "x.npy", "y.npy"]
 
@@ -168,7 +168,7 @@ def test_an_interrupted_conversion_leaves_nothing(
 
 def test_bad_values_are_refused_and_leave_nothing(table: Path) -> None:
     with pytest.raises(InvalidInput, match="there are missing values"):
-        converted(table, missing="refuse")
+        converted(table, missing="error")
     assert [file.name for file in table.parent.iterdir()] == ["t.parquet"]
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.types import Engine
 from fedscaffold.engines import Jax, Numba, Reference
 from fedscaffold.problems import Ridge
 

@@ -83,7 +83,7 @@ def test_any_number_of_shards_and_repetitions() -> None:
 def test_jax_and_streams_within_shards() -> None:
     """JAX rounds as its chunks fall, so that its numbers agree rather than its bits."""
     settings: Any = {"rounds": 3, "batch_size": 4, "seed": 3}
-    there = fs.run(problem(), SCAFFOLD, engine=Ray(shards=2, within=Jax()), **settings)
+    there = fs.run(problem(), SCAFFOLD, engine=Ray(shards=2, shard_engine=Jax()), **settings)
     np.testing.assert_allclose(
         there.theta, fs.run(problem(), SCAFFOLD, engine=Jax(), **settings).theta, rtol=1e-12
     )
@@ -175,9 +175,9 @@ def test_what_it_cannot_do_is_refused(tmp_path: Path) -> None:
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(fs.InvalidInput, match="shards"):
         Ray(shards=0)
-    with pytest.raises(fs.InvalidInput, match="within"):
-        Ray(within=Ray())
-    assert Ray(within=Reference()).name == "reference"
+    with pytest.raises(fs.InvalidInput, match="shard_engine"):
+        Ray(shard_engine=Ray())
+    assert Ray(shard_engine=Reference()).name == "reference"
     assert Ray().name == Numba().name
 
 

@@ -8,8 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fedscaffold as fs
+from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array, Engine
+from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba, Reference
 
 KINDS = {"gaussian": fs.problems.RidgeStream, "logistic": fs.problems.LogisticStream}

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 import fedscaffold as fs
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array, Method
+from fedscaffold.core.types import Array
 from fedscaffold.federation import server_checkpoint as checkpoint
 from fedscaffold.federation.client import ProblemWork, answer
 from fedscaffold.federation.client_state import Store, settled
 from fedscaffold.federation.ledger import Ledger, first_ledger, train_order
-from fedscaffold.federation.messages import TrainRequest, Reply
+from fedscaffold.federation.messages import Reply, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server import Outcome, Rules, one_round
 from fedscaffold.federation.server_checkpoint import Stored

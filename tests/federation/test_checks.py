@@ -10,10 +10,11 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.errors import Diverged, InvalidInput
-from fedscaffold.core.types import Array, Method
+from fedscaffold.core.protocols import Method
+from fedscaffold.core.types import Array
 from fedscaffold.federation.checks import too_far
 from fedscaffold.federation.ledger import first_ledger, typical
-from fedscaffold.federation.messages import TrainRequest, Reply, Sent
+from fedscaffold.federation.messages import Reply, Sent, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server import Rules, TooFewClients
 from tests.federation.federation import Federation

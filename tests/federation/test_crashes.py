@@ -11,8 +11,8 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core import npz as arrays
 from fedscaffold.core.errors import CheckpointMismatch
-from fedscaffold.core.types import Method
-from fedscaffold.federation.messages import Failed, TrainRequest, Reply
+from fedscaffold.core.protocols import Method
+from fedscaffold.federation.messages import Failed, Reply, TrainRequest
 from fedscaffold.federation.server import Rules
 from tests.federation.federation import Federation
 from tests.samples import make

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedscaffold as fs
-from fedscaffold.core.types import Method
+from fedscaffold.core.protocols import Method
 from fedscaffold.federation.client import ProblemWork, answer
-from fedscaffold.federation.messages import Failed, TrainRequest, Reply, Sent
+from fedscaffold.federation.messages import Failed, Reply, Sent, TrainRequest
 from fedscaffold.federation.server import Rules, TooFewClients
 from tests.federation.federation import Federation
 from tests.samples import make

@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 import fedscaffold as fs
 from fedscaffold import flower
 from fedscaffold.federation.client import ProblemWork, answer
-from fedscaffold.federation.messages import TrainRequest, Reply, Sent
+from fedscaffold.federation.messages import Reply, Sent, TrainRequest
 from fedscaffold.flower import nodes as nodes_module
 from tests.federation.federation import Federation
 from tests.flower.grid import FakeGrid, Node

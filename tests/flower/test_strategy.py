@@ -14,11 +14,11 @@ from flwr.supercore.task_identity import TaskIdentity
 import fedscaffold as fs
 from fedscaffold import flower
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
-from fedscaffold.core.types import Method
+from fedscaffold.core.protocols import Method
 from fedscaffold.flower import nodes as nodes_module
 from fedscaffold.flower.wire import ABOUT, SENT, vector_of
-from tests.flower.grid import FakeGrid, Node
 from tests.federation.test_protocol import METHODS
+from tests.flower.grid import FakeGrid, Node
 from tests.samples import make
 
 SIZES = (6, 9, 4, 7, 5)

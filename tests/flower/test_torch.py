@@ -8,9 +8,9 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
-from fedscaffold.core.types import Method
+from fedscaffold.core.protocols import Method
 from fedscaffold.federation.client import answer
-from fedscaffold.federation.messages import TrainRequest, Reply
+from fedscaffold.federation.messages import Reply, TrainRequest
 from tests.federation.federation import Federation
 from tests.federation.test_protocol import METHODS
 from tests.samples import make

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.types import Method
+from fedscaffold.core.protocols import Method
 from tests import naive
 from tests.samples import KINDS, Kind, tables
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedscaffold as fs
-from fedscaffold.core.types import Method
+from fedscaffold.core.protocols import Method
 from fedscaffold.problems import Ridge
 from tests.samples import KINDS, make
 

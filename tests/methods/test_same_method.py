@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.types import Array, Method
+from fedscaffold.core.protocols import Method
+from fedscaffold.core.types import Array
 from tests.samples import KINDS, Kind, make
 
 SIZES, DIM, WEIGHTS = (12, 20, 9, 15), 3, (1.0, 4.0, 0.5, 2.0)

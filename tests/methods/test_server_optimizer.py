@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array, Method
+from fedscaffold.core.types import Array
 from tests.samples import make
 
 SIZES, DIM, WEIGHTS = (12, 20, 9, 15), 3, (1.0, 4.0, 0.5, 2.0)
@@ -173,7 +174,7 @@ def test_theory_and_what_builds_on_it_refuse_it() -> None:
     with pytest.raises(fs.InvalidInput, match="stages need a method with a step_size"):
         fs.staged(task, method, rounds=9, batch_size=3)
     with pytest.raises(fs.InvalidInput):
-        fs.richardson_romberg(method, task, rounds=9, batch_size=3)
+        fs.richardson_romberg(task, method, rounds=9, batch_size=3)
 
 
 def test_divergence_vouches_for_no_step_size() -> None:

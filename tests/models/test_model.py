@@ -152,7 +152,7 @@ def test_unknown_categories() -> None:
     new = frame.head(3).assign(ward=["north", "attic", "south"])
     with pytest.raises(InvalidInput, match=r"'attic' in row 1"):
         model.predict(new)
-    shares = model.predict_proba(new, unknown="zero")
+    shares = model.predict_proba(new, unknown="ignore")
     names = model.encoding.names
     at = names.index("ward=north")
     north = model.predict_proba(new.assign(ward="north"))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedscaffold import InvalidInput, Scaffold, run
-from fedscaffold.core.types import Array, Server
-from fedscaffold.methods.variates import Memory
+from fedscaffold.core.types import Array, ServerState
+from fedscaffold.methods.variates import ControlVariates
 from fedscaffold.paper.coupling import Coupling, Start, contracts, couple, to_stationarity
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import bounds
@@ -21,9 +21,11 @@ BATCH, DIM = 2, 3
 class WrongSign(Scaffold):
     """ξ_c ← ξ_c − (θ_c − θ⁺)/(γH): the control variates' sign flipped."""
 
-    def update_clients(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
+    def update_clients(
+        self, memory: ControlVariates, sent: Array, before: ServerState, after: ServerState
+    ) -> ControlVariates:
         right = super().update_clients(memory, sent, before, after).xi
-        return Memory(xi=2 * memory.xi - right)
+        return ControlVariates(xi=2 * memory.xi - right)
 
 
 def problem_of(kind: Kind, N: int = 5) -> Ridge | Logistic:

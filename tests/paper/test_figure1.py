@@ -17,7 +17,7 @@ def curve(kind: str, n_clients: int, method: str, plateau: float) -> Curve:
     trace = Trace(
         theta=np.zeros((2, 1)),
         control_variates=np.zeros((2, n_clients, 1)),
-        records={"mse": mse},
+        metrics={"mse": mse},
         rounds=100,
         gradients_per_client=np.zeros((1, 1)),
         vectors_per_client=np.zeros(1),

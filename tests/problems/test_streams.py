@@ -10,7 +10,7 @@ from scipy.special import expit
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.problems import RidgeStream, LogisticStream
+from fedscaffold.problems import LogisticStream, RidgeStream
 from fedscaffold.problems.streams import base as streams
 from fedscaffold.problems.streams import sigmoid
 

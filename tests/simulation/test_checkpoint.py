@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.types import Array, Watch
+from fedscaffold.core.protocols import Watch
+from fedscaffold.core.types import Array
 from tests.samples import make
 
 PROBLEM = make("ridge", weights=(1, 2, 3))
@@ -35,9 +36,9 @@ class StopAt:
 def assert_same_bits(a: fs.Trace, b: fs.Trace) -> None:
     assert a.theta.tobytes() == b.theta.tobytes()
     assert a.control_variates.tobytes() == b.control_variates.tobytes()
-    assert set(a.records) == set(b.records)
-    for name, values in a.records.items():
-        assert values.tobytes() == b.records[name].tobytes(), name
+    assert set(a.metrics) == set(b.metrics)
+    for name, values in a.metrics.items():
+        assert values.tobytes() == b.metrics[name].tobytes(), name
 
 
 @pytest.mark.parametrize("method", [METHOD, fs.FedAvg(step_size=0.1, local_steps=4)])
@@ -170,7 +171,7 @@ def test_a_users_observer_is_resumed_too(tmp_path: Path) -> None:
     fs.run(PROBLEM, METHOD, rounds=2, record=record, checkpoint=path)
     resumed = fs.run(PROBLEM, METHOD, rounds=5, record=record, checkpoint=path)
     assert_same_bits(resumed, fs.run(PROBLEM, METHOD, rounds=5, record=record))
-    assert resumed.records["coordinates"].shape == (1, 6, 2)
+    assert resumed.metrics["coordinates"].shape == (1, 6, 2)
     with pytest.raises(fs.CheckpointMismatch, match="record"):
         fs.run(PROBLEM, METHOD, rounds=5, record=("mse", Coordinates((0, 1))), checkpoint=path)
 

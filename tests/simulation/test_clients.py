@@ -46,14 +46,14 @@ def test_a_run_with_memory_in_a_folder_resumes(tmp_path: Path) -> None:
 def test_only_a_cohorts_rows_are_written(tmp_path: Path) -> None:
     problem, method = make("ridge", [5] * 40), fs.Scaffold(step_size=0.05, local_steps=4, cohort=3)
     with open_rounds(problem, method, Numba(), Batches(2), seed=5, limit=1e9, folder=tmp_path) as step:
-        state = step.first(np.zeros((1, problem.dim)))
+        state = step.initial_state(np.zeros((1, problem.dim)))
         now = step(state)
-        xi = step.collected(now).memory.xi
+        xi = step.gather(now).client_state.xi
         assert isinstance(xi, np.memmap)
-        cohort = step.told(state).cohort
+        cohort = step.round_info(state).cohort
         assert cohort is not None
         assert sorted(np.flatnonzero(xi[0].any(axis=1))) == cohort[0].tolist()
-        assert not step.holds(state)
+        assert not step.is_current(state)
         with pytest.raises(fs.InvalidInput, match="overwritten"):
             step(state)
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.types import Array, Watch, IntArray
+from fedscaffold.core.protocols import Watch
+from fedscaffold.core.types import Array, IntArray
 from fedscaffold.methods.base import Base, same_length
 from tests.samples import KINDS, Kind, make
 
@@ -48,7 +49,7 @@ def test_observers_see_every_round_and_averages_are_of_what_they_saw() -> None:
     problem = make("ridge")
     common: dict[str, Any] = {"rounds": 9, "batch_size": 2, "repetitions": 2, "theta0": [1.0, 2.0, 3.0]}
     trace = fs.run(problem, METHOD, record=("average", "mse", "loss", Iterates()), **common)
-    iterates = trace.records["iterates"]
+    iterates = trace.metrics["iterates"]
     assert iterates.shape == (2, 10, 3)
     assert iterates[:, 0].tolist() == [[1.0, 2.0, 3.0]] * 2
     np.testing.assert_array_equal(iterates[:, -1], trace.theta)
@@ -64,7 +65,7 @@ def test_observers_see_every_round_and_averages_are_of_what_they_saw() -> None:
 
 def test_what_was_not_recorded_is_refused_with_the_way_to_get_it() -> None:
     trace = fs.run(make("ridge"), METHOD, rounds=1, record=())
-    assert trace.records == {}
+    assert trace.metrics == {}
     with pytest.raises(fs.InvalidInput, match=r"kept nothing\); run with record=\('mse',\)"):
         _ = trace.mse
     with pytest.raises(fs.InvalidInput, match=r"kept 'mse'\)"):

@@ -73,7 +73,7 @@ METHODS: tuple[Any, ...] = (
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.kind}-{method.participants(3)}")
 def test_only_the_step_size_changes(method: Any, repetitions: int) -> None:
     problem, rounds = make("logistic"), 150
-    found = fs.staged(method, problem, rounds=rounds, batch_size=2, seed=3, repetitions=repetitions)
+    found = fs.staged(problem, method, rounds=rounds, batch_size=2, seed=3, repetitions=repetitions)
     assert found.stages[0] == (0, 0.2)
     assert len(found.stages) > 2
     least = 5.0
@@ -96,7 +96,7 @@ def test_only_the_step_size_changes(method: Any, repetitions: int) -> None:
 
 
 def test_trace_can_be_saved_with_its_stages(tmp_path: Any) -> None:
-    found = fs.staged(SCAFFOLD, make("ridge"), rounds=40, batch_size=1, record=("mse", "loss"))
+    found = fs.staged(make("ridge"), SCAFFOLD, rounds=40, batch_size=1, record=("mse", "loss"))
     found.trace.save(tmp_path / "trace.npz")
     loaded = fs.Trace.load(tmp_path / "trace.npz")
     assert loaded.provenance["stages"] == [list(stage) for stage in found.stages]
@@ -105,16 +105,16 @@ def test_trace_can_be_saved_with_its_stages(tmp_path: Any) -> None:
 
 def test_refused() -> None:
     problem: Any = make("ridge")
-    with pytest.raises(fs.InvalidInput, match="step_size to halve, not Ridge"):
+    with pytest.raises(fs.InvalidInput, match="method must be a method"):
         fs.staged(problem, problem, rounds=3)
-    with pytest.raises(fs.InvalidInput, match="step_size to halve, not type"):
-        fs.staged(fs.Scaffold, problem, rounds=3)
+    with pytest.raises(fs.InvalidInput, match="method must be a method"):
+        fs.staged(problem, fs.Scaffold, rounds=3)
     with pytest.raises(fs.InvalidInput, match="rounds must be"):
-        fs.staged(SCAFFOLD, problem, rounds=0)
+        fs.staged(problem, SCAFFOLD, rounds=0)
     with pytest.raises(fs.InvalidInput, match="unknown observer"):
-        fs.staged(SCAFFOLD, problem, rounds=3, record=("accuracy",))
+        fs.staged(problem, SCAFFOLD, rounds=3, record=("accuracy",))
     with pytest.raises(fs.Diverged, match="is safe"):
-        fs.staged(replace(SCAFFOLD, step_size=50.0), problem, rounds=100)
+        fs.staged(problem, replace(SCAFFOLD, step_size=50.0), rounds=100)
 
 
 def final(mse: Array) -> float:
@@ -142,7 +142,7 @@ def test_from_a_step_size_that_is_too_large(which: Any, kind: Any, repetitions: 
     fixed = best_fixed(method, problem, repetitions=8, **common)
     start = final(fs.run(problem, method, repetitions=8, **common).mse)
     ends = [
-        final(fs.staged(method, problem, seed=seed, repetitions=repetitions, **common).trace.mse)
+        final(fs.staged(problem, method, seed=seed, repetitions=repetitions, **common).trace.mse)
         for seed in range(8 // repetitions)
     ]
     assert np.mean(ends) < 3.0 * fixed
@@ -157,7 +157,7 @@ def test_on_the_papers_problems(which: Any, kind: Any) -> None:
     method = which(step_size=0.1, local_steps=20)
     common: dict[str, Any] = {"rounds": 300, "batch_size": 10, "progress": False}
     fixed = best_fixed(method, problem, repetitions=8, **common)
-    ends = [final(fs.staged(method, problem, seed=seed, **common).trace.mse) for seed in range(8)]
+    ends = [final(fs.staged(problem, method, seed=seed, **common).trace.mse) for seed in range(8)]
     assert np.mean(ends) < fixed
     assert max(ends) < 2.0 * fixed
 
@@ -168,7 +168,7 @@ def test_the_error_keeps_falling(kind: Any) -> None:
     """As 1/T or nearly: sixteen times the rounds, an error at least six times smaller, twice in a row."""
     problem = make(kind, (30,) * 12, 4, l2=0.1)
     mse = np.mean(
-        [fs.staged(SCAFFOLD, problem, rounds=16_000, batch_size=2, seed=s).trace.mse[0] for s in range(8)], axis=0
+        [fs.staged(problem, SCAFFOLD, rounds=16_000, batch_size=2, seed=s).trace.mse[0] for s in range(8)], axis=0
     )
     levels = [mse[T - T // 10 : T].mean() for T in (62, 1000, 16_000)]
     assert levels[1] < levels[0] / 6

@@ -60,10 +60,10 @@ def test_saved_and_loaded_is_the_same_to_the_bit(trace: fs.Trace, tmp_path: Path
     assert (loaded.rounds, loaded.gradients_per_client[0, 1], loaded.vectors_per_client[1]) == (5, 4.0, 2.0)
     assert loaded.theta.tobytes() == trace.theta.tobytes()
     assert loaded.control_variates.tobytes() == trace.control_variates.tobytes()
-    assert set(loaded.records) == {"mse", "loss", "average"}
-    for key, values in trace.records.items():
-        assert loaded.records[key].tobytes() == values.tobytes()
-        assert loaded.records[key].shape == values.shape
+    assert set(loaded.metrics) == {"mse", "loss", "average"}
+    for key, values in trace.metrics.items():
+        assert loaded.metrics[key].tobytes() == values.tobytes()
+        assert loaded.metrics[key].shape == values.shape
 
 
 class Boom:

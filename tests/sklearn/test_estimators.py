@@ -51,7 +51,7 @@ def test_breast_cancer_over_ten_skewed_clients() -> None:
     """Everything on "auto": as accurate as pooled rows, coefficients within 1 %; FedAvg at that cost is not."""
     X, X_test, y, y_test, clients = cancer()
     model = FederatedLogisticRegression(random_state=0).fit(X, y, clients=clients)
-    wanted, whole = pooled(X, y, LogisticRegression(tol=1e-10, max_iter=10_000))
+    wanted, whole = pooled(X, y, LogisticRegression(tolerance=1e-10, max_iter=10_000))
     assert abs(model.score(X_test, y_test) - whole.score(X_test, y_test)) <= 0.005
     assert gap(model.coef_, wanted) < 0.01
     assert model.clients_.tolist() == list(range(10))
@@ -79,7 +79,7 @@ def test_digits_over_twenty_clients_with_dirichlet_skew() -> None:
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.25, random_state=0, stratify=y)
     clients = partition.dirichlet(y, n_clients=20, alpha=0.1, seed=0)
     model = FederatedLogisticRegression(C=0.1, random_state=0).fit(X, y, clients=clients)
-    wanted, whole = pooled(X, y, LogisticRegression(C=0.1, tol=1e-10, max_iter=10_000))
+    wanted, whole = pooled(X, y, LogisticRegression(C=0.1, tolerance=1e-10, max_iter=10_000))
     assert abs(model.score(X_test, y_test) - whole.score(X_test, y_test)) <= 0.005
     assert gap(model.coef_, wanted) < 0.01
 
@@ -88,7 +88,7 @@ def test_several_classes_on_wine() -> None:
     X, y = load_wine(return_X_y=True)
     clients = partition.dirichlet(y, n_clients=5, alpha=0.3, seed=1)
     model = FederatedLogisticRegression(random_state=0).fit(X, y, clients=clients)
-    wanted, whole = pooled(X, y, LogisticRegression(tol=1e-10, max_iter=10_000))
+    wanted, whole = pooled(X, y, LogisticRegression(tolerance=1e-10, max_iter=10_000))
     assert gap(model.coef_, wanted) < 0.01
     shares = model.predict_proba(X)
     np.testing.assert_allclose(shares, whole.predict_proba(X), rtol=0, atol=0.02)
@@ -104,7 +104,7 @@ def test_ridge_on_diabetes(fit_intercept: bool, standardize: bool) -> None:
     X = X * 20  # from variance 1/n to about 1
     clients = partition.quantity(y, n_clients=6, alpha=1.0, seed=0)
     model = FederatedRidge(
-        alpha=30.0, fit_intercept=fit_intercept, standardize=standardize, random_state=0, tol=2e-3
+        alpha=30.0, fit_intercept=fit_intercept, standardize=standardize, random_state=0, tolerance=2e-3
     ).fit(X, y, clients=clients)
     scaler = StandardScaler().fit(X)
     rows = scaler.transform(X) if standardize else X
@@ -119,13 +119,13 @@ def test_a_large_client_draws_batches_and_still_arrives() -> None:
     X = rng.normal(size=(6000, 5))
     y = X @ rng.normal(size=5) + 0.3 * rng.normal(size=6000) + 2.0
     clients = rng.integers(0, 4, size=6000)
-    model = FederatedRidge(random_state=0, tol=1e-2).fit(X, y, clients=clients)
+    model = FederatedRidge(random_state=0, tolerance=1e-2).fit(X, y, clients=clients)
     assert model.trace_.provenance["batch_size"] == 64
     assert gap(model.coef_, pooled(X, y, Ridge())[0]) < 0.015
     assert model.intercept_ == pytest.approx(2.0, abs=0.05)
-    again = FederatedRidge(random_state=0, tol=1e-2).fit(X, y, clients=clients)
+    again = FederatedRidge(random_state=0, tolerance=1e-2).fit(X, y, clients=clients)
     np.testing.assert_array_equal(again.coef_, model.coef_)
-    other = FederatedRidge(random_state=1, tol=1e-2).fit(X, y, clients=clients)
+    other = FederatedRidge(random_state=1, tolerance=1e-2).fit(X, y, clients=clients)
     assert (other.coef_ != model.coef_).all()
 
 
@@ -172,7 +172,7 @@ def test_clone_and_pickle() -> None:
 def test_grid_search_in_a_pipeline_with_clients_routed() -> None:
     X, _, y, _, clients = cancer()
     with sklearn.config_context(enable_metadata_routing=True):
-        model = FederatedLogisticRegression(random_state=0, tol=0.05).set_fit_request(clients=True)
+        model = FederatedLogisticRegression(random_state=0, tolerance=0.05).set_fit_request(clients=True)
         pipeline = make_pipeline(FunctionTransformer(), model)
         search = GridSearchCV(
             pipeline,

@@ -24,7 +24,7 @@ class Opaque(Logistic):
     def record_gradients(self, client: int, points: Array) -> Array:
         part = slice(self.offsets[client], self.offsets[client + 1])
         x, y = self.x[part], self.y[part]
-        return np.stack([self.first(x @ theta, y)[:, None] * x + self.penalty * theta for theta in points])
+        return np.stack([self.d1(x @ theta, y)[:, None] * x + self.penalty * theta for theta in points])
 
 
 @pytest.mark.parametrize("method", METHODS)

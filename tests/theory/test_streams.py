@@ -13,7 +13,7 @@ import fedscaffold as fs
 from fedscaffold import FedAvg, Scaffold, theory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.problems import RidgeStream, LogisticStream
+from fedscaffold.problems import LogisticStream, RidgeStream
 from fedscaffold.theory.prediction.streams import averages, norm_moment
 from tests.theory.measure import curve, plateau
 from tests.theory.test_predict_simulation import assert_within

@@ -3,7 +3,7 @@
 from flwr.app import Context
 
 from fedscaffold import flower
-from fedscaffold.core.types import Problem
+from fedscaffold.core.protocols import Problem
 from hospital import task
 
 

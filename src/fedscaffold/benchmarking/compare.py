@@ -11,17 +11,20 @@ import numpy as np
 
 from fedscaffold.benchmarking.costs import holds_from
 from fedscaffold.core import npz as arrays
-from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.checks import positive, seed_number, whole_number
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
+from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.types import Array, Engine, Method, Problem
-from fedscaffold.engines import resolve as resolve_engine
+from fedscaffold.core.types import Array
+from fedscaffold.engines import choose_engine
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.simulation import provenance
-from fedscaffold.simulation.rounds import initial_state, divergence_limit, open_rounds
-from fedscaffold.simulation.run import costs
+from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.observers import squared_distance
+from fedscaffold.simulation.rounds import initial_state, open_rounds
+from fedscaffold.simulation.setup import costs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,12 +127,11 @@ def compare(
     candidates = _candidates(methods)
     goals = [positive("target", target) for target in targets]
     whole_number("repetitions", repetitions, least=1)
-    if whole_number("seed", seed, least=0) >= 2**64:
-        raise InvalidInput(f"seed must be below 2**64, got {seed}")
+    seed_number("seed", seed)
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
     target = min(goals) if goals else None
-    setting = _Setting(problem, batches, seed, repetitions, resolve_engine(engine), budget, target)
+    setting = _Setting(problem, batches, seed, repetitions, choose_engine(engine, problem), budget, target)
     for _, method in candidates:
         initial_state(problem, method, np.zeros((1, problem.dim)))
         method.local_step_counts(problem.n_clients, np.full(1, 0.5))
@@ -190,13 +192,18 @@ def _simulate(setting: _Setting, name: str, method: Method, optimum: Array, most
     allowed, gradients, vectors = _affordable(setting, method)
     last = allowed if target is None else 2 * allowed  # a target reached at round t must be kept until 2t
     state = initial_state(problem, method, np.zeros((setting.repetitions, problem.dim)))
-    errors = [np.square(state.theta - optimum).sum(axis=1)]
+    errors = [squared_distance(state.theta, optimum)]
     means = [float(errors[0].mean())]
     diverged = False
     with (
         np.errstate(over="ignore", invalid="ignore"),
         open_rounds(
-            problem, method, setting.engine, setting.batches, seed=setting.seed, limit=divergence_limit(state.theta)
+            problem,
+            method,
+            setting.engine,
+            setting.batches,
+            seed=setting.seed,
+            limit=divergence_limit(state.theta),
         ) as step,
     ):
         while state.round < last:
@@ -211,7 +218,7 @@ def _simulate(setting: _Setting, name: str, method: Method, optimum: Array, most
             except Diverged:
                 diverged = True
                 break
-            errors.append(np.square(state.theta - optimum).sum(axis=1))
+            errors.append(squared_distance(state.theta, optimum))
             means.append(float(errors[-1].mean()))
     kept = slice(0, len(errors))
     return Curve(

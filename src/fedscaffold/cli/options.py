@@ -9,7 +9,7 @@ import typer
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import check_writable
-from fedscaffold.core.types import Method
+from fedscaffold.core.protocols import Method
 from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, TwoSidedScaffold
 
 METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"scaffold": Scaffold, "fedavg": FedAvg}

@@ -17,7 +17,7 @@ Target = Annotated[str, typer.Option(help="The column to predict.")]
 Client = Annotated[str, typer.Option(help="The column that says whose row it is.")]
 Kind = Annotated[str | None, typer.Option(help="ridge or logistic; guessed from the target unless given.")]
 Features = Annotated[str | None, typer.Option(help="Columns to predict from, a,b,c; all others unless given.")]
-Missing = Annotated[str, typer.Option(help="Missing values: refuse, or mean (fill in the mean).")]
+Missing = Annotated[str, typer.Option(help="Missing values: error, or mean (fill in the mean).")]
 Tolerance = Annotated[float, typer.Option(help="Relative distance to the pooled model to reach.")]
 Batch = Annotated[str, typer.Option(help="Rows per step, 'full' or 'auto'.")]
 Records = Annotated[
@@ -85,11 +85,6 @@ def command_line(context: typer.Context) -> str:
         else:
             named += [parameter.opts[0], str(value)]
     return shlex.join([*words, *named])
-
-
-def batch_words(batch: int | None) -> str:
-    """Rows per step, in words."""
-    return "all of a client's" if batch is None else f"{batch}"
 
 
 def check_suffix(path: Path, allowed: Sequence[str], option: str) -> None:

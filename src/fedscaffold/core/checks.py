@@ -26,3 +26,10 @@ def not_negative(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
         raise InvalidInput(f"{name} must be a number of at least 0, got {value!r}")
     return float(value)
+
+
+def seed_number(name: str, value: Any) -> int:
+    """Value as an int, refused unless it is a whole number from 0 to 2⁶⁴ − 1."""
+    if whole_number(name, value, least=0) >= 2**64:
+        raise InvalidInput(f"{name} must be below 2**64, got {value}")
+    return int(value)

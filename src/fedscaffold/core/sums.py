@@ -24,7 +24,7 @@ class PartialSum(NamedTuple):
     value: Array  # (repetitions, coordinate)
 
 
-def parts(values: Array, weights: Array, *, first: int = 0) -> list[PartialSum]:
+def partial_sums(values: Array, weights: Array, *, first: int = 0) -> list[PartialSum]:
     """Σ w_c v_c over a block of clients, values (repetitions, clients, coordinate), from client `first` on."""
     whole = values.shape[1] // LEAF * LEAF
     leaves = []

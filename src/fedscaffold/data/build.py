@@ -27,7 +27,7 @@ from fedscaffold.data.survey import MOST_CLASSES, Moments, Survey, Tally, survey
 from fedscaffold.problems.client_arrays import aligned_empty
 
 Kind = Literal["ridge", "logistic"]
-Missing = Literal["refuse", "mean"]
+Missing = Literal["error", "mean"]
 
 Problem = FramedRidge | FramedLogistic | FramedMultinomial
 
@@ -43,7 +43,7 @@ class Choices:
     kind: Kind = "ridge"
     l2: float = 0.0
     weights: Weights = "rows"
-    missing: Missing = "refuse"
+    missing: Missing = "error"
     standardize: bool = False
     intercept: bool = False
     min_rows: int = 2
@@ -184,7 +184,7 @@ def _columns(found: Survey, choices: Choices) -> tuple[Column, ...]:
                 f"column {name!r} has more than {choices.max_categories} different values, each of which would be "
                 "a feature; leave it out of features, or raise max_categories"
             )
-    if choices.missing == "refuse":
+    if choices.missing == "error":
         _refuse_counted({name: column.missing for name, column in found.features.items()}, "missing values",
                         "fill them, drop those rows, or take missing='mean'")  # fmt: skip
     moments = {name: column for name, column in found.features.items() if isinstance(column, Moments)}

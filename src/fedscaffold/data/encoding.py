@@ -27,7 +27,7 @@ from fedscaffold.data.arrow import (
 )
 from fedscaffold.data.columns import check_names, pick, some
 
-Unknown = Literal["refuse", "zero"]
+Unknown = Literal["error", "ignore"]
 FORMAT = "fedscaffold encoding 1"
 KINDS = {str: "text", bool: "booleans", int: "whole numbers", float: "numbers"}
 
@@ -56,7 +56,7 @@ class Number:
         """The name of its one coordinate."""
         return (self.name,)
 
-    def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "refuse") -> None:
+    def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "error") -> None:
         """Write the coordinate of some rows into `out`, (rows, 1)."""
         if not is_number(array.type) and array.null_count < len(array):
             row, value = _first(array)
@@ -94,7 +94,7 @@ class Category:
         """The names of its coordinates, such as 'ward=A'."""
         return tuple(f"{self.name} missing" if v is None else f"{self.name}={v}" for v in self.values)
 
-    def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "refuse") -> None:
+    def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "error") -> None:
         """Write the coordinates of some rows into `out`, (rows, len(values))."""
         known = [value for value in self.values if value is not None]
         column = labels(self.name, array)
@@ -109,7 +109,7 @@ class Category:
             if None not in self.values:
                 raise InvalidInput(_missing(self.name, absent, first_row))
             places[absent] = self.values.index(None)
-        if unknown == "refuse" and (places < 0).any():
+        if unknown == "error" and (places < 0).any():
             row = int((places < 0).argmax())
             raise InvalidInput(
                 f"column {self.name!r} has the unknown value {column[row].as_py()!r} in row {first_row + row}; "
@@ -168,10 +168,10 @@ class Encoding:
         ends = np.cumsum([len(column.names) for column in self.columns]).tolist()
         return tuple(slice(begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True))
 
-    def encode(self, frame: Any, *, unknown: Unknown = "refuse") -> Array:
+    def encode(self, frame: Any, *, unknown: Unknown = "error") -> Array:
         """The features of new rows, (rows, dim); the target and client columns need not be there.
 
-        `unknown="zero"` encodes a category that was not there before as zeros instead of refusing it.
+        `unknown="ignore"` encodes a category that was not there before as zeros instead of refusing it.
         """
         if unknown not in get_args(Unknown):
             raise InvalidInput(f"unknown must be one of {get_args(Unknown)}, got {unknown!r}")

@@ -42,7 +42,7 @@ class Framed(TabularProblem):
         self.encoding = encoding
         if self.kind == "multinomial":
             self.vectors = len(encoding.classes or ())
-        self.hold(x, y, offsets, l2=l2, weights=weights, n_unpenalised=int(encoding.intercept))
+        self._set_data(x, y, offsets, l2=l2, weights=weights, n_unpenalised=int(encoding.intercept))
 
     @property
     def classes(self) -> tuple[Label, ...] | None:

@@ -18,7 +18,7 @@ def from_frame(
     kind: Kind = "ridge",
     l2: float = 0.0,
     weights: Weights = "rows",
-    missing: Missing = "refuse",
+    missing: Missing = "error",
     standardize: bool = False,
     intercept: bool = False,
     min_rows: int = 2,
@@ -50,7 +50,7 @@ def from_frame(
         "rows": in proportion to the clients' numbers of rows, so that f is the loss of the pooled table.
         "uniform": every client counts the same. Or a dictionary from client name to weight.
     missing
-        "refuse", or "mean": a missing number becomes the mean over all rows that have one, which takes only
+        "error", or "mean": a missing number becomes the mean over all rows that have one, which takes only
         each client's count and sum; a missing category becomes a category of its own.
     standardize
         Subtract from each number its mean and divide by its standard deviation, over all rows.

@@ -8,14 +8,14 @@ from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.memory_limit import memory_limit
-from fedscaffold.data import from_frame, from_parquet
 from fedscaffold.data.arrow import frame_source, is_number, labels, load_pyarrow
 from fedscaffold.data.build import Kind, Missing
 from fedscaffold.data.columns import check_names, pick
 from fedscaffold.data.csv import read_csv
 from fedscaffold.data.framed import FramedLogistic, FramedMultinomial, FramedRidge
+from fedscaffold.data.frames import from_frame
 from fedscaffold.data.options import existing
-from fedscaffold.data.parquet import parquet_files, reading
+from fedscaffold.data.parquet import from_parquet, parquet_files, reading
 
 Framed = FramedRidge | FramedLogistic | FramedMultinomial
 L2 = 0.01
@@ -68,7 +68,7 @@ def open_problem(
     kind: Kind | None = None,
     features: Sequence[str] | None = None,
     l2: float = L2,
-    missing: Missing = "refuse",
+    missing: Missing = "error",
     records: str | os.PathLike[str] | None = None,
     max_bytes_in_memory: int = 0,
 ) -> Framed:

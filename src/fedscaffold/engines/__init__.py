@@ -1,33 +1,41 @@
-"""How clients' local steps run.
+"""How the clients' local steps are computed.
 
-`reference` defines what is right, `numba` is fast and the default, `jax` differentiates any loss, `ray` has the
-clients on many machines.
+`reference` (plain NumPy) defines what is right, `numba` is fast and the default, `jax` differentiates any loss,
+`ray` divides the clients among workers, on one machine or many.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Engine
+from fedscaffold.core.protocols import Engine, HasBatchLoss
 from fedscaffold.engines.jax_.engine import Jax
 from fedscaffold.engines.numba_.engine import Numba
 from fedscaffold.engines.ray_.engine import Ray
 from fedscaffold.engines.reference import Reference
 
-__all__ = ["Jax", "Numba", "Ray", "Reference", "resolve"]
+__all__ = ["Jax", "Numba", "Ray", "Reference", "choose_engine"]
 
-BY_NAME: dict[str, Callable[[], Engine]] = {
-    "auto": Numba,
-    "numba": Numba,
-    "reference": Reference,
-    "jax": Jax,
-    "ray": Ray,
-}
+BY_NAME: dict[str, Callable[[], Engine]] = {"numba": Numba, "reference": Reference, "jax": Jax, "ray": Ray}
 
 
-def resolve(engine: str | Engine) -> Engine:
-    """The engine of that name, or the engine itself."""
-    if isinstance(engine, str) and engine in BY_NAME:
-        return BY_NAME[engine]()
-    if isinstance(engine, str) or not hasattr(engine, "open"):
-        raise InvalidInput(f"unknown engine {engine!r}; choose one of {', '.join(map(repr, BY_NAME))}")
-    return engine
+def choose_engine(engine: str | Engine, problem: Any = None) -> Engine:
+    """The engine of that name, the engine itself, or with "auto" the fastest one that can run the problem.
+
+    "auto" takes Numba where it has a kernel for the problem's loss, else JAX for a loss that JAX can
+    differentiate, else the reference engine.
+    """
+    if isinstance(engine, str):
+        if engine == "auto":
+            if problem is None or Numba().supports(problem):
+                return Numba()
+            return Jax() if isinstance(problem, HasBatchLoss) else Reference()
+        if engine in BY_NAME:
+            return BY_NAME[engine]()
+    elif isinstance(engine, Engine):
+        return engine
+    raise InvalidInput(f"unknown engine {engine!r}; choose one of {', '.join(map(repr, ('auto', *BY_NAME)))}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.protocols import HasBatchGradient, HasMeanField, LocalSgd, NonUniformSampling, Streamed
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import check_drawable, drawn_batches
 from fedscaffold.core.random.normals import check_streamed
 from fedscaffold.core.random.stream import Stream, batch
-from fedscaffold.core.types import Array, HasMeanField, NonUniformSampling, LocalSgd, Streamed, HasBatchGradient, IntArray
+from fedscaffold.core.types import Array, IntArray
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.federation.ledger import Ledger, distance, norm, typical
-from fedscaffold.federation.messages import TrainRequest, Sent
+from fedscaffold.federation.messages import Sent, TrainRequest
 
 
 def fault(order: TrainRequest, reply: Sent) -> str | None:

@@ -7,11 +7,12 @@ from typing import Protocol
 import numpy as np
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
+from fedscaffold.core.protocols import Engine, LocalSgd, Problem
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array, Engine, ExchangedGradients, LocalSgd, Problem
-from fedscaffold.engines import resolve
+from fedscaffold.core.types import Array, ExchangedGradients
+from fedscaffold.engines import choose_engine
 from fedscaffold.federation.client_state import Pending, Store, first, settled
-from fedscaffold.federation.messages import Lost, TrainRequest, Sent
+from fedscaffold.federation.messages import Lost, Sent, TrainRequest
 
 
 class Work(Protocol):
@@ -48,7 +49,7 @@ class ProblemWork:
                 f"a Flower client is one client, but this problem has {problem.n_clients}; "
                 "take problem.subset([c])"
             )
-        self.problem, self.engine = problem, resolve(engine)
+        self.problem, self.engine = problem, choose_engine(engine, problem)
 
     @property
     def dim(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedscaffold.core.errors import Diverged
-from fedscaffold.core.sums import parts, total
+from fedscaffold.core.sums import partial_sums, total
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.messages import NEVER, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
@@ -62,7 +62,7 @@ def mean_of(vectors: Mapping[int, Array], weights: Array) -> tuple[Array, Array]
         part = weights[clients]
         share = part.sum(keepdims=True)
         part = part / share
-    return total(parts(np.stack([vectors[c] for c in clients])[None], part)), share
+    return total(partial_sums(np.stack([vectors[c] for c in clients])[None], part)), share
 
 
 def close(terms: RunConfig, ledger: Ledger, sent: Mapping[int, Array], weights: Array, *, limit: float) -> Ledger:

@@ -10,11 +10,12 @@ from typing import Any, Self
 import numpy as np
 
 from fedscaffold import methods
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.stream import round_uniforms, cohorts
-from fedscaffold.core.types import Array, Method, IntArray
+from fedscaffold.core.random.stream import cohorts, round_uniforms
+from fedscaffold.core.types import Array, IntArray
 from fedscaffold.simulation import provenance
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -69,8 +70,7 @@ class RunConfig:
             raise InvalidInput(f"{type(self.method).__name__} cannot be told to clients, so it cannot run here")
         whole_number("n_clients", self.n_clients, least=1)
         whole_number("dim", self.dim, least=1)
-        if whole_number("seed", self.seed, least=0) >= 2**64:
-            raise InvalidInput(f"seed must be below 2**64, got {self.seed}")
+        seed_number("seed", self.seed)
         self.method.participants(self.n_clients)
         self.method.local_step_counts(self.n_clients, np.full(1, 0.5))
 
@@ -84,7 +84,9 @@ class RunConfig:
     def local_step_counts(self, round: int) -> IntArray:
         """Local steps of each client in a round, (n_clients,)."""
         round_uniform: Array = round_uniforms(self.seed, 1, range(round, round + 1))[:, 0]
-        return np.broadcast_to(self.method.local_step_counts(self.n_clients, round_uniform), (1, self.n_clients))[0]
+        return np.broadcast_to(self.method.local_step_counts(self.n_clients, round_uniform), (1, self.n_clients))[
+            0
+        ]
 
     def first_memory(self) -> Any:
         """A client's memory before the first round."""

@@ -12,7 +12,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.federation import checks
 from fedscaffold.federation.ledger import Ledger, anew, close, gradient_order, mean_of, train_order
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.messages import Failed, Lost, TrainRequest, Reply
+from fedscaffold.federation.messages import Failed, Lost, Reply, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.state_backup import StateBackup
 
@@ -62,7 +62,14 @@ class Outcome:
 
 
 def one_round(
-    terms: RunConfig, ledger: Ledger, weights: Array, ask: Ask, *, accounts: StateBackup, rules: Rules, limit: float
+    terms: RunConfig,
+    ledger: Ledger,
+    weights: Array,
+    ask: Ask,
+    *,
+    accounts: StateBackup,
+    rules: Rules,
+    limit: float,
 ) -> Outcome:
     """Ask the round's cohort, and close the round with the contributions that are sound.
 
@@ -157,7 +164,9 @@ def _sorted(replies: Iterable[Reply]) -> list[Reply]:
     return sorted(replies, key=lambda reply: reply.client)
 
 
-def _take(reply: Reply, orders: Mapping[int, TrainRequest], found: dict[int, Array], refused: dict[int, str]) -> None:
+def _take(
+    reply: Reply, orders: Mapping[int, TrainRequest], found: dict[int, Array], refused: dict[int, str]
+) -> None:
     """Enter a reply, or say why not."""
     if reply.client not in orders or isinstance(reply, Lost):
         return

@@ -8,7 +8,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Engine, Problem
+from fedscaffold.core.protocols import Engine, Problem
 from fedscaffold.federation.client import ProblemWork, Work, answer
 from fedscaffold.federation.messages import Hello
 from fedscaffold.flower import wire

@@ -69,7 +69,7 @@ def main(grid, context):
 '''
 
 
-class PartialSum(NamedTuple):
+class SiteTable(NamedTuple):
     """A node's name and its table."""
 
     name: str
@@ -154,7 +154,7 @@ class Demo:
         return int(description["round"]), held["server/theta"][0]
 
 
-def parts_of(files: Sequence[Path], client: str | None) -> list[PartialSum]:
+def parts_of(files: Sequence[Path], client: str | None) -> list[SiteTable]:
     """A table for each node: one file each, or one file whose rows name their client in a column."""
     for file in files:
         is_parquet(existing(file))
@@ -172,7 +172,7 @@ def parts_of(files: Sequence[Path], client: str | None) -> list[PartialSum]:
         names = [file.name.split(".")[0] for file in files]
         if len(set(names)) < len(names):
             raise InvalidInput(f"files must have different names, got {some(names)}")
-        parts = sorted(PartialSum(name, read_table(file)) for name, file in zip(names, files, strict=True))
+        parts = sorted(SiteTable(name, read_table(file)) for name, file in zip(names, files, strict=True))
     if not 2 <= len(parts) <= MOST_NODES:
         raise InvalidInput(
             f"this demonstration is for 2 to {MOST_NODES} nodes on one machine, here are {len(parts)}; "
@@ -181,7 +181,7 @@ def parts_of(files: Sequence[Path], client: str | None) -> list[PartialSum]:
     return parts
 
 
-def _split(table: Any, column: str) -> list[PartialSum]:
+def _split(table: Any, column: str) -> list[SiteTable]:
     pa = load_pyarrow()
     import pyarrow.compute as compute
 
@@ -191,10 +191,12 @@ def _split(table: Any, column: str) -> list[PartialSum]:
     if named.null_count:
         raise InvalidInput(f"the client column {column!r} has {named.null_count} missing values; fill them first")
     names = sorted(named.unique().to_pylist())
-    return [PartialSum(str(name), table.filter(compute.equal(named, pa.scalar(name, named.type)))) for name in names]
+    return [
+        SiteTable(str(name), table.filter(compute.equal(named, pa.scalar(name, named.type)))) for name in names
+    ]
 
 
-def pooled(parts: Sequence[PartialSum]) -> tuple[Any, str]:
+def pooled(parts: Sequence[SiteTable]) -> tuple[Any, str]:
     """All tables as one, and the column that says whose row it is; only for the comparison with a simulation."""
     pa = load_pyarrow()
     column = "node"

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.messages import Failed, Hello, TrainRequest, Reply
+from fedscaffold.federation.messages import Failed, Hello, Reply, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.flower import wire
 

@@ -14,19 +14,20 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.types import Array, Method
+from fedscaffold.core.types import Array
 from fedscaffold.federation import server_checkpoint as checkpoint
 from fedscaffold.federation.ledger import first_ledger
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.messages import TrainRequest, Reply
+from fedscaffold.federation.messages import Reply, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server import Outcome, Rules, TooFewClients, one_round, weights_of
 from fedscaffold.federation.server_checkpoint import Stored
 from fedscaffold.federation.state_backup import StateBackup
 from fedscaffold.flower.nodes import Nodes
 from fedscaffold.flower.wire import arrays_like, vector_of
-from fedscaffold.simulation.rounds import divergence_limit
+from fedscaffold.simulation.divergence import divergence_limit
 
 Weights = Literal["records", "uniform"] | Sequence[float]
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]

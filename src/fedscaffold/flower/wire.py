@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.federation.messages import Hello, Lost, TrainRequest, Sent
+from fedscaffold.federation.messages import Hello, Lost, Sent, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
 
 VERSION = 1

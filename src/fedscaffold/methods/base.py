@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, GradientKind, ExchangedGradients, Server, IntArray
+from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, ServerState
 
 
 class NoClientState(NamedTuple):
@@ -41,9 +41,9 @@ class Base:
 
     def init_server(self, theta: Array) -> Any:
         """The server knows θ."""
-        return Server(theta)
+        return ServerState(theta)
 
-    def correction(self, memory: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
+    def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """ξ_c = 0, the same for all clients and repetitions."""
         return np.zeros((1, 1, server.theta.shape[-1]))
 
@@ -53,11 +53,11 @@ class Base:
 
     def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
         """θ⁺ = Σ w_c θ_c, over those who took part."""
-        return Server(mean)
+        return ServerState(mean)
 
-    def update_clients(self, memory: Any, sent: Array, before: Any, after: Any) -> Any:
+    def update_clients(self, client_state: Any, sent: Array, before: Any, after: Any) -> Any:
         """Nothing."""
-        return memory
+        return client_state
 
 
 @dataclass(frozen=True, kw_only=True)

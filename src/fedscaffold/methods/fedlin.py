@@ -7,7 +7,7 @@ import numpy as np
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, GradientKind, ExchangedGradients, Server, IntArray
+from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, ServerState
 from fedscaffold.methods.base import Base, NoClientState, same_length
 
 
@@ -50,7 +50,9 @@ class FedLin(Base):
         """H, for everyone."""
         return same_length(self.local_steps)
 
-    def correction(self, memory: NoClientState, server: Server, exchanged: ExchangedGradients | None) -> Array:
+    def correction(
+        self, client_state: NoClientState, server: ServerState, exchanged: ExchangedGradients | None
+    ) -> Array:
         """ξ_c = ḡ(θ) − ĝ_c(θ); between rounds, 0."""
         if exchanged is None:
             return np.zeros((1, 1, server.theta.shape[-1]))

@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, ExchangedGradients, Server, IntArray
+from fedscaffold.core.types import Array, ExchangedGradients, IntArray, ServerState
 from fedscaffold.methods.base import Base
-from fedscaffold.methods.variates import Memory, starting
+from fedscaffold.methods.variates import ControlVariates, initial_control_variates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,20 +46,26 @@ class ProxSkip(Base):
         steps = np.ceil(np.log(round_uniform) / np.log1p(-self.communication_probability))
         return np.maximum(steps, 1.0).astype(np.int64)[:, None]
 
-    def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Memory:
+    def init_clients(
+        self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None
+    ) -> ControlVariates:
         """ξ_c = 0, or given values with Σ w_c ξ_c = 0."""
-        return Memory(xi=starting(repetitions, weights, dim, control_variates))
+        return ControlVariates(xi=initial_control_variates(repetitions, weights, dim, control_variates))
 
-    def correction(self, memory: Memory, server: Server, exchanged: ExchangedGradients | None) -> Array:
+    def correction(
+        self, client_state: ControlVariates, server: ServerState, exchanged: ExchangedGradients | None
+    ) -> Array:
         """ξ_c."""
-        return memory.xi
+        return client_state.xi
 
-    def update_clients(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
+    def update_clients(
+        self, client_state: ControlVariates, sent: Array, before: ServerState, after: ServerState
+    ) -> ControlVariates:
         """ξ_c ← ξ_c + p(θ_c − θ⁺)/γ."""
         change = sent - after.theta[:, None, :]
         change *= self.communication_probability / self.step_size
-        change += memory.xi
-        return Memory(xi=change)
+        change += client_state.xi
+        return ControlVariates(xi=change)
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
         """1/L, for any p."""

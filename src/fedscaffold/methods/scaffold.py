@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, ExchangedGradients, Server, IntArray
+from fedscaffold.core.types import Array, ExchangedGradients, IntArray, ServerState
 from fedscaffold.methods.base import Sampled, same_length
-from fedscaffold.methods.variates import Memory, starting
+from fedscaffold.methods.variates import ControlVariates, initial_control_variates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,31 +69,37 @@ class Scaffold(Sampled):
             )
         return np.array([self.local_steps], dtype=np.int64)
 
-    def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Memory:
+    def init_clients(
+        self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None
+    ) -> ControlVariates:
         """ξ_c = 0, or given values with Σ w_c ξ_c = 0."""
-        return Memory(xi=starting(repetitions, weights, dim, control_variates))
+        return ControlVariates(xi=initial_control_variates(repetitions, weights, dim, control_variates))
 
-    def correction(self, memory: Memory, server: Server, exchanged: ExchangedGradients | None) -> Array:
+    def correction(
+        self, client_state: ControlVariates, server: ServerState, exchanged: ExchangedGradients | None
+    ) -> Array:
         """Line 6: what each client adds to its gradient."""
-        return memory.xi
+        return client_state.xi
 
-    def message(self, local: Array, server: Server, step_counts: IntArray) -> Array:
+    def message(self, local: Array, server: ServerState, step_counts: IntArray) -> Array:
         """Line 8: θ_c, or where H̄ steps would have led."""
         if isinstance(self.local_steps, int | np.integer):
             return local
         theta = server.theta[:, None, :]
         return theta + (local - theta) * (self.mean_steps / step_counts)[:, :, None]
 
-    def aggregate(self, server: Server, mean: Array, share: Array) -> Server:
+    def aggregate(self, server: ServerState, mean: Array, share: Array) -> ServerState:
         """Line 9: θ⁺ = Σ w_c θ_c."""
-        return Server(mean)
+        return ServerState(mean)
 
-    def update_clients(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
+    def update_clients(
+        self, client_state: ControlVariates, sent: Array, before: ServerState, after: ServerState
+    ) -> ControlVariates:
         """Line 10: ξ_c ← ξ_c + (θ_c − θ⁺)/(γH)."""
         change = sent - after.theta[:, None, :]
         change /= self.step_size * self.mean_steps
-        change += memory.xi
-        return Memory(xi=change)
+        change += client_state.xi
+        return ControlVariates(xi=change)
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
         """min{1/(2L), 1/(H(L+μ))}: Lemma 4.1's conditions, under which a round with all clients contracts."""

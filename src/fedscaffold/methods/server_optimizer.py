@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.types import Array, GradientKind, ExchangedGradients, Method, IntArray
+from fedscaffold.core.protocols import Method
+from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray
 
 Optimizer = Literal["adagrad", "adam", "amsgrad", "rmsprop", "sgd", "yogi"]
 
@@ -90,9 +91,9 @@ class ServerOptimizer:
         make: Any = namedtuple  # its fields depend on the optimiser
         return make("Server", ["theta", "mean", *own._fields[1:], *names])(theta, theta, *own[1:], *state)
 
-    def correction(self, memory: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
+    def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """The wrapped method's ξ_c."""
-        return self.method.correction(memory, self._own(server, server.theta), exchanged)
+        return self.method.correction(client_state, self._own(server, server.theta), exchanged)
 
     def message(self, local: Array, server: Any, step_counts: IntArray) -> Array:
         """What the wrapped method sends."""
@@ -111,9 +112,11 @@ class ServerOptimizer:
             **dict(zip(names, state, strict=True)),
         )
 
-    def update_clients(self, memory: Any, sent: Array, before: Any, after: Any) -> Any:
+    def update_clients(self, client_state: Any, sent: Array, before: Any, after: Any) -> Any:
         """What the wrapped method would if θ⁺ were θ̄."""
-        return self.method.update_clients(memory, sent, self._own(before, before.theta), self._own(after, after.mean))
+        return self.method.update_clients(
+            client_state, sent, self._own(before, before.theta), self._own(after, after.mean)
+        )
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
         """The wrapped method's where θ⁺ lies between θ and θ̄; otherwise nothing is known, 0."""

@@ -8,16 +8,16 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray
 from fedscaffold.methods.base import Sampled, same_length
-from fedscaffold.methods.variates import starting
+from fedscaffold.methods.variates import initial_control_variates
 
 
-class Memory(NamedTuple):
+class OwnVariate(NamedTuple):
     """What each client keeps between rounds: its variate c_i."""
 
     own: Array  # (repetitions, clients, dim)
 
 
-class Server(NamedTuple):
+class TwoSidedServerState(NamedTuple):
     """The model, and the server's variate c = Σ w_i c_i."""
 
     theta: Array
@@ -61,31 +61,37 @@ class TwoSidedScaffold(Sampled):
         """H, for everyone."""
         return same_length(self.local_steps)
 
-    def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Memory:
+    def init_clients(
+        self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None
+    ) -> OwnVariate:
         """c_i = −ξ_i."""
-        return Memory(own=-starting(repetitions, weights, dim, control_variates))
+        return OwnVariate(own=-initial_control_variates(repetitions, weights, dim, control_variates))
 
-    def init_server(self, theta: Array) -> Server:
+    def init_server(self, theta: Array) -> TwoSidedServerState:
         """Starts with c = Σ w_i c_i = 0."""
-        return Server(theta, theta * 0.0)
+        return TwoSidedServerState(theta, theta * 0.0)
 
-    def correction(self, memory: Memory, server: Server, exchanged: ExchangedGradients | None) -> Array:
+    def correction(
+        self, client_state: OwnVariate, server: TwoSidedServerState, exchanged: ExchangedGradients | None
+    ) -> Array:
         """ξ_i = c − c_i."""
-        return server.variate[:, None, :] - memory.own
+        return server.variate[:, None, :] - client_state.own
 
-    def aggregate(self, server: Server, mean: Array, share: Array) -> Server:
+    def aggregate(self, server: TwoSidedServerState, mean: Array, share: Array) -> TwoSidedServerState:
         """θ⁺ and c⁺; the mean of c_i⁺ − c_i is −c + (θ − mean θ_i)/(γH)."""
         theta, c = server
         change = (theta - mean) / (self.step_size * self.local_steps) - c
-        return Server(theta + self.server_step_size * (mean - theta), c + share[:, None] * change)
+        return TwoSidedServerState(theta + self.server_step_size * (mean - theta), c + share[:, None] * change)
 
-    def update_clients(self, memory: Memory, sent: Array, before: Server, after: Server) -> Memory:
+    def update_clients(
+        self, client_state: OwnVariate, sent: Array, before: TwoSidedServerState, after: TwoSidedServerState
+    ) -> OwnVariate:
         """c_i⁺ = c_i − c + (θ − θ_i)/(γH)."""
         own = before.theta[:, None, :] - sent
         own /= self.step_size * self.local_steps
         own -= before.variate[:, None, :]
-        own += memory.own
-        return Memory(own=own)
+        own += client_state.own
+        return OwnVariate(own=own)
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
         """1/(81 L H max(1, η)), as in Karimireddy et al.'s theorem."""

@@ -11,13 +11,15 @@ from fedscaffold.core.types import Array
 SUM_TOLERANCE = 1e-9
 
 
-class Memory(NamedTuple):
+class ControlVariates(NamedTuple):
     """What each client keeps between rounds."""
 
     xi: Array  # (repetitions, clients, dim)
 
 
-def starting(repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Array:
+def initial_control_variates(
+    repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None
+) -> Array:
     """ξ_c = 0, or given values with Σ w_c ξ_c = 0; shape (repetitions, clients, dim)."""
     shape = (repetitions, weights.size, dim)
     if control_variates is None:

@@ -111,7 +111,7 @@ def _half(problem: Framed, clients: Sequence[int] | NDArray[np.int64], parity: i
     begins = problem.offsets[chosen] + np.where(sizes > 1, parity, 0)
     at = np.repeat(begins, kept) + 2 * (np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept))
     other = copy.copy(problem)
-    other.hold(
+    other._set_data(
         problem.x[at],
         problem.y[at],
         offsets_of(kept),
@@ -153,7 +153,7 @@ def _own_minimiser(problem: Framed, start: Array) -> Array | None:
         except InvalidInput:
             return None
     held = copy.copy(problem)
-    held.hold(problem.x, problem.y, problem.offsets, l2=problem.l2, weights=problem.weights, n_unpenalised=0)
+    held._set_data(problem.x, problem.y, problem.offsets, l2=problem.l2, weights=problem.weights, n_unpenalised=0)
     return _minimiser(held, start)
 
 

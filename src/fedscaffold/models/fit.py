@@ -38,6 +38,11 @@ def automatic_batch(sizes: NDArray[np.int64]) -> int | None:
     return None if sizes.mean() <= SMALL_CLIENT else BATCH
 
 
+def batch_words(batch: int | None) -> str:
+    """Rows per step, in words."""
+    return "all of a client's" if batch is None else f"{batch}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """How to fit; what is None is planned.

@@ -76,16 +76,16 @@ class Model:
         """The target's classes; None for numbers."""
         return self.encoding.classes
 
-    def predict(self, frame: Any, *, unknown: Unknown = "refuse") -> NDArray[Any]:
+    def predict(self, frame: Any, *, unknown: Unknown = "error") -> NDArray[Any]:
         """Each row's value (ridge) or most probable class, for a table of any library that `from_frame` takes.
 
-        `unknown="zero"` accepts categories that were not there when the model was fitted.
+        `unknown="ignore"` accepts categories that were not there when the model was fitted.
         """
         if self.classes is None:
             return self._margins(frame, unknown)[:, 0]
         return self.most_probable(self.predict_proba(frame, unknown=unknown))
 
-    def predict_proba(self, frame: Any, *, unknown: Unknown = "refuse") -> Array:
+    def predict_proba(self, frame: Any, *, unknown: Unknown = "error") -> Array:
         """Each row's probability of each class, (rows, classes)."""
         if self.classes is None:
             raise InvalidInput("a ridge model predicts values, not probabilities; use predict")

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.cli.table_options import batch_words
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.memmap import in_file
 from fedscaffold.core.types import Array
 from fedscaffold.models import compare
-from fedscaffold.models.fit import Fit, Task
+from fedscaffold.models.fit import Fit, Task, batch_words
 from fedscaffold.models.heterogeneity import class_counts
 from fedscaffold.models.metrics import of_class_pieces, of_classes, of_model, of_value_pieces, of_values
 from fedscaffold.reports.page import Candidate, ClientRow, Content
@@ -85,7 +84,7 @@ def _asked(fit: Fit, story: ReportInputs) -> list[tuple[str, str]]:
         ("features", names + more),
         ("model", story.kind),
         ("penalty l2", f"{fit.task.problem.l2:g}"),
-        ("missing values", "refused" if story.missing == "refuse" else "filled with the mean"),
+        ("missing values", "refused" if story.missing == "error" else "filled with the mean"),
         ("tolerance", f"{settings.tolerance:g}"),
         ("test table", "none" if story.test is None else str(story.test)),
     ]

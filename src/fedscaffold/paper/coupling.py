@@ -14,12 +14,14 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.types import Array, Engine, Server
-from fedscaffold.engines import resolve as resolve_engine
+from fedscaffold.core.types import Array, ServerState
+from fedscaffold.engines import choose_engine
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.simulation.rounds import State, initial_state, divergence_limit, open_rounds
+from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.rounds import State, initial_state, open_rounds
 from fedscaffold.theory.bounds import Bound, contraction
 from fedscaffold.theory.constants.of_problem import constants
 
@@ -130,7 +132,7 @@ def couple(
     )
     a, b = (_state(problem, method, start, repetitions) for start in (first, second))
     limit = max(divergence_limit(a.theta), divergence_limit(b.theta))
-    with open_rounds(problem, method, resolve_engine(engine), batches, seed=seed, limit=limit) as after:
+    with open_rounds(problem, method, choose_engine(engine, problem), batches, seed=seed, limit=limit) as after:
         for _ in range(burn_in):
             b = after(b)
         a = a._replace(round=burn_in)  # the draws that follow are new to both
@@ -197,11 +199,13 @@ def _state(problem: Ridge | Logistic, method: Scaffold, start: Start, repetition
 
 
 def _zero(state: State) -> State:
-    return State(state.round, Server(0.0 * state.theta), type(state.memory)(xi=0.0 * state.memory.xi))
+    return State(
+        state.round, ServerState(0.0 * state.theta), type(state.client_state)(xi=0.0 * state.client_state.xi)
+    )
 
 
 def _distance2(a: State, b: State, method: Scaffold) -> Array:
     """‖θ − θ'‖² + (γ²H²/N) Σ_c ‖ξ_c − ξ'_c‖², one per repetition."""
     square = (method.step_size * method.local_steps) ** 2
-    xi = np.square(a.memory.xi - b.memory.xi).sum(axis=2).mean(axis=1)
+    xi = np.square(a.client_state.xi - b.client_state.xi).sum(axis=2).mean(axis=1)
     return np.square(a.theta - b.theta).sum(axis=1) + square * xi

@@ -14,7 +14,8 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.files import replacing
-from fedscaffold.core.types import Array, Watch
+from fedscaffold.core.protocols import Watch
+from fedscaffold.core.types import Array
 from fedscaffold.data import partition
 from fedscaffold.engines import Jax
 from fedscaffold.methods import FedAvg, Scaffold
@@ -95,7 +96,7 @@ def simulate(
                     problem, method, rounds=rounds or ROUNDS[network], batch_size=BATCH_SIZE, seed=seed,
                     engine=Jax(dtype="float32"), theta0=problem.initial, record=(accuracy,), progress=False,
                 )  # fmt: skip
-                curves.setdefault((alpha, name), []).append(trace.records["accuracy"][0])
+                curves.setdefault((alpha, name), []).append(trace.metrics["accuracy"][0])
     return {key: np.stack(rows) for key, rows in curves.items()}
 
 

@@ -112,7 +112,7 @@ def measure(problem: Ridge | Logistic, method: Any, *, rounds: int, repetitions:
         "theta0": problem.optimum(),
     }  # fmt: skip
     discard = rounds // 4
-    found = richardson_romberg(method, problem, discard=discard, **common)
+    found = richardson_romberg(problem, method, discard=discard, **common)
     wrong = run(problem, other_pair(method), record=(TailAverage(after=discard),), **common).average
     averages = Three(found.fine, found.theta, 2.0 * found.fine - wrong)
     return Point(
@@ -151,7 +151,7 @@ def noise_factors(
         "theta0": problem.optimum(),
     }  # fmt: skip
     discard = rounds // 4
-    found = richardson_romberg(method, problem, discard=discard, seed=seed, **common)
+    found = richardson_romberg(problem, method, discard=discard, seed=seed, **common)
     coarse = replace(method, step_size=2.0 * method.step_size, local_steps=method.local_steps // 2)
     one, independent = (
         run(problem, coarse, record=(TailAverage(after=discard),), seed=which, **common).average
@@ -175,7 +175,7 @@ def equal_gradients(
         "theta0": problem.optimum(),
     }  # fmt: skip
     optimum = problem.optimum()
-    found = richardson_romberg(method, problem, rounds=rounds, discard=rounds // 4, **common)
+    found = richardson_romberg(problem, method, rounds=rounds, discard=rounds // 4, **common)
     averages = {"Richardson–Romberg": found.theta}
     for name, each in (
         ("twice the rounds", method),

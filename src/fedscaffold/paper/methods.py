@@ -7,7 +7,7 @@ import numpy as np
 
 from fedscaffold.benchmarking.compare import compare
 from fedscaffold.core.progress import Advance
-from fedscaffold.core.types import Method
+from fedscaffold.core.protocols import Method
 from fedscaffold.methods import FedAvg, FedLin, Scaffold, TwoSidedScaffold
 from fedscaffold.paper.conditioning import scaling
 from fedscaffold.problems import Ridge

@@ -17,7 +17,8 @@ from fedscaffold.benchmarking.sweep.figure import series
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Advance
-from fedscaffold.core.types import Array, Engine
+from fedscaffold.core.protocols import Engine
+from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.paper.figure1 import Claim
 from fedscaffold.reports.plateaus import Panel, Series

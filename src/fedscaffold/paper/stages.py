@@ -51,7 +51,7 @@ def final(errors: Array) -> float:
 def compare(problem: Ridge | Logistic, method: Any, *, rounds: int, batch_size: int, seeds: int) -> Comparison:
     """Single staged runs from the method's γ, against γ, γ/2, γ/4, ... with as many repetitions."""
     common: dict[str, Any] = {"rounds": rounds, "batch_size": batch_size, "progress": False}
-    runs = [staged(method, problem, seed=seed, **common) for seed in range(seeds)]
+    runs = [staged(problem, method, seed=seed, **common) for seed in range(seeds)]
     gammas = [method.step_size / 2**k for k in HALVINGS]
     return Comparison(
         stages=[each.stages for each in runs],

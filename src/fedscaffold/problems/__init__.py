@@ -13,12 +13,12 @@ from fedscaffold.problems.streams.ridge import RidgeStream
 __all__ = [
     "Differentiable",
     "GarnetTD",
-    "RidgeStream",
     "LinearSA",
     "Logistic",
     "LogisticStream",
     "Multinomial",
     "Ridge",
+    "RidgeStream",
     "paper",
 ]
 

@@ -47,7 +47,7 @@ class Glm(TabularProblem, ABC):
     ) -> None:
         x, targets, offsets = flatten(X, y)
         targets = self.check_targets(targets, offsets)
-        self.hold(x, targets, offsets, l2=l2, weights=weights, n_unpenalised=n_unpenalised)
+        self._set_data(x, targets, offsets, l2=l2, weights=weights, n_unpenalised=n_unpenalised)
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
@@ -61,17 +61,17 @@ class Glm(TabularProblem, ABC):
 
     @staticmethod
     @abstractmethod
-    def first(z: Array, y: Array) -> Array:
+    def d1(z: Array, y: Array) -> Array:
         """ℓ'(z, y), with respect to z."""
 
     @staticmethod
     @abstractmethod
-    def second(z: Array, y: Array) -> Array:
+    def d2(z: Array, y: Array) -> Array:
         """ℓ''(z, y)."""
 
     @staticmethod
     @abstractmethod
-    def third(z: Array, y: Array) -> Array:
+    def d3(z: Array, y: Array) -> Array:
         """ℓ'''(z, y)."""
 
     # f and its derivatives
@@ -87,14 +87,14 @@ class Glm(TabularProblem, ABC):
         """∇f(θ)."""
         total = self.penalty * theta
         for x, y, share in self.pieces():
-            total = total + (share * self.first(x @ theta, y)) @ x
+            total = total + (share * self.d1(x @ theta, y)) @ x
         return total
 
     def hessian(self, theta: Array) -> Array:
         """∇²f(θ)."""
         total = np.diag(self.penalty)
         for x, y, share in self.pieces():
-            total += x.T @ ((share * self.second(x @ theta, y))[:, None] * x)
+            total += x.T @ ((share * self.d2(x @ theta, y))[:, None] * x)
         return total
 
     def optimum(self) -> Array:
@@ -110,7 +110,7 @@ class Glm(TabularProblem, ABC):
 
     def client_gradients(self, theta: Array) -> Array:
         """∇f_c(θ), shape (N, d)."""
-        rows = [self.first(x @ theta, y) @ x / y.size for x, y in self._clients()]
+        rows = [self.d1(x @ theta, y) @ x / y.size for x, y in self._clients()]
         return np.stack(rows) + self.penalty * theta
 
     def client_hessians(self, theta: Array) -> Array:
@@ -123,13 +123,13 @@ class Glm(TabularProblem, ABC):
     def _client_hessians(self, theta: Array) -> Iterator[Array]:
         """∇²f_c(θ) of each client, in order."""
         for x, y in self._clients():
-            yield x.T @ ((self.second(x @ theta, y) / y.size)[:, None] * x) + np.diag(self.penalty)
+            yield x.T @ ((self.d2(x @ theta, y) / y.size)[:, None] * x) + np.diag(self.penalty)
 
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
         """∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
         matrices = np.broadcast_to(matrix, (self.n_clients, self.dim, self.dim))
         rows = [
-            (self.third(x @ theta, y) * np.einsum("ij,jk,ik->i", x, m, x, optimize=True)) @ x / y.size
+            (self.d3(x @ theta, y) * np.einsum("ij,jk,ik->i", x, m, x, optimize=True)) @ x / y.size
             for (x, y), m in zip(self._clients(), matrices, strict=True)
         ]
         return np.stack(rows)
@@ -145,7 +145,7 @@ class Glm(TabularProblem, ABC):
         batches.check_fits(self.sizes)
         blocks = []
         for x, y in self._clients():
-            gradients = self.first(x @ theta, y)[:, None] * x
+            gradients = self.d1(x @ theta, y)[:, None] * x
             gradients -= gradients.mean(axis=0)
             blocks.append(batches.noise_factor(y.size) / y.size * (gradients.T @ gradients))
         return np.stack(blocks)
@@ -157,7 +157,7 @@ class Glm(TabularProblem, ABC):
         batches = Batches(batch_size, sampling)
         batches.check_fits(self.sizes)
         rows = [
-            batches.noise_factor(y.size) * (self.first(x @ theta, y)[:, None] * (x @ directions)).var(axis=0)
+            batches.noise_factor(y.size) * (self.d1(x @ theta, y)[:, None] * (x @ directions)).var(axis=0)
             for x, y in self._clients()
         ]
         return np.stack(rows)
@@ -168,7 +168,7 @@ class Glm(TabularProblem, ABC):
         """Mean gradient at θ over some of a client's records, penalty included."""
         at = self.offsets[client] + rows
         x, y = self.x[at], self.y[at]
-        return self.first(x @ theta, y) @ x / at.size + self.penalty * theta
+        return self.d1(x @ theta, y) @ x / at.size + self.penalty * theta
 
     def smoothness(self, batches: Batches) -> float:
         """Expected smoothness of minibatch gradients, the largest over clients.

@@ -39,17 +39,17 @@ class Logistic(Glm):
         return np.logaddexp(0.0, -y * z)
 
     @staticmethod
-    def first(z: Array, y: Array) -> Array:
+    def d1(z: Array, y: Array) -> Array:
         """−y σ(−y z)."""
         return -y * expit(-y * z)
 
     @staticmethod
-    def second(z: Array, y: Array) -> Array:
+    def d2(z: Array, y: Array) -> Array:
         """σ(z) σ(−z)."""
         return expit(z) * expit(-z)
 
     @staticmethod
-    def third(z: Array, y: Array) -> Array:
+    def d3(z: Array, y: Array) -> Array:
         """σ(z) σ(−z) (σ(−z) − σ(z))."""
         p, q = expit(z), expit(-z)
         return p * q * (q - p)

@@ -56,7 +56,7 @@ class Multinomial(TabularProblem):
         self.vectors = largest + 1 if n_classes is None else whole_number("n_classes", n_classes, least=2)
         if not largest < self.vectors >= 2:
             raise InvalidInput(f"n_classes={self.vectors}, but the classes go from 0 to {largest}")
-        self.hold(x, targets, offsets, l2=l2, weights=weights, n_unpenalised=n_unpenalised)
+        self._set_data(x, targets, offsets, l2=l2, weights=weights, n_unpenalised=n_unpenalised)
 
     @property
     def n_classes(self) -> int:

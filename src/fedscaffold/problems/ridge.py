@@ -18,17 +18,17 @@ class Ridge(Glm):
         return 0.5 * (z - y) ** 2
 
     @staticmethod
-    def first(z: Array, y: Array) -> Array:
+    def d1(z: Array, y: Array) -> Array:
         """Z − y."""
         return z - y
 
     @staticmethod
-    def second(z: Array, y: Array) -> Array:
+    def d2(z: Array, y: Array) -> Array:
         """1."""
         return np.ones_like(z)
 
     @staticmethod
-    def third(z: Array, y: Array) -> Array:
+    def d3(z: Array, y: Array) -> Array:
         """0."""
         return np.zeros_like(z)
 

@@ -23,7 +23,7 @@ class TabularProblem:
     kind: ClassVar[str]
     vectors: int = 1
 
-    def hold(
+    def _set_data(
         self,
         x: Array,
         y: Array,
@@ -58,7 +58,7 @@ class TabularProblem:
         else:
             rows = np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in chosen])
         other = copy.copy(self)
-        other.hold(
+        other._set_data(
             self.x[rows],
             self.y[rows],
             np.concatenate([[0], np.cumsum(self.sizes[chosen])]).astype(np.int64),

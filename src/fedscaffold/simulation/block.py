@@ -1,29 +1,32 @@
-"""The clients' half of a round, for a block of clients: all of them, or those of one machine."""
+"""The clients' half of a round, for a block of clients: all of them, the shard of one worker, or a single site."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedscaffold.core.protocols import LocalSgd, Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.sums import PartialSum, parts, partial_sums_of_cohort
-from fedscaffold.core.types import Array, Engine, ExchangedGradients, WorstClient, LocalSgd, Method, Problem, RoundInfo, IntArray
+from fedscaffold.core.sums import PartialSum, partial_sums, partial_sums_of_cohort
+from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
+
+OpenLocalSgd = Callable[[Batches], AbstractContextManager[LocalSgd]]
 
 
 class LocalResult(NamedTuple):
-    """What those of a block who took part have after their local steps."""
+    """What the clients of a block that took part have after their local steps."""
 
-    clients: IntArray | None  # (repetitions, those who took part), counted from the block's first; None for all
-    memory: Any
-    local: Array
-    sent: Array
+    clients: IntArray | None  # (repetitions, participants), counted from the block's first client; None for all
+    client_state: Any  # theirs, before the round
+    local: Array  # their local models, (repetitions, participants, dim)
+    sent: Array  # their messages, (repetitions, participants, dim)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Clients first, first + 1, ... of n_clients, with their shares of all weight."""
+    """Clients first, first + 1, ... of n_clients, with their shares of the total weight."""
 
     method: Method
     weights: Array
@@ -31,103 +34,118 @@ class Block:
     first: int
     first_step: int
     local_sgd: LocalSgd
-    gradients_by: LocalSgd
+    gradient_sgd: LocalSgd  # computes the gradients that a method exchanges before local steps
 
-    def gradients(self, server: Any, told: RoundInfo) -> Array:
-        """Each client's gradient at θ: one local step of size one, without correction."""
-        clients = self._taking_part(told)
+    def gradients(self, server: Any, info: RoundInfo) -> Array:
+        """Each client's gradient at θ, computed as one local step of size one without correction."""
+        clients = self._participants(info)
         if clients is not None and clients.size == 0:
             return np.zeros((*clients.shape, server.theta.shape[-1]))
-        after_all = self.first_step + int(self._lengths(told, clients).max())
-        after = self.gradients_by(
+        after_local_steps = self.first_step + int(self._step_counts(info, clients).max())
+        stepped = self.gradient_sgd(
             server.theta, np.zeros((1, 1, server.theta.shape[-1])), step_size=1.0, local_steps=1,
-            round=told.round, clients=clients, first_step=after_all,
+            round=info.round, clients=clients, first_step=after_local_steps,
         )  # fmt: skip
-        return server.theta[:, None, :] - after
+        return server.theta[:, None, :] - stepped
 
-    def work(self, memory: Any, server: Any, told: RoundInfo, exchanged: ExchangedGradients | None) -> LocalResult:
-        """Local steps, and what comes of them."""
-        clients = self._taking_part(told)
+    def run_local_steps(
+        self, client_state: Any, server: Any, info: RoundInfo, exchanged: ExchangedGradients | None
+    ) -> LocalResult:
+        """Local models and messages of the clients that take part in the round."""
+        clients = self._participants(info)
         if clients is not None:
-            memory = type(memory)(*(_of(values, clients) for values in memory))
-        lengths = self._lengths(told, clients)
-        if clients is not None and clients.size == 0:  # nobody of this block
-            nothing = np.zeros((*clients.shape, server.theta.shape[-1]))
-            return LocalResult(clients, memory, nothing, nothing)
+            client_state = type(client_state)(*(_rows_of(values, clients) for values in client_state))
+        if clients is not None and clients.size == 0:  # no client of this block takes part
+            empty = np.zeros((*clients.shape, server.theta.shape[-1]))
+            return LocalResult(clients, client_state, empty, empty)
+        step_counts = self._step_counts(info, clients)
         local = self.local_sgd(
-            server.theta, self.method.correction(memory, server, exchanged), step_size=self.method.step_size,
-            local_steps=lengths, round=told.round, clients=clients, first_step=self.first_step,
+            server.theta, self.method.correction(client_state, server, exchanged), step_size=self.method.step_size,
+            local_steps=step_counts, round=info.round, clients=clients, first_step=self.first_step,
         )  # fmt: skip
-        return LocalResult(clients, memory, local, self.method.message(local, server, lengths))
+        return LocalResult(clients, client_state, local, self.method.message(local, server, step_counts))
 
-    def parts(self, values: Array, told: RoundInfo) -> list[PartialSum]:
-        """Of Σ w_c v_c over those who take part, what this block adds; their weights sum to one."""
-        clients = self._taking_part(told)
+    def partial_sums(self, values: Array, info: RoundInfo) -> list[PartialSum]:
+        """The block's part of Σ w_c v_c over the participants, whose weights are scaled to sum to one."""
+        clients = self._participants(info)
         if clients is None:
-            return parts(values, self.weights, first=self.first)
-        weights = self.weights[clients] / told.share[:, None]
+            return partial_sums(values, self.weights, first=self.first)
+        weights = self.weights[clients] / info.share[:, None]
         last = self.first + self.weights.size
         return partial_sums_of_cohort(values, weights, clients + self.first, first=self.first, last=last)
 
-    def remember(self, worked: LocalResult, before: Any, after: Any) -> Any:
-        """The memory of those who took part, once they hear the server's next state."""
-        return self.method.update_clients(worked.memory, worked.sent, before, after)
+    def update(self, result: LocalResult, before: Any, after: Any) -> Any:
+        """State of the participants once they have received the next server state."""
+        return self.method.update_clients(result.client_state, result.sent, before, after)
 
-    def largest(self, worked: LocalResult) -> WorstClient:
-        """To tell who diverged."""
-        if worked.local.size == 0:
+    def worst_client(self, result: LocalResult) -> WorstClient:
+        """The client whose local model holds the largest absolute value."""
+        if result.local.size == 0:
             return WorstClient(-1.0, self.first)
-        sizes = np.nan_to_num(np.abs(worked.local), nan=np.inf).max(axis=2)
+        sizes = np.nan_to_num(np.abs(result.local), nan=np.inf).max(axis=2)
         r, k = np.unravel_index(int(sizes.argmax()), sizes.shape)
-        client = k if worked.clients is None else worked.clients[r, k]
+        client = k if result.clients is None else result.clients[r, k]
         return WorstClient(float(sizes[r, k]), self.first + int(client))
 
-    def _taking_part(self, told: RoundInfo) -> IntArray | None:
-        if told.cohort is None or self.weights.size == self.n_clients:
-            return told.cohort
-        here = (told.cohort >= self.first) & (told.cohort < self.first + self.weights.size)
-        return told.cohort[here].reshape(len(told.cohort), -1) - self.first
+    def _participants(self, info: RoundInfo) -> IntArray | None:
+        if info.cohort is None or self.weights.size == self.n_clients:
+            return info.cohort
+        here = (info.cohort >= self.first) & (info.cohort < self.first + self.weights.size)
+        return info.cohort[here].reshape(len(info.cohort), -1) - self.first
 
-    def _lengths(self, told: RoundInfo, clients: IntArray | None) -> IntArray:
-        lengths = self.method.local_step_counts(self.n_clients, told.round_uniform)
-        if lengths.shape[1] > 1:
-            lengths = lengths[:, self.first : self.first + self.weights.size]
-        return lengths if clients is None else _of(lengths, clients)
+    def _step_counts(self, info: RoundInfo, clients: IntArray | None) -> IntArray:
+        counts = self.method.local_step_counts(self.n_clients, info.round_uniform)
+        if counts.shape[1] > 1:
+            counts = counts[:, self.first : self.first + self.weights.size]
+        return counts if clients is None else _rows_of(counts, clients)
 
 
 @contextmanager
-def opened(
-    problem: Problem,
+def open_block(
     method: Method,
-    engine: Engine,
+    open_local_sgd: OpenLocalSgd,
     batches: Batches,
     *,
-    seed: int,
-    first_step: int = 0,
+    weights: Array,
+    n_clients: int,
     first: int = 0,
-    weights: Array | None = None,
-    n_clients: int | None = None,
+    first_step: int = 0,
 ) -> Iterator[Block]:
-    """The problem's clients on an engine; as a block of n_clients, with their weights among these, or as all."""
+    """A block of clients, ready to run.
+
+    Parameters
+    ----------
+    method
+        What the clients do.
+    open_local_sgd
+        Opens the hot loop of these clients for given batches, for example `engine.open` on a problem.
+    batches
+        How local steps draw their records.
+    weights
+        The clients' shares of the total weight of all n_clients.
+    n_clients
+        Number of clients in all blocks together.
+    first
+        Index of the block's first client among them.
+    first_step
+        Local steps draw as steps first_step, first_step + 1, ... of their rounds.
+    """
     with ExitStack() as stack:
-
-        def opened_for(batches: Batches) -> LocalSgd:
-            return stack.enter_context(engine.open(problem, batches, seed=seed, first_client=first))
-
-        local_sgd = opened_for(batches)
+        local_sgd = stack.enter_context(open_local_sgd(batches))
+        full = method.exchange == "full"
         yield Block(
             method=method,
-            weights=problem.weights if weights is None else weights,
-            n_clients=n_clients or problem.n_clients,
+            weights=weights,
+            n_clients=n_clients,
             first=first,
             first_step=first_step,
             local_sgd=local_sgd,
-            gradients_by=opened_for(Batches()) if method.exchange == "full" else local_sgd,
+            gradient_sgd=stack.enter_context(open_local_sgd(Batches())) if full else local_sgd,
         )
 
 
-def _of(values: Any, clients: IntArray) -> Any:
-    """The part of (repetitions or 1, clients or 1, ...) that belongs to each repetition's cohort."""
+def _rows_of(values: Any, clients: IntArray) -> Any:
+    """The entries of (repetitions or 1, clients or 1, ...) that belong to each repetition's cohort."""
     if values.shape[1] == 1:
         return values
     rows = np.arange(len(clients))[:, None] if len(values) > 1 else 0

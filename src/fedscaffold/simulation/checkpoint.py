@@ -2,55 +2,82 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core import npz as arrays
+from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch
+from fedscaffold.core.files import check_writable
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array
+from fedscaffold.simulation.rounds import State
+
+WHAT = "fedscaffold checkpoint"
 
 
 @dataclass(frozen=True)
-class Stored:
-    """Everything that the next round depends on, and what was recorded so far."""
+class Saved:
+    """The state to go on from, what was recorded so far, and what else the kind of run needs."""
 
-    round: int
-    server: Mapping[str, Array]
-    memory: Mapping[str, Array]
-    records: Mapping[str, Array]
-
-
-def save(path: str | os.PathLike[str], state: Stored, identity: dict[str, Any]) -> None:
-    """Replace the checkpoint, in one go."""
-    server = {f"server/{name}": values for name, values in state.server.items()}
-    memory = {f"memory/{name}": values for name, values in state.memory.items()}
-    records = {f"record/{name}": values for name, values in state.records.items()}
-    description = {"what": "fedscaffold checkpoint", "round": state.round, "identity": identity}
-    arrays.write(path, {**server, **memory, **records}, description)
+    state: State
+    metrics: Mapping[str, Array]
+    extra: Mapping[str, Array] = field(default_factory=dict)
 
 
-def load(path: str | os.PathLike[str], identity: dict[str, Any]) -> Stored | None:
-    """The state to go on from; None if there is no file; refused if it is another run's."""
-    identity = arrays.plain(identity)
-    if not Path(path).exists():
-        return None
-    try:
-        stored, description = arrays.read(path)
-    except (OSError, ValueError) as error:
-        raise CheckpointMismatch(f"{os.fspath(path)} is not a checkpoint: {error}") from None
-    if description.get("what") != "fedscaffold checkpoint":
-        raise CheckpointMismatch(f"{os.fspath(path)} is not a checkpoint")
-    theirs = description.get("identity", {})
-    differing = [name for name in identity if theirs.get(name) != identity[name]]
-    if differing:
-        name = differing[0]
-        raise CheckpointMismatch(
-            f"{os.fspath(path)} belongs to another run: {', '.join(differing)} differ "
-            f"({name}: {theirs.get(name)} there, {identity[name]} here); choose another path or delete it"
-        )
+@dataclass(frozen=True)
+class CheckpointFile:
+    """A checkpoint's path, and the identity of the run that may go on from it; with path None nothing is saved."""
 
-    def group(prefix: str) -> dict[str, Array]:
-        return {name.removeprefix(prefix): values for name, values in stored.items() if name.startswith(prefix)}
+    path: str | os.PathLike[str] | None
+    identity: Mapping[str, Any]
 
-    return Stored(description["round"], group("server/"), group("memory/"), group("record/"))
+    def __post_init__(self) -> None:
+        if self.path is not None:
+            check_writable(self.path)
+
+    def save(self, state: State, metrics: Mapping[str, Array], extra: Mapping[str, Array] | None = None) -> None:
+        """Replace the file in one step, with a state whose client state is named arrays."""
+        if self.path is None:
+            return
+        groups = {
+            "server": state.server._asdict(),
+            "client": state.client_state._asdict(),
+            "metric": metrics,
+            "extra": extra or {},
+        }
+        arrays = {f"{group}/{name}": values for group, found in groups.items() for name, values in found.items()}
+        npz.write(self.path, arrays, {"what": WHAT, "round": state.round, "identity": dict(self.identity)})
+
+    def load(self, method: Method, theta: Array, rounds: int) -> Saved | None:
+        """The saved run; None if there is no file; refused if it is another run's or past `rounds`."""
+        if self.path is None or not Path(self.path).exists():
+            return None
+        name = os.fspath(self.path)
+        try:
+            arrays, description = npz.read(self.path)
+        except (OSError, ValueError) as error:
+            raise CheckpointMismatch(f"{name} is not a checkpoint: {error}") from None
+        if description.get("what") != WHAT:
+            raise CheckpointMismatch(f"{name} is not a checkpoint")
+        self._check_identity(name, description.get("identity", {}))
+        if description["round"] > rounds:
+            raise CheckpointMismatch(f"{name} is at round {description['round']}, past the {rounds} asked for")
+
+        def group(prefix: str) -> dict[str, Array]:
+            return {key.removeprefix(prefix): values for key, values in arrays.items() if key.startswith(prefix)}
+
+        server = type(method.init_server(theta))(**group("server/"))
+        nobody = method.init_clients(len(theta), theta[0, :0], theta.shape[1], None)
+        state = State(description["round"], server, type(nobody)(**group("client/")))
+        return Saved(state, group("metric/"), group("extra/"))
+
+    def _check_identity(self, name: str, theirs: Mapping[str, Any]) -> None:
+        ours = npz.plain(dict(self.identity))
+        differing = [key for key in ours if theirs.get(key) != ours[key]]
+        if differing:
+            key = differing[0]
+            raise CheckpointMismatch(
+                f"{name} belongs to another run: {', '.join(differing)} differ "
+                f"({key}: {theirs.get(key)} there, {ours[key]} here); choose another path or delete it"
+            )

@@ -1,198 +1,124 @@
-"""Clients whose memory is not part of the run's state but held beside it, changing in place."""
+"""A block of clients together with their state, which changes in place, in memory or in a folder."""
 
-from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Engine, Method, Problem
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.sums import PartialSum
-from fedscaffold.core.types import Array, ExchangedGradients, WorstClient, RoundInfo, IntArray
-from fedscaffold.simulation.block import Block, LocalResult
+from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
+from fedscaffold.simulation.block import Block, LocalResult, open_block
 
-NUMBERS_AT_ONCE = 1 << 22  # that a copy to disk moves
+NUMBERS_AT_ONCE = 1 << 22  # moved at a time by a copy to disk
 
 
 class ClientStore:
-    """A block of clients and their memory, in this process's memory or in a folder."""
+    """A block of clients and their state; one call at a time, in the order of a round."""
 
     def __init__(self, block: Block, folder: Path | None = None) -> None:
         self.block, self.folder = block, folder
-        self.memory: Any = None
-        self.own: Array | None = None
-        self.worked: LocalResult | None = None
+        self.client_state: Any = None
+        self.own_gradients: Array | None = None
+        self.result: LocalResult | None = None
 
-    def start(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> None:
-        """As the method starts; in a folder without ever being elsewhere, unless values are given."""
+    def init_state(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> None:
+        """Make the initial state; in a folder, piece by piece, unless values are given."""
         weights, method = self.block.weights, self.block.method
         if self.folder is None or control_variates is not None:
             self.place(method.init_clients(repetitions, weights, dim, control_variates))
             return
-        some = max(1, NUMBERS_AT_ONCE // (repetitions * dim))
-        first = method.init_clients(repetitions, weights[:some], dim, None)
+        count = max(1, NUMBERS_AT_ONCE // (repetitions * dim))
+        nobody = method.init_clients(repetitions, weights[:0], dim, None)
         shape = (repetitions, weights.size, dim)
-        self.memory = type(first)(*(self._file(name, shape) for name in first._fields))
-        for begin in range(0, weights.size, some):
-            block = method.init_clients(repetitions, weights[begin : begin + some], dim, None)
-            for values, new in zip(self.memory, block, strict=True):
+        self.client_state = type(nobody)(*(self._file(name, shape) for name in nobody._fields))
+        for begin in range(0, weights.size, count):
+            piece = method.init_clients(repetitions, weights[begin : begin + count], dim, None)
+            for values, new in zip(self.client_state, piece, strict=True):
                 if new.any():
-                    values[:, begin : begin + some] = new
+                    values[:, begin : begin + count] = new
 
-    def place(self, memory: Any) -> None:
-        """Hold this."""
+    def place(self, state: Any) -> None:
+        """Replace the clients' state."""
         if self.folder is None:
-            self.memory = memory
+            self.client_state = state
             return
-        self.memory = type(memory)(*(self._file(name, values.shape) for name, values in memory._asdict().items()))
-        self._overwrite(memory)
+        self.client_state = type(state)(
+            *(self._file(name, values.shape) for name, values in state._asdict().items())
+        )
+        self._overwrite(state)
 
-    def collected(self) -> Any:
-        """The memory, as it is now."""
-        return self.memory
+    def snapshot(self) -> Any:
+        """The clients' state as it is now."""
+        return self.client_state
 
-    def exchange(self, server: Any, told: RoundInfo) -> list[PartialSum]:
-        """Gradients at θ, which are kept until `work`."""
-        self.own = self.block.gradients(server, told)
-        return self.block.parts(self.own, told)
+    def exchange(self, server: Any, info: RoundInfo) -> list[PartialSum]:
+        """Partial sums of the gradients at θ; the clients' own are kept for `run_local_steps`."""
+        self.own_gradients = self.block.gradients(server, info)
+        return self.block.partial_sums(self.own_gradients, info)
 
-    def work(self, server: Any, told: RoundInfo, mean_gradient: Array | None) -> list[PartialSum]:
-        """Local steps, whose result is kept until `remember`."""
-        exchanged = None if mean_gradient is None or self.own is None else ExchangedGradients(self.own, mean_gradient)
-        self.worked = self.block.work(self.memory, server, told, exchanged)
-        return self.block.parts(self.worked.sent, told)
+    def run_local_steps(self, server: Any, info: RoundInfo, mean_gradient: Array | None) -> list[PartialSum]:
+        """Partial sums of the messages; the result is kept for `update`."""
+        exchanged = None
+        if mean_gradient is not None and self.own_gradients is not None:
+            exchanged = ExchangedGradients(self.own_gradients, mean_gradient)
+        self.result = self.block.run_local_steps(self.client_state, server, info, exchanged)
+        return self.block.partial_sums(self.result.sent, info)
 
-    def largest(self) -> WorstClient:
-        """Of the local steps just taken."""
-        assert self.worked is not None
-        return self.block.largest(self.worked)
+    def worst_client(self) -> WorstClient:
+        """The client whose local model was largest in the last local steps."""
+        assert self.result is not None
+        return self.block.worst_client(self.result)
 
-    def remember(self, before: Any, after: Any) -> None:
-        """Change the memory of those who took part."""
-        assert self.worked is not None
-        new = self.block.remember(self.worked, before, after)
-        if self.worked.clients is not None:
-            put(self.memory, new, self.worked.clients)
+    def update(self, before: Any, after: Any) -> None:
+        """Update the state of the clients that took part."""
+        assert self.result is not None
+        new = self.block.update(self.result, before, after)
+        if self.result.clients is not None:
+            replace_rows(self.client_state, new, self.result.clients)
         elif self.folder is None:
-            self.memory = new
+            self.client_state = new
         else:
             self._overwrite(new)
-        self.worked = self.own = None
+        self.result = self.own_gradients = None
 
     def _file(self, name: str, shape: tuple[int, ...]) -> Array:
         assert self.folder is not None
         return np.lib.format.open_memmap(self.folder / f"{name}.npy", mode="w+", dtype=np.float64, shape=shape)
 
-    def _overwrite(self, memory: Any) -> None:
-        for values, new in zip(self.memory, memory, strict=True):
+    def _overwrite(self, state: Any) -> None:
+        for values, new in zip(self.client_state, state, strict=True):
             values[...] = new
 
 
-def put(memory: Any, new: Any, clients: IntArray) -> None:
-    """Replace the rows of some clients (repetitions, clients), in place."""
+def replace_rows(client_state: Any, new: Any, clients: IntArray) -> None:
+    """Replace the state of some clients (repetitions, clients), in place."""
     rows = np.arange(len(clients))[:, None]
-    for values, part in zip(memory, new, strict=True):
+    for values, part in zip(client_state, new, strict=True):
         values[rows, clients] = part
 
 
-class Token(NamedTuple):
-    """Stands in a run's state for memory that is held elsewhere."""
-
-    round: int
-
-
-class RemoteClients(ABC):
-    """Clients that are held, as `fedscaffold.core.types.Clients`: a run's state has a token for their memory."""
-
-    round = -1  # whose memory is held now; none while it changes
-
-    @abstractmethod
-    def ask(self, name: str, *arguments: Any) -> list[Any]:
-        """Call this method of every `ClientStore`; what they answer, in the order of their clients."""
-
-    @abstractmethod
-    def begin(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> None:
-        """Have memory started."""
-
-    @abstractmethod
-    def place(self, memory: Any, round: int) -> None:
-        """Have these arrays held, as they are before a round."""
-
-    @abstractmethod
-    def join(self, found: list[Any]) -> Any:
-        """The memory of all, from that of each."""
-
-    def start(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> Token:
-        """Their memory before the first round."""
-        self.begin(repetitions, dim, control_variates)
-        return self._now(0)
-
-    def placed(self, memory: Any, round: int) -> Token:
-        """Their memory before some round."""
-        self.place(memory, round)
-        return self._now(round)
-
-    def collected(self, memory: Token) -> Any:
-        """As named arrays again."""
-        self._check(memory)
-        return self.join(self.ask("collected"))
-
-    def holds(self, memory: Token) -> bool:
-        """Whether it has not been overwritten since."""
-        return memory.round == self.round
-
-    def exchange(self, server: Any, told: RoundInfo) -> tuple[list[PartialSum], None]:
-        """Parts of the mean gradient at θ."""
-        return self._parts("exchange", server, told), None
-
-    def work(self, memory: Token, server: Any, told: RoundInfo, exchanged: ExchangedGradients | None) -> tuple[list[PartialSum], None]:
-        """Parts of the mean of what is sent."""
-        self._check(memory)
-        return self._parts("work", server, told, None if exchanged is None else exchanged.mean), None
-
-    def largest(self, worked: None) -> WorstClient:
-        """Who went furthest."""
-        return max(self.ask("largest"))
-
-    def remember(self, memory: Token, worked: None, before: Any, after: Any) -> Token:
-        """Have the memory changed."""
-        self.round = -1
-        self.ask("remember", before, after)
-        return self._now(memory.round + 1)
-
-    def _parts(self, name: str, *arguments: Any) -> list[PartialSum]:
-        return [part for found in self.ask(name, *arguments) for part in found]
-
-    def _now(self, round: int) -> Token:
-        self.round = round
-        return Token(round)
-
-    def _check(self, memory: Token) -> None:
-        if not isinstance(memory, Token):
-            raise InvalidInput("an engine that keeps the clients' memory can be used with `run` only")
-        if not self.holds(memory):
-            raise InvalidInput(f"the clients' memory before round {memory.round} has been overwritten since")
-
-
-class OnDiskClients(RemoteClients):
-    """All clients in this process, their memory in files of a folder."""
-
-    def __init__(self, block: Block, folder: Path) -> None:
-        self.held = ClientStore(block, folder)
-
-    def ask(self, name: str, *arguments: Any) -> list[Any]:
-        """At once."""
-        return [getattr(self.held, name)(*arguments)]
-
-    def begin(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> None:
-        """Straight in the files."""
-        self.held.start(repetitions, dim, control_variates)
-
-    def place(self, memory: Any, round: int) -> None:
-        """Copy to the files."""
-        self.held.place(memory)
-
-    def join(self, found: list[Any]) -> Any:
-        """There is one."""
-        return found[0]
+@contextmanager
+def open_store(
+    problem: Problem,
+    method: Method,
+    engine: Engine,
+    batches: Batches,
+    *,
+    seed: int,
+    weights: Array,
+    n_clients: int,
+    first: int,
+    first_step: int,
+    folder: Path | None = None,
+) -> Iterator[ClientStore]:
+    """The store of a problem's clients, a block of n_clients that begins with client `first`."""
+    with open_block(
+        method, lambda batches: engine.open(problem, batches, seed=seed, first_client=first), batches,
+        weights=weights, n_clients=n_clients, first=first, first_step=first_step,
+    ) as block:  # fmt: skip
+        yield ClientStore(block, folder)

@@ -1,66 +1,181 @@
-"""Where a run's clients and their memory are: in this process, unless the engine or the user says otherwise."""
+"""Where the clients of a run and their state live: in this process, in a folder, or in an engine's workers."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import folder_at
+from fedscaffold.core.protocols import (
+    Clients,
+    DistributedEngine,
+    Divisible,
+    Engine,
+    Method,
+    Problem,
+    StoreFactory,
+    WorkerPool,
+)
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.sums import PartialSum
-from fedscaffold.core.types import Array, Clients, Engine, ExchangedGradients, DistributedEngine, WorstClient, Method, Problem, RoundInfo
-from fedscaffold.simulation.block import Block, LocalResult, opened
-from fedscaffold.simulation.client_store import OnDiskClients, put
+from fedscaffold.core.types import Array, ExchangedGradients, RoundInfo, WorstClient
+from fedscaffold.simulation.block import Block, LocalResult
+from fedscaffold.simulation.client_store import ClientStore, open_store, replace_rows
 
 
 @dataclass(frozen=True)
 class InMemoryClients:
-    """Memory is arrays (repetition, client, coordinate) in the run's state, which a round leaves as they were."""
+    """Client state is arrays (repetition, client, coordinate) in the run's state; a round is a pure function."""
 
     block: Block
 
-    def start(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> Any:
-        """As the method starts."""
+    def init_state(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> Any:
+        """The method's initial client state."""
         return self.block.method.init_clients(repetitions, self.block.weights, dim, control_variates)
 
-    def placed(self, memory: Any, round: int) -> Any:
-        """They are in place."""
-        return memory
+    def scatter(self, client_state: Any, round: int) -> Any:
+        """Return the arrays as they are."""
+        return client_state
 
-    def collected(self, memory: Any) -> Any:
-        """They are arrays."""
-        return memory
+    def gather(self, client_state: Any) -> Any:
+        """Return the arrays as they are."""
+        return client_state
 
-    def holds(self, memory: Any) -> bool:
-        """Nothing is overwritten."""
+    def is_current(self, client_state: Any) -> bool:
+        """Return True: no state is ever overwritten."""
         return True
 
-    def exchange(self, server: Any, told: RoundInfo) -> tuple[list[PartialSum], Array]:
-        """Gradients at θ."""
-        own = self.block.gradients(server, told)
-        return self.block.parts(own, told), own
+    def exchange(self, server: Any, info: RoundInfo) -> tuple[list[PartialSum], Array]:
+        """Partial sums of the gradients at θ, and the gradients themselves."""
+        own = self.block.gradients(server, info)
+        return self.block.partial_sums(own, info), own
 
-    def work(self, memory: Any, server: Any, told: RoundInfo, exchanged: ExchangedGradients | None) -> tuple[list[PartialSum], LocalResult]:
-        """Local steps."""
-        worked = self.block.work(memory, server, told, exchanged)
-        return self.block.parts(worked.sent, told), worked
+    def run_local_steps(
+        self, client_state: Any, server: Any, info: RoundInfo, exchanged: ExchangedGradients | None
+    ) -> tuple[list[PartialSum], LocalResult]:
+        """Partial sums of the messages, and the local results."""
+        result = self.block.run_local_steps(client_state, server, info, exchanged)
+        return self.block.partial_sums(result.sent, info), result
 
-    def largest(self, worked: LocalResult) -> WorstClient:
-        """Who went furthest."""
-        return self.block.largest(worked)
+    def worst_client(self, result: LocalResult) -> WorstClient:
+        """The client whose local model holds the largest absolute value."""
+        return self.block.worst_client(result)
 
-    def remember(self, memory: Any, worked: LocalResult, before: Any, after: Any) -> Any:
-        """Memory in which those who took part have theirs replaced."""
-        new = self.block.remember(worked, before, after)
-        if worked.clients is None:
+    def update(self, client_state: Any, result: LocalResult, before: Any, after: Any) -> Any:
+        """A copy of the client state in which the participants' entries are replaced."""
+        new = self.block.update(result, before, after)
+        if result.clients is None:
             return new
-        merged = type(memory)(*(values.copy() for values in memory))
-        put(merged, new, worked.clients)
+        merged = type(client_state)(*(values.copy() for values in client_state))
+        replace_rows(merged, new, result.clients)
         return merged
+
+
+class Token(NamedTuple):
+    """Stands in a run's state for client state that is kept elsewhere: the state before this round."""
+
+    round: int
+
+
+class StoredClients:
+    """Clients whose state is kept in the stores of a worker pool and changes there in place."""
+
+    def __init__(self, workers: WorkerPool, method: Method, weights: Array) -> None:
+        self.workers, self.method, self.weights = workers, method, weights
+        self.round = -1  # the round before which the stores stand; -1 while they change
+
+    def init_state(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> Token:
+        """Make the initial state in every store; given values are checked and divided here."""
+        n_clients = self.weights.size
+        if self.method.participants(n_clients) < n_clients and repetitions > 1 and len(self.workers.blocks) > 1:
+            raise InvalidInput(
+                "an engine with several workers takes cohorts in one repetition at a time; run each repetition "
+                "with a seed of its own"
+            )
+        if control_variates is not None:
+            state = self.method.init_clients(repetitions, self.weights, dim, control_variates)
+            return self.scatter(state, 0)
+        self.workers.call("init_state", repetitions, dim, None)
+        return self._now(0)
+
+    def scatter(self, client_state: Any, round: int) -> Token:
+        """Divide named arrays among the stores."""
+        self.workers.place(
+            [type(client_state)(*(v[:, begin:end] for v in client_state)) for begin, end in self.workers.blocks]
+        )
+        return self._now(round)
+
+    def gather(self, client_state: Token) -> Any:
+        """The state of all stores, as named arrays."""
+        self._check(client_state)
+        found = self.workers.call("snapshot", changes=False)
+        if len(found) == 1:
+            return found[0]
+        return type(found[0])(*(np.concatenate(values, axis=1) for values in zip(*found, strict=True)))
+
+    def is_current(self, client_state: Token) -> bool:
+        """Whether the stores still hold this state."""
+        return client_state.round == self.round
+
+    def exchange(self, server: Any, info: RoundInfo) -> tuple[list[PartialSum], None]:
+        """Partial sums of the gradients at θ; the clients' own stay in the stores."""
+        return _joined(self.workers.call("exchange", server, info)), None
+
+    def run_local_steps(
+        self, client_state: Token, server: Any, info: RoundInfo, exchanged: ExchangedGradients | None
+    ) -> tuple[list[PartialSum], None]:
+        """Partial sums of the messages; the local results stay in the stores."""
+        self._check(client_state)
+        mean_gradient = None if exchanged is None else exchanged.mean
+        return _joined(self.workers.call("run_local_steps", server, info, mean_gradient)), None
+
+    def worst_client(self, result: None) -> WorstClient:
+        """The client whose local model holds the largest absolute value."""
+        return max(self.workers.call("worst_client", changes=False))
+
+    def update(self, client_state: Token, result: None, before: Any, after: Any) -> Token:
+        """Update the stores."""
+        self.round = -1
+        self.workers.call("update", before, after)
+        self.workers.end_round()
+        return self._now(client_state.round + 1)
+
+    def _now(self, round: int) -> Token:
+        self.round = round
+        return Token(round)
+
+    def _check(self, client_state: Token) -> None:
+        if not self.is_current(client_state):
+            raise InvalidInput(f"the client state before round {client_state.round} has been overwritten since")
+
+
+def _joined(found: Sequence[list[PartialSum]]) -> list[PartialSum]:
+    return [part for parts in found for part in parts]
+
+
+class LocalPool:
+    """A worker pool of one store, in this process."""
+
+    def __init__(self, store: ClientStore) -> None:
+        self.store = store
+        self.blocks: Sequence[tuple[int, int]] = [(0, store.block.n_clients)]
+
+    def call(self, name: str, *arguments: Any, changes: bool = True) -> list[Any]:
+        """Call a method of the store."""
+        return [getattr(self.store, name)(*arguments)]
+
+    def place(self, states: Sequence[Any]) -> None:
+        """Replace the store's state."""
+        self.store.place(states[0])
+
+    def end_round(self) -> None:
+        """Do nothing: this pool takes no snapshots."""
 
 
 @contextmanager
@@ -74,12 +189,33 @@ def open_clients(
     first_step: int = 0,
     folder: str | os.PathLike[str] | None = None,
 ) -> Iterator[Clients]:
-    """The clients, ready for a run; with their memory in files of a folder, if one is given."""
+    """The clients of a problem, ready for a run; with their state in files of a folder, if one is given."""
+    weights = problem.weights
+    settings: dict[str, Any] = {
+        "method": method,
+        "batches": batches,
+        "seed": seed,
+        "n_clients": problem.n_clients,
+        "first_step": first_step,
+    }
     if isinstance(engine, DistributedEngine):
         if folder is not None:
-            raise InvalidInput(f"the {engine.name} engine keeps the clients' memory itself; leave client_state_dir out")
-        with engine.host(problem, method, batches, seed=seed, first_step=first_step) as clients:
-            yield clients
-    else:
-        with opened(problem, method, engine, batches, seed=seed, first_step=first_step) as block:
-            yield InMemoryClients(block) if folder is None else OnDiskClients(block, folder_at(folder))
+            raise InvalidInput(
+                f"the {engine.name} engine keeps the clients' state in its workers; leave client_state_dir out"
+            )
+        if not isinstance(problem, Divisible):
+            raise InvalidInput(f"a {type(problem).__name__} problem cannot be divided among workers")
+
+        def factory(begin: int, end: int) -> StoreFactory:
+            whole = end - begin == problem.n_clients
+            part = problem if whole else problem.subset(np.arange(begin, end))
+            own: dict[str, Any] = {"engine": engine.shard_engine, "weights": weights[begin:end], "first": begin}
+            return partial(open_store, part, **own, **settings)
+
+        with engine.open_workers(problem.n_clients, factory) as workers:
+            yield StoredClients(workers, method, weights)
+        return
+    path = None if folder is None else folder_at(folder)
+    with open_store(problem, engine=engine, weights=weights, first=0, folder=path, **settings) as store:
+        in_memory = InMemoryClients(store.block)
+        yield in_memory if path is None else StoredClients(LocalPool(store), method, weights)

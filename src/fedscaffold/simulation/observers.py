@@ -8,7 +8,13 @@ import numpy as np
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, Observer, Problem, Watch
+from fedscaffold.core.protocols import Observer, Problem, Watch
+from fedscaffold.core.types import Array
+
+
+def squared_distance(theta: Array, optimum: Array) -> Array:
+    """‖θ − θ*‖² of each row of θ."""
+    return np.square(theta - optimum).sum(axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +39,7 @@ class Mse:
             raise InvalidInput(f"Mse's optimum must have shape ({problem.dim},), got {optimum.shape}")
 
         def squared_error(round: int, theta: Array, previous: Array | None) -> Array:
-            return np.square(theta - optimum).sum(axis=-1)
+            return squared_distance(theta, optimum)
 
         return squared_error
 
@@ -79,7 +85,7 @@ class TailAverage:
 BY_NAME: dict[str, type[Mse] | type[Loss] | type[TailAverage]] = {"mse": Mse, "loss": Loss, "average": TailAverage}
 
 
-def resolve(record: Iterable[str | Observer]) -> list[Observer]:
+def resolve_observers(record: Iterable[str | Observer]) -> list[Observer]:
     """Observers by name or as they are, no two of the same name."""
     if isinstance(record, str) or not hasattr(record, "__iter__"):
         example = (record,) if isinstance(record, str) else ("mse",)

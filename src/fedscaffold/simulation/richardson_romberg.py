@@ -1,7 +1,9 @@
 """Richardson–Romberg: two step sizes, extrapolated, so that the first-order bias of the average cancels."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,10 +12,15 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput, NotStationary
 from fedscaffold.core.progress import Progress, progress_bar
-from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.types import Array, Engine, Problem
-from fedscaffold.simulation.rounds import initial_state, divergence_limit, open_rounds
-from fedscaffold.simulation.run import opening
+from fedscaffold.core.protocols import Engine, Problem
+from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.types import Array
+from fedscaffold.simulation.checkpoint import CheckpointFile, Saved
+from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.loop import run_rounds
+from fedscaffold.simulation.observers import squared_distance
+from fedscaffold.simulation.rounds import State, open_rounds
+from fedscaffold.simulation.setup import RunSetup, check_order, validate_run
 from fedscaffold.simulation.stationarity import BATCHES, FEWEST, autocorrelation_time, truncation
 
 
@@ -51,12 +58,12 @@ class RichardsonRomberg:
 
     def mse(self, optimum: ArrayLike) -> Array:
         """‖θ − θ*‖² of each repetition, for example with `problem.optimum()`."""
-        return np.square(self.theta - np.asarray(optimum)).sum(axis=1)
+        return squared_distance(self.theta, np.asarray(optimum))
 
 
 def richardson_romberg(
-    method: Any,
     problem: Problem,
+    method: Any,
     *,
     rounds: int,
     batch_size: int | None = None,
@@ -65,8 +72,10 @@ def richardson_romberg(
     engine: str | Engine = "auto",
     theta0: ArrayLike | None = None,
     discard: int | None = None,
-    sampling: Sampling = "with_replacement",
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress = None,
+    sampling: Sampling = "with_replacement",
+    checkpoint_every: int | None = None,
 ) -> RichardsonRomberg:
     """2 θ̄(γ, H) − θ̄(2γ, H/2) for Scaffold, 2 θ̄(γ, H) − θ̄(2γ, H) for FedAvg; θ̄ averages stationary rounds.
 
@@ -77,17 +86,17 @@ def richardson_romberg(
 
     Parameters
     ----------
-    method
-        `Scaffold` with an even number of local steps, or `FedAvg`; all clients take part.
     problem
         What to minimise.
+    method
+        `Scaffold` with an even number of local steps, or `FedAvg`; all clients take part.
     rounds
         T, of each chain.
-    batch_size, seed, repetitions, engine, theta0, sampling, progress
-        As in `fedscaffold.run`.
     discard
-        How many rounds to leave out of the averages. By default those before all chains are stationary (MSER,
-        see `traces.stationarity`).
+        Number of rounds to leave out of the averages. By default those before all chains are stationary (MSER,
+        see `simulation.stationarity`).
+    batch_size, seed, repetitions, engine, theta0, checkpoint, progress, sampling, checkpoint_every
+        As in `fedscaffold.run`, except that a checkpoint can be resumed with the same number of rounds only.
 
     Raises
     ------
@@ -95,25 +104,38 @@ def richardson_romberg(
         If discard is not given and a chain still moves in the second half of its rounds.
     Diverged
         If a chain diverges, for example since 2γ is too large.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=10)
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=10)
+    >>> found = fs.richardson_romberg(problem, method, rounds=40, batch_size=10, discard=20)
+    >>> found.theta.shape
+    (1, 20)
     """
+    check_order(problem, method)
     fine, coarse = chains(method, problem.n_clients)
-    batches, chosen, theta = opening(
-        problem, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
+    setup = validate_run(
+        problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
         theta0=theta0, sampling=sampling,
     )  # fmt: skip
     if discard is not None and whole_number("discard", discard, least=0) > rounds - 2:
         raise InvalidInput(f"discard={discard} leaves less than two of {rounds} rounds to average; discard fewer")
-    blocks = Blocks.of(rounds, discard or 0)
-    total = (1 + len(coarse)) * rounds
+    every = setup.checkpoint_interval(checkpoint_every)
+    identity = {}
+    if checkpoint is not None:
+        identity = setup.identity(run="Richardson–Romberg", rounds=rounds, discard=discard)
+    file = CheckpointFile(checkpoint, identity)
     with progress_bar("Richardson–Romberg", progress) as advance:
-        found = [
-            _block_means(problem, chain, chosen, batches, theta, seed, blocks, _part(advance, k * rounds, total))
-            for k, chain in enumerate((*coarse, fine))
-        ]
-    cut = 0 if discard is not None else latest_cut(found, rounds)
-    fine_means, coarse_means = found[-1], np.mean(found[:-1], axis=0)
+        means = _chain_means(
+            setup, (*coarse, fine), Blocks.of(rounds, discard or 0), file, save_every=every, advance=advance
+        )
+    blocks = Blocks.of(rounds, discard or 0)
+    cut = 0 if discard is not None else latest_cut(means, rounds)
+    fine_means, coarse_means = means[-1], np.mean(means[:-1], axis=0)
     weights = blocks.lengths[cut:] / blocks.lengths[cut:].sum()
-    averages = [np.einsum("k,rkj->rj", weights, means[:, cut:]) for means in (fine_means, coarse_means)]
+    averages = [np.einsum("k,rkj->rj", weights, found[:, cut:]) for found in (fine_means, coarse_means)]
     extrapolated = 2.0 * fine_means[:, cut:] - coarse_means[:, cut:]
     return RichardsonRomberg(
         theta=2.0 * averages[0] - averages[1],
@@ -173,33 +195,66 @@ class Blocks(NamedTuple):
         return cls(discard, lengths)
 
 
-def _block_means(
-    problem: Problem,
-    chain: Chain,
-    engine: Engine,
-    batches: Batches,
-    theta: Array,
-    seed: int,
+def _chain_means(
+    setup: RunSetup,
+    chains: tuple[Chain, ...],
     blocks: Blocks,
+    file: CheckpointFile,
+    *,
+    save_every: int,
+    advance: Callable[[int, int], None],
+) -> list[Array]:
+    """Means of each chain's iterates over each block of rounds, (repetitions, blocks, dim), chain after chain."""
+    saved = file.load(setup.method, setup.theta, setup.rounds)
+    shape = (len(chains), len(setup.theta), len(blocks.lengths), setup.problem.dim)
+    sums = np.zeros(shape) if saved is None else saved.extra["sums"]
+    first = 0 if saved is None else int(saved.extra["chain"])
+    for k in range(first, len(chains)):
+        _run_chain(
+            setup, chains[k], k, sums, blocks, file, saved if k == first else None, save_every=save_every,
+            advance=partial(_advance_chain, advance, k * setup.rounds, len(chains) * setup.rounds),
+        )  # fmt: skip
+    return list(sums / blocks.lengths[:, None])
+
+
+def _advance_chain(advance: Callable[[int, int], None], before: int, total: int, done: int) -> None:
+    """Progress of one chain as progress of all."""
+    advance(before + done, total)
+
+
+def _run_chain(
+    setup: RunSetup,
+    chain: Chain,
+    k: int,
+    sums: Array,
+    blocks: Blocks,
+    file: CheckpointFile,
+    saved: Saved | None,
+    *,
+    save_every: int,
     advance: Callable[[int], None],
-) -> Array:
-    """Means of the iterates over each block of rounds, (repetitions, blocks, dim)."""
+) -> None:
+    """Run the k-th chain and add its iterates to sums[k]."""
     last = blocks.discard + np.cumsum(blocks.lengths)
-    sums = np.zeros((len(theta), len(last), problem.dim))
-    state = initial_state(problem, chain.method, theta)
-    limit = divergence_limit(theta)
     with (
         np.errstate(over="ignore", invalid="ignore"),
         open_rounds(
-            problem, chain.method, engine, batches, seed=seed, limit=limit, first_step=chain.first_step
+            setup.problem, chain.method, setup.engine, setup.batches, seed=setup.seed,
+            limit=divergence_limit(setup.theta), first_step=chain.first_step,
         ) as step,
-    ):
-        while state.round < last[-1]:
-            state = step(state)
+    ):  # fmt: skip
+        state = step.initial_state(setup.theta) if saved is None else step.scatter(saved.state)
+
+        def see(state: State) -> bool:
             if state.round > blocks.discard:
-                sums[:, np.searchsorted(last, state.round)] += state.theta
-            advance(state.round)
-    return sums / blocks.lengths[:, None]
+                sums[k, :, np.searchsorted(last, state.round)] += state.theta
+            return False
+
+        def save(state: State) -> None:
+            if file.path is not None:
+                file.save(step.gather(state), {}, {"sums": sums, "chain": np.array(k)})
+
+        run_rounds(step, state, until=setup.rounds, record=see, progress=advance, save=save, save_every=save_every)
 
 
 def latest_cut(found: list[Array], rounds: int) -> int:
@@ -218,8 +273,3 @@ def _standard_error(means: Array) -> Array:
     centred = means - means.mean(axis=1, keepdims=True)
     times = np.array([autocorrelation_time(series) for series in np.moveaxis(centred, 2, 0)])
     return means.std(axis=1, ddof=1) * np.sqrt(times / means.shape[1])
-
-
-def _part(advance: Callable[[int, int], None], before: int, total: int) -> Callable[[int], None]:
-    """Progress of one chain as progress of all."""
-    return lambda done: advance(before + done, total)

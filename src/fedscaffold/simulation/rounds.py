@@ -1,33 +1,33 @@
-"""One round: who takes part, local steps, the server's step, the clients' memory."""
+"""One round: who takes part, the clients' local steps, the server's step, the clients' update."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.errors import Diverged
+from fedscaffold.core.protocols import Clients, Engine, Method, Problem
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.stream import round_uniforms, cohorts
+from fedscaffold.core.random.stream import cohorts, round_uniforms
 from fedscaffold.core.sums import total
-from fedscaffold.core.types import Array, Clients, Engine, ExchangedGradients, WorstClient, Method, Problem, RoundInfo
+from fedscaffold.core.types import Array, ExchangedGradients, RoundInfo
 from fedscaffold.simulation.clients import open_clients
+from fedscaffold.simulation.divergence import diverged, has_diverged
 
-AT_ONCE = 64  # rounds whose chances are drawn at a time
-EVERYONE = np.ones(1)  # their share of all weight
-EXPLODED = 1e15  # times 1 + the largest number of the first θ
+ROUNDS_AT_ONCE = 64  # whose uniform numbers are drawn at a time
+ALL_WEIGHT = np.ones(1)  # the share of the weight when every client takes part
 
 
 class State(NamedTuple):
-    """All that the next round depends on."""
+    """Everything that the next round depends on."""
 
     round: int
     server: Any  # a named tuple of arrays (repetition, coordinate), θ first
-    memory: Any  # a named tuple of arrays (repetition, client, coordinate)
+    client_state: Any  # a named tuple of arrays (repetition, client, coordinate), or a token for arrays elsewhere
 
     @property
     def theta(self) -> Array:
@@ -35,19 +35,24 @@ class State(NamedTuple):
         return self.server.theta
 
 
-def divergence_limit(theta: Array) -> float:
-    """A number above which entries of θ are taken for divergence, for a run from this θ."""
-    return EXPLODED * (1.0 + float(np.abs(theta).max()))
-
-
 def initial_state(problem: Problem, method: Method, theta: Array, control_variates: Any = None) -> State:
-    """Before the first round, from θ (repetitions, dim), for clients whose memory is in the state."""
-    memory = method.init_clients(len(theta), problem.weights, problem.dim, control_variates)
-    return State(0, method.init_server(theta), memory)
+    """The state before the first round, from θ (repetitions, dim), for clients whose state is in memory."""
+    client_state = method.init_clients(len(theta), problem.weights, problem.dim, control_variates)
+    return State(0, method.init_server(theta), client_state)
+
+
+def round_info(method: Method, weights: Array, *, seed: int, round: int, round_uniform: Array) -> RoundInfo:
+    """Who takes part in a round, drawn from the seed; `round_uniform` has one number per repetition."""
+    n_clients = weights.size
+    count = method.participants(n_clients)
+    if count == n_clients:
+        return RoundInfo(round, round_uniform, None, ALL_WEIGHT)
+    cohort = cohorts(seed, len(round_uniform), round, count, n_clients)
+    return RoundInfo(round, round_uniform, cohort, weights[cohort].sum(axis=1))
 
 
 @dataclass(frozen=True)
-class Step:
+class RoundStep:
     """A function from a state to the state one round later; raises `Diverged` when θ leaves the limit."""
 
     problem: Problem
@@ -59,46 +64,44 @@ class Step:
     uniforms_of: Callable[[int, int], Array]  # (block of rounds, repetitions)
 
     def __call__(self, state: State) -> State:
-        """One round."""
-        method, clients, told = self.method, self.clients, self.told(state)
+        """Run one round."""
+        method, clients, info = self.method, self.clients, self.round_info(state)
         exchanged = None
         if method.exchange is not None:
-            parts, own = clients.exchange(state.server, told)
-            exchanged = ExchangedGradients(own, total(parts))
-        parts, worked = clients.work(state.memory, state.server, told, exchanged)
-        server = method.aggregate(state.server, total(parts), told.share)
-        if not np.abs(server.theta).max() < self.limit:
-            raise _diverged(self.problem, method, self.batches, state.round + 1, clients.largest(worked))
-        memory = clients.remember(state.memory, worked, state.server, server)
-        return State(state.round + 1, server, memory)
+            sums, own = clients.exchange(state.server, info)
+            exchanged = ExchangedGradients(own, total(sums))
+        sums, result = clients.run_local_steps(state.client_state, state.server, info, exchanged)
+        server = method.aggregate(state.server, total(sums), info.share)
+        if has_diverged(server, self.limit):
+            worst = clients.worst_client(result)
+            raise diverged(method, state.round + 1, worst, problem=self.problem, batches=self.batches)
+        client_state = clients.update(state.client_state, result, state.server, server)
+        return State(state.round + 1, server, client_state)
 
-    def told(self, state: State) -> RoundInfo:
-        """Who takes part, and the round's chance."""
-        repetitions, n_clients = len(state.theta), self.problem.n_clients
-        block, within = divmod(state.round, AT_ONCE)
-        round_uniform = self.uniforms_of(block, repetitions)[:, within]
-        count = self.method.participants(n_clients)
-        if count == n_clients:
-            return RoundInfo(state.round, round_uniform, None, EVERYONE)
-        cohort = cohorts(self.seed, repetitions, state.round, count, n_clients)
-        return RoundInfo(state.round, round_uniform, cohort, self.problem.weights[cohort].sum(axis=1))
+    def round_info(self, state: State) -> RoundInfo:
+        """Who takes part in the round after this state, and the round's uniform numbers."""
+        block, within = divmod(state.round, ROUNDS_AT_ONCE)
+        uniform = self.uniforms_of(block, len(state.theta))[:, within]
+        return round_info(
+            self.method, self.problem.weights, seed=self.seed, round=state.round, round_uniform=uniform
+        )
 
-    def first(self, theta: Array, control_variates: ArrayLike | None = None) -> State:
-        """Before the first round, from θ (repetitions, dim)."""
-        memory = self.clients.start(len(theta), self.problem.dim, control_variates)
-        return State(0, self.method.init_server(theta), memory)
+    def initial_state(self, theta: Array, control_variates: ArrayLike | None = None) -> State:
+        """The state before the first round, from θ (repetitions, dim)."""
+        client_state = self.clients.init_state(len(theta), self.problem.dim, control_variates)
+        return State(0, self.method.init_server(theta), client_state)
 
-    def placed(self, state: State) -> State:
-        """A state whose memory is arrays, ready to go on from."""
-        return state._replace(memory=self.clients.placed(state.memory, state.round))
+    def scatter(self, state: State) -> State:
+        """Bring a state whose client state is named arrays to where the clients are."""
+        return state._replace(client_state=self.clients.scatter(state.client_state, state.round))
 
-    def holds(self, state: State) -> bool:
-        """Whether the clients' memory is still this state's."""
-        return self.clients.holds(state.memory)
+    def gather(self, state: State) -> State:
+        """The same state with the client state as named arrays."""
+        return state._replace(client_state=self.clients.gather(state.client_state))
 
-    def collected(self, state: State) -> State:
-        """A state whose memory is arrays again."""
-        return state._replace(memory=self.clients.collected(state.memory))
+    def is_current(self, state: State) -> bool:
+        """Whether the clients still hold this state."""
+        return self.clients.is_current(state.client_state)
 
 
 @contextmanager
@@ -112,47 +115,18 @@ def open_rounds(
     limit: float,
     first_step: int = 0,
     folder: str | os.PathLike[str] | None = None,
-) -> Iterator[Step]:
+) -> Iterator[RoundStep]:
     """A function from a state to the state one round later.
 
-    Local steps draw as steps first_step, ... of their rounds would, so that two runs may share draws or not. The
-    clients' memory is part of the state unless the engine has them elsewhere or a folder is given for it.
+    Local steps draw as steps first_step, first_step + 1, ... of their rounds, so that two runs may share draws or
+    not. The client state is part of the state, unless the engine keeps it in its workers or a folder is given.
     """
-    with open_clients(problem, method, engine, batches, seed=seed, first_step=first_step, folder=folder) as clients:
+    with open_clients(
+        problem, method, engine, batches, seed=seed, first_step=first_step, folder=folder
+    ) as clients:
 
         @lru_cache(maxsize=1)
         def uniforms_of(block: int, repetitions: int) -> Array:
-            return round_uniforms(seed, repetitions, range(block * AT_ONCE, (block + 1) * AT_ONCE))
+            return round_uniforms(seed, repetitions, range(block * ROUNDS_AT_ONCE, (block + 1) * ROUNDS_AT_ONCE))
 
-        yield Step(problem, method, batches, clients, seed, limit, uniforms_of)
-
-
-def _diverged(problem: Problem, method: Method, batches: Batches, round: int, largest: WorstClient) -> Diverged:
-    """Which client went first, and what would have been safe."""
-    local: Any = problem if getattr(problem, "smoothness_is_local", False) else None
-    measured = problem if local is None else local.subset([largest.client])  # networks are slow to measure
-    safe = method.safe_step_size(measured.smoothness(batches), problem.strong_convexity())
-    advice = f"step_size={safe:.3g} is safe for this problem and batch size."
-    if local is not None:
-        advice = f"Going by its curvature where it started, step_size={safe:.3g} should do; this is an estimate."
-    if safe == 0.0:
-        advice = "No step size can be vouched for here; try a tenth of this one."
-    return Diverged(
-        f"{type(method).__name__} diverged in round {round}: client {largest.client}'s model reached "
-        f"{largest.size:.3g} with {_in_words(method)}. {advice}",
-        round=round,
-        client=largest.client,
-        safe_step_size=safe,
-    )
-
-
-def _in_words(method: Method) -> str:
-    """step_size=0.05, local_steps=100 and what else was chosen."""
-    if not is_dataclass(method):
-        return f"step_size={method.step_size:g}"
-    chosen = ((field.name, getattr(method, field.name), field.default) for field in fields(method))
-    return ", ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value, default in chosen
-        if value != default
-    )
+        yield RoundStep(problem, method, batches, clients, seed, limit, uniforms_of)

@@ -1,6 +1,7 @@
 """Halve the step size each time that the run has become stationary, so that its error keeps falling."""
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
@@ -9,23 +10,27 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
+from fedscaffold.core.protocols import Engine, Observer, Problem
 from fedscaffold.core.random.batches import Sampling
-from fedscaffold.core.types import Engine, Observer, Problem
-from fedscaffold.simulation.observers import resolve as resolve_observers
+from fedscaffold.core.types import Array
+from fedscaffold.simulation.checkpoint import CheckpointFile
+from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.loop import run_rounds
+from fedscaffold.simulation.observers import resolve_observers
 from fedscaffold.simulation.recorder import Recorder
-from fedscaffold.simulation.rounds import State, Step, initial_state, divergence_limit, open_rounds
-from fedscaffold.simulation.run import costs, ended, opening
+from fedscaffold.simulation.rounds import State, open_rounds
+from fedscaffold.simulation.setup import make_trace, validate_run
 from fedscaffold.simulation.trace import Trace
 
-QUOTIENT = 1.5  # of the lengths of consecutive windows
-THRESHOLD = 0.6  # slopes are 2 when θ drifts, 1 when it walks at random, 0 when it is stationary
-SHORTEST = 5.0  # rounds of the first stage, at least
-GROWTH = 1.5  # of that least length from stage to stage,
-SHARE = 0.5  # or this share of the stage before, if that is longer: with half of γ nothing goes faster
+WINDOW_GROWTH = 1.5  # ratio of the ends of consecutive windows
+SLOPE_THRESHOLD = 0.6  # slopes are 2 when θ drifts, 1 when it walks at random, 0 when it is stationary
+MIN_ROUNDS = 5.0  # of the first stage
+MIN_ROUNDS_GROWTH = 1.5  # of the least number of rounds, from stage to stage,
+MIN_SHARE = 0.5  # or this share of the stage before, if that is longer: with half of γ nothing goes faster
 
 
 class Stage(NamedTuple):
-    """Rounds after `after`, up to the next stage, were run with this step size."""
+    """The rounds after round `after`, up to the next stage, were run with this step size."""
 
     after: int
     step_size: float
@@ -47,9 +52,38 @@ class Staged:
     stages: tuple[Stage, ...]
 
 
+class _Progress(NamedTuple):
+    """Where the current stage stands."""
+
+    stages: tuple[Stage, ...]
+    min_rounds: float  # of the current stage
+    start: Array  # θ at its beginning, (repetitions, dim)
+    distances: list[float]  # mean squared distance from there, after each of its rounds
+
+    def arrays(self) -> dict[str, Array]:
+        """As a checkpoint keeps it."""
+        return {
+            "stages": np.array(self.stages, dtype=np.float64),
+            "min_rounds": np.array(self.min_rounds),
+            "start": self.start,
+            "distances": np.array(self.distances),
+        }
+
+    @classmethod
+    def from_arrays(cls, found: Mapping[str, Array]) -> "_Progress":
+        stages = tuple(Stage(int(after), float(size)) for after, size in found["stages"])
+        return cls(stages, float(found["min_rounds"]), found["start"], found["distances"].tolist())
+
+    def next_stage(self, state: State) -> "_Progress":
+        """After half of the step size has been chosen in this state."""
+        shortest = max(MIN_ROUNDS_GROWTH * self.min_rounds, MIN_SHARE * (state.round - self.stages[-1].after))
+        stage = Stage(state.round, 0.5 * self.stages[-1].step_size)
+        return _Progress((*self.stages, stage), shortest, state.theta, [])
+
+
 def staged(
-    method: Any,
     problem: Problem,
+    method: Any,
     *,
     rounds: int,
     batch_size: int | None = None,
@@ -57,9 +91,11 @@ def staged(
     repetitions: int = 1,
     engine: str | Engine = "auto",
     theta0: ArrayLike | None = None,
-    record: Iterable[str | Observer] = ("mse",),
-    sampling: Sampling = "with_replacement",
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress = None,
+    sampling: Sampling = "with_replacement",
+    record: Iterable[str | Observer] = ("mse",),
+    checkpoint_every: int | None = None,
 ) -> Staged:
     """γ ← γ/2 whenever d log D_n / d log n < 0.6, with D_n = ‖θ_n − θ_r‖² n rounds after the last change r.
 
@@ -70,66 +106,81 @@ def staged(
     Neither the optimum nor any constant of the problem is used. H stays, and so do control variates, which are
     gradients and need no rescaling.
 
-    It cannot be interrupted and gone on with; `fedscaffold.run` can.
-
     Parameters
     ----------
-    method
-        Any of the methods, with a step size that may be too large, but with which it does not diverge.
     problem
         What to minimise.
+    method
+        Any of the methods, with a step size that may be too large, but with which it does not diverge.
     rounds
         T, of all stages together.
-    batch_size, seed, repetitions, engine, theta0, record, sampling, progress
+    batch_size, seed, repetitions, engine, theta0, checkpoint, progress, sampling, record, checkpoint_every
         As in `fedscaffold.run`.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=10)
+    >>> found = fs.staged(problem, fs.Scaffold(step_size=0.05, local_steps=10), rounds=60, batch_size=10)
+    >>> found.stages[0]
+    Stage(after=0, step_size=0.05)
     """
-    known = fields(method) if is_dataclass(method) and not isinstance(method, type) else ()
-    if not any(field.name == "step_size" for field in known):
-        raise InvalidInput(f"stages need a method with a step_size to halve, not {type(method).__name__}")
-    batches, chosen, theta = opening(
-        problem, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
+    setup = validate_run(
+        problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
         theta0=theta0, sampling=sampling,
     )  # fmt: skip
+    names = [field.name for field in fields(method)] if is_dataclass(method) else []
+    if "step_size" not in names:
+        raise InvalidInput(f"stages need a method with a step_size to halve, not {type(method).__name__}")
+    every = setup.checkpoint_interval(checkpoint_every)
     observers = resolve_observers(record)
-    current = method
-    gradients, vectors = costs(problem, current, batches, seed=seed, repetitions=repetitions, rounds=rounds)
-    state = initial_state(problem, current, theta)
-    recorder = Recorder(observers, problem, {})
-    recorder.see(0, state.theta)
-    stages = [Stage(0, current.step_size)]
+    identity = {} if checkpoint is None else setup.identity(observers=observers, run="staged")
+    file = CheckpointFile(checkpoint, identity)
+    saved = file.load(method, setup.theta, rounds)
+    recorder = Recorder(observers, problem, {} if saved is None else saved.metrics)
+    state = None if saved is None else saved.state
+    at = _Progress((Stage(0, method.step_size),), MIN_ROUNDS, setup.theta, [])
+    if saved is not None:
+        at = _Progress.from_arrays(saved.extra)
+
     with np.errstate(over="ignore", invalid="ignore"), progress_bar("stages", progress) as advance:
-
-        def seen(state: State) -> None:
-            recorder.see(state.round, state.theta)
-            advance(state.round, rounds)
-
-        least = SHORTEST
         while True:
-            with open_rounds(problem, current, chosen, batches, seed=seed, limit=divergence_limit(theta)) as step:
-                state = _until_stationary(state, step, rounds, least, seen)
+            current = replace(method, step_size=at.stages[-1].step_size)
+            with open_rounds(
+                problem, current, setup.engine, setup.batches, seed=setup.seed, limit=divergence_limit(setup.theta)
+            ) as step:
+                if state is None:
+                    state = step.initial_state(setup.theta)
+                    recorder.record(0, state.theta)
+                else:
+                    state = step.scatter(state)
+
+                def see(state: State) -> bool:
+                    recorder.record(state.round, state.theta)
+                    at.distances.append(float(np.square(state.theta - at.start).sum(axis=1).mean()))  # noqa: B023
+                    return _is_stationary(at)  # noqa: B023
+
+                def save(state: State) -> None:
+                    if checkpoint is not None:
+                        file.save(step.gather(state), recorder.metrics(), at.arrays())  # noqa: B023
+
+                if not _is_stationary(at):
+                    state = run_rounds(
+                        step, state, until=rounds, record=see, progress=lambda done: advance(done, rounds),
+                        save=save, save_every=every,
+                    )  # fmt: skip
+                state = step.gather(state)
             if state.round == rounds:
                 break
-            least = max(GROWTH * least, SHARE * (state.round - stages[-1].after))
-            current = replace(current, step_size=0.5 * current.step_size)
-            stages.append(Stage(state.round, current.step_size))
-    trace = ended(
-        problem, method, batches, chosen, seed=seed, state=state, records=recorder.records(),
-        gradients=gradients, vectors=vectors, stages=[list(stage) for stage in stages],
-    )  # fmt: skip
-    return Staged(trace=trace, stages=tuple(stages))
+            at = at.next_stage(state)
+    trace = make_trace(setup, state, recorder.metrics(), stages=[list(stage) for stage in at.stages])
+    return Staged(trace=trace, stages=at.stages)
 
 
-def _until_stationary(state: State, step: Step, rounds: int, least: float, seen: Callable[[State], None]) -> State:
-    """The state once the slope is below the threshold, after `least` rounds or more, or when rounds are over."""
-    start, distances = state.theta, list[float]()
-    while state.round < rounds:
-        state = step(state)
-        seen(state)
-        distances.append(float(np.square(state.theta - start).sum(axis=1).mean()))
-        found = slope(distances)
-        if found is not None and len(distances) >= least and found < THRESHOLD:
-            break
-    return state
+def _is_stationary(at: _Progress) -> bool:
+    """Whether the slope is below the threshold, after the least number of rounds."""
+    found = slope(at.distances)
+    return found is not None and len(at.distances) >= at.min_rounds and found < SLOPE_THRESHOLD
 
 
 def slope(distances: Sequence[float]) -> float | None:
@@ -140,7 +191,7 @@ def slope(distances: Sequence[float]) -> float | None:
     """
     ends = [0, 1]
     while ends[-1] < len(distances):
-        ends.append(max(ends[-1] + 1, int(np.ceil(QUOTIENT * ends[-1]))))
+        ends.append(max(ends[-1] + 1, int(np.ceil(WINDOW_GROWTH * ends[-1]))))
     if ends[-1] != len(distances) or len(ends) < 3:
         return None
     before, last = np.mean(distances[ends[-3] : ends[-2]]), np.mean(distances[ends[-2] : ends[-1]])

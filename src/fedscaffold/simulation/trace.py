@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core import npz as arrays
+from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.types import Array
 from fedscaffold.simulation import stationarity
@@ -30,8 +30,8 @@ class Trace:
         Final models, (repetitions, dim).
     control_variates
         Final ξ_c, (repetitions, n_clients, dim); zero for methods without them.
-    records
-        What the observers kept, by name: (repetitions, rounds + 1, ...) or, for averages, (repetitions, dim).
+    metrics
+        What the observers recorded, by name: (repetitions, rounds + 1, ...) or, for averages, (repetitions, dim).
     rounds
         How many rounds were run.
     gradients_per_client
@@ -45,7 +45,7 @@ class Trace:
 
     theta: Array
     control_variates: Array
-    records: Mapping[str, Array]
+    metrics: Mapping[str, Array]
     rounds: int
     gradients_per_client: Array
     vectors_per_client: Array
@@ -76,10 +76,10 @@ class Trace:
         return None if from_round is None else stationarity.plateau(self._recorded(name), from_round)
 
     def _recorded(self, name: str) -> Array:
-        if name not in self.records:
-            kept = ", ".join(map(repr, self.records)) or "nothing"
+        if name not in self.metrics:
+            kept = ", ".join(map(repr, self.metrics)) or "nothing"
             raise InvalidInput(f"{name} was not recorded (this run kept {kept}); run with record=({name!r},)")
-        return self.records[name]
+        return self.metrics[name]
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per repetition and round, with costs so far and every series recorded."""
@@ -95,7 +95,7 @@ class Trace:
             "gradients_per_client": self.gradients_per_client.reshape(-1),
             "vectors_per_client": np.tile(self.vectors_per_client, repetitions),
         }
-        for name, values in self.records.items():
+        for name, values in self.metrics.items():
             if values.shape == (repetitions, self.rounds + 1):
                 columns[name] = values.reshape(-1)
         return pd.DataFrame(columns)
@@ -107,15 +107,15 @@ class Trace:
             "rounds": self.rounds,
             "provenance": self.provenance,
         }
-        records = {f"record/{name}": values for name, values in self.records.items()}
+        metrics = {f"metric/{name}": values for name, values in self.metrics.items()}
         own = {name: getattr(self, name) for name in ARRAYS}
-        arrays.write(path, {**own, **records}, description)
+        npz.write(path, {**own, **metrics}, description)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Trace":
         """Read what `save` wrote; nothing in the file is executed."""
         try:
-            stored, description = arrays.read(path)
+            stored, description = npz.read(path)
         except (OSError, ValueError) as error:
             raise InvalidInput(f"cannot read a trace from {os.fspath(path)}: {error}") from None
         if description.pop("what", None) != "fedscaffold trace":
@@ -124,7 +124,7 @@ class Trace:
             own: dict[str, Any] = {name: stored.pop(name) for name in ARRAYS}
             return cls(
                 **own,
-                records={name.removeprefix("record/"): values for name, values in stored.items()},
+                metrics={name.removeprefix("metric/"): values for name, values in stored.items()},
                 **description,
             )
         except (KeyError, TypeError) as error:

@@ -90,7 +90,7 @@ class Federated(BaseEstimator):
         if "auto" not in (self.step_size, self.local_steps, self.rounds):
             return None
         start = float(optimum @ optimum)
-        wanted = self.tol**2 * start if self.target_mse is None else self.target_mse
+        wanted = self.tolerance**2 * start if self.target_mse is None else self.target_mse
         if start <= wanted:
             return None
         return plan(

@@ -70,7 +70,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         local_steps: Any = "auto",
         rounds: Any = "auto",
         batch_size: Any = "auto",
-        tol: float = 5e-3,
+        tolerance: float = 5e-3,
         target_mse: float | None = None,
         random_state: Any = None,
         verbose: bool = False,
@@ -82,7 +82,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         self.local_steps = local_steps
         self.rounds = rounds
         self.batch_size = batch_size
-        self.tol = tol
+        self.tolerance = tolerance
         self.target_mse = target_mse
         self.random_state = random_state
         self.verbose = verbose

@@ -41,8 +41,8 @@ class Glm(Protocol):
     @property
     def curvature(self) -> float: ...  # noqa: D102
     def optimum(self) -> Array: ...  # noqa: D102
-    def first(self, z: Array, y: Array) -> Array: ...  # noqa: D102
-    def second(self, z: Array, y: Array) -> Array: ...  # noqa: D102
+    def d1(self, z: Array, y: Array) -> Array: ...  # noqa: D102
+    def d2(self, z: Array, y: Array) -> Array: ...  # noqa: D102
     def client_gradients(self, theta: Array) -> Array: ...  # noqa: D102
     def client_hessians(self, theta: Array) -> Array: ...  # noqa: D102
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array: ...  # noqa: D102
@@ -179,9 +179,7 @@ def known(problem: Glm, method: Method) -> ParsedMethod:
         )
     kind = getattr(method, "kind", type(method).__name__)
     if kind not in ("scaffold", "fedavg"):
-        raise InvalidInput(
-            f"theory knows Scaffold and FedAvg, not {kind}; simulate it with fedscaffold.run"
-        )
+        raise InvalidInput(f"theory knows Scaffold and FedAvg, not {kind}; simulate it with fedscaffold.run")
     all_alike = "theory knows full participation with the same number of local steps on every client"
     if getattr(method, "participation", 1.0) != 1.0 or getattr(method, "cohort", None) is not None:
         raise InvalidInput(f"{all_alike}, but here only some clients take part in a round")

@@ -10,13 +10,13 @@ import numpy as np
 from fedscaffold.benchmarking.sweep.grid import Cell, Key, Sweep
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.progress import Advance
-from fedscaffold.core.types import Array, Engine, Problem, Watch
+from fedscaffold.core.protocols import Engine, Problem, Watch
+from fedscaffold.core.types import Array
 from fedscaffold.problems.streams.base import Streams
 from fedscaffold.simulation import Trace, provenance
 from fedscaffold.simulation.run import run
 from fedscaffold.simulation.stationarity import plateau
-from fedscaffold.theory import Prediction, predict_at_scale
-from fedscaffold.theory import predict
+from fedscaffold.theory import Prediction, predict, predict_at_scale
 
 Outcome = Literal["stationary", "moving", "diverged"]
 EXACT = 1000  # streamed clients up to which theory takes each as it is, and not as drawn from their distribution

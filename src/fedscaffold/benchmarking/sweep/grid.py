@@ -10,13 +10,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedscaffold.core import npz as arrays
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Engine, Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Engine, Method
-from fedscaffold.problems import RidgeStream, LogisticStream, paper
+from fedscaffold.problems import LogisticStream, RidgeStream, paper
 from fedscaffold.simulation import provenance
-from fedscaffold.simulation.block import opened
+from fedscaffold.simulation.client_store import open_store
 
 Start = Literal["zero", "optimum"]
 Key = tuple[Any, ...]
@@ -133,8 +133,7 @@ class Sweep:
     def __post_init__(self) -> None:
         whole_number("rounds", self.rounds, least=1)
         whole_number("seeds", self.seeds, least=1)
-        if whole_number("seed", self.seed, least=0) >= 2**64:
-            raise InvalidInput(f"seed must be below 2**64, got {self.seed}")
+        seed_number("seed", self.seed)
         if self.start not in get_args(Start):
             raise InvalidInput(f"start must be one of {', '.join(get_args(Start))}, got {self.start!r}")
         _different("clients", self.clients)
@@ -153,7 +152,10 @@ class Sweep:
         small = self.family(FEWEST)
         for size in self.batch_sizes:
             for method in self.methods:
-                with opened(small, method, engine, Batches(size), seed=self.seed):
+                everyone: dict[str, Any] = {"weights": small.weights, "n_clients": small.n_clients}
+                with open_store(
+                    small, method, engine, Batches(size), seed=self.seed, first=0, first_step=0, **everyone
+                ):
                     pass
 
     def cells(self) -> list[Cell]:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedscaffold.benchmarking.sweep import table
-from fedscaffold.benchmarking.sweep.cells import Row, forecast, with_prediction, measure
+from fedscaffold.benchmarking.sweep.cells import Row, forecast, measure, with_prediction
 from fedscaffold.benchmarking.sweep.grid import Cell, Key, Sweep
 from fedscaffold.benchmarking.sweep.tasks import at_once, worth_shards
 from fedscaffold.core.files import check_writable
 from fedscaffold.core.progress import Advance, Progress, progress_bar
-from fedscaffold.core.types import Engine
-from fedscaffold.engines import Ray
-from fedscaffold.engines import resolve as resolve_engine
+from fedscaffold.core.protocols import Engine
+from fedscaffold.engines import Ray, choose_engine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +50,7 @@ def sweep(
     seen
         Called with every row, those of earlier calls first.
     """
-    chosen = resolve_engine(engine)
+    chosen = choose_engine(engine)
     table.need_packages()
     grid.check(chosen)
     if out is not None:

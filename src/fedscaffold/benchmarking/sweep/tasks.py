@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedscaffold.benchmarking.sweep.cells import Row, forecast, with_prediction, measure
+from fedscaffold.benchmarking.sweep.cells import Row, forecast, measure, with_prediction
 from fedscaffold.benchmarking.sweep.grid import Cell, Sweep
-from fedscaffold.core.types import Array, Engine
+from fedscaffold.core.protocols import Engine
+from fedscaffold.core.types import Array
 from fedscaffold.engines import Ray
 
 STEPS_WORTH_SHARDS = 3e8  # half a minute on one processor, where shards take seconds to start
@@ -29,8 +30,8 @@ def at_once(
     for n_clients in {cell.n_clients for cell in cells}:
         problem = grid.family(n_clients)
         shared[n_clients] = ray.put((problem, problem.optimum()))
-    task = ray.remote(_row).options(num_cpus=getattr(engine.within, "threads", 1) or 1)
-    running = {task.remote(shared[c.n_clients], grid, c, engine.within, predict): c for c in cells}
+    task = ray.remote(_row).options(num_cpus=getattr(engine.shard_engine, "threads", 1) or 1)
+    running = {task.remote(shared[c.n_clients], grid, c, engine.shard_engine, predict): c for c in cells}
     try:
         while running:
             for ref in ray.wait(list(running))[0]:

@@ -20,8 +20,8 @@ from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.files import check_writable, replacing
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Method
 from fedscaffold.engines import Numba
 from fedscaffold.problems.paper import L2
 from fedscaffold.reports import comparison as figure

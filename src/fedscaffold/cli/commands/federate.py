@@ -25,7 +25,7 @@ from fedscaffold.core.progress import Advance, progress_bar
 from fedscaffold.data import from_frame
 from fedscaffold.data.columns import pick
 from fedscaffold.data.open import L2, guess_kind
-from fedscaffold.flower.demo import ROUND, Demo, PartialSum, parts_of, pooled
+from fedscaffold.flower.demo import ROUND, Demo, SiteTable, parts_of, pooled
 from fedscaffold.flower.loopback import ADDRESS, FederationFailed, Loopback
 from fedscaffold.models.fit import ENGINE, TOLERANCE, Settings, Task, prepare
 from fedscaffold.simulation.run import run
@@ -46,7 +46,7 @@ def command(
     kind: tables.Kind = None,
     features: tables.Features = None,
     l2: options.Penalty = L2,
-    missing: tables.Missing = "refuse",
+    missing: tables.Missing = "error",
     batch_size: tables.Batch = "auto",
     step_size: Annotated[float | None, typer.Option(help="γ; planned unless given.")] = None,
     local_steps: Annotated[int | None, typer.Option(help="H; planned unless given.")] = None,
@@ -95,8 +95,10 @@ def command(
         raise typer.Exit(FAILED)
 
 
-def _task(parts: list[PartialSum], settings: Settings, *, target: str, kind: str | None, features: str | None, l2: float,
-          missing: str) -> Task:  # fmt: skip
+def _task(
+    parts: list[SiteTable], settings: Settings, *, target: str, kind: str | None, features: str | None, l2: float,
+    missing: str,
+) -> Task:  # fmt: skip
     table, column = pooled(parts)
     wanted: Any = kind or guess_kind(table.column(pick(table.schema.names, target)).chunks)
     filled: Any = missing
@@ -108,7 +110,7 @@ def _task(parts: list[PartialSum], settings: Settings, *, target: str, kind: str
     return prepare(problem, settings)
 
 
-def _files(data: list[Path], parts: list[PartialSum]) -> list[Path]:
+def _files(data: list[Path], parts: list[SiteTable]) -> list[Path]:
     """The users' own files in the order of the nodes."""
     by_name = {file.name.split(".")[0]: file for file in data}
     return [by_name[part.name] for part in parts]
@@ -169,7 +171,7 @@ def _ended_by_signal() -> Iterator[None]:
 
 
 def _print(
-    parts: list[PartialSum], task: Task, seconds: float, difference: float, distance: float, out: Path | None,
+    parts: list[SiteTable], task: Task, seconds: float, difference: float, distance: float, out: Path | None,
     console: Console,
 ) -> None:  # fmt: skip
     shown = Table(title=f"{len(parts)} nodes, {task.rounds} rounds", show_header=False)

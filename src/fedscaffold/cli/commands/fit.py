@@ -43,7 +43,7 @@ def command(
     features: tables.Features = None,
     test: Annotated[Path | None, typer.Option(help="A table of other rows, to judge the model on.")] = None,
     l2: options.Penalty = L2,
-    missing: tables.Missing = "refuse",
+    missing: tables.Missing = "error",
     tolerance: tables.Tolerance = TOLERANCE,
     batch_size: tables.Batch = "auto",
     step_size: Annotated[float | None, typer.Option(help="γ; planned unless given.")] = None,

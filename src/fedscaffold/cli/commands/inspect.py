@@ -24,7 +24,7 @@ def command(
     kind: tables.Kind = None,
     features: tables.Features = None,
     l2: options.Penalty = L2,
-    missing: tables.Missing = "refuse",
+    missing: tables.Missing = "error",
     tolerance: tables.Tolerance = TOLERANCE,
     batch_size: tables.Batch = "auto",
     seed: tables.Seed = 0,

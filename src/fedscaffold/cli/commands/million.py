@@ -13,7 +13,7 @@ from fedscaffold.cli.commands.reproduce import claims_table, need_packages
 from fedscaffold.cli.errors import FAILED, refusals
 from fedscaffold.core.files import check_writable, folder_at, replacing
 from fedscaffold.core.progress import progress_bar
-from fedscaffold.engines import resolve
+from fedscaffold.engines import choose_engine
 from fedscaffold.paper import million as experiment
 
 EXAMPLES = (
@@ -40,7 +40,7 @@ def command(
     """
     with refusals(interrupted="the same command goes on where it stopped"):
         settings = experiment.Settings(clients=options.numbers_of("--clients", clients, int), seed=seed)
-        chosen = resolve(engine)
+        chosen = choose_engine(engine)
         need_packages()
         folder_at(out)
         for name in FIGURES:

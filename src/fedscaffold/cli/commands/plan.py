@@ -17,8 +17,8 @@ from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation.run import run
-from fedscaffold.theory.planning.plan import GRADIENT_COST, ROUND_COST, plan
 from fedscaffold.theory import predict
+from fedscaffold.theory.planning.plan import GRADIENT_COST, ROUND_COST, plan
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -48,7 +48,7 @@ def command(
     client: Annotated[str, typer.Option(help="Tables: the column that says whose row it is.")] = "",
     kind: tables.Kind = None,
     features: tables.Features = None,
-    missing: tables.Missing = "refuse",
+    missing: tables.Missing = "error",
     tolerance: tables.Tolerance = TOLERANCE,
     l2: options.Penalty = L2,
     batch_size: tables.Batch = "10",

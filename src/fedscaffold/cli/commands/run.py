@@ -16,7 +16,7 @@ from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import check_writable, replacing
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.engines import Jax, Numba, Ray, resolve
+from fedscaffold.engines import Jax, Numba, Ray, choose_engine
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.simulation import Trace
@@ -128,12 +128,12 @@ def _run(settings: Settings, checkpoint: Path | None) -> tuple[Trace, float]:
     method = candidates_of(
         settings.method, step_sizes=[settings.step_size], local_steps=[settings.local_steps]
     )[0]  # fmt: skip
-    engine = resolve(settings.engine)
+    engine = choose_engine(settings.engine)
     if isinstance(engine, Numba):
         engine = Numba(threads=settings.threads, dtype=settings.dtype)  # type: ignore[arg-type]
     elif isinstance(engine, Ray):
         within = Numba(threads=1, dtype=settings.dtype)  # type: ignore[arg-type]
-        engine = Ray(shards=settings.threads, within=within)
+        engine = Ray(shards=settings.threads, shard_engine=within)
     elif isinstance(engine, Jax):
         engine = Jax(dtype=settings.dtype)  # type: ignore[arg-type]
     whole_number("rounds", settings.rounds, least=1)

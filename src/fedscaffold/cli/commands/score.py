@@ -31,8 +31,8 @@ def command(
     data: tables.Data,
     out: Annotated[Path | None, typer.Option(help="Where to write predictions: .csv or .parquet.")] = None,
     unknown: Annotated[
-        str, typer.Option(help="Categories that the model does not know: refuse, or zero (none of those known).")
-    ] = "refuse",
+        str, typer.Option(help="Categories that the model does not know: error, or ignore (none of those known).")
+    ] = "error",
 ) -> None:
     """Predict new rows: a value, or a class and the probability of each.
 

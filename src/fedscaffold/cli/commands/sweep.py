@@ -21,8 +21,8 @@ from fedscaffold.cli.errors import refusals
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.files import check_writable, folder_at
 from fedscaffold.core.progress import Advance
-from fedscaffold.core.types import Engine, Method
-from fedscaffold.engines import Numba, Ray, resolve
+from fedscaffold.core.protocols import Engine, Method
+from fedscaffold.engines import Numba, Ray, choose_engine
 from fedscaffold.reports import plateaus as figures
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _methods(given: Sequence[str], step_size: str, local_steps: str) -> list[Met
 
 
 def _engine(name: str, *, threads: int | None, shards: int | None, address: str | None) -> Engine:
-    chosen = resolve(name)
+    chosen = choose_engine(name)
     if not isinstance(chosen, Ray) and (shards is not None or address is not None):
         raise InvalidInput("--shards and --address are for --engine ray")
     if not isinstance(chosen, Numba) and threads is not None:

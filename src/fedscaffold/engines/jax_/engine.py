@@ -10,8 +10,9 @@ import numpy as np
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.memmap import in_file
+from fedscaffold.core.protocols import LocalSgd, Problem
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array, LocalSgd, Problem, IntArray
+from fedscaffold.core.types import Array, IntArray
 
 Dtype = Literal["float64", "float32"]
 NUMBERS_PER_CHUNK = {"cpu": 1 << 13}  # of records and models; what suits a cache

@@ -6,10 +6,9 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import NonUniformSampling, Streamed
+from fedscaffold.core.protocols import HasBatchLoss, NonUniformSampling, Streamed
 
 KINDS = ("ridge", "logistic", "multinomial")
 
@@ -25,14 +24,6 @@ class BatchLoss(Protocol):
     """The same for a loss; hashable too."""
 
     def __call__(self, theta: Any, batch: Any, share: Any) -> Any: ...  # noqa: D102
-
-
-class OwnLoss(Protocol):
-    """A problem that brings its loss."""
-
-    batch_loss: BatchLoss
-    records: Any  # a tree of arrays whose first axis is all clients' records, client after client
-    offsets: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -76,7 +67,7 @@ class OfMargins:
 
 def gradient_and_records(problem: Any) -> tuple[Gradient, Any]:
     """How to differentiate the problem's loss, and its records as a tree of NumPy arrays."""
-    if hasattr(problem, "batch_loss"):
+    if isinstance(problem, HasBatchLoss):
         return OfLoss(problem.batch_loss), problem.records
     if isinstance(problem, Streamed):
         raise InvalidInput("the jax engine takes tables of records, not streamed clients; use engine='numba'")

@@ -1,4 +1,4 @@
-"""The counter-based index stream of `fedscaffold.core.random.stream`, as JAX computes it, in 32-bit words throughout."""
+"""The counter-based index stream of `core.random.stream`, as JAX computes it, in 32-bit words throughout."""
 
 from typing import Any, NamedTuple
 

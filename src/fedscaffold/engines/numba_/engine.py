@@ -12,8 +12,10 @@ import numpy as np
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import LinearSystems, LocalSgd, Streamed, TabularRecords
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array, LocalSgd, Records, Streamed, Systems, IntArray
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.engines.numba_.losses import STREAM_LOSSES, TABLE_LOSSES
 
 Dtype = Literal["float64", "float32"]
 
@@ -51,9 +53,18 @@ class Numba:
         """Threads don't change the numbers, so they are not part of it."""
         return f"numba-{self.dtype}"
 
+    def supports(self, problem: Any) -> bool:
+        """Whether there is a compiled kernel for the problem's loss."""
+        return problem.kind in (STREAM_LOSSES if isinstance(problem, Streamed) else TABLE_LOSSES)
+
     @contextmanager
     def open(
-        self, problem: Records | Systems | Streamed, batches: Batches, *, seed: int, first_client: int = 0
+        self,
+        problem: TabularRecords | LinearSystems | Streamed,
+        batches: Batches,
+        *,
+        seed: int,
+        first_client: int = 0,
     ) -> Iterator[LocalSgd]:
         """Start the threads."""
         from fedscaffold.engines.numba_ import kernels, streams

@@ -11,13 +11,10 @@ import numpy as np
 from numba import njit
 
 from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
+from fedscaffold.engines.numba_.losses import DENSE, RIDGE, SOFTMAX
 from fedscaffold.engines.numba_.steps import (
     CACHE_LINE_NUMBERS,
-    DENSE,
-    LOGISTIC,
     PADDING,
-    RIDGE,
-    SOFTMAX,
     dense_steps,
     softmax_steps,
     steps_on_heap,
@@ -25,7 +22,6 @@ from fedscaffold.engines.numba_.steps import (
 )
 from fedscaffold.engines.numba_.stream import along_chain, by_chance, with_replacement, without_replacement, words
 
-LOSSES = {"ridge": RIDGE, "logistic": LOGISTIC, "td": RIDGE, "linear_sa": DENSE, "multinomial": SOFTMAX}
 FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT, BY_CHANCE, ALONG_CHAIN = 0, 1, 2, 3, 4
 
 STACK_NUMBERS = 4096  # longer vectors live on the heap, where the loops' length hides the difference

@@ -12,8 +12,7 @@ from numba import njit
 
 from fedscaffold.engines.numba_ import simd
 from fedscaffold.engines.numba_.intrinsics import on_stack, prefetch, shifted
-
-RIDGE, LOGISTIC, DENSE, SOFTMAX = 0, 1, 2, 3
+from fedscaffold.engines.numba_.losses import RIDGE
 
 PADDING = simd.VECTOR_BYTES // 4  # so that whole vectors of floats fit behind any length
 CACHE_LINE_NUMBERS = 8

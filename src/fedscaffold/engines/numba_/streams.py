@@ -13,15 +13,15 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Streamed
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.normals import ASIDE, GROUP, LANES, NOBODY, check_streamed
-from fedscaffold.core.types import Streamed
 from fedscaffold.engines.numba_.drawing import draw_features, draw_labels, draw_normals, draw_uniforms
 from fedscaffold.engines.numba_.intrinsics import pointer, shifted
 from fedscaffold.engines.numba_.kernels import COMPILED_FOR, STACK_NUMBERS
-from fedscaffold.engines.numba_.steps import LOGISTIC, PADDING, RIDGE, margins, steps_on_heap, steps_on_stack
+from fedscaffold.engines.numba_.losses import RIDGE, STREAM_LOSSES
+from fedscaffold.engines.numba_.steps import PADDING, margins, steps_on_heap, steps_on_stack
 
-LOSSES = {"ridge_stream": RIDGE, "logistic_stream": LOGISTIC}
 NUMBERS_AT_ONCE = 4096  # features drawn ahead of the steps that use them, 32 kilobytes; at least one step's
 
 
@@ -50,11 +50,11 @@ class Sources(NamedTuple):
 def sources(problem: Streamed, batches: Batches, dtype: str) -> Sources:
     """Of any problem with streamed clients that there is a kernel for."""
     kind = getattr(problem, "kind", type(problem).__name__)
-    if kind not in LOSSES:
+    if kind not in STREAM_LOSSES:
         raise InvalidInput(f"the numba engine has no kernel for {kind!r}; use engine='reference'")
     check_streamed(batches, problem)
     return Sources(
-        loss=LOSSES[kind],
+        loss=STREAM_LOSSES[kind],
         ids=problem.client_ids,
         own_key=(problem.seed & 0xFFFFFFFF, problem.seed >> 32),
         scale_spread=problem.scale_spread,

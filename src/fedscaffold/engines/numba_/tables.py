@@ -8,11 +8,18 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.memmap import in_file
+from fedscaffold.core.protocols import (
+    HasBatchLoss,
+    HasMeanField,
+    LinearSystems,
+    NonUniformSampling,
+    TabularRecords,
+    Transitions,
+)
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws, check_drawable
-from fedscaffold.core.types import HasMeanField, NonUniformSampling, Records, Systems, Transitions
 from fedscaffold.engines.numba_ import kernels
-from fedscaffold.engines.numba_.steps import DENSE
+from fedscaffold.engines.numba_.losses import DENSE, TABLE_LOSSES
 
 Numbers = NDArray[np.floating[Any]]
 
@@ -41,10 +48,10 @@ class Tables(NamedTuple):
         return self.x.size // int(self.offsets[-1])
 
 
-def tables(problem: Records | Systems | Transitions, batches: Batches, dtype: str) -> Tables:
+def tables(problem: TabularRecords | LinearSystems | Transitions, batches: Batches, dtype: str) -> Tables:
     """Of any problem that there is a kernel for."""
-    if problem.kind not in kernels.LOSSES:
-        other = "jax" if hasattr(problem, "batch_loss") else "reference"
+    if problem.kind not in TABLE_LOSSES:
+        other = "jax" if isinstance(problem, HasBatchLoss) else "reference"
         raise InvalidInput(f"the numba engine has no kernel for {problem.kind!r}; use engine='{other}'")
     if isinstance(problem, NonUniformSampling):
         check_drawable(batches)
@@ -61,7 +68,7 @@ def tables(problem: Records | Systems | Transitions, batches: Batches, dtype: st
     def flat(array: Any) -> Numbers:
         return np.ascontiguousarray(array, dtype=dtype).reshape(-1)
 
-    dense = kernels.LOSSES[given.kind] == DENSE
+    dense = TABLE_LOSSES[given.kind] == DENSE
     x, y = (flat(given.A), flat(given.b)) if dense else (flat(given.x), flat(given.y))
     draws = given.draws if isinstance(given, NonUniformSampling) else Draws(np.zeros(0, np.uint64))
     if batches.size is None:
@@ -72,7 +79,7 @@ def tables(problem: Records | Systems | Transitions, batches: Batches, dtype: st
     else:
         sampling = kernels.BY_CHANCE if draws.chain is None else kernels.ALONG_CHAIN
     return Tables(
-        loss=kernels.LOSSES[given.kind],
+        loss=TABLE_LOSSES[given.kind],
         x=x,
         margins=flat(given.margins) if hasattr(given, "margins") else None,
         y=y,

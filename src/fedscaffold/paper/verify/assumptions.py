@@ -55,12 +55,12 @@ def _smoothness(problem: Ridge | Logistic, known: Constants, points: Array, sett
     expected, record = 0.0, 0.0
     for a, b in pairwise(points):
         step = a - b
-        each = (problem.first(x @ a, y) - problem.first(x @ b, y))[..., None] * x + problem.l2 * step
+        each = (problem.d1(x @ a, y) - problem.d1(x @ b, y))[..., None] * x + problem.l2 * step
         mean = each.mean(axis=1)
         square = np.square(mean).sum(axis=1)
         second = share * (np.square(each).sum(axis=2).mean(axis=1) - square) + square
         expected = max(expected, float((second / (mean @ step)).max()))
-        curvature = problem.second(x @ a, y) * np.square(x).sum(axis=2) + problem.l2
+        curvature = problem.d2(x @ a, y) * np.square(x).sum(axis=2) + problem.l2
         record = max(record, float(curvature.max()))
     claim = "smoothness as proofs use it: E‖g(θ)−g(θ')‖² ≤ L⟨∇f_c(θ)−∇f_c(θ'), θ−θ'⟩"
     written = "smoothness as written: every record's Hessian ≤ L_record"
@@ -136,7 +136,7 @@ def _noise(problem: Ridge | Logistic, known: Constants, rng: np.random.Generator
     for point in optimum + away:
         far = float(np.square(point - optimum).sum())
         limit = min(sigma2 + beta * far for sigma2, beta in pairs)
-        each = problem.first(x @ point, y)[..., None] * x
+        each = problem.d1(x @ point, y)[..., None] * x
         each = each - each.mean(axis=1, keepdims=True)
         drawn = each[:, rng.integers(RECORDS, size=(DRAWS, BATCH))].mean(axis=2)
         square = np.square(drawn).sum(axis=2).T

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedscaffold.core.protocols import LocalSgd
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array, LocalSgd
-from fedscaffold.engines import resolve as resolve_engine
+from fedscaffold.core.types import Array
+from fedscaffold.engines import choose_engine
 from fedscaffold.paper.verify.settings import Budget, Case
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.simulation.rounds import State, initial_state, divergence_limit, open_rounds
+from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.rounds import State, initial_state, open_rounds
 
 GROUPS = 20
 BURN = 3.0  # relaxation times before the first sample, from X*: e^{-6} of the variance is missing then
@@ -57,7 +59,7 @@ def simulate(case: Case, budget: Budget, *, seed: int = 7) -> Chains:
     repetitions = budget.chains // GROUPS * GROUPS
     batches = Batches(case.batch_size)
     state = initial_state(problem, method, np.tile(optimum, (repetitions, 1)), ideal)
-    engine, limit = resolve_engine("auto"), divergence_limit(optimum)
+    engine, limit = choose_engine("auto", problem), divergence_limit(optimum)
     burn = int(BURN * case.relaxation) + 1
     every: list[Array] = []
     thinned: list[Array] = []
@@ -67,7 +69,7 @@ def simulate(case: Case, budget: Budget, *, seed: int = 7) -> Chains:
     ):
         for t in range(burn + budget.rounds):
             if t >= burn:
-                every = _add(every, _moments(state.theta - optimum, state.memory.xi - ideal))
+                every = _add(every, _moments(state.theta - optimum, state.client_state.xi - ideal))
                 if (t - burn) % THIN == 0:
                     thinned = _add(thinned, _inside(case, state, _local_models(case, state, local_sgd)))
             state = step(state)
@@ -80,7 +82,7 @@ def simulate(case: Case, budget: Budget, *, seed: int = 7) -> Chains:
 
 def _local_models(case: Case, state: State, local_sgd: LocalSgd) -> Array:
     """θ_c^h of the coming round, (H + 1, repetitions, N, d)."""
-    xi, gamma = state.memory.xi, case.method.step_size
+    xi, gamma = state.client_state.xi, case.method.step_size
     start = np.broadcast_to(state.theta[:, None], xi.shape)
     later = (
         local_sgd(state.theta, xi, step_size=gamma, local_steps=h, round=state.round)
@@ -101,7 +103,7 @@ def _moments(theta: Array, xi: Array) -> list[Array]:
 
 def _inside(case: Case, state: State, local: Array) -> list[Array]:
     """‖θ_c^h − θ*‖²; then y, u, yuᵀ, uuᵀ for y = (θ − θ*, −mean_h ∇f_c(θ_c^h) − ξ*_c) and u = (Z, V_c, ε_c)."""
-    problem, optimum, xi = case.problem, case.problem.optimum(), state.memory.xi
+    problem, optimum, xi = case.problem, case.problem.optimum(), state.client_state.xi
     gradients = np.stack([gradients_at(problem, points) for points in local[:-1]])
     noise = (local[:-1] - local[1:]) / case.method.step_size - xi - gradients
     mean = gradients.mean(axis=0)
@@ -130,7 +132,7 @@ def gradients_at(problem: Ridge | Logistic, points: Array) -> Array:
     """∇f_c at points (repetitions, N, d), for clients with equally many records."""
     n = int(problem.sizes[0])
     x, y = problem.x.reshape(problem.n_clients, n, problem.dim), problem.y.reshape(problem.n_clients, n)
-    first = problem.first(np.einsum("cnd,rcd->rcn", x, points, optimize=True), y)
+    first = problem.d1(np.einsum("cnd,rcd->rcn", x, points, optimize=True), y)
     return np.einsum("rcn,cnd->rcd", first, x, optimize=True) / n + problem.penalty * points
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.checks import not_negative, positive, whole_number
+from fedscaffold.core.checks import not_negative, positive, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.normals import NOBODY, normals, of_clients
@@ -72,8 +72,7 @@ class Streams(ABC):
         self.dim = whole_number("dim", dim, least=1)
         if whole_number("n_clients", n_clients, least=1) > SERVER:
             raise InvalidInput(f"n_clients must be below 2**32, got {n_clients}")
-        if whole_number("seed", seed, least=0) >= 2**64:
-            raise InvalidInput(f"seed must be below 2**64, got {seed}")
+        seed_number("seed", seed)
         self.seed = int(seed)
         self.heterogeneity = not_negative("heterogeneity", heterogeneity)
         self.scale_spread = not_negative("scale_spread", scale_spread)

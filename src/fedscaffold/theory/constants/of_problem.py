@@ -10,7 +10,7 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.theory.constants.at_optimum import at_optimum, tells_hessians
 from fedscaffold.theory.constants.noise_moments import batch_moments, lipschitz2
-from fedscaffold.theory.inputs import QUADRATIC, Block, Glm, is_streamed, for_blocks, noise_factors
+from fedscaffold.theory.inputs import QUADRATIC, Block, Glm, for_blocks, is_streamed, noise_factors
 from fedscaffold.theory.prediction import streams
 
 # largest |ℓ'''| and |ℓ''''| of a margin
@@ -131,7 +131,7 @@ def _of_margins(problem: Glm, batches: Batches) -> Constants:
         record[at] = squares.max(axis=1)
         third[at], fourth[at] = (_largest_eigenvalues(block, squares**p) for p in (0.5, 1.0))
         if batch_size is not None:
-            a = (problem.first(block.x @ theta, block.y) * real)[..., None] * block.x
+            a = (problem.d1(block.x @ theta, block.y) * real)[..., None] * block.x
             a = (a - np.einsum("kn,knd->kd", block.share, a)[:, None, :]) * real[..., None]
             sixth[at], second = batch_moments(block.share, a, batch_size)
             variance[at] = factors[at] * second

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.theory.inputs import Block, Glm, is_streamed, has_record_gradients
+from fedscaffold.theory.inputs import Block, Glm, has_record_gradients, is_streamed
 from fedscaffold.theory.prediction import cubature, streams
 
 
@@ -33,13 +33,13 @@ def averages(problem: Glm, block: Block, mean: Array, cov: Array, factors: Array
     z = np.swapaxes(block.x @ np.swapaxes(mean, 1, 2), 1, 2)
     s = np.sqrt(3.0 * np.maximum(np.einsum("kqij,kij->kqi", x @ cov, block.x), 0.0))
     y, share = block.y[:, None], block.share[:, None]
-    low, middle, high = (problem.first(point, y) for point in (z - s, z, z + s))
+    low, middle, high = (problem.d1(point, y) for point in (z - s, z, z + s))
     gradient = ((low + 4.0 * middle + high) / 6.0 * share)[:, :, None, :] @ x
     second_moment = outer(x, (low * low + 4.0 * middle * middle + high * high) / 6.0 * share)
     if problem.kind == "ridge":
         hessian = outer(x[:, :1], share)
     else:
-        low, middle, high = (problem.second(point, y) for point in (z - s, z, z + s))
+        low, middle, high = (problem.d2(point, y) for point in (z - s, z, z + s))
         hessian = outer(x, (low + 4.0 * middle + high) / 6.0 * share)
     centre = np.swapaxes(gradient, -1, -2) @ gradient + hessian @ cov @ hessian
     noise = factors[:, None, None, None] * (second_moment - centre)
@@ -58,7 +58,7 @@ def gradients(problem: Glm, block: Block, mean: Array) -> Array:
     if has_record_gradients(problem):
         return cubature.gradients(problem, block.clients, mean)
     z = block.x @ np.swapaxes(mean, 1, 2)
-    first = problem.first(z, block.y[..., None]) * block.share[..., None]
+    first = problem.d1(z, block.y[..., None]) * block.share[..., None]
     return np.swapaxes(first, 1, 2) @ block.x + problem.penalty * mean
 
 
@@ -69,7 +69,7 @@ def noise_at(problem: Glm, block: Block, mean: Array, factors: Array) -> Array:
     if has_record_gradients(problem):
         return cubature.noise_at(problem, block.clients, mean, factors)
     z = np.swapaxes(block.x @ np.swapaxes(mean, 1, 2), 1, 2)
-    first = problem.first(z, block.y[:, None])
+    first = problem.d1(z, block.y[:, None])
     gradient = (first * block.share[:, None]) @ block.x
     second_moment = outer(block.x[:, None], first * first * block.share[:, None])
     return factors[:, None, None, None] * (second_moment - gradient[..., :, None] * gradient[..., None, :])

@@ -1,0 +1,318 @@
+"""The interfaces between rooms: problems, methods, engines, clients, observers."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from numpy.typing import ArrayLike
+
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.draws import Draws
+from fedscaffold.core.random.stream import Stream
+from fedscaffold.core.sums import PartialSum
+from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, RoundInfo, WorstClient
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """f = Σ_c w_c f_c, one f_c per client: what every run needs of a problem."""
+
+    n_clients: int
+    dim: int
+    weights: Array
+    sizes: IntArray
+
+    @property
+    def kind(self) -> str:
+        """Name of the loss, as provenance and the compiled kernels know it, for example "ridge"."""
+
+    def optimum(self) -> Array:
+        """θ*, where the gradient of f vanishes, shape (dim,)."""
+
+    def loss(self, theta: Array) -> float:
+        """f(θ) for one θ of shape (dim,)."""
+
+    def smoothness(self, batches: Batches) -> float:
+        """L with E‖g_c(θ) − g_c(θ')‖² ≤ L⟨∇f_c(θ) − ∇f_c(θ'), θ − θ'⟩ for every client c."""
+
+    def strong_convexity(self) -> float:
+        """μ with ∇²f_c ≥ μI everywhere, for every client."""
+
+    def describe(self) -> dict[str, Any]:
+        """The problem's kind, sizes and settings as plain values, for provenance."""
+
+    def fingerprint(self) -> str:
+        """SHA-256 digest of everything the problem is made of."""
+
+
+class HasBatchGradient(Problem, Protocol):
+    """A problem whose clients hold records; what the reference engine asks of it."""
+
+    def batch_gradient(self, client: int, theta: Array, rows: IntArray) -> Array:
+        """Mean gradient at θ over some of a client's records, shape (dim,)."""
+
+
+@runtime_checkable
+class HasBatchLoss(Protocol):
+    """A problem whose loss JAX can differentiate; what the JAX engine asks of it."""
+
+    batch_loss: Any  # batch_loss(θ, records) → mean loss of a batch, a hashable object without data
+    records: Any  # all clients' records one after another, a tree of arrays
+
+
+class TabularRecords(Problem, Protocol):
+    """A problem whose clients hold tables of features and targets; what compiled engines read."""
+
+    x: Array  # (records, dim), client after client
+    y: Array  # (records,)
+    offsets: IntArray  # client c's records are rows offsets[c] to offsets[c + 1] - 1
+    l2: float
+    n_unpenalised: int  # how many of the last features the l2 penalty leaves out
+
+
+class LinearSystems(Problem, Protocol):
+    """A problem whose records are linear systems, with gradients A_i θ − b_i; what compiled engines read."""
+
+    A: Array  # (records, dim, dim), client after client
+    b: Array  # (records, dim)
+    offsets: IntArray
+
+
+class Transitions(TabularRecords, Protocol):
+    """A problem with gradients (m_iᵀθ − y_i) x_i whose records are drawn by their probabilities."""
+
+    margins: Array  # m_i, (records, dim)
+    draws: Draws
+
+
+@runtime_checkable
+class HasMeanField(Protocol):
+    """A problem whose full gradients are those of another problem with one record per client."""
+
+    def mean_field(self) -> Problem:
+        """The problem that engines open instead when a step takes the full gradient."""
+
+
+@runtime_checkable
+class NonUniformSampling(HasMeanField, Protocol):
+    """A problem that does not draw its records uniformly."""
+
+    draws: Draws
+    offsets: IntArray
+
+
+@runtime_checkable
+class Streamed(Protocol):
+    """A problem whose clients are distributions: records are drawn when they are used.
+
+    Client c draws x ~ N(0, s_c diag(spectrum)), with s_c = 1 + scale_spread τ_c, and a target that depends on
+    xᵀw_c, w_c = centre + heterogeneity (n_c/√d + τ_c tilt), where n_c is normal and τ_c uniform in (−1, 1).
+    See `core.random.normals`.
+    """
+
+    n_clients: int
+    dim: int
+    client_ids: IntArray  # whose n_c and τ_c client c has, so that blocks keep their clients
+    seed: int  # of n_c and τ_c
+    scale_spread: float
+    heterogeneity: float
+    spectrum: Array
+    centre: Array
+    tilt: Array
+    l2: float
+    given: tuple[Array, Array] | None  # n_c/√d and τ_c where they are not drawn; engines refuse these
+
+    def drawn_gradient(self, client: int, theta: Array, stream: Stream, first: int, count: int) -> Array:
+        """Mean gradient at θ over the records first, ..., first + count − 1 of a client's round."""
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A problem whose clients can be divided among workers."""
+
+    def subset(self, clients: ArrayLike) -> Problem:
+        """The problem of some of the clients, in the given order."""
+
+
+class Method(Protocol):
+    """Where the correction ξ_c comes from, and what the server does with the local models.
+
+    Arrays have axes (repetition, client, coordinate); the clients are those of a block: all of them, a shard, or
+    one. A client state is a named tuple of such arrays, a server state a named tuple of arrays (repetition,
+    coordinate) whose first field is θ. A method sees neither data nor loops. `fedscaffold.methods.base` implements
+    what most methods have in common.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Short name of the method, for example "scaffold"."""
+
+    @property
+    def step_size(self) -> float:
+        """γ, the step size of the local steps."""
+
+    @property
+    def vectors_per_round(self) -> int:
+        """Number of vectors of θ's length that a participating client receives and sends in a round."""
+
+    @property
+    def exchange(self) -> GradientKind | None:
+        """Which gradients at θ clients exchange before their local steps; None if they exchange none."""
+
+    def participants(self, n_clients: int) -> int:
+        """Number of clients that take part in a round."""
+
+    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
+        """Local steps of a round, shape (repetitions or 1, n_clients or 1).
+
+        `round_uniform` has one uniform number per repetition, for methods whose number of steps is random.
+        """
+
+    def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
+        """Client state before the first round."""
+
+    def init_server(self, theta: Array) -> Any:
+        """Server state before the first round, from θ of shape (repetitions, dim)."""
+
+    def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
+        """ξ_c, what each client adds to its gradients in this round."""
+
+    def message(self, local: Array, server: Any, step_counts: IntArray) -> Array:
+        """The vector that each client sends, computed from its local model."""
+
+    def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
+        """Next server state, from the weighted mean of the messages and the senders' share of the weight."""
+
+    def update_clients(self, client_state: Any, sent: Array, before: Any, after: Any) -> Any:
+        """Next client state, from what was sent and the server states before and after the round."""
+
+    def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
+        """A step size with which the method does not diverge; 0 if none is known."""
+
+
+class LocalSgd(Protocol):
+    """The hot loop: H local steps θ_c ← θ_c − γ(g_c(θ_c) + ξ_c) on every client, or on those given."""
+
+    def __call__(
+        self, theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
+        clients: IntArray | None = None, first_step: int = 0,
+    ) -> Array:  # fmt: skip
+        """Local models (repetitions, clients, dim) from θ (repetitions, dim).
+
+        `clients` has shape (repetitions or 1, clients), or is None for all. Records are drawn as in steps
+        first_step, first_step + 1, ... of the round.
+        """
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """How the clients' local steps are computed."""
+
+    @property
+    def name(self) -> str:
+        """Name in provenance and checkpoints, with every setting that changes the numbers."""
+
+    def open(
+        self, problem: Any, batches: Batches, *, seed: int, first_client: int = 0
+    ) -> AbstractContextManager[LocalSgd]:
+        """Prepare a run; what was opened is closed when the context is left.
+
+        The problem may be a block of a larger problem's clients: then client c draws as client first_client + c.
+        """
+
+
+class Clients(Protocol):
+    """The clients of a run, wherever they are.
+
+    A run's state holds their `client_state`: named arrays, or a token where the arrays are kept elsewhere.
+    """
+
+    def init_state(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> Any:
+        """Client state before the first round."""
+
+    def scatter(self, client_state: Any, round: int) -> Any:
+        """Bring named arrays (repetition, client, coordinate) to where the clients are, before some round."""
+
+    def gather(self, client_state: Any) -> Any:
+        """Client state as named arrays (repetition, client, coordinate)."""
+
+    def is_current(self, client_state: Any) -> bool:
+        """Whether this client state still exists, that is, has not been overwritten by a later round."""
+
+    def exchange(self, server: Any, info: RoundInfo) -> tuple[list[PartialSum], Any]:
+        """Gradients at θ: partial sums of their mean, and each client's own for `run_local_steps`."""
+
+    def run_local_steps(
+        self, client_state: Any, server: Any, info: RoundInfo, exchanged: ExchangedGradients | None
+    ) -> tuple[list[PartialSum], Any]:
+        """Run the local steps: partial sums of the messages' mean, and the result for `update`."""
+
+    def worst_client(self, result: Any) -> WorstClient:
+        """The client whose local model is largest after these local steps."""
+
+    def update(self, client_state: Any, result: Any, before: Any, after: Any) -> Any:
+        """Client state once the clients have received the next server state."""
+
+
+class Store(Protocol):
+    """A stateful object that a worker holds; see `WorkerPool`."""
+
+    def place(self, state: Any) -> None:
+        """Replace the state."""
+
+    def snapshot(self) -> Any:
+        """The state as it is now."""
+
+
+StoreFactory = Callable[[], AbstractContextManager[Store]]
+
+
+class WorkerPool(Protocol):
+    """Workers with one `Store` each, for consecutive blocks of clients."""
+
+    blocks: Sequence[tuple[int, int]]  # worker k has clients blocks[k][0] to blocks[k][1] - 1
+
+    def call(self, name: str, *arguments: Any, changes: bool = True) -> list[Any]:
+        """Call a method of every store; the results in the order of the blocks.
+
+        `changes` says whether the call changes the stores, so that it must be repeated when a worker is rebuilt.
+        """
+
+    def place(self, states: Sequence[Any]) -> None:
+        """Replace the state of every store, one state for each."""
+
+    def end_round(self) -> None:
+        """Tell the pool that a round is complete, a good moment for a snapshot."""
+
+
+@runtime_checkable
+class DistributedEngine(Protocol):
+    """An engine whose clients live in workers, together with their state."""
+
+    @property
+    def shard_engine(self) -> Engine:
+        """The engine that each worker runs."""
+
+    def open_workers(
+        self, n_clients: int, factory: Callable[[int, int], StoreFactory]
+    ) -> AbstractContextManager[WorkerPool]:
+        """Start the workers; factory(begin, end) makes the store of clients begin, ..., end − 1."""
+
+
+Watch = Callable[[int, Array, Array | None], Array]
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A quantity that a run records."""
+
+    @property
+    def name(self) -> str:
+        """Name under which the trace keeps it."""
+
+    @property
+    def keep(self) -> Literal["every", "last"]:
+        """Whether the trace keeps the value of every round, or only the last one."""
+
+    def watch(self, problem: Any) -> Watch:
+        """A function (round, θ, previous value) → value, with one row per repetition."""

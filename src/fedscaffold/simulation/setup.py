@@ -1,0 +1,170 @@
+"""What every kind of run does before its first round and after its last: checks, identity, costs, trace."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedscaffold.core.checks import seed_number, whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Engine, Method, Observer, Problem
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import round_uniforms
+from fedscaffold.core.types import Array
+from fedscaffold.engines import choose_engine
+from fedscaffold.simulation import provenance
+from fedscaffold.simulation.rounds import State
+from fedscaffold.simulation.trace import Trace
+
+CHECKPOINTS_PER_RUN = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSetup:
+    """The arguments of a run, checked: problem, method, rounds, batches, engine, seed and the first θ."""
+
+    problem: Problem
+    method: Method
+    rounds: int
+    batches: Batches
+    engine: Engine
+    seed: int
+    theta: Array  # (repetitions, dim)
+
+    def identity(
+        self, *, control_variates: ArrayLike | None = None, observers: Iterable[Observer] = (), **more: Any
+    ) -> dict[str, Any]:
+        """What must be the same for a checkpoint to be resumed; everything but the number of rounds."""
+        start = [self.theta]
+        if control_variates is not None:
+            start.append(np.asarray(control_variates, dtype=np.float64))
+        digest = hashlib.sha256(b"".join(array.tobytes() for array in start))
+        return {
+            "problem": self.problem.fingerprint(),
+            "method": provenance.describe(self.method),
+            "batches": provenance.describe(self.batches),
+            "seed": self.seed,
+            "repetitions": len(self.theta),
+            "engine": self.engine.name,
+            "start": digest.hexdigest(),
+            "record": [provenance.describe(observer) for observer in observers],
+            **more,
+        }
+
+    def checkpoint_interval(self, every: int | None) -> int:
+        """Rounds between two checkpoints: as given, or a twentieth of the run."""
+        if every is not None:
+            return whole_number("checkpoint_every", every, least=1)
+        return max(1, self.rounds // CHECKPOINTS_PER_RUN)
+
+
+def costs(
+    problem: Problem, method: Method, batches: Batches, *, seed: int, repetitions: int, rounds: int
+) -> tuple[Array, Array]:
+    """Minibatch gradients and vectors per client up to each round, on average over the clients.
+
+    Shapes (repetitions, rounds + 1) and (rounds + 1,). A full gradient counts as n_c/B minibatch gradients.
+    """
+    share = method.participants(problem.n_clients) / problem.n_clients
+    uniform = round_uniforms(seed, repetitions, range(rounds)).reshape(-1)
+    each = method.local_step_counts(problem.n_clients, uniform).mean(axis=1)
+    if method.exchange is not None:
+        full = method.exchange == "full" and batches.size is not None
+        each = each + (float(np.mean(problem.sizes)) / (batches.size or 1) if full else 1.0)
+    each = np.broadcast_to(share * each, uniform.shape).reshape(repetitions, rounds)
+    gradients = np.concatenate([np.zeros((repetitions, 1)), np.cumsum(each, axis=1)], axis=1)
+    return gradients, share * method.vectors_per_round * np.arange(rounds + 1.0)
+
+
+def validate_run(
+    problem: Problem,
+    method: Method,
+    *,
+    rounds: int,
+    batch_size: int | None,
+    seed: int,
+    repetitions: int,
+    engine: str | Engine,
+    theta0: ArrayLike | None,
+    sampling: Sampling,
+) -> RunSetup:
+    """Check the arguments that all kinds of runs share, before any work."""
+    check_order(problem, method)
+    rounds = whole_number("rounds", rounds, least=1)
+    repetitions = whole_number("repetitions", repetitions, least=1)
+    seed = seed_number("seed", seed)
+    batches = Batches(batch_size, sampling)
+    batches.check_fits(problem.sizes)
+    method.participants(problem.n_clients)  # both refuse settings that do not fit the problem
+    method.local_step_counts(problem.n_clients, np.full(1, 0.5))
+    return RunSetup(
+        problem=problem,
+        method=method,
+        rounds=rounds,
+        batches=batches,
+        engine=choose_engine(engine, problem),
+        seed=seed,
+        theta=_starting_point(theta0, repetitions, problem.dim),
+    )
+
+
+def check_order(problem: Any, method: Any) -> None:
+    """Refuse arguments that are not a problem and a method, in this order."""
+    if hasattr(problem, "update_clients") and hasattr(method, "n_clients"):
+        raise InvalidInput(
+            f"the problem comes first and the method second; got {type(problem).__name__} and "
+            f"{type(method).__name__} the other way round"
+        )
+    if not hasattr(problem, "n_clients"):
+        raise InvalidInput(f"problem must be a problem such as fedscaffold.problems.Ridge(X, y), got {problem!r}")
+    if not hasattr(method, "update_clients") or isinstance(method, type):
+        raise InvalidInput(
+            f"method must be a method such as Scaffold(step_size=0.05, local_steps=100), got {method!r}"
+        )
+
+
+def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **more: Any) -> Trace:
+    """The trace of a run that ended in this state; `more` goes to its provenance."""
+    xi = setup.method.correction(state.client_state, state.server, None)
+    repetitions = len(state.theta)
+    gradients, vectors = costs(
+        setup.problem, setup.method, setup.batches, seed=setup.seed, repetitions=repetitions, rounds=setup.rounds
+    )
+    return Trace(
+        theta=state.theta,
+        control_variates=np.broadcast_to(xi, (repetitions, setup.problem.n_clients, setup.problem.dim)),
+        metrics=metrics,
+        rounds=state.round,
+        gradients_per_client=gradients,
+        vectors_per_client=vectors,
+        provenance={
+            "method": provenance.describe(setup.method),
+            "problem": setup.problem.describe(),
+            "batch_size": setup.batches.size,
+            "sampling": setup.batches.sampling,
+            "seed": setup.seed,
+            "repetitions": repetitions,
+            "engine": setup.engine.name,
+            "versions": provenance.versions(),
+            "machine": provenance.machine(),
+            "finished": provenance.now(),
+            **more,
+        },
+    )
+
+
+def _starting_point(theta0: ArrayLike | None, repetitions: int, dim: int) -> Array:
+    if theta0 is None:
+        return np.zeros((repetitions, dim))
+    try:
+        given = np.asarray(theta0, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"theta0 must hold numbers: {error}") from None
+    if given.shape not in ((dim,), (repetitions, dim)):
+        raise InvalidInput(f"theta0 must have shape ({dim},) or ({repetitions}, {dim}), got {given.shape}")
+    if not np.isfinite(given).all():
+        raise InvalidInput("theta0 holds NaN or infinite values")
+    return np.broadcast_to(given, (repetitions, dim)).copy()
