@@ -1,4 +1,4 @@
-"""A client's table, encoded as all clients agreed."""
+"""How clients that hold tables encode them alike, so that their models have the same parameters."""
 
 import json
 import os
@@ -24,16 +24,29 @@ FORMAT = "fedscaffold agreement 1"
 class Agreement:
     """What clients that hold tables must agree on before they start: columns, their scales, classes, the penalty.
 
-    Kept as JSON, so that it can be read, signed for and handed round.
+    Stored as JSON, so that people at each site can read it and sign for it.
 
     Parameters
     ----------
     encoding
-        How rows become numbers; the same features in the same order for everyone.
+        How rows become numbers: the same features in the same order for every client.
     l2
-        Strength of the penalty.
+        Strength of the l2 penalty, at least 0.
     target_shift, target_scale
-        For a numeric target: (y − shift)/scale is what is fitted.
+        For a numeric target y: the model is fitted to (y − target_shift)/target_scale.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from fedscaffold.data.encoding import Encoding, Number
+    >>> from fedscaffold.federation import Agreement
+    >>> columns = (Number(name="age", shift=50.0, scale=10.0),)
+    >>> agreement = Agreement(encoding=Encoding(columns=columns, target="dose", client="site", intercept=True))
+    >>> agreement.dim
+    2
+    >>> agreement.problem(pa.table({"age": [40.0, 60.0], "dose": [1.0, 2.0]})).x
+    array([[-1.,  1.],
+           [ 1.,  1.]])
     """
 
     encoding: Encoding
@@ -49,14 +62,17 @@ class Agreement:
 
     @property
     def dim(self) -> int:
-        """How many numbers θ has."""
+        """d, the number of entries of θ: the features, for three classes or more times the classes."""
         classes = self.encoding.classes
         return self.encoding.dim * (len(classes) if classes is not None and len(classes) > 2 else 1)
 
     def problem(self, table: Any) -> Framed:
-        """The problem of one client, from its rows: a frame of any library that `data.from_frame` takes.
+        """The problem of one client, from its rows.
 
-        The client column need not be there.
+        Parameters
+        ----------
+        table
+            A frame of any library that `data.from_frame` takes; a column that names the client is not needed.
         """
         from fedscaffold.data.arrow import blocks, by_name, frame_source
 
@@ -75,7 +91,7 @@ class Agreement:
         )
 
     def read(self, path: str | os.PathLike[str]) -> Framed:
-        """The problem of one client, from its .csv or .parquet file."""
+        """The problem of one client, from its .csv or .parquet file at `path`."""
         try:
             return self.problem(read_table(path))
         except InvalidInput as error:
@@ -88,7 +104,7 @@ class Agreement:
             unknown = set(labels(name, column).unique().to_pylist()) - set(classes)
             if unknown:
                 raise InvalidInput(
-                    f"the target {name!r} has the values {some(unknown)}, agreed were {some(classes)} only"
+                    f"the target {name!r} has the values {some(unknown)}, but the agreement has {some(classes)} only"
                 )
         self.encoding.put_target(column, out)
         if not np.isfinite(out).all():
@@ -96,7 +112,7 @@ class Agreement:
         return out if classes is not None else (out - self.target_shift) / self.target_scale
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON."""
+        """Write the agreement to a JSON file at `path`."""
         found = {
             "format": FORMAT,
             "l2": self.l2,
@@ -109,7 +125,7 @@ class Agreement:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote."""
+        """Read an agreement that `save` wrote to `path`."""
         try:
             found = json.loads(Path(path).read_text(encoding="utf-8"))
             if found.pop("format") != FORMAT:

@@ -1,8 +1,9 @@
-"""A round as a client sees it, over any transport: settle the last one, work, keep, and only then send."""
+"""The client's side of a round, over any transport: compute the update, store it, and only then send it."""
 
 import os
 from contextlib import AbstractContextManager
-from typing import Protocol
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -11,132 +12,183 @@ from fedscaffold.core.protocols import Engine, LocalSgd, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, ExchangedGradients
 from fedscaffold.engines import choose_engine
-from fedscaffold.federation.client_state import Pending, Store, first, settled
-from fedscaffold.federation.messages import Lost, Sent, TrainRequest
+from fedscaffold.federation.client_state import (
+    ClientStateFiles,
+    PendingUpdate,
+    initial_stored_state,
+    reconcile,
+)
+from fedscaffold.federation.messages import ClientUpdate, StateLost, TrainRequest
+from fedscaffold.simulation.block import Block, open_block
 
 
+@runtime_checkable
 class Work(Protocol):
-    """What a client trains: a model of `dim` parameters on `records` records."""
+    """What a client trains: a model of `dim` parameters on `n_rows` rows of data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.federation import ProblemWork, Work
+    >>> isinstance(ProblemWork(fs.problems.Ridge([np.ones((4, 2))], [np.ones(4)])), Work)
+    True
+    """
 
     @property
     def dim(self) -> int:
-        """How many parameters, d."""
+        """d, the number of parameters."""
 
     @property
-    def records(self) -> int:
-        """n_c, from which the client's weight is made."""
+    def n_rows(self) -> int:
+        """n_c, the number of rows, to which the client's weight is proportional by default."""
 
     def open(self, batches: Batches, *, seed: int, client: int) -> AbstractContextManager[LocalSgd]:
-        """Local steps of this client, as a block of one; see `core.types.LocalSgd`."""
+        """The local steps of this client, as a block of one client; see `core.protocols.LocalSgd`."""
 
 
 class ProblemWork:
-    """A problem with one client, run by one of the engines.
+    """A problem with one client as a client's work; local steps are computed by one of the engines.
 
     Client c draws the records that client c of a simulation with the same seed draws.
 
     Parameters
     ----------
     problem
-        One client's, for example `problem.subset([c])` or `Ridge([X], [y])`.
+        A problem with one client, for example `problem.subset([c])` or `Ridge([X], [y])`.
     engine
         As for `fedscaffold.run`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.federation import ProblemWork
+    >>> work = ProblemWork(fs.problems.Ridge([np.ones((4, 2))], [np.ones(4)]), engine="reference")
+    >>> work.dim, work.n_rows
+    (2, 4)
     """
 
     def __init__(self, problem: Problem, engine: str | Engine = "auto") -> None:
         if problem.n_clients != 1:
             raise InvalidInput(
-                f"a Flower client is one client, but this problem has {problem.n_clients}; "
+                f"a client of a federation needs a problem with one client, but this one has {problem.n_clients}; "
                 "take problem.subset([c])"
             )
         self.problem, self.engine = problem, choose_engine(engine, problem)
 
     @property
     def dim(self) -> int:
-        """How many parameters, d."""
+        """d, the number of parameters."""
         return int(self.problem.dim)
 
     @property
-    def records(self) -> int:
-        """How many records."""
+    def n_rows(self) -> int:
+        """The number of records of the problem's client."""
         return int(self.problem.sizes[0])
 
     def open(self, batches: Batches, *, seed: int, client: int) -> AbstractContextManager[LocalSgd]:
-        """The engine's local steps."""
+        """The engine's local steps on the problem."""
         batches.check_fits(self.problem.sizes)
         return self.engine.open(self.problem, batches, seed=seed, first_client=client)
 
 
-def answer(order: TrainRequest, work: Work, folder: str | os.PathLike[str]) -> Sent | Lost:
-    """Do what the order says, and keep what is sent before it is sent.
+def handle_request(
+    request: TrainRequest, work: Work, state_dir: str | os.PathLike[str]
+) -> ClientUpdate | StateLost:
+    """Compute what a request asks for, and store it before it is sent.
 
-    A contribution enters memory only when the server says that it was counted. So a reply that is lost, late or
-    refused, and a client that is killed at any moment, leave Σ w_c ξ_c as it was. The same order again gives the
-    same reply, from disk if it got that far.
+    An update enters the client state only when the server says, in a later request, that it was counted. So a reply
+    that is lost, late or refused, and a client that is killed at any moment, leave Σ w_c ξ_c as it was. The same
+    request again gives the same reply, from disk if it was stored.
+
+    Parameters
+    ----------
+    request
+        What the server asks.
+    work
+        What the client trains.
+    state_dir
+        The node's folder for client states, on a disk that outlives the node.
+
+    Returns
+    -------
+    ClientUpdate or StateLost
+        `StateLost` if the folder does not have the client state that the server counts on.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.federation import ProblemWork, RunConfig, TrainRequest, handle_request
+    >>> method = fs.Scaffold(step_size=0.5, local_steps=1)
+    >>> config = RunConfig(name="demo", method=method, n_clients=2, dim=1)
+    >>> server = method.init_server(np.zeros((1, 1)))
+    >>> request = TrainRequest(config=config, client=0, resets=0, round=0, server=server)
+    >>> work = ProblemWork(fs.problems.Ridge([np.ones((4, 1))], [np.ones(4)], l2=0.0), engine="reference")
+    >>> with tempfile.TemporaryDirectory() as state_dir:
+    ...     handle_request(request, work, state_dir).vector
+    array([0.5])
     """
-    if work.dim != order.terms.dim:
+    config = request.config
+    if work.dim != config.dim:
         raise InvalidInput(
-            f"client {order.client}'s model has {work.dim} parameters, the server's {order.terms.dim}; do they "
-            "have the same columns or layers?"
+            f"client {request.client}'s model has {work.dim} parameters, the server's {config.dim}; do they have the "
+            "same columns or layers?"
         )
-    store = Store(folder, order.terms, order.client)
-    if order.phase == "gradient":
-        return _gradient(order, work, store)
-    terms, method = order.terms, order.terms.method
-    exchanged = _exchanged(order, store)
-    memory = settled(store.load(), order) if terms.remembers else first(terms, order.epoch)
-    if memory is None:
-        return Lost(client=order.client, epoch=order.epoch, round=order.round)
-    if _is_again(memory.pending, order):
-        assert memory.pending is not None
-        return _sent(order, memory.pending.sent)
-    lengths = np.array([[order.local_steps]])
-    xi = method.correction(memory.memory, order.server, exchanged)
-    with work.open(terms.batches, seed=terms.seed, client=order.client) as local_sgd:
-        local = local_sgd(
-            order.server.theta, xi, step_size=method.step_size, local_steps=lengths, round=order.round
-        )
-    sent = method.message(local, order.server, lengths)
-    if terms.remembers:
-        store.save(memory._replace(pending=Pending(order.round, sent, order.server)))
-    return _sent(order, sent)
+    if request.client not in config.cohort(request.round):
+        raise InvalidInput(f"client {request.client} does not take part in round {request.round} of {config.name}")
+    files = ClientStateFiles(state_dir, config, request.client)
+    if request.phase == "gradient":
+        with _open_block(request, work) as block:
+            gradient = block.gradients(request.server, config.round_info(request.round))
+        files.save_gradient(request, gradient)  # the correction must be made from what was sent
+        return _update(request, gradient)
+    exchanged = _exchanged_gradients(request, files)
+    initial = initial_stored_state(config, request.resets)
+    stored = reconcile(files.load(), request) if config.has_client_state else initial
+    if stored is None:
+        return StateLost(client=request.client, resets=request.resets, round=request.round)
+    if stored.pending is not None and _answers(stored.pending, request):
+        return _update(request, stored.pending.sent)
+    with _open_block(request, work) as block:
+        info = config.round_info(request.round)
+        result = block.run_local_steps(stored.client_state, request.server, info, exchanged)
+    if config.has_client_state:
+        files.save(stored._replace(pending=PendingUpdate(request.round, result.sent, request.server)))
+    return _update(request, result.sent)
 
 
-def _gradient(order: TrainRequest, work: Work, store: Store) -> Sent:
-    """ĝ_c(θ): one local step of size one, without correction; kept, since ξ_c must be made from what was sent."""
-    terms = order.terms
-    batches = Batches() if terms.method.exchange == "full" else terms.batches
-    theta = order.server.theta
-    with work.open(batches, seed=terms.seed, client=order.client) as local_sgd:
-        after = local_sgd(
-            theta, np.zeros((1, 1, terms.dim)), step_size=1.0, local_steps=1, round=order.round,
-            first_step=order.gradient_step,
-        )  # fmt: skip
-    gradient = theta[:, None, :] - after
-    store.save_gradient(order, gradient)
-    return _sent(order, gradient)
+def _open_block(request: TrainRequest, work: Work) -> AbstractContextManager[Block]:
+    """The simulator's block, of this client alone; its weight is not used, since the server aggregates."""
+    config, client = request.config, request.client
+    return open_block(
+        config.method, partial(work.open, seed=config.seed, client=client), config.batches, weights=np.ones(1),
+        n_clients=config.n_clients, first=client,
+    )  # fmt: skip
 
 
-def _exchanged(order: TrainRequest, store: Store) -> ExchangedGradients | None:
-    if order.mean_gradient is None:
+def _exchanged_gradients(request: TrainRequest, files: ClientStateFiles) -> ExchangedGradients | None:
+    if request.mean_gradient is None:
         return None
-    own = store.load_gradient(order)
+    own = files.load_gradient(request)
     if own is None:
         raise FedScaffoldError(
-            f"client {order.client} no longer has the gradient that it sent in round {order.round}"
+            f"client {request.client} no longer has the gradient that it sent in round {request.round}; the server "
+            "goes on without it and asks again in the next round"
         )
-    return ExchangedGradients(own, order.mean_gradient[None, :])
+    return ExchangedGradients(own, request.mean_gradient[None, :])
 
 
-def _is_again(pending: Pending | None, order: TrainRequest) -> bool:
-    """Whether this round's contribution has been made already, from the same state."""
-    if pending is None or pending.round != order.round:
-        return False
-    return all(np.array_equal(a, b) for a, b in zip(pending.before, order.server, strict=True))
+def _answers(pending: PendingUpdate, request: TrainRequest) -> bool:
+    """Whether the pending update is of the requested round and started from the same server state."""
+    same_round = pending.round == request.round
+    return same_round and all(np.array_equal(a, b) for a, b in zip(pending.server, request.server, strict=True))
 
 
-def _sent(order: TrainRequest, vector: Array) -> Sent:
-    return Sent(
-        client=order.client, epoch=order.epoch, round=order.round, phase=order.phase,
+def _update(request: TrainRequest, vector: Array) -> ClientUpdate:
+    return ClientUpdate(
+        client=request.client, resets=request.resets, round=request.round, phase=request.phase,
         vector=np.ascontiguousarray(vector[0, 0], dtype=np.float64),
     )  # fmt: skip

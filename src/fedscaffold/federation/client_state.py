@@ -1,4 +1,4 @@
-"""A client's memory on its disk: what it remembers, and what it sent and may have been counted or not."""
+"""A client's state on its own disk, together with its last update, which the server may have counted or not."""
 
 import os
 from pathlib import Path
@@ -6,136 +6,136 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedscaffold.core import npz as arrays
+from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch
 from fedscaffold.core.types import Array
 from fedscaffold.federation.messages import NEVER, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
 
-WHAT = "fedscaffold client 1"
+WHAT = "fedscaffold client state 2"
 
 
-class Pending(NamedTuple):
-    """A contribution whose fate is not known."""
+class PendingUpdate(NamedTuple):
+    """An update that was computed, of which the client does not know yet whether the server counted it."""
 
     round: int
     sent: Array  # (1, 1, dim)
-    before: Any  # the server's state that it started from
+    server: Any  # the server state from which the local steps started
 
 
-class Memory(NamedTuple):
-    """What a client knows between rounds."""
+class StoredClientState(NamedTuple):
+    """What a client keeps between two requests."""
 
-    epoch: int
-    settled: int  # the last round that memory includes, or NEVER
-    memory: Any  # the method's
-    pending: Pending | None
-
-
-def first(terms: RunConfig, epoch: int) -> Memory:
-    """Before the client's first round of an epoch."""
-    return Memory(epoch, NEVER, terms.first_memory(), None)
+    resets: int  # how often all client states of the run were reset before this one
+    last_counted: int  # the last round that `client_state` includes, or NEVER
+    client_state: Any  # the method's, a named tuple of arrays (1, 1, dim)
+    pending: PendingUpdate | None
 
 
-def settled(known: Memory | None, order: TrainRequest) -> Memory | None:
-    """Memory in agreement with what the server counted; None if it is lost.
+def initial_stored_state(config: RunConfig, resets: int) -> StoredClientState:
+    """What a client keeps before its first round, or after a reset of all client states."""
+    return StoredClientState(resets, NEVER, config.initial_client_state(), None)
 
-    A pending contribution that was counted is entered with the method's rule. One that was not counted stays
-    pending only if the same round is asked for again; else it is dropped by what comes next.
+
+def reconcile(stored: StoredClientState | None, request: TrainRequest) -> StoredClientState | None:
+    """The stored state, brought to the round that the server counted last; None if the state is lost.
+
+    If the server counted the pending update, the method's rule enters it into the client state. If the server did
+    not, the update stays pending, and is sent again only when the same round is requested again.
     """
-    terms = order.terms
-    if order.memory is not None:
-        return Memory(order.epoch, order.counted, order.memory, None)
-    if order.counted == NEVER:
-        begun = first(terms, order.epoch)
-        same = known is not None and known.epoch == order.epoch and known.settled == NEVER
-        return begun._replace(pending=known.pending) if known is not None and same else begun
-    if known is None or known.epoch != order.epoch:
+    if request.client_state is not None:
+        return StoredClientState(request.resets, request.last_counted, request.client_state, None)
+    if request.last_counted == NEVER:
+        initial = initial_stored_state(request.config, request.resets)
+        if stored is None or (stored.resets, stored.last_counted) != (request.resets, NEVER):
+            return initial
+        return initial._replace(pending=stored.pending)
+    if stored is None or stored.resets != request.resets:
         return None
-    if known.settled == order.counted:
-        return known
-    pending = known.pending
-    if pending is None or pending.round != order.counted:
+    if stored.last_counted == request.last_counted:
+        return stored
+    pending = stored.pending
+    if pending is None or pending.round != request.last_counted:
         return None
-    after = order.server if order.after is None else order.after
-    updated = terms.method.update_clients(known.memory, pending.sent, pending.before, after)
-    return Memory(order.epoch, order.counted, updated, None)
+    after = request.server if request.server_after is None else request.server_after
+    updated = request.config.method.update_clients(stored.client_state, pending.sent, pending.server, after)
+    return StoredClientState(request.resets, request.last_counted, updated, None)
 
 
-class Store:
-    """One client's files of one run: folder/run/client-00000.npz, bound to both and refused elsewhere.
+class ClientStateFiles:
+    """One client's files of one run: state_dir/run/client-00000.npz, bound to run and client and refused elsewhere.
 
     Parameters
     ----------
-    folder
-        The node's folder, on a disk that outlives the node. Memories of many runs and clients may share it.
-    terms
-        Of the run.
+    state_dir
+        The node's folder, on a disk that outlives the node. Several runs and clients may share it.
+    config
+        The run's configuration.
     client
-        Whose.
+        Index of the client.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], terms: RunConfig, client: int) -> None:
-        self.folder = Path(folder).expanduser() / terms.name
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # for nobody else's eyes
-        self.terms, self.client = terms, client
+    def __init__(self, state_dir: str | os.PathLike[str], config: RunConfig, client: int) -> None:
+        self.folder = Path(state_dir).expanduser() / config.name
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # client states are derived from records
+        self.config, self.client = config, client
 
-    def load(self) -> Memory | None:
-        """What was kept; None if there is nothing."""
-        found = self._read(self._memory)
+    def load(self) -> StoredClientState | None:
+        """What `save` stored last; None if there is no file."""
+        found = self._read(self._state_file)
         if found is None:
             return None
         held, description = found
-        server = type(self.terms.method.init_server(np.zeros((1, self.terms.dim))))
-        own = type(self.terms.first_memory())
+        server = type(self.config.method.init_server(np.zeros((1, self.config.dim))))
+        state = type(self.config.initial_client_state())
         pending = None
         if description["pending"] is not None:
-            before = server(*(held[f"before/{name}"] for name in server._fields))
-            pending = Pending(description["pending"], held["sent"], before)
-        memory = own(*(held[f"memory/{name}"] for name in own._fields))
-        return Memory(description["epoch"], description["settled"], memory, pending)
+            before = server(*(held[f"server/{name}"] for name in server._fields))
+            pending = PendingUpdate(description["pending"], held["sent"], before)
+        client_state = state(*(held[f"state/{name}"] for name in state._fields))
+        return StoredClientState(description["resets"], description["last_counted"], client_state, pending)
 
-    def save(self, memory: Memory) -> None:
-        """Replace what was kept, in one go."""
-        held = {f"memory/{name}": values for name, values in memory.memory._asdict().items()}
-        if memory.pending is not None:
-            held |= {f"before/{name}": values for name, values in memory.pending.before._asdict().items()}
-            held["sent"] = memory.pending.sent
-        pending = None if memory.pending is None else memory.pending.round
-        about = {"epoch": memory.epoch, "settled": memory.settled, "pending": pending}
-        arrays.write(self._memory, held, {**self._owner(), **about})
+    def save(self, stored: StoredClientState) -> None:
+        """Replace what is stored, in one step that a crash cannot leave half done."""
+        held = {f"state/{name}": values for name, values in stored.client_state._asdict().items()}
+        if stored.pending is not None:
+            held |= {f"server/{name}": values for name, values in stored.pending.server._asdict().items()}
+            held["sent"] = stored.pending.sent
+        pending = None if stored.pending is None else stored.pending.round
+        about = {"resets": stored.resets, "last_counted": stored.last_counted, "pending": pending}
+        npz.write(self._state_file, held, {**self._owner(), **about})
 
-    def load_gradient(self, order: TrainRequest) -> Array | None:
-        """The gradient that the client sent in the order's round, (1, 1, dim); None if it is not there."""
-        found = self._read(self._gradient)
-        if found is None or (found[1]["round"], found[1]["epoch"]) != (order.round, order.epoch):
+    def load_gradient(self, request: TrainRequest) -> Array | None:
+        """The gradient that the client sent in the request's round, (1, 1, dim); None if it is not stored."""
+        found = self._read(self._gradient_file)
+        if found is None or (found[1]["round"], found[1]["resets"]) != (request.round, request.resets):
             return None
         return found[0]["gradient"]
 
-    def save_gradient(self, order: TrainRequest, gradient: Array) -> None:
-        """Keep the gradient that is sent in the order's round."""
-        about = {"round": order.round, "epoch": order.epoch}
-        arrays.write(self._gradient, {"gradient": gradient}, {**self._owner(), **about})
+    def save_gradient(self, request: TrainRequest, gradient: Array) -> None:
+        """Store the gradient that is sent in the request's round."""
+        about = {"round": request.round, "resets": request.resets}
+        npz.write(self._gradient_file, {"gradient": gradient}, {**self._owner(), **about})
 
     @property
-    def _memory(self) -> Path:
+    def _state_file(self) -> Path:
         return self.folder / f"client-{self.client:05d}.npz"
 
     @property
-    def _gradient(self) -> Path:
+    def _gradient_file(self) -> Path:
         return self.folder / f"client-{self.client:05d}-gradient.npz"
 
     def _owner(self) -> dict[str, Any]:
-        return {"what": WHAT, "run": self.terms.digest, "client": self.client}
+        return {"what": WHAT, "run": self.config.digest, "client": self.client}
 
     def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
         if not path.exists():
             return None
         try:
-            held, description = arrays.read(path)
+            held, description = npz.read(path)
         except (OSError, ValueError) as error:
             raise CheckpointMismatch(
-                f"{path} cannot be read: {error}; delete it, and the server will help"
+                f"{path} cannot be read: {error}; delete it, and the client asks the server for its state"
             ) from None
         for name, value in self._owner().items():
             if description.get(name) != value:

@@ -1,5 +1,5 @@
-"""The log: a child of Flower's, so that its lines stand among Flower's own."""
+"""The log of federated runs: a logger of its own, which a transport may show among its own lines."""
 
 import logging
 
-LOG = logging.getLogger("flwr.fedscaffold")
+LOG = logging.getLogger("fedscaffold.federation")

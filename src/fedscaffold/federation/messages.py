@@ -1,8 +1,8 @@
-"""What server and clients tell each other; no more than this travels.
+"""The messages between server and clients, which are all that travels.
 
-Down goes the server's state (θ) and which of the client's contributions was counted last; up comes one vector.
-Control variates stay where they are, with one exception: a client that lost its own is handed the server's account
-of it.
+Down go the server state, θ first, and the last round in which the client's update was counted, that is, entered the
+server's mean. Up comes one vector. Client states, such as control variates, stay with their clients, with one
+exception: a client that lost its own receives the server's backup of it.
 """
 
 from dataclasses import dataclass
@@ -16,85 +16,132 @@ NEVER = -1  # in place of the number of a round
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainRequest:
-    """What the server asks of a client in a round.
+    """What the server asks of one client in one round.
 
     Parameters
     ----------
-    terms
-        Of the run.
+    config
+        The run's configuration.
     client
-        Who is asked.
-    epoch
-        How often all memories were started anew.
+        Index of the client that is asked, 0, ..., N − 1.
+    resets
+        How often all client states of the run were reset so far.
     round
-        0, 1, ...
+        Index of the round, 0, 1, ...
     phase
-        "train", or "gradient" for a gradient at θ, which a method such as FedLin exchanges first.
-    local_steps
-        H of this client in this round.
-    gradient_step
-        The step as which that gradient draws its records.
+        "train" for local steps, or "gradient" for a gradient at θ, which a method such as FedLin exchanges first.
     server
-        The server's state, a named tuple of arrays (1, dim), θ first.
-    counted
-        The last round of this epoch in which the client's contribution was counted, or NEVER.
-    after
-        The server's state after that round; None where `server` is that, and where there is no such round.
-    memory
-        For a client that lost its memory: what it was after that round.
+        The server state, a named tuple of arrays (1, dim), θ first.
+    last_counted
+        The last round since the last reset in which the client's update was counted, or NEVER.
+    server_after
+        The server state after round `last_counted`; None where `server` is that state, or there is no such round.
+    client_state
+        For a client that lost its state: the state it had after round `last_counted`, arrays (1, 1, dim).
     mean_gradient
-        ḡ(θ), for a method that exchanges gradients.
+        ḡ(θ), shape (dim,), in the "train" phase of a method that exchanges gradients.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.federation import RunConfig, TrainRequest
+    >>> method = fs.Scaffold(step_size=0.1, local_steps=5)
+    >>> config = RunConfig(name="demo", method=method, n_clients=4, dim=3)
+    >>> server = method.init_server(np.zeros((1, 3)))
+    >>> request = TrainRequest(config=config, client=2, resets=0, round=0, server=server)
+    >>> request.phase
+    'train'
     """
 
-    terms: RunConfig
+    config: RunConfig
     client: int
-    epoch: int
+    resets: int
     round: int
     phase: Literal["train", "gradient"] = "train"
-    local_steps: int
-    gradient_step: int
     server: Any
-    counted: int = NEVER
-    after: Any = None
-    memory: Any = None
+    last_counted: int = NEVER
+    server_after: Any = None
+    client_state: Any = None
     mean_gradient: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sent:
-    """A client's contribution: one vector (dim,)."""
+class ClientUpdate:
+    """A client's reply to a request: the method's message after local steps, or a gradient.
+
+    Parameters
+    ----------
+    client, resets, round, phase
+        As in the request that it answers; see `TrainRequest`.
+    vector
+        What the client sends, shape (dim,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.federation import ClientUpdate
+    >>> ClientUpdate(client=2, resets=0, round=0, phase="train", vector=np.zeros(3)).client
+    2
+    """
 
     client: int
-    epoch: int
+    resets: int
     round: int
     phase: str
     vector: Array
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost:
-    """A client says that it has not the memory that the server counts on."""
+class StateLost:
+    """A client's reply when it does not have the state that the request's `last_counted` implies.
+
+    Parameters
+    ----------
+    client, resets, round
+        As in the request; see `TrainRequest`.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation import StateLost
+    >>> StateLost(client=2, resets=0, round=7)
+    StateLost(client=2, resets=0, round=7)
+    """
 
     client: int
-    epoch: int
+    resets: int
     round: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed:
-    """No answer, for a reason that the server should log."""
+class ClientFailed:
+    """What a transport reports in place of a client's reply that did not come or cannot be read.
+
+    Parameters
+    ----------
+    client
+        Index of the client.
+    reason
+        One sentence for the server's log.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation import ClientFailed
+    >>> ClientFailed(client=2, reason="it is not online").reason
+    'it is not online'
+    """
 
     client: int
     reason: str
 
 
-Reply = Sent | Lost | Failed
+Reply = ClientUpdate | StateLost | ClientFailed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hello:
-    """Who a client is, and how much it holds."""
+class ClientHello:
+    """How a client introduces itself: its index, the number of its rows n_c, and its number of parameters."""
 
     client: int
-    records: int
+    n_rows: int
     dim: int

@@ -1,47 +1,60 @@
-"""What all who take part in a federated run must agree on."""
+"""What server and clients of a federated run must agree on."""
 
 import dataclasses
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
-from fedscaffold import methods
 from fedscaffold.core.checks import seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.stream import cohorts, round_uniforms
-from fedscaffold.core.types import Array, IntArray
-from fedscaffold.simulation import provenance
+from fedscaffold.core.random.stream import round_uniforms
+from fedscaffold.core.types import IntArray, RoundInfo
+from fedscaffold.federation.known_methods import build_method, check_method, describe_method, plain_number
+from fedscaffold.simulation.rounds import round_info
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """A run: its name, and all that its numbers depend on apart from data and first model.
+    """A federated run's name, and everything that its numbers depend on apart from the data and the initial model.
 
-    The server sends them along, so that clients need no settings of their own. They are not Flower's run: a server
-    that was started again has a new one of those, and goes on with the same terms.
+    The server sends it along with every request, so that clients need no settings of their own. A server that is
+    started again after a stop continues the run with an equal configuration.
 
     Parameters
     ----------
     name
-        Letters, digits and . _ -, since clients' folders are called so.
+        1 to 64 letters, digits and . _ -, beginning with a letter or digit; folders of the clients are called so.
     method
-        One of `fedscaffold.methods`.
+        A method of `fedscaffold.methods`, or any other that is a dataclass of plain settings. Clients build it from
+        its class name and its settings, so they must know a class of that name; see `from_json`.
     n_clients
         N; clients are 0, ..., N − 1.
     dim
-        d, how many numbers θ has.
+        d, the number of entries of θ.
     seed
-        Chooses cohorts, and the records that are drawn.
+        Determines the cohorts, and the records that local steps draw.
     batches
-        How local steps draw.
+        How local steps draw records.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.federation import RunConfig
+    >>> method = fs.Scaffold(step_size=0.1, local_steps=5, cohort=2)
+    >>> config = RunConfig(name="demo", method=method, n_clients=4, dim=3)
+    >>> config.cohort(0).size
+    2
+    >>> RunConfig.from_json(config.to_json()) == config
+    True
     """
 
     name: str
@@ -55,81 +68,76 @@ class RunConfig:
         name: Any = self.name
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise InvalidInput(
-                f"a run's name has letters, digits and . _ - only, at most 64 and not first a sign; "
+                "a run's name must be 1 to 64 letters, digits and . _ -, and begin with a letter or digit; "
                 f"got {self.name!r}"
             )
-        if getattr(methods, type(self.method).__name__, None) is not type(self.method):
-            raise InvalidInput(
-                f"method must be one of {', '.join(methods.__all__)}, which clients know too; got {self.method!r}"
-            )
-        try:
-            again = _rebuilt(provenance.describe(self.method))
-        except InvalidInput:
-            again = None
-        if again != self.method:
-            raise InvalidInput(f"{type(self.method).__name__} cannot be told to clients, so it cannot run here")
+        check_method(self.method)
         whole_number("n_clients", self.n_clients, least=1)
         whole_number("dim", self.dim, least=1)
         seed_number("seed", self.seed)
-        self.method.participants(self.n_clients)
+        self.method.participants(self.n_clients)  # both refuse settings that do not fit n_clients
         self.method.local_step_counts(self.n_clients, np.full(1, 0.5))
 
+    def round_info(self, round: int) -> RoundInfo:
+        """The cohort and the uniform number of a round, the same as in `fedscaffold.run`.
+
+        The clients' weights are known to the server alone, so the `share` in it counts all clients alike.
+        """
+        uniform = round_uniforms(self.seed, 1, range(round, round + 1))[:, 0]
+        alike = np.full(self.n_clients, 1.0 / self.n_clients)
+        return round_info(self.method, alike, seed=self.seed, round=round, round_uniform=uniform)
+
     def cohort(self, round: int) -> IntArray:
-        """Who takes part in a round, in ascending order: the same as in `fedscaffold.run`."""
-        count = self.method.participants(self.n_clients)
-        if count == self.n_clients:
-            return np.arange(self.n_clients)
-        return cohorts(self.seed, 1, round, count, self.n_clients)[0]
+        """Clients that take part in a round, in ascending order: the same as in `fedscaffold.run`."""
+        cohort = self.round_info(round).cohort
+        return np.arange(self.n_clients) if cohort is None else cohort[0]
 
-    def local_step_counts(self, round: int) -> IntArray:
-        """Local steps of each client in a round, (n_clients,)."""
-        round_uniform: Array = round_uniforms(self.seed, 1, range(round, round + 1))[:, 0]
-        return np.broadcast_to(self.method.local_step_counts(self.n_clients, round_uniform), (1, self.n_clients))[
-            0
-        ]
-
-    def first_memory(self) -> Any:
-        """A client's memory before the first round."""
+    def initial_client_state(self) -> Any:
+        """The state of one client before its first round, a named tuple of arrays (1, 1, dim)."""
         return self.method.init_clients(1, np.ones(1), self.dim, None)
 
     @property
-    def remembers(self) -> bool:
-        """Whether clients have a memory at all."""
-        return len(self.first_memory()) > 0
+    def has_client_state(self) -> bool:
+        """Whether the method's clients keep anything between rounds."""
+        return len(self.initial_client_state()) > 0
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it, the name included."""
+        """SHA-256 digest of all fields, the name included."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
-        """Text from which `from_json` makes equal terms."""
+        """JSON text from which `from_json` makes an equal configuration."""
         found = {
             "name": self.name,
-            "method": provenance.describe(self.method),
+            "method": describe_method(self.method),
             "n_clients": self.n_clients,
             "dim": self.dim,
             "seed": self.seed,
             "batches": dataclasses.asdict(self.batches),
         }
-        return json.dumps(found, sort_keys=True, allow_nan=False, default=int)
+        return json.dumps(found, sort_keys=True, allow_nan=False, default=plain_number)
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The terms that `to_json` wrote."""
+    def from_json(cls, text: str, methods: Sequence[type[Method]] = ()) -> Self:
+        """The configuration that `to_json` wrote.
+
+        Parameters
+        ----------
+        text
+            What `to_json` returned.
+        methods
+            Classes of methods that the text may name, besides those of the library and those that installed
+            distributions advertise under the entry point group "fedscaffold.methods". No other class is imported.
+        """
         try:
             found = json.loads(text)
-            method = _rebuilt(found.pop("method"))
+            method = build_method(found.pop("method"), methods)
             return cls(method=method, batches=Batches(**found.pop("batches")), **found)
+        except InvalidInput:
+            raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(
-                f"these are not the terms of a run, or another version's: {error}; do server and clients have the "
-                "same version of fedscaffold?"
+                f"this is not the configuration of a run, or of another version: {error!r}; do server and clients "
+                "have the same version of fedscaffold?"
             ) from None
-
-
-def _rebuilt(description: dict[str, Any]) -> Any:
-    """The method that was described; None if there is none of that name."""
-    given = dict(description)
-    kind = given.pop("name")
-    return getattr(methods, kind)(**given) if kind in methods.__all__ else None

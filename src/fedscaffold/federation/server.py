@@ -1,4 +1,4 @@
-"""One round as the server sees it, over any transport: ask, check, ask again where needed, close."""
+"""The server's side of a round, over any transport: send requests, check the replies, repeat, close the round."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,35 +10,56 @@ from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation import checks
-from fedscaffold.federation.ledger import Ledger, anew, close, gradient_order, mean_of, train_order
+from fedscaffold.federation.ledger import (
+    Ledger,
+    close_round,
+    gradient_request,
+    reset_client_states,
+    train_request,
+    weighted_mean,
+)
 from fedscaffold.federation.log import LOG
-from fedscaffold.federation.messages import Failed, Lost, Reply, TrainRequest
+from fedscaffold.federation.messages import ClientFailed, Reply, StateLost, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.state_backup import StateBackup
 
 FILES_AT_ONCE = 8
-Ask = Callable[[Sequence[TrainRequest]], Iterable[Reply]]
+SendRequests = Callable[[Sequence[TrainRequest]], Iterable[Reply]]
 
 
 class TooFewClients(FedScaffoldError):
-    """A round could not be closed; the server's files are as after the last round that could."""
+    """A round could not be closed; the server's files are as after the round before.
+
+    Examples
+    --------
+    >>> from fedscaffold.core.errors import FedScaffoldError
+    >>> from fedscaffold.federation import TooFewClients
+    >>> issubclass(TooFewClients, FedScaffoldError)
+    True
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
-    """When a round may be closed, and what counts.
+class RoundRules:
+    """When the server may close a round, and which updates it refuses.
 
     Parameters
     ----------
     min_clients
-        How many contributions it takes. The round waits for them; beyond them it goes on without those who don't
-        answer. At most the cohort's size counts, so that a large number means everyone.
+        Number of updates that a round needs. The round waits for them; beyond them it is closed without the clients
+        that do not answer. At most the size of the cohort counts, so that a large number means all of them.
     attempts
-        How often those who did not answer are asked before the run stops; it can be started again from its files.
+        How often clients that did not answer are asked in a round before the run stops. It can be continued later.
     outlier_factor
-        A contribution is refused when ‖sent − θ‖ is more than so many times what is usual. Honest clients differ
-        by their data, seldom by a factor of 1000; a contribution that is let through moves θ by at most its weight
-        times this factor times a usual step.
+        An update is refused when ‖sent − θ‖ is more than so many times the usual distance. Clients differ by their
+        data, but seldom by a factor of 1000; an update that is accepted moves θ by at most the client's weight times
+        this factor times the usual distance.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation import RoundRules
+    >>> RoundRules(min_clients=3)
+    RoundRules(min_clients=3, attempts=5, outlier_factor=1000.0)
     """
 
     min_clients: int = 2
@@ -52,165 +73,243 @@ class Rules:
             raise InvalidInput(f"outlier_factor must be more than 1, got {self.outlier_factor!r}")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A round that was closed: the ledger after it, who was counted, and who was refused and why."""
+@dataclass(frozen=True, eq=False)
+class RoundResult:
+    """A round that was closed.
+
+    Parameters
+    ----------
+    ledger
+        The server's state after the round.
+    counted
+        Clients whose updates were counted, in ascending order.
+    refused
+        Clients whose updates were refused, and why.
+
+    Examples
+    --------
+    See `run_round`, which returns it.
+
+    >>> from fedscaffold.federation import RoundResult, run_round
+    >>> run_round.__annotations__["return"] is RoundResult
+    True
+    """
 
     ledger: Ledger
     counted: tuple[int, ...]
     refused: Mapping[int, str]
 
 
-def one_round(
-    terms: RunConfig,
+def run_round(
+    config: RunConfig,
     ledger: Ledger,
     weights: Array,
-    ask: Ask,
+    send: SendRequests,
     *,
-    accounts: StateBackup,
-    rules: Rules,
+    backup: StateBackup,
+    rules: RoundRules,
     limit: float,
-) -> Outcome:
-    """Ask the round's cohort, and close the round with the contributions that are sound.
+) -> RoundResult:
+    """Send requests to the round's cohort, and close the round with the updates that pass the checks.
 
-    Memory that a client lost is handed back from the server's accounts, and the client is asked again. If there is
-    no account of it, all clients' memories start anew, in this same round.
+    A client that lost its state receives the server's backup of it, and is asked again. If there is no backup, all
+    client states are reset, in this same round.
+
+    Parameters
+    ----------
+    config
+        The run's configuration.
+    ledger
+        The server's state before the round.
+    weights
+        The clients' weights, shape (n_clients,), summing to one.
+    send
+        The transport: a function that sends requests and returns the replies, in any order.
+    backup
+        The server's backup of client states.
+    rules
+        When the round may be closed.
+    limit
+        The absolute value of θ's entries beyond which the run counts as diverged.
+
+    Examples
+    --------
+    A federation in one process, with the numbers of `fedscaffold.run`:
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold import federation as fed
+    >>> x = np.arange(6.0).reshape(2, 3, 1)
+    >>> problem = fs.problems.Ridge(x, x[..., 0] + 1.0, l2=0.1)
+    >>> method = fs.Scaffold(step_size=0.02, local_steps=3)
+    >>> config = fed.RunConfig(name="demo", method=method, n_clients=2, dim=1)
+    >>> ledger = fed.initial_ledger(config, np.zeros(1))
+    >>> works = [fed.ProblemWork(problem.subset([c]), engine="reference") for c in range(2)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for _ in range(5):
+    ...         result = fed.run_round(
+    ...             config, ledger, problem.weights,
+    ...             lambda requests: [fed.handle_request(r, works[r.client], folder) for r in requests],
+    ...             backup=fed.StateBackup(None), rules=fed.RoundRules(), limit=1e12,
+    ...         )
+    ...         ledger = result.ledger
+    >>> result.counted
+    (0, 1)
+    >>> trace = fs.run(problem, method, rounds=5, engine="reference", progress=False)
+    >>> bool((ledger.server.theta == trace.theta).all())
+    True
     """
     refused: dict[int, str] = {}
-    cohort = terms.cohort(ledger.round).tolist()
+    cohort = config.cohort(ledger.round).tolist()
     mean_gradient = None
-    if terms.method.exchange is not None:
-        gradients = _gradients(terms, ledger, cohort, ask, rules, refused)
-        mean_gradient = mean_of(gradients, weights)[0][0]
+    if config.method.exchange is not None:
+        gradients = _collect_gradients(config, ledger, cohort, send, rules, refused)
+        mean_gradient = weighted_mean(gradients, weights)[0][0]
         cohort = sorted(gradients)
 
     while True:
-        sent, lost = _contributions(terms, ledger, cohort, ask, accounts, rules, refused, mean_gradient)
-        if lost is None:
+        sent, without_backup = _collect_updates(
+            config, ledger, cohort, send, backup, rules, refused, mean_gradient
+        )
+        if without_backup is None:
             break
         LOG.warning(
-            "round %d: client %d lost its memory and the server keeps no account of it: all memories start anew",
-            ledger.round, lost,
+            "round %d: client %d lost its state and the server has no backup of it: all client states are reset",
+            ledger.round, without_backup,
         )  # fmt: skip
-        ledger = anew(terms, ledger)
-    after = close(terms, ledger, sent, weights, limit=limit)
+        ledger = reset_client_states(config, ledger)
+    after = close_round(config, ledger, sent, weights, limit=limit)
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:  # mostly waiting for the disk
-        list(pool.map(lambda client: accounts.remember(terms, client, sent[client], ledger, after), sent))
-    return Outcome(after, tuple(sorted(sent)), refused)
+        list(pool.map(lambda client: backup.save_update(config, client, sent[client], ledger, after), sent))
+    return RoundResult(after, tuple(sorted(sent)), refused)
 
 
-def _contributions(
-    terms: RunConfig,
+def _collect_updates(
+    config: RunConfig,
     ledger: Ledger,
     cohort: Sequence[int],
-    ask: Ask,
-    accounts: StateBackup,
-    rules: Rules,
+    send: SendRequests,
+    backup: StateBackup,
+    rules: RoundRules,
     refused: dict[int, str],
     mean_gradient: Array | None,
 ) -> tuple[dict[int, Array], int | None]:
-    """What counts, by client; or the client for whose lost memory there is no account."""
+    """The vectors that count, by client; or a client that lost its state, of which there is no backup."""
     sent: dict[int, Array] = {}
-    handed: dict[int, object] = {}
+    restored: dict[int, object] = {}
     failures = 0
     while True:
-        orders = {
-            c: train_order(terms, ledger, c, memory=handed.get(c), mean_gradient=mean_gradient)
-            for c in cohort
-            if c not in sent and c not in refused
+        requests = {
+            client: train_request(
+                config, ledger, client, client_state=restored.get(client), mean_gradient=mean_gradient
+            )
+            for client in cohort
+            if client not in sent and client not in refused
         }
-        returning = False
-        for reply in _sorted(ask(list(orders.values()))):
-            if isinstance(reply, Lost):
-                if reply.client not in orders or reply.client in handed:
+        ask_again = False
+        for reply in _by_client(send(list(requests.values()))):
+            if isinstance(reply, StateLost):
+                if reply.client not in requests or reply.client in restored:
                     continue
-                memory = accounts.memory(terms, reply.client, int(ledger.counted[reply.client]), ledger.epoch)
-                if memory is None:
+                counted = int(ledger.last_counted[reply.client])
+                state = backup.load(config, reply.client, last_counted=counted, resets=ledger.resets)
+                if state is None:
                     return {}, reply.client
-                LOG.warning("round %d: client %d lost its memory and gets it back", ledger.round, reply.client)
-                handed[reply.client] = memory
-                returning = True
+                LOG.warning(
+                    "round %d: client %d lost its state and receives the backup", ledger.round, reply.client
+                )
+                restored[reply.client] = state
+                ask_again = True
             else:
-                _take(reply, orders, sent, refused)
-        for client, reason in checks.too_far(ledger, sent, rules.outlier_factor).items():
+                _enter(reply, requests, sent, refused)
+        for client, reason in checks.distant_updates(ledger, sent, rules.outlier_factor).items():
             del sent[client]
             _refuse(ledger.round, client, reason, refused)
-        if returning:
+        if ask_again:
             continue
         if _enough(sent, cohort, rules):
             return dict(sorted(sent.items())), None
-        failures = _failed(terms, ledger, cohort, sent, refused, rules, failures)
+        failures = _count_failure(config, ledger, cohort, sent, refused, rules, failures)
 
 
-def _gradients(
-    terms: RunConfig, ledger: Ledger, cohort: Sequence[int], ask: Ask, rules: Rules, refused: dict[int, str]
+def _collect_gradients(
+    config: RunConfig,
+    ledger: Ledger,
+    cohort: Sequence[int],
+    send: SendRequests,
+    rules: RoundRules,
+    refused: dict[int, str],
 ) -> dict[int, Array]:
-    """ĝ_c(θ) of those who answer. Those who then don't send a model leave Σ w_c ξ_c ≠ 0 for this one round."""
+    """ĝ_c(θ) by client. A client that sends this and then no update leaves Σ w_c ξ_c ≠ 0 for this one round."""
     found: dict[int, Array] = {}
     failures = 0
     while True:
-        orders = {c: gradient_order(terms, ledger, c) for c in cohort if c not in found and c not in refused}
-        for reply in _sorted(ask(list(orders.values()))):
-            _take(reply, orders, found, refused)
-        for client, reason in checks.too_steep(found, rules.outlier_factor).items():
+        requests = {c: gradient_request(config, ledger, c) for c in cohort if c not in found and c not in refused}
+        for reply in _by_client(send(list(requests.values()))):
+            _enter(reply, requests, found, refused)
+        for client, reason in checks.large_gradients(found, rules.outlier_factor).items():
             del found[client]
             _refuse(ledger.round, client, reason, refused)
         if _enough(found, cohort, rules):
             return dict(sorted(found.items()))
-        failures = _failed(terms, ledger, cohort, found, refused, rules, failures)
+        failures = _count_failure(config, ledger, cohort, found, refused, rules, failures)
 
 
-def _sorted(replies: Iterable[Reply]) -> list[Reply]:
+def _by_client(replies: Iterable[Reply]) -> list[Reply]:
     return sorted(replies, key=lambda reply: reply.client)
 
 
-def _take(
-    reply: Reply, orders: Mapping[int, TrainRequest], found: dict[int, Array], refused: dict[int, str]
+def _enter(
+    reply: Reply, requests: Mapping[int, TrainRequest], found: dict[int, Array], refused: dict[int, str]
 ) -> None:
-    """Enter a reply, or say why not."""
-    if reply.client not in orders or isinstance(reply, Lost):
+    """Put a reply's vector among those found, or the reason why not among those refused."""
+    if reply.client not in requests or isinstance(reply, StateLost):
         return
-    if isinstance(reply, Failed):
-        LOG.warning("round %d: client %d failed: %s", orders[reply.client].round, reply.client, reply.reason)
+    round = requests[reply.client].round
+    if isinstance(reply, ClientFailed):
+        LOG.warning("round %d: client %d failed: %s", round, reply.client, reply.reason)
         return
-    reason = checks.fault(orders[reply.client], reply)
+    reason = checks.malformed(requests[reply.client], reply)
     if reason is None:
         found[reply.client] = reply.vector
     else:
-        _refuse(orders[reply.client].round, reply.client, reason, refused)
+        _refuse(round, reply.client, reason, refused)
 
 
 def _refuse(round: int, client: int, reason: str, refused: dict[int, str]) -> None:
-    LOG.warning("round %d: client %d's contribution is refused: %s", round, client, reason)
+    LOG.warning("round %d: client %d's update is refused: %s", round, client, reason)
     refused[client] = reason
 
 
-def _enough(found: Mapping[int, Array], cohort: Sequence[int], rules: Rules) -> bool:
+def _enough(found: Mapping[int, Array], cohort: Sequence[int], rules: RoundRules) -> bool:
     return len(found) >= min(rules.min_clients, len(cohort))
 
 
-def _failed(
-    terms: RunConfig,
+def _count_failure(
+    config: RunConfig,
     ledger: Ledger,
     cohort: Sequence[int],
     found: Mapping[int, Array],
     refused: Mapping[int, str],
-    rules: Rules,
+    rules: RoundRules,
     failures: int,
 ) -> int:
-    """One failure more, or the end of the run."""
-    silent = [c for c in cohort if c not in found and c not in refused]
+    """The number of failed attempts, this one included; raises `TooFewClients` if no further one is allowed."""
+    silent = [client for client in cohort if client not in found and client not in refused]
     if failures + 1 < rules.attempts and silent:
-        LOG.warning("round %d: %d of %d answered; asking again: %s", ledger.round, len(found), len(cohort), silent)
+        LOG.warning(
+            "round %d: %d of %d clients answered; asking %s again", ledger.round, len(found), len(cohort), silent
+        )
         return failures + 1
     raise TooFewClients(
-        f"round {ledger.round} of {terms.name}: {len(found)} of {len(cohort)} clients contributed, "
+        f"round {ledger.round} of {config.name}: {len(found)} of {len(cohort)} clients sent updates that count, "
         f"{min(rules.min_clients, len(cohort))} are needed; no answer from {silent or 'nobody'}, refused: "
-        f"{dict(refused) or 'nobody'}. Start the server again when they are back; it goes on from this round"
+        f"{dict(refused) or 'nobody'}. Start the server again when they are back; it continues from this round"
     )
 
 
-def weights_of(records: Mapping[int, int], n_clients: int) -> Array:
-    """w_c in proportion to the clients' numbers of records."""
-    given = np.array([records[c] for c in range(n_clients)], dtype=np.float64)
+def weights_from_rows(n_rows: Mapping[int, int], n_clients: int) -> Array:
+    """w_c in proportion to the clients' numbers of rows, shape (n_clients,), summing to one."""
+    given = np.array([n_rows[client] for client in range(n_clients)], dtype=np.float64)
     return given / given.sum()

@@ -41,10 +41,12 @@ class Block:
         clients = self._participants(info)
         if clients is not None and clients.size == 0:
             return np.zeros((*clients.shape, server.theta.shape[-1]))
-        after_local_steps = self.first_step + int(self._step_counts(info, clients).max())
+        counts = self.method.local_step_counts(self.n_clients, info.round_uniform)
+        if info.cohort is not None:  # of the whole cohort, so that draws do not depend on how clients are divided
+            counts = _rows_of(counts, info.cohort)
         stepped = self.gradient_sgd(
             server.theta, np.zeros((1, 1, server.theta.shape[-1])), step_size=1.0, local_steps=1,
-            round=info.round, clients=clients, first_step=after_local_steps,
+            round=info.round, clients=clients, first_step=self.first_step + int(counts.max()),
         )  # fmt: skip
         return server.theta[:, None, :] - stepped
 
