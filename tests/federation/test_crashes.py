@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core import npz as arrays
+from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch
 from fedscaffold.core.protocols import Method
-from fedscaffold.federation.messages import Failed, Reply, TrainRequest
-from fedscaffold.federation.server import Rules
+from fedscaffold.federation import ClientFailed, RoundRules, TrainRequest
+from fedscaffold.federation.messages import Reply
 from tests.federation.federation import Federation
 from tests.samples import make
 
@@ -25,7 +25,7 @@ METHODS = [
     fs.TwoSidedScaffold(step_size=0.1, local_steps=3, server_step_size=0.8, cohort=2),
     fs.FedLin(step_size=0.05, local_steps=3),
 ]
-EVERYONE = Rules(min_clients=100)
+EVERYONE = RoundRules(min_clients=100)
 
 
 def problem(n_clients: int = 3) -> Any:
@@ -40,7 +40,7 @@ class Doomed:
     """Writing files, until the process ends before or after the k-th time."""
 
     def __init__(self, at: int, when: str) -> None:
-        self.at, self.when, self.count, self.write = at, when, 0, arrays.write
+        self.at, self.when, self.count, self.write = at, when, 0, npz.write
 
     def __call__(self, path: Any, held: Any, description: Any) -> None:
         mine = self.count == self.at
@@ -52,11 +52,11 @@ class Doomed:
             raise Crash
 
 
-def client_may_crash(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+def client_may_crash(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
     try:
         return work()
     except Crash:
-        return Failed(client=order.client, reason="crashed")
+        return ClientFailed(client=request.client, reason="crashed")
 
 
 def run_on(federation: Federation, rounds: int) -> None:
@@ -77,7 +77,7 @@ def test_a_crash_at_any_write_changes_nothing(
     quiet = Federation(tmp_path / "quiet", problem(), method, rules=EVERYONE)
     counter = Doomed(-1, when)
     with monkeypatch.context() as patch:
-        patch.setattr(arrays, "write", counter)
+        patch.setattr(npz, "write", counter)
         quiet.run(ROUNDS)
     assert counter.count > 10
     for moment in range(counter.count):
@@ -85,63 +85,63 @@ def test_a_crash_at_any_write_changes_nothing(
         folder = tmp_path / f"{moment}"
         federation = Federation(folder, problem(), method, rules=EVERYONE, event=client_may_crash)
         with monkeypatch.context() as patch:
-            patch.setattr(arrays, "write", doomed)
+            patch.setattr(npz, "write", doomed)
             run_on(federation, ROUNDS)
         assert doomed.count > counter.count - (when == "after")
         np.testing.assert_array_equal(federation.ledger.server.theta, quiet.ledger.server.theta)
-        if federation.terms.remembers:
+        if federation.config.has_client_state:
             np.testing.assert_array_equal(federation.control_variates(), quiet.control_variates())
-            federation.check_accounts()
+            federation.check_backup()
 
 
 def losing(federation: Federation, client: int, at: int) -> None:
     """The client's disk is new in that round."""
 
-    def event(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
-        if (order.round, order.client) == (at, client) and order.memory is None and order.epoch == 0:
-            federation.memory_file(client).unlink()
+    def event(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+        if (request.round, request.client) == (at, client) and request.client_state is None and request.resets == 0:
+            federation.state_file(client).unlink()
         return work()
 
     federation.event = event
 
 
 @pytest.mark.parametrize("method", METHODS[:3], ids=repr)
-def test_lost_memory_comes_back_from_the_server(
+def test_a_lost_client_state_comes_back_from_the_server(
     tmp_path: Path, method: Method, caplog: pytest.LogCaptureFixture
 ) -> None:
     rounds, client = 8, 1
     quiet = Federation(tmp_path / "quiet", problem(), method)
     quiet.run(rounds)
-    at = next(t for t in range(2, rounds) if client in quiet.terms.cohort(t) and quiet.outcomes[t].counted)
+    at = next(t for t in range(2, rounds) if client in quiet.config.cohort(t) and quiet.results[t].counted)
     federation = Federation(tmp_path / "loss", problem(), method)
     losing(federation, client, at)
     federation.run(rounds)
     np.testing.assert_array_equal(federation.ledger.server.theta, quiet.ledger.server.theta)
     np.testing.assert_array_equal(federation.control_variates(), quiet.control_variates())
-    assert federation.ledger.epoch == 0
-    assert f"client {client} lost its memory and gets it back" in caplog.text
+    assert federation.ledger.resets == 0
+    assert f"client {client} lost its state and receives the backup" in caplog.text
 
 
 @pytest.mark.parametrize("method", METHODS[:3], ids=repr)
-def test_lost_memory_without_accounts_starts_all_anew(
+def test_a_lost_client_state_without_backup_resets_all(
     tmp_path: Path, method: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Σ w_c ξ_c = 0 stays; the error jumps as far as FedAvg's would, and then falls as from the start."""
     faster = replace(method, step_size=0.3, local_steps=6)
-    federation = Federation(tmp_path, problem(), faster, batch_size=None, accounts=False)
+    federation = Federation(tmp_path, problem(), faster, batch_size=None, backup=False)
     optimum = federation.problem.optimum()
 
     def error() -> float:
         return float(np.linalg.norm(federation.ledger.server.theta[0] - optimum) / np.linalg.norm(optimum))
 
-    at = next(t for t in range(60, 70) if 1 in federation.terms.cohort(t))
+    at = next(t for t in range(60, 70) if 1 in federation.config.cohort(t))
     losing(federation, 1, at)
     federation.run(at)
     before, theta = error(), federation.ledger.server.theta
     assert before < 1e-4
     federation.run(at + 1)
-    assert federation.ledger.epoch == 1
-    assert "all memories start anew" in caplog.text
+    assert federation.ledger.resets == 1
+    assert "all client states are reset" in caplog.text
     assert federation.drift() < 1e-13
     assert np.linalg.norm(federation.ledger.server.theta - theta) < np.linalg.norm(optimum)
     federation.run(at + 2)
@@ -151,16 +151,16 @@ def test_lost_memory_without_accounts_starts_all_anew(
     assert error() < 1e-5
 
 
-def test_without_the_rule_a_lost_memory_does_harm(tmp_path: Path) -> None:
-    """What the server's question prevents: a client that begins again at 0 by itself breaks the sum for good."""
+def test_a_client_that_resets_its_own_state_does_harm(tmp_path: Path) -> None:
+    """What the protocol prevents: a client that starts again at 0 by itself breaks Σ w_c ξ_c = 0 for good."""
     faster = replace(SCAFFOLD, step_size=0.3, local_steps=6)
-    federation = Federation(tmp_path, problem(), faster, batch_size=None, accounts=False)
+    federation = Federation(tmp_path, problem(), faster, batch_size=None, backup=False)
     federation.run(60)
 
-    def forgetful(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
-        if (order.round, order.client) == (60, 1):
-            nothing = federation.terms.first_memory()
-            return federation.work(TrainRequest(**{**vars(order), "memory": nothing}))
+    def forgetful(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+        if (request.round, request.client) == (60, 1):
+            nothing = federation.config.initial_client_state()
+            return federation.handle(TrainRequest(**{**vars(request), "client_state": nothing}))
         return work()
 
     federation.event = forgetful
@@ -170,14 +170,14 @@ def test_without_the_rule_a_lost_memory_does_harm(tmp_path: Path) -> None:
     assert np.linalg.norm(federation.ledger.server.theta[0] - optimum) > 0.1 * np.linalg.norm(optimum)
 
 
-def test_memory_is_bound_to_run_and_client(tmp_path: Path) -> None:
+def test_client_states_are_bound_to_run_and_client(tmp_path: Path) -> None:
     federation = Federation(tmp_path / "one", problem(), SCAFFOLD)
     federation.run(2)
     federation.file.unlink()
-    other = Federation(tmp_path / "one", problem(), SCAFFOLD, seed=4, accounts=False)
+    other = Federation(tmp_path / "one", problem(), SCAFFOLD, seed=4, backup=False)
     with pytest.raises(CheckpointMismatch, match="belongs to another run"):
         other.run(1)
-    mine, theirs = federation.memory_file(0), federation.memory_file(1)
+    mine, theirs = federation.state_file(0), federation.state_file(1)
     mine.write_bytes(theirs.read_bytes())
     with pytest.raises(CheckpointMismatch, match="belongs to another client"):
         federation.run(3)
@@ -195,8 +195,8 @@ def test_the_servers_file_is_bound_to_its_run(tmp_path: Path) -> None:
         Federation(tmp_path, problem(), SCAFFOLD)
 
 
-def test_a_run_begun_again_from_nothing_forgets(tmp_path: Path) -> None:
-    """The server's folder was deleted: the run starts over, and clients that knew of it with it."""
+def test_a_run_that_starts_over_uses_no_old_client_state(tmp_path: Path) -> None:
+    """The server's folder was deleted, the clients' were not: the run starts over, and so do the clients."""
     federation = Federation(tmp_path, problem(), SCAFFOLD)
     federation.run(3)
     federation.file.unlink()
@@ -205,7 +205,7 @@ def test_a_run_begun_again_from_nothing_forgets(tmp_path: Path) -> None:
     np.testing.assert_allclose(federation.ledger.server.theta, federation.simulated(5).theta, rtol=0, atol=1e-13)
 
 
-def test_a_contribution_from_another_model_is_not_sent_again(tmp_path: Path) -> None:
+def test_an_update_from_another_model_is_not_sent_again(tmp_path: Path) -> None:
     """The run was begun, its server's folder deleted, and begun again with another first model."""
     federation = Federation(tmp_path, problem(), SCAFFOLD)
     federation.step()

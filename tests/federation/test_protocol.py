@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ from hypothesis import strategies as st
 
 import fedscaffold as fs
 from fedscaffold.core.protocols import Method
-from fedscaffold.federation.client import ProblemWork, answer
-from fedscaffold.federation.messages import Failed, Reply, Sent, TrainRequest
-from fedscaffold.federation.server import Rules, TooFewClients
+from fedscaffold.federation import ClientFailed, ClientUpdate, RoundRules, TooFewClients, TrainRequest
+from fedscaffold.federation.messages import Reply
 from tests.federation.federation import Federation
 from tests.samples import make
 
@@ -34,7 +34,7 @@ METHODS = [
     fs.FedLin(step_size=0.05, local_steps=4),
     fs.FedLin(step_size=0.05, local_steps=4, correction_gradients="minibatch"),
 ]
-WITH_MEMORY = [
+WITH_CLIENT_STATE = [
     METHODS[0],
     fs.TwoSidedScaffold(step_size=0.1, local_steps=4, server_step_size=0.8, cohort=3),
     METHODS[1],
@@ -54,11 +54,11 @@ def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method, bat
     federation.run(6)
     simulated = federation.simulated(6)
     np.testing.assert_allclose(federation.ledger.server.theta, simulated.theta, rtol=0, atol=1e-12)
-    if federation.terms.remembers:
+    if federation.config.has_client_state:
         np.testing.assert_allclose(
             federation.control_variates(), simulated.control_variates[0], rtol=0, atol=1e-11
         )
-        federation.check_accounts()
+        federation.check_backup()
 
 
 @pytest.mark.slow
@@ -77,74 +77,68 @@ def test_jax_models_too(tmp_path: Path) -> None:
     network = fs.problems.Differentiable(loss, params, clients)
 
     class JaxFederation(Federation):
-        def work(self, order: TrainRequest) -> Reply:
-            block = ProblemWork(self.problem.subset([order.client]), "jax")
-            return answer(order, block, self.client_folder(order.client))
+        engine = "jax"
 
     federation = JaxFederation(tmp_path, network, fs.Scaffold(step_size=0.1, local_steps=3))
     federation.run(3)
-    simulated = fs.run(network, federation.terms.method, rounds=3, batch_size=2, seed=3, engine="jax", record=())
-    np.testing.assert_allclose(federation.ledger.server.theta, simulated.theta, rtol=0, atol=1e-12)
+    theta = federation.simulated(3).theta
+    np.testing.assert_allclose(federation.ledger.server.theta, theta, rtol=0, atol=1e-12)
 
 
-def order_lost(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+def request_lost(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
     return None
 
 
-def reply_lost(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+def reply_lost(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
     work()
     return None
 
 
-def not_a_number(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+def not_a_number(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
     reply = work()
-    assert isinstance(reply, Sent)
-    return Sent(
-        client=reply.client, epoch=reply.epoch, round=reply.round, phase=reply.phase, vector=reply.vector * np.nan
-    )
+    assert isinstance(reply, ClientUpdate)
+    return replace(reply, vector=reply.vector * np.nan)
 
 
-def exploded(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+def exploded(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
     reply = work()
-    assert isinstance(reply, Sent)
-    return Sent(
-        client=reply.client, epoch=reply.epoch, round=reply.round, phase=reply.phase, vector=reply.vector * 1e6
-    )
+    assert isinstance(reply, ClientUpdate)
+    return replace(reply, vector=reply.vector * 1e6)
 
 
-def failed(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
-    return Failed(client=order.client, reason="for a test")
+def failed(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+    return ClientFailed(client=request.client, reason="for a test")
 
 
-def as_it_should(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+def as_it_should(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
     return work()
 
 
-MISHAPS = [as_it_should, order_lost, reply_lost, not_a_number, failed]
+MISHAPS = [as_it_should, request_lost, reply_lost, not_a_number, failed]
 HONEST, SPOILT = st.sampled_from(MISHAPS), st.sampled_from([*MISHAPS, exploded])  # a majority is honest
 
 
 @pytest.mark.parametrize(
-    "method", [*WITH_MEMORY[:2], *(pytest.param(m, marks=pytest.mark.slow) for m in WITH_MEMORY[2:])], ids=repr
+    "method", [*WITH_CLIENT_STATE[:2], *(pytest.param(m, marks=pytest.mark.slow) for m in WITH_CLIENT_STATE[2:])], ids=repr
 )
 @settings(max_examples=8)
 @given(schedule=st.lists(st.tuples(HONEST, SPOILT, HONEST, HONEST, HONEST), min_size=4, max_size=4))
 def test_nothing_that_happens_to_messages_breaks_the_sum(
     tmp_path_factory: pytest.TempPathFactory, method: Method, schedule: list[tuple[Any, ...]]
 ) -> None:
-    """Four rounds of mishaps, one that goes well; then the sum is 0 and the server's accounts are right."""
+    """Four rounds of mishaps, one that goes well; then the sum is 0 and the server's backup is right."""
     asked: dict[int, int] = {}
 
-    def event(order: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
-        asked[order.round] = asked.get(order.round, 0) + 1
-        if order.round >= len(schedule) or asked[order.round] > 40:
+    def event(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+        asked[request.round] = asked.get(request.round, 0) + 1
+        if request.round >= len(schedule) or asked[request.round] > 40:
             return work()
-        return schedule[order.round][order.client](order, work)
+        return schedule[request.round][request.client](request, work)
 
     folder = tmp_path_factory.mktemp("federation")
-    federation = Federation(folder, problem(), method, event=event, rules=Rules(min_clients=2, attempts=50))
+    federation = Federation(folder, problem(), method, event=event, rules=RoundRules(min_clients=2, attempts=50))
     with suppress(TooFewClients):  # all but one were refused
         federation.run(len(schedule) + 1)
     assert federation.drift() < 1e-13
-    federation.check_accounts()
+    federation.check_backup()
     shutil.rmtree(folder)

@@ -1,14 +1,5 @@
-"""What the tests of federations share."""
+"""The tests of federations on Flower share the settings of those without."""
 
-import os
-from collections.abc import Iterator
+from tests.federation.conftest import no_waiting_for_disks
 
-import pytest
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_waiting_for_disks() -> Iterator[None]:
-    """No test here cuts the power, and thousands of small files would each wait for the disk."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda handle: None)
-        yield
+__all__ = ["no_waiting_for_disks"]

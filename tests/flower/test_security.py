@@ -13,8 +13,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import fedscaffold as fs
 from fedscaffold import flower
-from fedscaffold.federation.client import ProblemWork, answer
-from fedscaffold.federation.messages import Reply, Sent, TrainRequest
 from fedscaffold.flower import nodes as nodes_module
 from tests.federation.federation import Federation
 from tests.flower.grid import FakeGrid, Node
@@ -35,27 +33,27 @@ def noisy() -> Any:
 class NoisyFederation(Federation):
     clip, deviation, kind = 1.0, 0.1, noisy()
 
-    def work(self, order: TrainRequest) -> Reply:
-        plain = ProblemWork(self.problem.subset([order.client]), "reference")
+    def work(self, request: TrainRequest) -> Reply:
+        plain = ProblemWork(self.problem.subset([request.client]), "reference")
         work = self.kind(plain, clip=self.clip, deviation=self.deviation)
-        return answer(order, work, self.client_folder(order.client))
+        return answer(request, work, self.state_dir(request.client))
 
 
 def test_noise_in_the_work_keeps_the_sum(tmp_path: Path) -> None:
     federation = NoisyFederation(tmp_path, make("logistic", SIZES, 3, weights=SIZES), METHOD)
     federation.run(10)
     assert federation.drift() < 1e-13
-    federation.check_accounts()
+    federation.check_backup()
     assert np.abs(federation.ledger.server.theta - federation.simulated(10).theta).max() > 1e-3
 
 
 def test_the_change_is_clipped(tmp_path: Path) -> None:
     lengths = []
 
-    def measured(order: TrainRequest, work: Callable[[], Reply]) -> Reply:
+    def measured(request: TrainRequest, work: Callable[[], Reply]) -> Reply:
         reply = work()
-        assert isinstance(reply, Sent)
-        lengths.append(np.linalg.norm(reply.vector - order.server.theta[0]))
+        assert isinstance(reply, ClientUpdate)
+        lengths.append(np.linalg.norm(reply.vector - request.server.theta[0]))
         return reply
 
     federation = NoisyFederation(tmp_path, make("logistic", SIZES, 3), METHOD, event=measured)
@@ -67,9 +65,9 @@ def test_the_change_is_clipped(tmp_path: Path) -> None:
 def test_noise_after_the_memory_loses_the_sum(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
 
-    def spoilt(order: TrainRequest, work: Callable[[], Reply]) -> Reply:
+    def spoilt(request: TrainRequest, work: Callable[[], Reply]) -> Reply:
         reply = work()
-        assert isinstance(reply, Sent)
+        assert isinstance(reply, ClientUpdate)
         return replace(reply, vector=reply.vector + rng.normal(scale=0.1, size=3))
 
     federation = Federation(tmp_path, make("logistic", SIZES, 3, weights=SIZES), METHOD, event=spoilt)

@@ -9,8 +9,6 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Method
-from fedscaffold.federation.client import answer
-from fedscaffold.federation.messages import Reply, TrainRequest
 from tests.federation.federation import Federation
 from tests.federation.test_protocol import METHODS
 from tests.samples import make
@@ -41,8 +39,8 @@ def training(problem: Any, client: int, dtype: Any = None) -> Training:
 
 
 class TorchFederation(Federation):
-    def work(self, order: TrainRequest) -> Reply:
-        return answer(order, training(self.problem, order.client), self.client_folder(order.client))
+    def work(self, request: TrainRequest) -> Reply:
+        return answer(request, training(self.problem, request.client), self.state_dir(request.client))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)
@@ -57,9 +55,9 @@ def test_single_precision_keeps_the_sum(tmp_path: Path) -> None:
     """Models compute in float32, memory does not: Σ w_c ξ_c = 0 to float64's precision."""
 
     class Single(Federation):
-        def work(self, order: TrainRequest) -> Reply:
-            work = training(self.problem, order.client, torch.float32)
-            return answer(order, work, self.client_folder(order.client))
+        def work(self, request: TrainRequest) -> Reply:
+            work = training(self.problem, request.client, torch.float32)
+            return answer(request, work, self.state_dir(request.client))
 
     method = fs.Scaffold(step_size=0.1, local_steps=4)
     federation = Single(tmp_path, make("logistic", SIZES, 3), method)
