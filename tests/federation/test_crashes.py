@@ -1,5 +1,6 @@
 """Processes that end at any moment, and disks that are lost."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,19 +37,19 @@ class Crash(BaseException):
     """The process is gone; nothing may catch this."""
 
 
-class Doomed:
-    """Writing files, until the process ends before or after the k-th time."""
+class CrashAtWrite:
+    """In place of `npz.write`: the process ends before or after the k-th file is written; never for k = -1."""
 
-    def __init__(self, at: int, when: str) -> None:
-        self.at, self.when, self.count, self.write = at, when, 0, npz.write
+    def __init__(self, k: int, when: str) -> None:
+        self.k, self.when, self.count, self.write = k, when, 0, npz.write
 
     def __call__(self, path: Any, held: Any, description: Any) -> None:
-        mine = self.count == self.at
+        crash = self.count == self.k
         self.count += 1
-        if mine and self.when == "before":
+        if crash and self.when == "before":
             raise Crash
         self.write(path, held, description)
-        if mine:
+        if crash:
             raise Crash
 
 
@@ -73,25 +74,55 @@ def run_on(federation: Federation, rounds: int) -> None:
 def test_a_crash_at_any_write_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method, when: str
 ) -> None:
-    """Every write of clients and server is a moment to crash at; with all asked again, the bits are the same."""
-    quiet = Federation(tmp_path / "quiet", problem(), method, rules=EVERYONE)
-    counter = Doomed(-1, when)
-    with monkeypatch.context() as patch:
-        patch.setattr(npz, "write", counter)
-        quiet.run(ROUNDS)
-    assert counter.count > 10
-    for moment in range(counter.count):
-        doomed = Doomed(moment, when)
-        folder = tmp_path / f"{moment}"
-        federation = Federation(folder, problem(), method, rules=EVERYONE, event=client_may_crash)
+    """Every file that clients and server write in a round is a moment to crash at.
+
+    Each crash starts from the undisturbed run's folder before that round. One round later everything that the run
+    depends on has the bits of the undisturbed run: the server's ledger, the client states and the server's backup.
+    """
+    undisturbed = Federation(tmp_path / "run", problem(), method, rules=EVERYONE)
+    writes, after = [], []
+    for t in range(ROUNDS):
+        shutil.copytree(undisturbed.folder, tmp_path / f"before-{t}")
         with monkeypatch.context() as patch:
-            patch.setattr(npz, "write", doomed)
-            run_on(federation, ROUNDS)
-        assert doomed.count > counter.count - (when == "after")
-        np.testing.assert_array_equal(federation.ledger.server.theta, quiet.ledger.server.theta)
-        if federation.config.has_client_state:
-            np.testing.assert_array_equal(federation.control_variates(), quiet.control_variates())
-            federation.check_backup()
+            counter = CrashAtWrite(-1, when)
+            patch.setattr(npz, "write", counter)
+            undisturbed.run(t + 1)
+        writes.append(counter.count)
+        after.append(contents(undisturbed))
+    assert sum(writes) > 10
+    for t in range(ROUNDS - 1):
+        for k in range(writes[t]):
+            folder = shutil.copytree(tmp_path / f"before-{t}", tmp_path / f"{t}-{k}")
+            federation = Federation(folder, problem(), method, rules=EVERYONE, event=client_may_crash)
+            assert federation.ledger.round == t
+            with monkeypatch.context() as patch:
+                crash = CrashAtWrite(k, when)
+                patch.setattr(npz, "write", crash)
+                run_on(federation, t + 2)
+            assert crash.count > k
+            assert_same(contents(federation), after[t + 1])
+
+
+def contents(federation: Federation) -> dict[str, Any]:
+    """What the rest of a run depends on: the ledger and the client states; the backup is compared with these."""
+    found = {"ledger": federation.ledger}
+    if federation.config.has_client_state:
+        federation.check_backup()
+        found["client states"] = federation.client_states()
+    return found
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """The same bits, in nested tuples and dictionaries of arrays and numbers."""
+    assert type(found) is type(expected)
+    if isinstance(found, dict):
+        assert found.keys() == expected.keys()
+        found, expected = tuple(found.values()), tuple(expected.values())
+    if isinstance(found, tuple):
+        for a, b in zip(found, expected, strict=True):
+            assert_same(a, b)
+    else:
+        np.testing.assert_array_equal(found, expected)
 
 
 def losing(federation: Federation, client: int, at: int) -> None:
@@ -134,7 +165,7 @@ def test_a_lost_client_state_without_backup_resets_all(
     def error() -> float:
         return float(np.linalg.norm(federation.ledger.server.theta[0] - optimum) / np.linalg.norm(optimum))
 
-    at = next(t for t in range(60, 70) if 1 in federation.config.cohort(t))
+    at = next(t for t in range(44, 54) if 1 in federation.config.cohort(t))
     losing(federation, 1, at)
     federation.run(at)
     before, theta = error(), federation.ledger.server.theta
@@ -146,7 +177,7 @@ def test_a_lost_client_state_without_backup_resets_all(
     assert np.linalg.norm(federation.ledger.server.theta - theta) < np.linalg.norm(optimum)
     federation.run(at + 2)
     assert 0.01 < error() < 1.0
-    federation.run(140)
+    federation.run(at + 60)
     assert federation.drift() < 1e-13
     assert error() < 1e-5
 
@@ -155,16 +186,16 @@ def test_a_client_that_resets_its_own_state_does_harm(tmp_path: Path) -> None:
     """What the protocol prevents: a client that starts again at 0 by itself breaks Σ w_c ξ_c = 0 for good."""
     faster = replace(SCAFFOLD, step_size=0.3, local_steps=6)
     federation = Federation(tmp_path, problem(), faster, batch_size=None, backup=False)
-    federation.run(60)
+    federation.run(30)
 
     def forgetful(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
-        if (request.round, request.client) == (60, 1):
+        if (request.round, request.client) == (30, 1):
             nothing = federation.config.initial_client_state()
             return federation.handle(TrainRequest(**{**vars(request), "client_state": nothing}))
         return work()
 
     federation.event = forgetful
-    federation.run(100)
+    federation.run(60)
     optimum = federation.problem.optimum()
     assert federation.drift() > 1e-2
     assert np.linalg.norm(federation.ledger.server.theta[0] - optimum) > 0.1 * np.linalg.norm(optimum)

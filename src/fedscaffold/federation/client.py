@@ -137,12 +137,13 @@ def handle_request(
             f"client {request.client}'s model has {work.dim} parameters, the server's {config.dim}; do they have the "
             "same columns or layers?"
         )
-    if request.client not in config.cohort(request.round):
+    info = config.round_info(request.round)
+    if request.client not in (range(config.n_clients) if info.cohort is None else info.cohort):
         raise InvalidInput(f"client {request.client} does not take part in round {request.round} of {config.name}")
     files = ClientStateFiles(state_dir, config, request.client)
     if request.phase == "gradient":
         with _open_block(request, work) as block:
-            gradient = block.gradients(request.server, config.round_info(request.round))
+            gradient = block.gradients(request.server, info)
         files.save_gradient(request, gradient)  # the correction must be made from what was sent
         return _update(request, gradient)
     exchanged = _exchanged_gradients(request, files)
@@ -153,7 +154,6 @@ def handle_request(
     if stored.pending is not None and _answers(stored.pending, request):
         return _update(request, stored.pending.sent)
     with _open_block(request, work) as block:
-        info = config.round_info(request.round)
         result = block.run_local_steps(stored.client_state, request.server, info, exchanged)
     if config.has_client_state:
         files.save(stored._replace(pending=PendingUpdate(request.round, result.sent, request.server)))

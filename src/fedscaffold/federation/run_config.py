@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -101,7 +102,7 @@ class RunConfig:
         """Whether the method's clients keep anything between rounds."""
         return len(self.initial_client_state()) > 0
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 digest of all fields, the name included."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
