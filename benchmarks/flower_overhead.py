@@ -25,14 +25,17 @@ from fedscaffold.core.files import replacing
 from fedscaffold.core.protocols import LocalSgd
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.federation import server_checkpoint as checkpoint
-from fedscaffold.federation.client import answer
-from fedscaffold.federation.ledger import first_ledger
-from fedscaffold.federation.messages import Reply, TrainRequest
-from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.server import Rules, one_round
-from fedscaffold.federation.server_checkpoint import Stored
-from fedscaffold.federation.state_backup import StateBackup
+from fedscaffold.federation import (
+    RoundRules,
+    RunConfig,
+    StateBackup,
+    TrainRequest,
+    handle_request,
+    initial_ledger,
+    run_round,
+)
+from fedscaffold.federation.messages import Reply
+from fedscaffold.federation.server_checkpoint import ServerCheckpoint, save_checkpoint
 from fedscaffold.flower.loopback import Loopback
 from fedscaffold.simulation import provenance
 
@@ -69,10 +72,10 @@ from flwr.serverapp import ServerApp
 server = ServerApp()
 
 def clock(path):
-    def tell(round, arrays):
+    def note(round, arrays):
         with open(path, "a") as file:
             file.write(f"{round} {time.time()}\\n")
-    return tell
+    return note
 """
 
 FLOWER_APP = (
@@ -89,8 +92,8 @@ def train(message, context):
     arrays = message.content["arrays"]
     theta = arrays["theta"].numpy()
     moved = theta - 0.1 * (1e-3 * (context.node_config["partition-id"] + 1) + 0.01 * theta)
-    told = MetricRecord({"num-examples": 10})
-    return Message(RecordDict({"arrays": ArrayRecord({"theta": Array(moved)}), "m": told}), reply_to=message)
+    metrics = MetricRecord({"num-examples": 10})
+    return Message(RecordDict({"arrays": ArrayRecord({"theta": Array(moved)}), "m": metrics}), reply_to=message)
 
 @server.main()
 def main(grid, context):
@@ -110,7 +113,7 @@ from contextlib import contextmanager
 from fedscaffold import Scaffold, flower
 
 class Trivial:
-    records = 10
+    n_rows = 10
 
     def __init__(self, dim):
         self.dim = dim
@@ -138,14 +141,14 @@ def main(grid, context):
 class Trivial:
     """One step on a quadratic, for any number of parameters."""
 
-    records = 10
+    n_rows = 10
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
 
     @contextmanager
     def open(self, batches: Batches, *, seed: int, client: int) -> Iterator[LocalSgd]:
-        """Hardly any work."""
+        """One step, whose cost is negligible."""
 
         def local_sgd(theta: Array, correction: Array, *, step_size: float, **rest: Any) -> Array:
             return theta[:, None, :] - step_size * (1e-3 * (client + 1) + 0.01 * theta[:, None, :] + correction)
@@ -162,7 +165,7 @@ def measure(
         (folder / name / "pyproject.toml").write_text(PYPROJECT.format(name=name))
         (folder / name / f"{name}.py").write_text(text)
     configs: list[dict[str, str | int]] = [
-        {"partition-id": k, "memory": str(folder / f"memory-{k}")} for k in range(nodes)
+        {"partition-id": k, "state-dir": str(folder / f"state-{k}")} for k in range(nodes)
     ]
     clock: dict[str, list[float]] = {who: [] for who in (SLOW, FLOWER, OURS)}
     processor: dict[str, list[float]] = {who: [] for who in clock}
@@ -180,10 +183,10 @@ def measure(
                     used += [loopback.processor_seconds()] * (len(read(times)) - len(used))
                     time.sleep(0.1)
                 output, _ = process.communicate()
-                told = read(times)
-                if len(told) != rounds + 1:
+                seen = read(times)
+                if len(seen) != rounds + 1:
                     raise RuntimeError(f"{who} ended early:\n{output}")
-                clock[who] += np.diff(told)[1:].tolist()
+                clock[who] += np.diff(seen)[1:].tolist()
                 processor[who] += np.diff(used)[1:].tolist()
     return clock, processor
 
@@ -195,26 +198,25 @@ def read(times: Path) -> list[float]:
 
 def own_cost(folder: Path, *, dim: int, nodes: int, rounds: int = 5) -> dict[str, float]:
     """Processor seconds of one round without Flower: all clients' files, the server's files, sums and checks."""
-    terms = RunConfig(name="own", method=METHOD, n_clients=nodes, dim=dim)
-    ledger, weights = first_ledger(terms, np.zeros(dim)), np.full(nodes, 1.0 / nodes)
-    accounts, work = StateBackup(folder / "accounts"), Trivial(dim)
+    config = RunConfig(name="own", method=METHOD, n_clients=nodes, dim=dim)
+    ledger, weights = initial_ledger(config, np.zeros(dim)), np.full(nodes, 1.0 / nodes)
+    backup, work = StateBackup(folder / "backup"), Trivial(dim)
     clients, servers = [], []
     for _ in range(rounds):
         spent: list[float] = []
 
-        def ask(orders: Sequence[TrainRequest], spent: list[float] = spent) -> list[Reply]:
+        def send(requests: Sequence[TrainRequest], spent: list[float] = spent) -> list[Reply]:
             replies: list[Reply] = []
-            for order in orders:
+            for request in requests:
                 began = time.process_time()
-                replies.append(answer(order, work, folder / f"own-{order.client}"))
+                replies.append(handle_request(request, work, folder / f"own-{request.client}"))
                 spent.append(time.process_time() - began)
             return replies
 
         began = time.process_time()
-        outcome = one_round(terms, ledger, weights, ask, accounts=accounts, rules=Rules(), limit=1e9)
-        ledger = outcome.ledger
-        checkpoint.save(folder / "own.npz", terms, np.zeros(dim), Stored(ledger, weights, {}))
-        accounts.tidy(ledger)
+        ledger = run_round(config, ledger, weights, send, backup=backup, rules=RoundRules(), limit=1e9).ledger
+        save_checkpoint(folder / "own.npz", config, np.zeros(dim), ServerCheckpoint(ledger, weights, {}))
+        backup.remove_old(ledger)
         servers.append(time.process_time() - began - sum(spent))
         clients.append(sum(spent))
     return {"clients": float(np.median(clients)), "server": float(np.median(servers))}

@@ -11,7 +11,7 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data import from_frame
 from fedscaffold.federation.agreement import Agreement
-from fedscaffold.flower.demo import parts_of, pooled
+from fedscaffold.flower.demo import pool_tables, site_tables
 from fedscaffold.models.fit import Settings, prepare
 from tests.hospitals import cancer, diabetes, wine, written
 
@@ -54,7 +54,7 @@ def test_a_clients_problem_is_its_part_of_the_pooled_one(
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     frame = cancer()
     _, agreement = agreed(frame, "diagnosis", "logistic")
-    with pytest.raises(InvalidInput, match="the target 'diagnosis' has the values 'unclear', agreed were"):
+    with pytest.raises(InvalidInput, match="the target 'diagnosis' has the values 'unclear', but the agreement has"):
         agreement.problem(frame.assign(diagnosis="unclear"))
     with pytest.raises(InvalidInput, match="no rows"):
         agreement.problem(frame.head(0))
@@ -78,14 +78,14 @@ def test_files_that_are_no_agreement(tmp_path: Path, text: str) -> None:
 
 def test_one_table_is_split_as_several_are_joined(tmp_path: Path) -> None:
     frame = cancer()
-    whole = parts_of([written(frame, tmp_path / "all.csv")], "hospital")
+    whole = site_tables([written(frame, tmp_path / "all.csv")], "hospital")
     names = sorted(frame.hospital.unique())
     assert [part.name for part in whole] == names
     files = [written(frame[frame.hospital == name], tmp_path / f"{name}.csv") for name in reversed(names)]
-    single = parts_of(files, None)
+    single = site_tables(files, None)
     assert [part.name for part in single] == names
     for a, b in zip(whole, single, strict=True):
         assert a.table.equals(b.table)
-    table, column = pooled(single)
+    table, column = pool_tables(single)
     assert column == "node"
     assert table.num_rows == len(frame)

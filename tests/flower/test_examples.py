@@ -2,12 +2,8 @@
 
 import importlib
 import json
-import subprocess
-import sys
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,7 @@ from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedscaffold as fs
-from fedscaffold.core import npz as arrays
+from fedscaffold.core import npz
 from fedscaffold.core.types import Array
 from fedscaffold.flower import nodes as nodes_module
 from fedscaffold.flower.loopback import Loopback
@@ -35,7 +31,7 @@ def settings(app: Path, **changes: Any) -> dict[str, Any]:
 
 def theta(folder: Path) -> Array:
     """Where the server's file says that it is."""
-    return arrays.read(folder / "server.npz")[0]["server/theta"][0]
+    return npz.read(folder / "server.npz")[0]["server/theta"][0]
 
 
 class AppGrid(FakeGrid):
@@ -57,7 +53,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, app: Path, package: str, config: d
     monkeypatch.syspath_prepend(app)
     for name in ("_run_id", "_node_id", "_task_id"):  # what Flower sets in a server's process
         monkeypatch.setattr(TaskIdentity, name, 1)
-    monkeypatch.setattr(nodes_module, "PULL_EVERY", 0.001)
+    monkeypatch.setattr(nodes_module, "POLL_INTERVAL", 0.001)
     grid = AppGrid(importlib.import_module(f"{package}.client_app").app, config)
     importlib.import_module(f"{package}.server_app").app(grid, grid.context(0, {}))
 
@@ -93,32 +89,13 @@ def test_hospitals_without_processes(monkeypatch: pytest.MonkeyPatch, tables: Pa
     margins = task.AGREEMENT.encoding.encode(new) @ expected
     np.testing.assert_allclose(model.predict_proba(new)[:, 1], 1 / (1 + np.exp(-margins)), rtol=1e-9)
     assert (model.predict(new) == new["diagnosis"]).mean() > 0.88
-    assert len(list((tables / "memory").glob("*/client-*.npz"))) == config["clients"]
-
-
-@contextmanager
-def simulation(folder: Path) -> Iterator[Loopback]:
-    """A SuperLink of this test's own that simulates nodes, and its settings for `flwr`."""
-    found = Loopback(folder, [], secure=False)
-    found.folder.mkdir(parents=True)
-    found._configure()
-    command = [str(Path(sys.executable).parent / "flower-superlink"), "--insecure", "--simulation"]
-    command += ["--host", "127.0.0.1", "--port", str(found.port), "--disable-runtime-dependency-installation"]
-    with open(folder / "superlink.log", "wb") as log:
-        process = subprocess.Popen(command, env=found.environment("superlink"), stdout=log, stderr=log)
-    try:
-        found._processes["superlink"] = process
-        found._wait_for("superlink", found.port)
-        yield found
-    finally:
-        process.terminate()
-        process.wait(60)
+    assert len(list((tables / "state").glob("*/client-*.npz"))) == config["clients"]
 
 
 @pytest.mark.slow
 def test_hospitals_in_flowers_simulation(tables: Path) -> None:
     config = settings(HOSPITAL, folder=str(tables), rounds=3)
-    with simulation(tables / "flower") as federation:
+    with Loopback(tables / "flower", [], secure=False, superlink_options=["--simulation"]) as federation:
         started = federation.flwr(
             "run", str(HOSPITAL), "loopback", "--format", "json",
             "--federation-config", "num-supernodes=4 client-resources-num-cpus=1",
@@ -136,10 +113,10 @@ def test_hospitals_in_flowers_simulation(tables: Path) -> None:
 
 @pytest.mark.slow
 def test_hospitals_on_loopback(tables: Path) -> None:
-    """Each node knows its own table and has a memory of its own, with TLS and node keys."""
+    """Each node knows its own table and has a folder of its own for its state, with TLS and node keys."""
     config = settings(HOSPITAL, folder=str(tables / "elsewhere"), rounds=2)
     nodes: list[dict[str, str | int]] = [
-        {"partition-id": c, "table": str(tables / f"hospital-{c}.csv"), "memory": str(tables / f"memory-{c}")}
+        {"partition-id": c, "table": str(tables / f"hospital-{c}.csv"), "state-dir": str(tables / f"state-{c}")}
         for c in range(config["clients"])
     ]
     with Loopback(tables / "flower", nodes) as federation:
@@ -149,7 +126,7 @@ def test_hospitals_on_loopback(tables: Path) -> None:
     _, expected = simulated(tables, config)
     np.testing.assert_allclose(theta(tables / "elsewhere" / "server"), expected, rtol=0, atol=1e-10)
     for c in range(config["clients"]):
-        assert [path.name for path in (tables / f"memory-{c}" / "run").iterdir()] == [f"client-{c:05d}.npz"]
+        assert [path.name for path in (tables / f"state-{c}" / "run").iterdir()] == [f"client-{c:05d}.npz"]
 
 
 @pytest.mark.slow

@@ -15,10 +15,10 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.federation import server_checkpoint as checkpoint
-from fedscaffold.federation.client_state import Store, settled
-from fedscaffold.federation.ledger import Ledger, train_order
-from fedscaffold.federation.run_config import RunConfig
+from fedscaffold.federation import Ledger, RunConfig
+from fedscaffold.federation.client_state import ClientStateFiles, reconcile
+from fedscaffold.federation.ledger import train_request
+from fedscaffold.federation.server_checkpoint import load_checkpoint
 from fedscaffold.flower.certificates import make_key
 from fedscaffold.flower.loopback import Loopback
 
@@ -40,12 +40,12 @@ class Federation:
     def __init__(self, folder: Path, n_clients: int) -> None:
         self.folder, self.n_clients, self.app = folder, n_clients, _app()
         nodes: list[dict[str, str | int]] = [
-            {"partition-id": c, "memory": str(self.memory(c))} for c in range(n_clients)
+            {"partition-id": c, "state-dir": str(self.state_dir(c))} for c in range(n_clients)
         ]
         self.loopback = Loopback(folder / "flower", nodes)
 
-    def memory(self, client: int) -> Path:
-        return self.folder / f"disk-{client}" / "memory"
+    def state_dir(self, client: int) -> Path:
+        return self.folder / f"disk-{client}" / "state"
 
     def start(self, name: str, rounds: int, **config: Any) -> "subprocess.Popen[str]":
         given = {
@@ -74,27 +74,27 @@ class Federation:
     def server(self, name: str) -> Path:
         return self.folder / f"server-{name}"
 
-    def terms(self, name: str, cohort: int = 0) -> RunConfig:
+    def config(self, name: str, cohort: int = 0) -> RunConfig:
         return RunConfig(
             name=name, method=self.app.method(cohort), n_clients=self.n_clients, dim=self.app.DIM, seed=1,
             batches=Batches(self.app.BATCH),
         )  # fmt: skip
 
     def ledger(self, name: str, cohort: int = 0) -> Ledger:
-        stored = checkpoint.load(
-            self.server(name) / "server.npz", self.terms(name, cohort), np.zeros(self.app.DIM)
+        found = load_checkpoint(
+            self.server(name) / "server.npz", self.config(name, cohort), np.zeros(self.app.DIM)
         )
-        assert stored is not None
-        return stored.ledger
+        assert found is not None
+        return found.ledger
 
     def control_variates(self, name: str, cohort: int = 0) -> Array:
-        terms, ledger = self.terms(name, cohort), self.ledger(name, cohort)
+        config, ledger = self.config(name, cohort), self.ledger(name, cohort)
         rows = []
         for client in range(self.n_clients):
-            order = train_order(terms, ledger, client)
-            known = settled(Store(self.memory(client), terms, client).load(), order)
-            assert known is not None
-            rows.append(known.memory.xi[0, 0])
+            stored = ClientStateFiles(self.state_dir(client), config, client).load()
+            found = reconcile(stored, train_request(config, ledger, client))
+            assert found is not None
+            rows.append(found.client_state.xi[0, 0])
         return np.stack(rows)
 
     def simulated(self, rounds: int, cohort: int = 0) -> fs.Trace:
@@ -153,7 +153,7 @@ def test_cohorts(four: Federation) -> None:
 @pytest.mark.parametrize(("kind", "reason"), [("nan", "4 of its 4 numbers are NaN"), ("large", "its norm is")])
 def test_poison_is_refused_and_named(four: Federation, kind: str, reason: str) -> None:
     output = four.run(f"poison-{kind}", 5)
-    assert output.count(f"client {four.app.POISONED}'s contribution is refused: {reason}") == 5
+    assert output.count(f"client {four.app.POISONED}'s update is refused: {reason}") == 5
     ledger = four.ledger(f"poison-{kind}")
     rest = four.app.problem(4).subset([0, 2, 3]).optimum()
     assert np.linalg.norm(ledger.server.theta[0] - rest) < 0.3 * np.linalg.norm(rest)
@@ -196,7 +196,7 @@ def test_a_killed_server_goes_on(four: Federation) -> None:
     four.leave(first)
     assert 3 <= four.rounds_of("server-killed") < 8
     output = four.run("server-killed", 8)
-    assert "going on after round" in output
+    assert "continuing after round" in output
     four.is_simulation("server-killed", 8)
 
 
@@ -206,7 +206,7 @@ def test_a_killed_node_comes_back(four: Federation) -> None:
     rounds, victim = 24, 1
     run = four.start("node-killed", rounds, pause=1.0)
     four.wait_until(lambda: four.rounds_of("node-killed") >= 4)
-    marker = four.memory(victim).parent / f"working-{victim}"
+    marker = four.state_dir(victim).parent / f"working-{victim}"
     marker.unlink(missing_ok=True)
     four.wait_until(marker.exists)
     node = f"node-{victim}"

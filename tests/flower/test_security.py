@@ -13,6 +13,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import fedscaffold as fs
 from fedscaffold import flower
+from fedscaffold.federation import ClientUpdate, ProblemWork, TrainRequest, Work
+from fedscaffold.federation.messages import Reply
 from fedscaffold.flower import nodes as nodes_module
 from tests.federation.federation import Federation
 from tests.flower.grid import FakeGrid, Node
@@ -33,10 +35,9 @@ def noisy() -> Any:
 class NoisyFederation(Federation):
     clip, deviation, kind = 1.0, 0.1, noisy()
 
-    def work(self, request: TrainRequest) -> Reply:
-        plain = ProblemWork(self.problem.subset([request.client]), "reference")
-        work = self.kind(plain, clip=self.clip, deviation=self.deviation)
-        return answer(request, work, self.state_dir(request.client))
+    def work_of(self, client: int) -> Work:
+        plain = ProblemWork(self.problem.subset([client]), "reference")
+        return self.kind(plain, clip=self.clip, deviation=self.deviation)
 
 
 def test_noise_in_the_work_keeps_the_sum(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_the_change_is_clipped(tmp_path: Path) -> None:
     np.testing.assert_allclose(lengths, 0.01, rtol=1e-9)
 
 
-def test_noise_after_the_memory_loses_the_sum(tmp_path: Path) -> None:
+def test_noise_after_the_client_state_loses_the_sum(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
 
     def spoilt(request: TrainRequest, work: Callable[[], Reply]) -> Reply:
@@ -76,15 +77,15 @@ def test_noise_after_the_memory_loses_the_sum(tmp_path: Path) -> None:
 
 
 def test_flowers_own_noise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its mod asks for a record of arrays in every message, and a greeting has none."""
+    """Its mod asks for a record of arrays in every message, and an introduction has none."""
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
-    monkeypatch.setattr(nodes_module, "PULL_EVERY", 0.001)
+    monkeypatch.setattr(nodes_module, "POLL_INTERVAL", 0.001)
 
     def load(context: Context) -> Any:
         return make("logistic", SIZES, 3).subset([flower.client_of(context)])
 
-    app = flower.client_app(load, engine="reference", memory=tmp_path, mods=[LocalDpMod(1.0, 0.1, 10.0, 1e-5)])
+    app = flower.client_app(load, engine="reference", state_dir=tmp_path, mods=[LocalDpMod(1.0, 0.1, 10.0, 1e-5)])
     grid = FakeGrid(app, [Node(10 + c, {"partition-id": c}) for c in range(5)])
     strategy = flower.Strategy(METHOD, n_clients=5, folder=tmp_path / "server", attempts=1, connect_timeout=0.05)
     with pytest.raises(flower.TooFewClients, match=r"\[0, 1, 2, 3, 4\] are not online"):

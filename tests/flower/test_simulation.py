@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core import npz as arrays
+from fedscaffold.core import npz
 from tests.samples import make
 
 SCRIPT = """
@@ -33,7 +33,7 @@ def main(grid, context):
     strategy = flower.Strategy(METHOD, n_clients=4, folder=folder + "/server", seed=3, batch_size=2)
     strategy.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=3, timeout=120.0)
 
-client = flower.client_app(load, memory=folder + "/memory", engine="reference")
+client = flower.client_app(load, state_dir=folder + "/state", engine="reference")
 resources = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2, "include_dashboard": False}}
 run_simulation(server, client, num_supernodes=4, backend_config=resources)
 """
@@ -51,7 +51,7 @@ def test_numbers_are_those_of_the_simulation(tmp_path: Path) -> None:
         text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    held, description = arrays.read(tmp_path / "server" / "server.npz")
+    held, description = npz.read(tmp_path / "server" / "server.npz")
     assert description["round"] == 3
     simulated = fs.run(problem(), METHOD, rounds=3, batch_size=2, seed=3, engine="reference", record=())
     np.testing.assert_allclose(held["server/theta"], simulated.theta, rtol=0, atol=1e-10)

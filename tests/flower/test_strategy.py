@@ -16,7 +16,7 @@ from fedscaffold import flower
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.flower import nodes as nodes_module
-from fedscaffold.flower.wire import ABOUT, SENT, vector_of
+from fedscaffold.flower.wire import ABOUT, UPDATE, vector_of
 from tests.federation.test_protocol import METHODS
 from tests.flower.grid import FakeGrid, Node
 from tests.samples import make
@@ -34,9 +34,9 @@ def problem() -> Any:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_run_id", "_node_id", "_task_id"):  # what Flower sets in a server's process
         monkeypatch.setattr(TaskIdentity, name, 1)
-    monkeypatch.setattr(nodes_module, "PULL_EVERY", 0.001)
-    monkeypatch.setattr(nodes_module, "MEET_EVERY", 0.002)
-    monkeypatch.setattr(nodes_module, "GREETING", 0.05)
+    monkeypatch.setattr(nodes_module, "POLL_INTERVAL", 0.001)
+    monkeypatch.setattr(nodes_module, "DISCOVER_INTERVAL", 0.002)
+    monkeypatch.setattr(nodes_module, "HELLO_TIMEOUT", 0.05)
 
 
 def grid_on(folder: Path, n_clients: int = 5) -> FakeGrid:
@@ -44,7 +44,7 @@ def grid_on(folder: Path, n_clients: int = 5) -> FakeGrid:
         return problem().subset([context.node_config["partition-id"]])
 
     app = flower.client_app(load, engine="reference")
-    configs = [{"partition-id": c, "memory": str(folder / f"node-{c}")} for c in range(n_clients)]
+    configs = [{"partition-id": c, "state-dir": str(folder / f"node-{c}")} for c in range(n_clients)]
     return FakeGrid(app, [Node(100 + 7 * c % 5, config) for c, config in enumerate(configs)])
 
 
@@ -105,16 +105,16 @@ def test_what_travels(tmp_path: Path) -> None:
         if message.metadata.message_type == "query":
             assert len(records) == 0
             continue
-        order: Any = records.config_records["order"]
-        client, round = order["client"], order["round"]
-        wanted = {"state"} | ({"after"} if last.get(client, round - 1) != round - 1 else set())
+        request: Any = records.config_records["request"]
+        client, round = request["client"], request["round"]
+        wanted = {"server"} | ({"server-after"} if last.get(client, round - 1) != round - 1 else set())
         assert set(records.array_records) == wanted
         assert all(len(record) == 1 for record in records.array_records.values())
         last[client] = round
     assert len(up) == 5 + 6 * 3
     for records in up[5:]:
-        assert set(records) == {SENT, ABOUT}
-        assert [array.shape for array in records.array_records[SENT].values()] == [(3,)]
+        assert set(records) == {UPDATE, ABOUT}
+        assert [array.shape for array in records.array_records[UPDATE].values()] == [(3,)]
 
 
 def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_a_node_that_starts_again_in_mid_round_is_asked_again(tmp_path: Path, nu
     killed: list[int] = []
 
     def handle(node: Node, message: Message) -> Message | None:
-        order: Any = message.content.config_records.get("order")
-        if node is victim and order is not None and order["round"] == 2 and not killed:
+        request: Any = message.content.config_records.get("request")
+        if node is victim and request is not None and request["round"] == 2 and not killed:
             killed.append(1)
             grid.run_app(node, message)
             grid.waiting.pop(message.metadata.message_id)
@@ -187,7 +187,7 @@ def test_a_run_goes_on_without_those_who_are_gone(tmp_path: Path, caplog: pytest
     assert result.train_metrics_clientapp[4]["counted"] == [0, 1, 2, 3]
     for node in grid.nodes:
         node.online = False
-    with pytest.raises(flower.TooFewClients, match="0 of 5 clients contributed"):
+    with pytest.raises(flower.TooFewClients, match="0 of 5 clients sent updates"):
         run.start(grid, MODEL, num_rounds=5)
 
 
@@ -229,21 +229,21 @@ def test_weights_need_everyone_once(tmp_path: Path) -> None:
 def test_an_impostor_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With pinned keys nobody else can be a client; without, the newest node that says so is it."""
     grid = grid_on(tmp_path)
-    run = strategy(tmp_path, pin_keys=True)
+    run = strategy(tmp_path, pin_node_keys=True)
     run.start(grid, MODEL, num_rounds=1)
-    grid.nodes.append(Node(300, {"partition-id": 1, "memory": str(tmp_path / "evil")}))
+    grid.nodes.append(Node(300, {"partition-id": 1, "state-dir": str(tmp_path / "evil")}))
     result = run.start(grid, MODEL, num_rounds=3)
     np.testing.assert_allclose(theta(result), simulated(3), rtol=0, atol=1e-7)
     assert not (tmp_path / "evil").exists()
-    assert "node 300 is ignored: it says that it is client 1, whose key is another" in caplog.text
+    assert "node 300 is ignored: it says that it is client 1, whose node has another key" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"memory": "x"}, "must say which client it is"),
-        ({"partition-id": "0", "memory": "x"}, "must say which client it is"),
-        ({"partition-id": 7, "memory": "x"}, "it says that it is client 7, but there are 5"),
+        ({"state-dir": "x"}, "must say which client it is"),
+        ({"partition-id": "0", "state-dir": "x"}, "must say which client it is"),
+        ({"partition-id": 7, "state-dir": "x"}, "it says that it is client 7, but there are 5"),
     ],
 )
 def test_nodes_that_do_not_fit_are_ignored(
@@ -287,15 +287,15 @@ def test_replies_that_are_rubbish(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     rubbish = [
         RecordDict(),
         RecordDict({ABOUT: MetricRecord({"client": 0})}),
-        RecordDict({ABOUT: MetricRecord({"client": 0, "epoch": 0, "round": 0, "lost": 0, "phase": 9})}),
+        RecordDict({ABOUT: MetricRecord({"client": 0, "resets": 0, "round": 0, "state-lost": 0, "phase": 9})}),
     ]
     bad = Array(dtype="float64", shape=(3,), stype="numpy.ndarray", data=b"not numpy's")
-    about = MetricRecord({"client": 3, "epoch": 0, "round": 0, "lost": 0, "phase": 0})
-    rubbish[2] = RecordDict({ABOUT: about, SENT: ArrayRecord({"vector": bad})})
+    about = MetricRecord({"client": 3, "resets": 0, "round": 0, "state-lost": 0, "phase": 0})
+    rubbish[2] = RecordDict({ABOUT: about, UPDATE: ArrayRecord({"vector": bad})})
     archive = io.BytesIO()
     np.savez(archive, x=np.zeros(3))
     bad = Array(dtype="float64", shape=(3,), stype="numpy.ndarray", data=archive.getvalue())
-    rubbish.append(RecordDict({ABOUT: about, SENT: ArrayRecord({"vector": bad})}))
+    rubbish.append(RecordDict({ABOUT: about, UPDATE: ArrayRecord({"vector": bad})}))
 
     def handle(node: Node, message: Message) -> Message | None:
         if message.metadata.message_type == "train" and node.config["partition-id"] < 4:
@@ -311,7 +311,7 @@ def test_replies_that_are_rubbish(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weights": "rows"}, "weights must be"),
+        ({"weights": "records"}, "weights must be"),
         ({"weights": [1.0, 2.0]}, "there are 5 clients, but 2 weights"),
         ({"weights": [1.0, 2.0, -1.0, 1.0, 1.0]}, "a weight"),
         ({"min_clients": 0}, "min_clients"),

@@ -9,13 +9,14 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Method
+from fedscaffold.federation import Work
 from tests.federation.federation import Federation
 from tests.federation.test_protocol import METHODS
 from tests.samples import make
 
 torch = pytest.importorskip("torch")
 
-from fedscaffold.flower.torch import CorrectedSGD, Task, Training, put, vector  # noqa: E402
+from fedscaffold.flower.torch import CorrectedSGD, Training, TrainingTask, get_parameters, set_parameters  # noqa: E402
 
 SIZES = (6, 9, 4, 7, 5)
 
@@ -26,7 +27,7 @@ def training(problem: Any, client: int, dtype: Any = None) -> Training:
     dtype = dtype or torch.float64
     x, y = torch.tensor(problem.x[part], dtype=dtype), torch.tensor(problem.y[part], dtype=dtype)
 
-    def train(model: Any, optimizer: CorrectedSGD, task: Task) -> None:
+    def train(model: Any, optimizer: CorrectedSGD, task: TrainingTask) -> None:
         for rows in task.rows(len(y)):
             optimizer.zero_grad()
             margins = y[rows] * model(x[rows])[:, 0]
@@ -35,12 +36,12 @@ def training(problem: Any, client: int, dtype: Any = None) -> Training:
             optimizer.step()
 
     model = torch.nn.Linear(problem.dim, 1, bias=False, dtype=dtype)
-    return Training(model, train, records=len(y))
+    return Training(model, train, n_rows=len(y))
 
 
 class TorchFederation(Federation):
-    def work(self, request: TrainRequest) -> Reply:
-        return answer(request, training(self.problem, request.client), self.state_dir(request.client))
+    def work_of(self, client: int) -> Work:
+        return training(self.problem, client)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)
@@ -52,12 +53,11 @@ def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method) -> 
 
 
 def test_single_precision_keeps_the_sum(tmp_path: Path) -> None:
-    """Models compute in float32, memory does not: Σ w_c ξ_c = 0 to float64's precision."""
+    """Models compute in float32, client states are in float64: Σ w_c ξ_c = 0 to float64's precision."""
 
     class Single(Federation):
-        def work(self, request: TrainRequest) -> Reply:
-            work = training(self.problem, request.client, torch.float32)
-            return answer(request, work, self.state_dir(request.client))
+        def work_of(self, client: int) -> Work:
+            return training(self.problem, client, torch.float32)
 
     method = fs.Scaffold(step_size=0.1, local_steps=4)
     federation = Single(tmp_path, make("logistic", SIZES, 3), method)
@@ -75,41 +75,41 @@ def local_sgd(work: Training, **more: Any) -> Any:
         )
 
 
-@pytest.mark.parametrize(("steps", "message"), [(2, "took 2"), (4, "one more was taken")])
+@pytest.mark.parametrize(("steps", "message"), [(2, "took 2"), (4, "takes one more")])
 def test_the_number_of_steps_is_checked(steps: int, message: str) -> None:
-    def train(model: Any, optimizer: CorrectedSGD, task: Task) -> None:
+    def train(model: Any, optimizer: CorrectedSGD, task: TrainingTask) -> None:
         for _ in range(steps):
             optimizer.step()
 
     with pytest.raises(FedScaffoldError, match=message):
-        local_sgd(Training(torch.nn.Linear(2, 1), train, records=1))
+        local_sgd(Training(torch.nn.Linear(2, 1), train, n_rows=1))
 
 
 def test_another_learning_rate_is_refused() -> None:
-    def train(model: Any, optimizer: CorrectedSGD, task: Task) -> None:
+    def train(model: Any, optimizer: CorrectedSGD, task: TrainingTask) -> None:
         for group in optimizer.param_groups:
             group["lr"] *= 0.5
         optimizer.step()
 
     with pytest.raises(FedScaffoldError, match="learning rate was changed"):
-        local_sgd(Training(torch.nn.Linear(2, 1), train, records=1))
+        local_sgd(Training(torch.nn.Linear(2, 1), train, n_rows=1))
 
 
 def test_models_that_do_not_fit_are_refused() -> None:
-    def train(model: Any, optimizer: CorrectedSGD, task: Task) -> None:
+    def train(model: Any, optimizer: CorrectedSGD, task: TrainingTask) -> None:
         raise AssertionError("not called")
 
     with pytest.raises(InvalidInput, match="running_mean"):
-        Training(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)), train, records=1)
+        Training(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)), train, n_rows=1)
     with pytest.raises(InvalidInput, match="no parameters"):
-        Training(torch.nn.Linear(2, 2).requires_grad_(False), train, records=1)
+        Training(torch.nn.Linear(2, 2).requires_grad_(False), train, n_rows=1)
     with pytest.raises(InvalidInput, match="has 6 parameters, but θ has 5"):
-        put(torch.nn.Linear(2, 2), np.zeros(5))
+        set_parameters(torch.nn.Linear(2, 2), np.zeros(5))
 
 
 def test_vectors_and_models() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2, dtype=torch.float64))
     theta = np.arange(26.0)
-    put(model, theta)
-    np.testing.assert_array_equal(vector(model), theta)
+    set_parameters(model, theta)
+    np.testing.assert_array_equal(get_parameters(model), theta)
     assert float(model[0].bias[1].detach()) == 13.0

@@ -1,4 +1,4 @@
-"""A hospital: its table, and our client app."""
+"""A hospital: its table, and the client app."""
 
 from flwr.app import Context
 
@@ -8,15 +8,15 @@ from hospital import task
 
 
 def load(context: Context) -> Problem:
-    """The hospital's table: what the node was told, or in a simulation one of those in the run's folder."""
+    """The hospital's table: from the node's configuration, or in a simulation one in the run's folder."""
     inside = f"{context.run_config['folder']}/hospital-{flower.client_of(context)}.csv"
     return task.AGREEMENT.read(str(context.node_config.get("table", inside)))
 
 
-def memory(context: Context) -> str:
-    """Where the node keeps what it must not forget: what it was told, or a place in the run's folder."""
-    return str(context.node_config.get("memory", f"{context.run_config['folder']}/memory"))
+def state_dir(context: Context) -> str:
+    """Folder for the client state: from the node's configuration, or in a simulation inside the run's folder."""
+    return str(context.node_config.get("state-dir", f"{context.run_config['folder']}/state"))
 
 
 # A message starts a process: for a small table plain NumPy is done before the compiled engine is loaded.
-app = flower.client_app(load, memory=memory, engine="reference")
+app = flower.client_app(load, state_dir=state_dir, engine="reference")

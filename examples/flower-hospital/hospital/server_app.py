@@ -1,4 +1,4 @@
-"""The server: our strategy, and the model in a file."""
+"""The server: the strategy, and the model in a file."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run, or go on after a stop, and write the model."""
+    """Run, or continue after a stop, and write the model."""
     config: Any = context.run_config
     if not Path(config["folder"]).is_absolute():
         raise ValueError("say where the server's files go: --run-config 'folder=\"/a/folder\"', from the root")

@@ -7,11 +7,11 @@ from typing import Any
 import fedscaffold as fs
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoding import Encoding, Number
-from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation import Agreement
 from fedscaffold.models.model import in_own_units
 
 # A usual value and a usual difference from it, in round numbers that everyone can agree on. Means and deviations
-# of the tables themselves would do a little better, but hospitals would have to tell them.
+# of the tables themselves would do a little better, but hospitals would have to disclose them.
 COLUMNS = {
     "mean radius": (14.0, 3.5),
     "mean texture": (19.0, 4.0),

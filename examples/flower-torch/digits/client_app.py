@@ -1,4 +1,4 @@
-"""A client: its images, the network, and our client app."""
+"""A client: its images, the network, and the client app."""
 
 from functools import partial
 
@@ -15,12 +15,12 @@ torch.set_num_threads(1)  # simulated clients share the machine
 def load(context: Context) -> Training:
     """The client's images and the training loop; its parameters come from the server."""
     data = task.data_of(flower.client_of(context), context.run_config)
-    return Training(task.network(seed=0), partial(task.train, data=data), records=len(data[1]))
+    return Training(task.network(seed=0), partial(task.train, data=data), n_rows=len(data[1]))
 
 
-def memory(context: Context) -> str:
-    """Where the node keeps what it must not forget: what it was told, or a place in the run's folder."""
-    return str(context.node_config.get("memory", f"{context.run_config['folder']}/memory"))
+def state_dir(context: Context) -> str:
+    """Folder for the client state: from the node's configuration, or in a simulation inside the run's folder."""
+    return str(context.node_config.get("state-dir", f"{context.run_config['folder']}/state"))
 
 
-app = flower.client_app(load, memory=memory)
+app = flower.client_app(load, state_dir=state_dir)

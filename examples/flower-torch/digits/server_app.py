@@ -1,4 +1,4 @@
-"""The server: our strategy, the accuracy after each round, and the network in a file."""
+"""The server: the strategy, the accuracy after each round, and the network in a file."""
 
 import logging
 from pathlib import Path
@@ -18,7 +18,7 @@ LOG = logging.getLogger("flwr.digits")
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run, or go on after a stop, and write the network's weights."""
+    """Run, or continue after a stop, and write the network's weights."""
     config: Any = context.run_config
     if not Path(config["folder"]).is_absolute():
         raise ValueError("say where the server's files go: --run-config 'folder=\"/a/folder\"', from the root")

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch.nn import functional
 
 from fedscaffold.data import partition
-from fedscaffold.flower.torch import CorrectedSGD, Task
+from fedscaffold.flower.torch import CorrectedSGD, TrainingTask
 
 Data = tuple[torch.Tensor, torch.Tensor]
 
@@ -39,7 +39,7 @@ def data_of(client: int, config: Any) -> Data:
     return x[own], y[own]
 
 
-def train(model: torch.nn.Module, optimizer: CorrectedSGD, task: Task, data: Data) -> None:
+def train(model: torch.nn.Module, optimizer: CorrectedSGD, task: TrainingTask, data: Data) -> None:
     """A training loop as any other; `task.rows` draws each step's images from the run's seed."""
     x, y = data
     for rows in task.rows(len(y)):

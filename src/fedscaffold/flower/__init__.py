@@ -1,41 +1,47 @@
 """The library's methods on real federations, with Flower (extra `fedscaffold[flower]`).
 
-The server app makes a `Strategy`, the client app is made by `client_app`. What happens between them is in modules
-that know nothing of Flower: `ledger`, `server`, `accounts` on one side, `memory`, `client` on the other.
+The server app makes a `Strategy`, the client app is made by `client_app`. This package only carries messages and finds
+nodes; the protocol is in `fedscaffold.federation`, whose names that an app needs are here too.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedscaffold.core.errors import MissingDependency
 
 if TYPE_CHECKING:
-    from fedscaffold.federation.client import ProblemWork, Work
-    from fedscaffold.federation.server import TooFewClients
+    from fedscaffold.federation import Agreement, ProblemWork, TooFewClients, Work
     from fedscaffold.flower.app import client_app, client_of
     from fedscaffold.flower.strategy import Strategy
 
-__all__ = ["ProblemWork", "Strategy", "TooFewClients", "Work", "client_app", "client_of"]
+__all__ = ["Agreement", "ProblemWork", "Strategy", "TooFewClients", "Work", "client_app", "client_of"]
 
-_PLACES = {
-    "Strategy": "strategy",
-    "client_app": "app",
-    "client_of": "app",
-    "ProblemWork": "client",
-    "Work": "client",
-    "TooFewClients": "server",
+_MODULE_OF = {
+    "Agreement": "fedscaffold.federation",
+    "ProblemWork": "fedscaffold.federation",
+    "Strategy": "fedscaffold.flower.strategy",
+    "TooFewClients": "fedscaffold.federation",
+    "Work": "fedscaffold.federation",
+    "client_app": "fedscaffold.flower.app",
+    "client_of": "fedscaffold.flower.app",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    """Load a public name when it is first used, and say what to install where Flower is missing."""
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     try:
-        return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+        found = getattr(import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "flwr":
             raise
         raise MissingDependency(
             "federations need Flower; install it with: pip install 'fedscaffold[flower]'"
         ) from error
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,89 +1,123 @@
-"""The client side of Flower: a ClientApp that settles, trains, remembers and replies."""
+"""The client's side on Flower: a ClientApp that answers the server's requests."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import Engine, Problem
-from fedscaffold.federation.client import ProblemWork, Work, answer
-from fedscaffold.federation.messages import Hello
+from fedscaffold.core.protocols import Engine, Method, Problem
+from fedscaffold.federation.client import ProblemWork, Work, handle_request
+from fedscaffold.federation.known_methods import find_method
+from fedscaffold.federation.messages import ClientHello
 from fedscaffold.flower import wire
 
-CLIENT, FOLDER = "partition-id", "memory"
+CLIENT_KEY, STATE_DIR_KEY = "partition-id", "state-dir"  # of a node's configuration
 Folder = str | os.PathLike[str]
 
 
 def client_app(
     load: Callable[[Context], Problem | Work],
     *,
-    memory: Folder | Callable[[Context], Folder] | None = None,
+    state_dir: Folder | Callable[[Context], Folder] | None = None,
     engine: str | Engine = "auto",
+    methods: Sequence[type[Method]] = (),
     **options: Any,
 ) -> ClientApp:
-    """A ClientApp that runs any of the library's methods on what `load` returns.
+    """A ClientApp that runs the server's method on what `load` returns.
 
-    Which client a node is says the key partition-id of its configuration. Method, step size, local steps, batches
-    and seed come from the server. Further functions, such as an evaluation, can be registered as usual.
+    The key partition-id of a node's configuration says which client it is. Method, step size, local steps, batches
+    and seed come from the server. Further functions, such as an evaluation, can be registered on the app as usual.
 
     Parameters
     ----------
     load
         load(context) → what this client trains: a problem with one client (`Ridge([X], [y])`, `Differentiable`,
-        `problem.subset([c])`), or something of the shape of `fedscaffold.flower.Work`, such as
-        `fedscaffold.flower.torch.Training`. Flower starts a process for every message, so it is called each time.
-    memory
-        Folder for what the client must not forget, on a disk that outlives the node; or memory(context) → folder.
-        By default what the node's configuration has under the key "memory", a key that simulated nodes lack.
+        `problem.subset([c])`), or an object with the interface of `Work`, such as `fedscaffold.flower.torch.Training`.
+        Flower starts a process for every message, so it is called for each.
+    state_dir
+        Folder for the client state, on a disk that outlives the node; or a function state_dir(context) → folder. By
+        default the value of the key state-dir in the node's configuration, which nodes of a simulation lack.
     engine
         For problems, as in `fedscaffold.run`.
+    methods
+        Classes of methods that this node runs besides those of the library and those that installed packages
+        advertise under the entry point group "fedscaffold.methods". The server only names a method; a node never
+        imports anything else because a server names it.
     **options
         For `flwr.clientapp.ClientApp`, such as mods.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold import flower
+    >>> def load(context):
+    ...     rng = np.random.default_rng(flower.client_of(context))
+    ...     return fs.problems.Ridge([rng.normal(size=(20, 3))], [rng.normal(size=20)], l2=0.1)
+    >>> type(flower.client_app(load, state_dir="/var/lib/federation")).__name__
+    'ClientApp'
     """
+    for method in methods:
+        find_method(method.__name__, methods)  # refuses a name that one of the library's methods has
     app = ClientApp(**options)
 
     def work_of(context: Context) -> Work:
-        found: Any = load(context)
-        return found if hasattr(found, "open") else ProblemWork(found, engine)
+        found = load(context)
+        return found if isinstance(found, Work) else ProblemWork(found, engine)
 
     @app.query()
     def hello(message: Message, context: Context) -> Message:
         client, work = client_of(context), work_of(context)
-        found = Hello(client=client, records=work.records, dim=work.dim)
-        return Message(wire.packed_hello(found), reply_to=message)
+        found = ClientHello(client=client, n_rows=work.n_rows, dim=work.dim)
+        return Message(wire.pack_hello(found), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        order = wire.unpacked(message.content)
-        if order.client != client_of(context):
-            raise InvalidInput(f"this is client {client_of(context)}, but the order is for client {order.client}")
+        request = wire.unpack_request(message.content, methods)
+        if request.client != client_of(context):
+            raise InvalidInput(
+                f"this node is client {client_of(context)}, but the request is for client {request.client}"
+            )
         work = work_of(context)
-        reply = answer(order, work, _folder(memory, context))
-        return Message(wire.packed_reply(reply, work.records), reply_to=message)
+        reply = handle_request(request, work, _state_dir(state_dir, context))
+        return Message(wire.pack_reply(reply, n_rows=work.n_rows), reply_to=message)
 
     return app
 
 
 def client_of(context: Context) -> int:
-    """Which client a node is, from its configuration."""
-    found = context.node_config.get(CLIENT)
+    """The index of the client that a node is, from the key partition-id of its configuration.
+
+    Parameters
+    ----------
+    context
+        What Flower passes to the functions of an app.
+
+    Examples
+    --------
+    >>> from flwr.app import Context, RecordDict
+    >>> from fedscaffold import flower
+    >>> flower.client_of(Context(1, 7, {"partition-id": 2}, RecordDict(), {}))
+    2
+    """
+    found = context.node_config.get(CLIENT_KEY)
     if isinstance(found, bool) or not isinstance(found, int) or found < 0:
         raise InvalidInput(
-            f"the node's configuration must say which client it is, such as --node-config '{CLIENT}=0'; "
+            f"the node's configuration must say which client it is, such as --node-config '{CLIENT_KEY}=0'; "
             f"got {found!r}"
         )
     return found
 
 
-def _folder(memory: Folder | Callable[[Context], Folder] | None, context: Context) -> Folder:
-    given = memory(context) if callable(memory) else memory
-    found = context.node_config.get(FOLDER) if given is None else given
+def _state_dir(given: Folder | Callable[[Context], Folder] | None, context: Context) -> Folder:
+    chosen = given(context) if callable(given) else given
+    found = context.node_config.get(STATE_DIR_KEY) if chosen is None else chosen
     if found is None or isinstance(found, bool | int | float):
         raise InvalidInput(
-            "the client needs a folder for its memory: client_app(..., memory=FOLDER), or --node-config "
-            f"'{FOLDER}=\"FOLDER\"'"
+            "the client needs a folder for its state: client_app(..., state_dir=FOLDER), or --node-config "
+            f"'{STATE_DIR_KEY}=\"FOLDER\"'"
         )
     return found

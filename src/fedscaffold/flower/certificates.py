@@ -1,4 +1,4 @@
-"""Certificates and keys for federations on one machine: made for one run, and worth nothing elsewhere."""
+"""Certificates and keys for federations on one machine: made for one run, and not valid elsewhere."""
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ VALID = timedelta(days=7)
 
 
 class Certificates(NamedTuple):
-    """Files: who vouches, and the server's certificate and key."""
+    """Files: the certificate authority's certificate, and the server's certificate and key."""
 
     authority: Path
     certificate: Path
@@ -19,7 +19,7 @@ class Certificates(NamedTuple):
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """A certificate authority, and by it a certificate for this machine's loopback address."""
+    """Make a certificate authority, and sign a certificate for this machine's loopback address with it."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -73,7 +73,7 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 def make_key(folder: Path, name: str) -> tuple[Path, Path]:
-    """A node's private and public key, as Flower's node authentication wants them."""
+    """Make a node's private and public key, in the formats of Flower's node authentication."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 

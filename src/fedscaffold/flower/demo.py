@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import labels, load_pyarrow
@@ -18,7 +19,7 @@ from fedscaffold.data.options import existing
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.models.fit import Task
 
-MOST_NODES = 16  # each is two or three processes
+MAX_NODES = 16  # each is two or three processes
 NAME = "demo"
 AGREEMENT, SETTINGS, MODULE = "agreement.json", "settings.json", "federate_app"
 ROUND = re.compile(r"round (\d+) of (\d+): (\d+) clients counted")
@@ -51,18 +52,17 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 
 from fedscaffold import Scaffold, flower
-from fedscaffold.flower.tables import Agreement
 
 client = flower.client_app(
-    lambda context: Agreement.load(context.node_config["agreement"]).read(context.node_config["data"]),
-    engine="reference",  # a process per message: no time to load a compiler
+    lambda context: flower.Agreement.load(context.node_config["agreement"]).read(context.node_config["data"]),
+    engine="reference",  # Flower starts a process for every message: loading a compiler would take longer
 )
 server = ServerApp()
 
 
 @server.main()
 def main(grid, context):
-    """One run, which goes on where it stopped."""
+    """Run, or continue after a stop."""
     settings = json.loads(Path(context.run_config["settings"]).read_text())
     strategy = flower.Strategy(Scaffold(**settings["method"]), **settings["strategy"])
     strategy.start(grid, ArrayRecord([np.zeros(settings["dim"])]), num_rounds=settings["rounds"], timeout=600.0)
@@ -70,7 +70,7 @@ def main(grid, context):
 
 
 class SiteTable(NamedTuple):
-    """A node's name and its table."""
+    """The name of a node and its table."""
 
     name: str
     table: Any
@@ -78,27 +78,27 @@ class SiteTable(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Files of a demonstration in one folder."""
+    """The files of a demonstration, in one folder."""
 
     folder: Path
 
     @property
     def app(self) -> Path:
-        """The app's folder."""
+        """Folder of the Flower app."""
         return self.folder / "app"
 
     @property
     def settings(self) -> Path:
-        """What the server reads."""
+        """File with the method's and the strategy's settings, which the server reads."""
         return self.folder / SETTINGS
 
     @property
     def server(self) -> Path:
-        """The server's own folder."""
+        """Folder of the server's own files."""
         return self.folder / "server"
 
     def write(self, task: Task, *, seed: int) -> None:
-        """The app, what nodes agreed on, and the server's settings."""
+        """Write the app, the agreement of the nodes, and the server's settings."""
         self.app.mkdir(parents=True)
         (self.app / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
         (self.app / f"{MODULE}.py").write_text(APP, encoding="utf-8")
@@ -117,7 +117,7 @@ class Demo:
                 "name": NAME,
                 "batch_size": task.batch_size,
                 "seed": seed,
-                "pin_keys": True,
+                "pin_node_keys": True,
                 "min_clients": task.problem.n_clients,
             },
             "dim": int(task.problem.dim),
@@ -126,7 +126,7 @@ class Demo:
         self.settings.write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
     def write_part(self, k: int, table: Any) -> Path:
-        """A node's table on its own disk."""
+        """Write the table of node k to a folder of its own; returns the file."""
         from pyarrow import parquet
 
         disk = self.folder / f"node-{k}"
@@ -135,27 +135,25 @@ class Demo:
         return disk / "data.parquet"
 
     def node(self, k: int, data: Path) -> dict[str, str | int]:
-        """The configuration of node k."""
+        """The configuration of node k, whose table is the file `data`."""
         return {
             "partition-id": k,
-            "memory": str(self.folder / f"memory-{k}"),
+            "state-dir": str(self.folder / f"state-{k}"),
             "agreement": str(self.folder / AGREEMENT),
             "data": str(data.resolve()),
         }
 
     def theta(self, task: Task) -> tuple[int, Array]:
-        """How many rounds the server has closed, and its θ."""
-        from fedscaffold.core import npz as arrays
-
+        """The number of rounds that the server has closed, and its θ of shape (dim,)."""
         file = self.server / "server.npz"
         if not file.exists():
             return 0, np.zeros(task.problem.dim)
-        held, description = arrays.read(file)
+        held, description = npz.read(file)
         return int(description["round"]), held["server/theta"][0]
 
 
-def parts_of(files: Sequence[Path], client: str | None) -> list[SiteTable]:
-    """A table for each node: one file each, or one file whose rows name their client in a column."""
+def site_tables(files: Sequence[Path], client: str | None) -> list[SiteTable]:
+    """A table for each node: from one file each, or from one file with a column that names the client."""
     for file in files:
         is_parquet(existing(file))
     if client is not None:
@@ -173,9 +171,9 @@ def parts_of(files: Sequence[Path], client: str | None) -> list[SiteTable]:
         if len(set(names)) < len(names):
             raise InvalidInput(f"files must have different names, got {some(names)}")
         parts = sorted(SiteTable(name, read_table(file)) for name, file in zip(names, files, strict=True))
-    if not 2 <= len(parts) <= MOST_NODES:
+    if not 2 <= len(parts) <= MAX_NODES:
         raise InvalidInput(
-            f"this demonstration is for 2 to {MOST_NODES} nodes on one machine, here are {len(parts)}; "
+            f"this demonstration is for 2 to {MAX_NODES} nodes on one machine, here are {len(parts)}; "
             "`fedscaffold fit` simulates any number"
         )
     return parts
@@ -196,8 +194,8 @@ def _split(table: Any, column: str) -> list[SiteTable]:
     ]
 
 
-def pooled(parts: Sequence[SiteTable]) -> tuple[Any, str]:
-    """All tables as one, and the column that says whose row it is; only for the comparison with a simulation."""
+def pool_tables(parts: Sequence[SiteTable]) -> tuple[Any, str]:
+    """All tables as one, and the name of the column that says whose row it is; only to compare with a simulation."""
     pa = load_pyarrow()
     column = "node"
     while any(column in part.table.schema.names for part in parts):

@@ -19,8 +19,8 @@ from fedscaffold.flower.certificates import make_certificates, make_key
 
 ADDRESS = "127.0.0.1"
 NAME = "loopback"
-READY = 60.0  # seconds for a process to open its port
-GRACE = 10.0  # seconds for a process to end when asked to
+START_TIMEOUT = 60.0  # seconds for a process to open its port
+STOP_TIMEOUT = 10.0  # seconds for a process to end after SIGTERM
 
 
 class FederationFailed(FedScaffoldError):
@@ -31,20 +31,30 @@ class Loopback:
     """SuperLink and SuperNodes as processes of their own, all ended on leaving the context.
 
     Everything is in `folder`: certificates, keys, logs, the SuperLink's database, and one folder for each node.
-    Nothing leaves the machine: no telemetry, no look for updates, no installing of packages.
+    Nothing leaves the machine: no telemetry, no search for updates, no installation of packages.
 
     Parameters
     ----------
     folder
         An empty or new folder.
     nodes
-        The configuration of each node, such as {"partition-id": 0, "memory": "/data/memory"}.
+        The configuration of each node, such as {"partition-id": 0, "state-dir": "/data/state"}.
     secure
-        TLS, and only nodes whose keys are registered. Without both for measurements alone.
+        Whether to use TLS and to admit only nodes whose keys are registered. Without both for measurements alone.
+    superlink_options
+        Further options for `flower-superlink`, such as "--simulation".
     """
 
-    def __init__(self, folder: Path, nodes: Sequence[Mapping[str, str | int]], *, secure: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: Sequence[Mapping[str, str | int]],
+        *,
+        secure: bool = True,
+        superlink_options: Sequence[str] = (),
+    ) -> None:
         self.folder, self.nodes, self.secure = folder.resolve(), list(nodes), secure
+        self.superlink_options = list(superlink_options)
         self.port = free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -72,28 +82,28 @@ class Loopback:
         self.close()
 
     def close(self) -> None:
-        """End all processes: nodes first, then the SuperLink; those that do not listen are killed."""
-        family = self._family()
+        """End all processes: nodes first, then the SuperLink; those that ignore SIGTERM are killed."""
+        descendants = self._descendants()
         nodes = [process for name, process in self._processes.items() if name != "superlink"]
         link = [process for name, process in self._processes.items() if name == "superlink"]
         for group in (nodes, link):
             for process in group:
                 self._signal(process, signal.SIGTERM)
-            end = time.monotonic() + GRACE
+            end = time.monotonic() + STOP_TIMEOUT
             for process in group:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.1, end - time.monotonic()))
                 self._signal(process, signal.SIGKILL)
                 process.wait()
         self._processes.clear()
-        for found in set(_processes()) & set(family):  # the SuperLink detaches what runs servers
+        for found in set(_processes()) & set(descendants):  # the SuperLink detaches what runs servers
             with suppress(ProcessLookupError):
                 os.kill(found.pid, signal.SIGKILL)
 
     def start_superlink(self) -> None:
-        """Start the SuperLink; after a kill it finds runs and keys in its database."""
+        """Start the SuperLink; started again, it finds runs and keys in its database."""
         arguments = ["--host", ADDRESS, "--port", str(self.port), "--disable-runtime-dependency-installation"]
-        arguments += ["--database", str(self.folder / "superlink.db")]
+        arguments += ["--database", str(self.folder / "superlink.db"), *self.superlink_options]
         if self.secure:
             files = self.certificates
             arguments += ["--ssl-ca-certfile", str(files.authority), "--ssl-certfile", str(files.certificate)]
@@ -104,7 +114,7 @@ class Loopback:
         self._wait_for("superlink", self.port)
 
     def start_node(self, k: int, *, key: Path | None = None, name: str | None = None) -> str:
-        """Start node k, with another key if one is given; the name of its process and log."""
+        """Start node k, with another key if one is given; returns the name of its process and log."""
         name = name or f"node-{k}"
         config = " ".join(f"{key}={_toml(value)}" for key, value in self.nodes[k].items())
         arguments = ["--superlink", f"{ADDRESS}:{self.port}", "--host", ADDRESS, "--port", str(free_port())]
@@ -119,24 +129,24 @@ class Loopback:
         return name
 
     def kill(self, name: str) -> None:
-        """SIGKILL to a process and to those that it started."""
+        """Send SIGKILL to a process and to those that it started."""
         self._signal(self._processes[name], signal.SIGKILL)
         self._processes.pop(name).wait()
 
     def is_running(self, name: str) -> bool:
-        """Whether that process is still there."""
+        """Whether the process of that name still runs."""
         return name in self._processes and self._processes[name].poll() is None
 
     def log(self, name: str) -> str:
-        """What a process has written."""
+        """What a process has written to its log so far."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def processor_seconds(self) -> float:
-        """What SuperLink, SuperNodes and all that they started have used so far; Linux only."""
-        return sum(found.ticks for found in self._family()) / os.sysconf("SC_CLK_TCK")
+        """Processor seconds that SuperLink, SuperNodes and all that they started have used so far; Linux only."""
+        return sum(found.ticks for found in self._descendants()) / os.sysconf("SC_CLK_TCK")
 
     def flwr(self, *arguments: str) -> str:
-        """Run a command of `flwr`; its output."""
+        """Run a command of `flwr` and return its output."""
         done = subprocess.run(
             [_program("flwr"), *arguments],
             env=self.environment("user"),
@@ -158,7 +168,7 @@ class Loopback:
         )  # fmt: skip
 
     def environment(self, home: str) -> dict[str, str]:
-        """For a process with a Flower folder of its own."""
+        """Environment variables of a process with a Flower folder of its own."""
         return {
             **os.environ,
             "FLWR_HOME": str(self.folder / "homes" / home),
@@ -169,7 +179,7 @@ class Loopback:
         }
 
     def _configure(self) -> None:
-        """Where `flwr` finds the SuperLink."""
+        """Write the file in which `flwr` finds the SuperLink's address."""
         home = self.folder / "homes" / "user"
         home.mkdir(parents=True, exist_ok=True)
         trust = f'root-certificates = "{self.certificates.authority}"' if self.secure else "insecure = true"
@@ -186,7 +196,7 @@ class Loopback:
             )  # fmt: skip
 
     def _wait_for(self, name: str, port: int) -> None:
-        end = time.monotonic() + READY
+        end = time.monotonic() + START_TIMEOUT
         while time.monotonic() < end:
             if not self.is_running(name):
                 raise FederationFailed(f"{name} ended at once:\n{_end_of(self.log(name))}")
@@ -196,17 +206,17 @@ class Loopback:
                     return
             time.sleep(0.1)
         raise FederationFailed(
-            f"{name} did not open its port within {READY:g} seconds:\n{_end_of(self.log(name))}"
+            f"{name} did not open its port within {START_TIMEOUT:g} seconds:\n{_end_of(self.log(name))}"
         )
 
-    def _family(self) -> "list[Process]":
+    def _descendants(self) -> "list[Process]":
         """Our processes, and all that they started; Linux only, elsewhere none."""
-        everyone = _processes()
+        running = _processes()
         ours, size = {process.pid for process in self._processes.values()}, 0
         while len(ours) > size:
             size = len(ours)
-            ours |= {found.pid for found in everyone if found.parent in ours}
-        return [found for found in everyone if found.pid in ours]
+            ours |= {found.pid for found in running if found.parent in ours}
+        return [found for found in running if found.pid in ours]
 
     @staticmethod
     def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
@@ -216,7 +226,7 @@ class Loopback:
 
 @dataclass(frozen=True)
 class Process:
-    """One process of this machine: the same if number and start are."""
+    """One process of this machine, identified by its number and the time when it started."""
 
     pid: int
     started: int
@@ -225,7 +235,7 @@ class Process:
 
 
 def _processes() -> list[Process]:
-    """All of this machine, from /proc."""
+    """All processes of this machine, from /proc."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
@@ -236,7 +246,7 @@ def _processes() -> list[Process]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """A port of this machine on which no process listens now."""
     with socket.socket() as probe:
         probe.bind((ADDRESS, 0))
         return int(probe.getsockname()[1])

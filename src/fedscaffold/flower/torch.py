@@ -1,4 +1,4 @@
-"""PyTorch models as a client's work: an optimizer whose every step is θ ← θ − γ(g + ξ)."""
+"""PyTorch models as a client's work, with an optimizer whose every step is θ ← θ − γ(g + ξ)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,19 +22,19 @@ except ImportError as error:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """What a client's training loop may want to know.
+class TrainingTask:
+    """What a client's training loop has to do in a round.
 
     Parameters
     ----------
     client, round
-        Who and when.
+        Indices of the client and of the round, from 0.
     local_steps
-        H, how often to call `optimizer.step()`.
+        H, the number of calls of `optimizer.step()`.
     first_step
-        The number of the first of these steps, for the draws.
+        Index of the first of these steps within the round; records are drawn by it.
     batches
-        How many records a step takes, `batches.size`; None for all.
+        How steps draw records; `batches.size` is B, None for all.
     run_seed
         The run's seed.
     """
@@ -47,14 +47,14 @@ class Task:
     run_seed: int
 
     def rows(self, n: int) -> Iterator[IntArray]:
-        """For each of the steps the numbers, below n, of the records that it takes: as in `fedscaffold.run`."""
+        """For each local step the indices, below n, of the records that `fedscaffold.run` would draw for it."""
         stream = Stream(self.run_seed, repetition=0, round=self.round, client=self.client)
         for step in range(self.first_step, self.first_step + self.local_steps):
             yield batch(stream, step, self.batches, n)
 
     @property
     def seed(self) -> int:
-        """A seed for this client and round, such as for `torch.manual_seed`: dropout, or a loader of one's own."""
+        """A seed for this client and round, for example for `torch.manual_seed` before dropout."""
         return int(words(Stream(self.run_seed, repetition=1, round=self.round, client=self.client), 0, 1)[0])
 
 
@@ -64,13 +64,13 @@ class CorrectedSGD(torch.optim.Optimizer):  # type: ignore[misc]
     Parameters
     ----------
     params
-        The model's.
+        The model's trainable parameters.
     step_size
-        γ.
+        γ > 0.
     correction
         ξ_p of each parameter, in the same order.
     local_steps
-        How many steps there are to take.
+        H, the number of steps to take.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class CorrectedSGD(torch.optim.Optimizer):  # type: ignore[misc]
         self.pairs = list(zip(params, correction, strict=True))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step. A learning rate that was changed from outside is refused: memory goes by γ."""
+        """Take one step. A learning rate that was changed is refused: the rule for the client state assumes γ."""
         if self.taken == self.local_steps:
-            raise FedScaffoldError(f"this round has {self.local_steps} local steps, one more was taken")
+            raise FedScaffoldError(f"this round has {self.local_steps} local steps, but the training loop takes one more")
         if any(group["lr"] != self.step_size for group in self.param_groups):
             raise FedScaffoldError(
                 "the learning rate was changed; the method's step size is the same in all steps"
@@ -115,35 +115,35 @@ class Training:
     train
         train(model, optimizer, task): calls `optimizer.step()` task.local_steps times, after
         `optimizer.zero_grad()`, a loss and its `backward()`, as in any training loop.
-    records
-        n_c, from which the client's weight is made.
+    n_rows
+        n_c, the number of rows of data, to which the client's weight is proportional by default.
     """
 
-    def __init__(self, model: Any, train: Callable[[Any, CorrectedSGD, Task], Any], *, records: int) -> None:
+    def __init__(self, model: Any, train: Callable[[Any, CorrectedSGD, TrainingTask], Any], *, n_rows: int) -> None:
         moving = [name for name, buffer in model.named_buffers() if buffer.is_floating_point()]
         if moving:
             raise InvalidInput(
                 f"the model has buffers that training changes, such as {moving[0]!r}, which are not part of θ and "
                 "would differ from client to client; use group or layer normalisation instead"
             )
-        self.model, self.train, self.records = model, train, records
-        self.dim = sum(parameter.numel() for parameter in trained(model))
+        self.model, self.train, self.n_rows = model, train, n_rows
+        self.dim = sum(parameter.numel() for parameter in trainable(model))
         if self.dim == 0:
             raise InvalidInput("the model has no parameters that require a gradient")
 
     @contextmanager
     def open(self, batches: Batches, *, seed: int, client: int) -> Iterator[LocalSgd]:
-        """The training loop as local steps of this client."""
+        """The training loop as the local steps of this client."""
 
         def local_sgd(
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
             clients: IntArray | None = None, first_step: int = 0,
         ) -> Array:  # fmt: skip
             steps = int(np.max(local_steps))
-            put(self.model, theta[0])
+            set_parameters(self.model, theta[0])
             xi = _like(self.model, np.broadcast_to(correction, (1, 1, self.dim))[0, 0])
-            optimizer = CorrectedSGD(trained(self.model), step_size=step_size, correction=xi, local_steps=steps)
-            task = Task(
+            optimizer = CorrectedSGD(trainable(self.model), step_size=step_size, correction=xi, local_steps=steps)
+            task = TrainingTask(
                 client=client,
                 round=round,
                 local_steps=steps,
@@ -158,36 +158,36 @@ class Training:
                     f"round {round} has {steps} local steps, but the training loop took {optimizer.taken}; call "
                     "optimizer.step() task.local_steps times"
                 )
-            return vector(self.model)[None, None, :]
+            return get_parameters(self.model)[None, None, :]
 
         yield local_sgd
 
 
-def trained(model: Any) -> list[Any]:
-    """The parameters that θ holds, in order."""
+def trainable(model: Any) -> list[Any]:
+    """The parameters that require a gradient, in the model's order; θ consists of them."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def vector(model: Any) -> Array:
-    """θ of a model."""
-    parts = [parameter.detach().cpu().double().reshape(-1).numpy() for parameter in trained(model)]
+def get_parameters(model: Any) -> Array:
+    """θ of a model, shape (dim,), in float64."""
+    parts = [parameter.detach().cpu().double().reshape(-1).numpy() for parameter in trainable(model)]
     return np.concatenate([np.zeros(0), *parts])
 
 
-def put(model: Any, theta: Array) -> None:
-    """Set a model's parameters to θ."""
+def set_parameters(model: Any, theta: Array) -> None:
+    """Set a model's trainable parameters to θ of shape (dim,)."""
     with torch.no_grad():
-        for parameter, values in zip(trained(model), _like(model, theta), strict=True):
+        for parameter, values in zip(trainable(model), _like(model, theta), strict=True):
             parameter.copy_(values)
 
 
 def _like(model: Any, values: Array) -> list[Any]:
     """A vector as tensors like the model's parameters."""
-    sizes = [parameter.numel() for parameter in trained(model)]
+    sizes = [parameter.numel() for parameter in trainable(model)]
     if values.size != sum(sizes):
         raise InvalidInput(f"the model has {sum(sizes)} parameters, but θ has {values.size}")
     parts = np.split(values, np.cumsum(sizes)[:-1])
     return [
         torch.from_numpy(part.copy()).to(device=p.device, dtype=p.dtype).reshape(p.shape)
-        for p, part in zip(trained(model), parts, strict=True)
+        for p, part in zip(trainable(model), parts, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Messages as Flower carries them: records of arrays, numbers and text."""
+"""The protocol's messages as Flower carries them: records of arrays, numbers and text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,65 +8,68 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array
-from fedscaffold.federation.messages import Hello, Lost, Sent, TrainRequest
+from fedscaffold.federation.messages import ClientHello, ClientUpdate, StateLost, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
 
-VERSION = 1
-ORDER, STATE, AFTER, MEMORY, MEAN, SENT, ABOUT = "order", "state", "after", "memory", "mean", "sent", "about"
+VERSION = 2
+# names of records
+REQUEST, SERVER, SERVER_AFTER, CLIENT_STATE = "request", "server", "server-after", "client-state"
+MEAN_GRADIENT, UPDATE, ABOUT = "mean-gradient", "update", "about"
 PHASES = ("train", "gradient")
 
 
-def packed(order: TrainRequest, shared: dict[int, ArrayRecord]) -> RecordDict:
-    """An order as records; arrays that several orders of a round have in common are packed once."""
-    terms = order.terms
+def pack_request(request: TrainRequest, shared: dict[int, ArrayRecord]) -> RecordDict:
+    """A request as records; arrays that several requests of a round have in common are packed once, in `shared`."""
     about: dict[str, Any] = {
         "version": VERSION,
-        "terms": terms.to_json(),
-        "client": order.client,
-        "epoch": order.epoch,
-        "round": order.round,
-        "phase": order.phase,
-        "local-steps": order.local_steps,
-        "gradient-step": order.gradient_step,
-        "counted": order.counted,
+        "config": request.config.to_json(),
+        "client": request.client,
+        "resets": request.resets,
+        "round": request.round,
+        "phase": request.phase,
+        "last-counted": request.last_counted,
     }
-    records: dict[str, Any] = {ORDER: ConfigRecord(about), STATE: _once(order.server, shared)}
-    if order.after is not None:
-        records[AFTER] = _once(order.after, shared)
-    if order.memory is not None:
-        records[MEMORY] = _record(order.memory)
-    if order.mean_gradient is not None:
-        records[MEAN] = _once((order.mean_gradient,), shared)
+    records: dict[str, Any] = {REQUEST: ConfigRecord(about), SERVER: _pack_once(request.server, shared)}
+    if request.server_after is not None:
+        records[SERVER_AFTER] = _pack_once(request.server_after, shared)
+    if request.client_state is not None:
+        records[CLIENT_STATE] = _pack_arrays(request.client_state)
+    if request.mean_gradient is not None:
+        records[MEAN_GRADIENT] = _pack_once((request.mean_gradient,), shared)
     return RecordDict(records)
 
 
-def unpacked(records: RecordDict) -> TrainRequest:
-    """The order that was packed."""
+def unpack_request(records: RecordDict, methods: Sequence[type[Method]] = ()) -> TrainRequest:
+    """The request that was packed; `methods` are those that this node knows besides the library's."""
     try:
-        about: Any = records.config_records[ORDER]
+        about: Any = records.config_records[REQUEST]
         if about["version"] != VERSION:
             raise InvalidInput(
-                f"the server speaks version {about['version']} of the protocol, this client {VERSION}"
+                f"the server has version {about['version']} of the messages, this client version {VERSION}; install "
+                "the same version of fedscaffold on both"
             )
-        terms = RunConfig.from_json(about["terms"])
-        server = type(terms.method.init_server(np.zeros((1, terms.dim))))
-        memory = type(terms.first_memory())
+        config = RunConfig.from_json(about["config"], methods)
+        server = type(config.method.init_server(np.zeros((1, config.dim))))
+        client_state = type(config.initial_client_state())
         arrays = records.array_records
-        row, block = (1, terms.dim), (1, 1, terms.dim)
+        row, block = (1, config.dim), (1, 1, config.dim)
         return TrainRequest(
-            terms=terms,
+            config=config,
             client=about["client"],
-            epoch=about["epoch"],
+            resets=about["resets"],
             round=about["round"],
             phase=about["phase"],
-            local_steps=about["local-steps"],
-            gradient_step=about["gradient-step"],
-            counted=about["counted"],
-            server=server(*_arrays(arrays[STATE], row)),
-            after=server(*_arrays(arrays[AFTER], row)) if AFTER in arrays else None,
-            memory=memory(*_arrays(arrays[MEMORY], block)) if MEMORY in arrays else None,
-            mean_gradient=_arrays(arrays[MEAN], (terms.dim,))[0] if MEAN in arrays else None,
+            last_counted=about["last-counted"],
+            server=server(*_unpack_arrays(arrays[SERVER], row)),
+            server_after=server(*_unpack_arrays(arrays[SERVER_AFTER], row)) if SERVER_AFTER in arrays else None,
+            client_state=(
+                client_state(*_unpack_arrays(arrays[CLIENT_STATE], block)) if CLIENT_STATE in arrays else None
+            ),
+            mean_gradient=(
+                _unpack_arrays(arrays[MEAN_GRADIENT], (config.dim,))[0] if MEAN_GRADIENT in arrays else None
+            ),
         )
     except KeyError as error:
         raise InvalidInput(
@@ -74,53 +77,53 @@ def unpacked(records: RecordDict) -> TrainRequest:
         ) from None
 
 
-def packed_reply(reply: Sent | Lost, records: int) -> RecordDict:
-    """A contribution as one record of arrays and one of numbers, as Flower's own strategies have them."""
+def pack_reply(reply: ClientUpdate | StateLost, *, n_rows: int) -> RecordDict:
+    """A reply as one record of arrays and one of numbers, as the replies to Flower's own strategies are."""
     about: dict[str, Any] = {
         "client": reply.client,
-        "epoch": reply.epoch,
+        "resets": reply.resets,
         "round": reply.round,
-        "lost": int(isinstance(reply, Lost)),
-        "num-examples": records,
+        "state-lost": int(isinstance(reply, StateLost)),
+        "num-examples": n_rows,
     }
-    if isinstance(reply, Lost):
+    if isinstance(reply, StateLost):
         return RecordDict({ABOUT: MetricRecord(about)})
     about["phase"] = PHASES.index(reply.phase)
-    return RecordDict({SENT: ArrayRecord({"vector": _packed_array(reply.vector)}), ABOUT: MetricRecord(about)})
+    return RecordDict({UPDATE: ArrayRecord({"vector": _pack_array(reply.vector)}), ABOUT: MetricRecord(about)})
 
 
-def unpacked_reply(records: RecordDict) -> Sent | Lost:
+def unpack_reply(records: RecordDict) -> ClientUpdate | StateLost:
     """The reply that was packed; InvalidInput for anything else that a client may send."""
     try:
         about: Any = records.metric_records[ABOUT]
-        who = {"client": int(about["client"]), "epoch": int(about["epoch"]), "round": int(about["round"])}
-        if about["lost"]:
-            return Lost(**who)
-        vector: Any = records.array_records[SENT]["vector"].numpy()
+        sender = {name: int(about[name]) for name in ("client", "resets", "round")}
+        if about["state-lost"]:
+            return StateLost(**sender)
+        vector: Any = records.array_records[UPDATE]["vector"].numpy()
         if not isinstance(vector, np.ndarray):
             raise TypeError("not an array")
-        return Sent(**who, phase=PHASES[int(about["phase"])], vector=vector)
-    except Exception as error:  # whatever Flower and NumPy trip over in bytes that may be anything
+        return ClientUpdate(**sender, phase=PHASES[int(about["phase"])], vector=vector)
+    except Exception as error:  # Flower and NumPy may raise anything on bytes that may be anything
         raise InvalidInput(f"its reply cannot be read: {error!r}") from None
 
 
-def packed_hello(hello: Hello) -> RecordDict:
-    """Who a client is."""
-    about: dict[str, Any] = {"client": hello.client, "num-examples": hello.records, "dim": hello.dim}
+def pack_hello(hello: ClientHello) -> RecordDict:
+    """A client's introduction as a record of numbers."""
+    about: dict[str, Any] = {"client": hello.client, "num-examples": hello.n_rows, "dim": hello.dim}
     return RecordDict({ABOUT: MetricRecord(about)})
 
 
-def unpacked_hello(records: RecordDict) -> Hello:
-    """Who a client says it is; InvalidInput for anything else."""
+def unpack_hello(records: RecordDict) -> ClientHello:
+    """The introduction that was packed; InvalidInput for anything else."""
     try:
         about: Any = records.metric_records[ABOUT]
-        return Hello(client=int(about["client"]), records=int(about["num-examples"]), dim=int(about["dim"]))
+        return ClientHello(client=int(about["client"]), n_rows=int(about["num-examples"]), dim=int(about["dim"]))
     except (KeyError, ValueError, TypeError) as error:
-        raise InvalidInput(f"its greeting cannot be read: {error!r}") from None
+        raise InvalidInput(f"its introduction cannot be read: {error!r}") from None
 
 
 def vector_of(arrays: ArrayRecord) -> Array:
-    """All numbers of a record in one vector, in its order."""
+    """All numbers of a record in one vector, array after array, as float64."""
     parts = [array.numpy() for array in arrays.values()]
     for name, part in zip(arrays, parts, strict=True):
         if part.dtype.kind not in "fiu":
@@ -139,19 +142,19 @@ def arrays_like(vector: Array, like: ArrayRecord) -> ArrayRecord:
     return ArrayRecord(found)
 
 
-def _once(values: Sequence[Array], shared: dict[int, ArrayRecord]) -> ArrayRecord:
+def _pack_once(values: Sequence[Array], shared: dict[int, ArrayRecord]) -> ArrayRecord:
     if id(values[0]) not in shared:
-        shared[id(values[0])] = _record(values)
+        shared[id(values[0])] = _pack_arrays(values)
     return shared[id(values[0])]
 
 
-def _record(values: Sequence[Array]) -> ArrayRecord:
-    return ArrayRecord({str(k): _packed_array(value.reshape(-1)) for k, value in enumerate(values)})
+def _pack_arrays(values: Sequence[Array]) -> ArrayRecord:
+    return ArrayRecord({str(k): _pack_array(value.reshape(-1)) for k, value in enumerate(values)})
 
 
-def _arrays(record: ArrayRecord, shape: tuple[int, ...]) -> list[Array]:
+def _unpack_arrays(record: ArrayRecord, shape: tuple[int, ...]) -> list[Array]:
     return [record[str(k)].numpy().reshape(shape) for k in range(len(record))]
 
 
-def _packed_array(vector: Array) -> FlowerArray:
+def _pack_array(vector: Array) -> FlowerArray:
     return FlowerArray(np.ascontiguousarray(vector))

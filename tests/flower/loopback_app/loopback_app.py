@@ -1,4 +1,4 @@
-"""Ridge regression on made-up data; clients can be told to be slow, or to send poison."""
+"""Ridge regression on made-up data; clients can be slow, or send corrupted updates, as the run asks."""
 
 import os
 import time
@@ -30,12 +30,12 @@ def method(cohort: int = 0) -> fs.Scaffold:
 
 
 def load(context: Context) -> Any:
-    """This node's data; a file tells that the client is at work."""
+    """This node's data; a file marks that the client is at work."""
     pause: Any = context.run_config["pause"]
     n_clients: Any = context.run_config["clients"]
     client = flower.client_of(context)
     if pause:
-        folder = Path(str(context.node_config["memory"])).parent
+        folder = Path(str(context.node_config["state-dir"])).parent
         folder.mkdir(exist_ok=True)
         (folder / f"working-{client}").touch()
         time.sleep(pause)
@@ -43,7 +43,7 @@ def load(context: Context) -> Any:
 
 
 def poison(message: Message, context: Context, call: Callable[[Message, Context], Message]) -> Message:
-    """One client spoils what it sends, in runs that are called so."""
+    """One client corrupts what it sends, in runs that are called so."""
     reply = call(message, context)
     kind = str(context.run_config["name"]).removeprefix("poison-")
     if kind in ("nan", "large") and flower.client_of(context) == POISONED:
@@ -66,6 +66,6 @@ def main(grid: Grid, context: Context) -> None:
     (folder / "pid").write_text(str(os.getpid()))
     strategy = flower.Strategy(
         method(config["cohort"]), n_clients=config["clients"], folder=folder, name=config["name"],
-        batch_size=BATCH, seed=config["seed"], pin_keys=True, connect_timeout=120.0,
+        batch_size=BATCH, seed=config["seed"], pin_node_keys=True, connect_timeout=120.0,
     )  # fmt: skip
     strategy.start(grid, ArrayRecord([np.zeros(DIM)]), num_rounds=config["rounds"], timeout=config["timeout"])

@@ -25,7 +25,7 @@ from fedscaffold.core.progress import Advance, progress_bar
 from fedscaffold.data import from_frame
 from fedscaffold.data.columns import pick
 from fedscaffold.data.open import L2, guess_kind
-from fedscaffold.flower.demo import ROUND, Demo, SiteTable, parts_of, pooled
+from fedscaffold.flower.demo import ROUND, Demo, SiteTable, pool_tables, site_tables
 from fedscaffold.flower.loopback import ADDRESS, FederationFailed, Loopback
 from fedscaffold.models.fit import ENGINE, TOLERANCE, Settings, Task, prepare
 from fedscaffold.simulation.run import run
@@ -54,7 +54,7 @@ def command(
     seed: tables.Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="A new folder for the model, the app, keys and logs; thrown away otherwise."),
+        typer.Option(help="A new folder for the model, the app, keys and logs; a temporary one otherwise."),
     ] = None,
 ) -> None:
     """Run a real federation on this machine: a Flower SuperLink and a SuperNode per table, then compare.
@@ -70,9 +70,9 @@ def command(
             seed=seed, tolerance=TOLERANCE,
         )  # fmt: skip
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise InvalidInput(f"{out} is there already; give the name of a new folder")
+            raise InvalidInput(f"{out} exists and is not empty; give the name of a new folder")
         with progress_bar("Reading and planning", None):
-            parts = parts_of(data, client)
+            parts = site_tables(data, client)
             task = _task(parts, settings, target=target, kind=kind, features=features, l2=l2, missing=missing)
         with tempfile.TemporaryDirectory(prefix="fedscaffold-") as temporary:
             demo = Demo(folder=(Path(temporary) / "federation" if out is None else out).resolve())
@@ -99,7 +99,7 @@ def _task(
     parts: list[SiteTable], settings: Settings, *, target: str, kind: str | None, features: str | None, l2: float,
     missing: str,
 ) -> Task:  # fmt: skip
-    table, column = pooled(parts)
+    table, column = pool_tables(parts)
     wanted: Any = kind or guess_kind(table.column(pick(table.schema.names, target)).chunks)
     filled: Any = missing
     columns = None if features is None else [name.strip() for name in features.split(",") if name.strip()]
@@ -111,13 +111,13 @@ def _task(
 
 
 def _files(data: list[Path], parts: list[SiteTable]) -> list[Path]:
-    """The users' own files in the order of the nodes."""
+    """The user's files in the order of the nodes."""
     by_name = {file.name.split(".")[0]: file for file in data}
     return [by_name[part.name] for part in parts]
 
 
 def _federate(demo: Demo, task: Task, files: list[Path], console: Console) -> tuple[float, Any]:
-    """Start everything, run, end everything; seconds per round and θ."""
+    """Start all processes, run, and end them; returns seconds per round and θ."""
     nodes = [demo.node(k, file) for k, file in enumerate(files)]
     last: deque[str] = deque(maxlen=30)
     with Loopback(demo.folder / "flower", nodes) as loopback:
@@ -137,13 +137,13 @@ def _federate(demo: Demo, task: Task, files: list[Path], console: Console) -> tu
         done, theta = demo.theta(task)
         if done < task.rounds:
             raise FederationFailed(
-                f"the run ended after {done} of {task.rounds} rounds; Flower's last words:\n" + "".join(last)
+                f"the run ended after {done} of {task.rounds} rounds; the end of Flower's log:\n" + "".join(last)
             )
     return (time.monotonic() - (first or began)) / max(1, task.rounds - 1), theta
 
 
 def _follow(process: "subprocess.Popen[str]", last: deque[str], advance: Advance) -> float | None:
-    """Read the log until it ends; when the first round was closed."""
+    """Read the log until it ends; returns the time at which the first round was closed."""
     assert process.stdout is not None
     first = None
     for line in process.stdout:
@@ -158,7 +158,7 @@ def _follow(process: "subprocess.Popen[str]", last: deque[str], advance: Advance
 
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """A request to end is an interrupt too, so that no process is left behind."""
+    """Treat SIGTERM as an interrupt too, so that no process is left behind."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
