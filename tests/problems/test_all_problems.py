@@ -62,7 +62,8 @@ def test_repr_is_one_line(shown: str) -> None:
 def test_html_is_a_table_of_what_describes_the_problem(shown: str) -> None:
     problem = MAKE[shown]()
     text = problem._repr_html_()
-    assert text.startswith("<table>") and text.endswith("</table>")
+    assert text.startswith("<table>")
+    assert text.endswith("</table>")
     for name, value in problem.describe().items():
         assert f"<th>{name}</th>" in text
         assert isinstance(value, str | list) or f"<td>{value}</td>" in text
