@@ -1,4 +1,4 @@
-"""What most methods have in common: all clients take part, send their local models, and the server averages them."""
+"""What most methods have in common: all clients take part and send local models, which the server averages."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -85,7 +85,7 @@ class CohortMethod(BaseMethod):
                 raise InvalidInput("give participation (a share) or cohort (a number), not both")
 
     def participants(self, n_clients: int) -> int:
-        """Number of clients in a round: `cohort`, or the share of them to the nearest whole number, at least one."""
+        """Number of clients in a round: `cohort`, or the nearest whole number to the share, at least one."""
         if self.cohort is None:
             return max(1, round(self.participation * n_clients))
         if self.cohort > n_clients:

@@ -1,14 +1,17 @@
 """Scaffold, Algorithm 1 of "Scaffold with Stochastic Gradients: New Analysis with Linear Speed-Up".
 
- 1  θ_0 is given, ξ_c = 0 for every client c                                 init_server, init_clients
- 2  for each round t = 0, ..., T − 1
- 3      for each client c, in parallel
- 4          θ_c ← θ_t
- 5          for each local step h = 0, ..., H − 1                             local_step_counts
- 6              θ_c ← θ_c − γ(g_c(θ_c) + ξ_c)                                 correction; engines do the step
- 8          send θ_c                                                          message
- 9      the server computes θ_{t+1} = Σ_c w_c θ_c and sends it                aggregate
-10      ξ_c ← ξ_c + (θ_c − θ_{t+1})/(γH) on every client                      update_clients
+The lines of the algorithm, and on the right the function below that does each of them:
+
+     1  θ_0 is given, ξ_c = 0 for every client c                          init_server, init_clients
+     2  for each round t = 0, ..., T − 1
+     3      for each client c, in parallel
+     4          θ_c ← θ_t
+     5          for each local step h = 0, ..., H − 1                     local_step_counts
+     6              θ_c ← θ_c − γ(g_c(θ_c) + ξ_c)                         correction (the engine does the step)
+     7          end for
+     8          send θ_c                                                  message
+     9      the server computes θ_{t+1} = Σ_c w_c θ_c and sends it        aggregate
+    10      each client: ξ_c ← ξ_c + (θ_c − θ_{t+1})/(γH)                 update_clients
 """
 
 from collections.abc import Sequence
@@ -29,8 +32,8 @@ from fedscaffold.methods.variates import ControlVariates, initial_control_variat
 class Scaffold(CohortMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), H times; θ⁺ = Σ w_c θ_c; ξ_c ← ξ_c + (θ_c − θ⁺)/(γH).
 
-    With this rule a client needs only θ⁺ to update its ξ_c, so control variates are never sent. Clients that do not
-    take part in a round keep their ξ_c, and Σ w_c ξ_c = 0 holds all the same. Clients may take different numbers of
+    With this rule a client needs only θ⁺ to update its ξ_c, so control variates are never sent. Clients that do
+    not take part in a round keep their ξ_c, and Σ w_c ξ_c = 0 still holds. Clients may take different numbers of
     steps H_c: then client c sends where H̄ steps would have led, θ + (θ_c − θ) H̄/H_c, with H̄ the mean of the H_c.
 
     Parameters

@@ -17,7 +17,7 @@ class ClientVariates(NamedTuple):
     own: Array  # (repetitions, clients, dim)
 
 
-class ServerStateWithVariate(NamedTuple):
+class VariateServerState(NamedTuple):
     """Server state: the model θ, and the server's variate c = Σ w_i c_i."""
 
     theta: Array  # (repetitions, dim)
@@ -76,28 +76,28 @@ class TwoSidedScaffold(CohortMethod):
         """c_i = −ξ_i: zero, or from given control variates with Σ w_i ξ_i = 0."""
         return ClientVariates(own=-initial_control_variates(repetitions, weights, dim, control_variates))
 
-    def init_server(self, theta: Array) -> ServerStateWithVariate:
+    def init_server(self, theta: Array) -> VariateServerState:
         """θ and c = Σ w_i c_i = 0."""
-        return ServerStateWithVariate(theta, theta * 0.0)
+        return VariateServerState(theta, theta * 0.0)
 
     def correction(
-        self, client_state: ClientVariates, server: ServerStateWithVariate, exchanged: ExchangedGradients | None
+        self, client_state: ClientVariates, server: VariateServerState, exchanged: ExchangedGradients | None
     ) -> Array:
         """ξ_i = c − c_i."""
         return server.variate[:, None, :] - client_state.own
 
-    def aggregate(self, server: ServerStateWithVariate, mean: Array, share: Array) -> ServerStateWithVariate:
+    def aggregate(self, server: VariateServerState, mean: Array, share: Array) -> VariateServerState:
         """θ⁺ and c⁺; the mean of c_i⁺ − c_i is −c + (θ − mean θ_i)/(γH)."""
         theta, c = server
         change = (theta - mean) / (self.step_size * self.local_steps) - c
-        return ServerStateWithVariate(theta + self.server_step_size * (mean - theta), c + share[:, None] * change)
+        return VariateServerState(theta + self.server_step_size * (mean - theta), c + share[:, None] * change)
 
     def update_clients(
         self,
         client_state: ClientVariates,
         sent: Array,
-        before: ServerStateWithVariate,
-        after: ServerStateWithVariate,
+        before: VariateServerState,
+        after: VariateServerState,
     ) -> ClientVariates:
         """c_i⁺ = c_i − c + (θ − θ_i)/(γH)."""
         own = before.theta[:, None, :] - sent

@@ -1,4 +1,4 @@
-"""What all problems have in common: θ* is computed once, arrays are read-only, and a problem is shown in one line."""
+"""What all problems have in common: θ* is computed once, arrays are read-only, and repr is one line."""
 
 import hashlib
 import html
@@ -43,7 +43,7 @@ class ProblemBase(ABC):
 
     @property
     def weighting(self) -> str:
-        """ "uniform" where all clients have the same weight, else "given"."""
+        """The word "uniform" where all clients have the same weight, else "given"."""
         return "uniform" if bool(np.all(self.weights == self.weights[0])) else "given"
 
     def __getstate__(self) -> dict[str, Any]:
