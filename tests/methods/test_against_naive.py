@@ -49,7 +49,7 @@ CASES: dict[str, tuple[Method, Oracle]] = {
         ),
     ),
     "unequal steps in cohorts": (
-        fs.Scaffold(step_size=GAMMA, local_steps=np.array(UNEQUAL), cohort=3),
+        fs.Scaffold(step_size=GAMMA, local_steps=np.array(UNEQUAL).tolist(), cohort=3),
         lambda c, d, r: naive.scaffold_in_cohorts(
             c, d, gamma=GAMMA, H=UNEQUAL, cohorts=some(r, 3), theta=THETA0, repetition=r
         ),

@@ -83,7 +83,7 @@ BY_HAND: dict[str, tuple[Any, Callable[[], Callable[[Array], Array]]]] = {
 def test_against_the_formulas_written_out(name: str) -> None:
     """Scaffold's round with θ⁺ from the update of θ − Σ w_c θ_c, and ξ_c from Σ w_c θ_c."""
     method, make_update = BY_HAND[name]
-    task, gamma, H = problem(), SCAFFOLD.step_size, SCAFFOLD.local_steps
+    task, gamma, H = problem(), SCAFFOLD.step_size, SCAFFOLD.uniform_local_steps
     found = fs.run(task, method, **USUAL)
     thetas, xis, updates = np.zeros((2, DIM)), np.zeros((2, 4, DIM)), [make_update(), make_update()]
     with fs.engines.Reference().open(task, Batches(3), seed=4) as local_sgd:

@@ -177,5 +177,5 @@ def test_identity() -> None:
     assert problem.fingerprint() == LinearSA(GOOD_A.copy(), GOOD_B).fingerprint()
     others = [LinearSA(GOOD_A, 2 * GOOD_B), LinearSA(2 * GOOD_A, GOOD_B), LinearSA(GOOD_A, GOOD_B, weights=[1, 2])]
     assert len({p.fingerprint() for p in (problem, *others)}) == 4
-    assert problem.describe()["records"] == 6
+    assert problem.describe()["n_records"] == 6
     assert not problem.A.flags.writeable

@@ -85,8 +85,8 @@ def test_fingerprint_sees_everything() -> None:
 
 def test_description() -> None:
     assert make("ridge", (6, 9, 4), 3, l2=0.1).describe() == {
-        "kind": "ridge", "n_clients": 3, "dim": 3, "records": 19, "smallest_client": 4, "largest_client": 9,
+        "kind": "ridge", "n_clients": 3, "dim": 3, "n_records": 19, "smallest_client": 4, "largest_client": 9,
         "l2": 0.1, "n_unpenalised": 0, "weights": "uniform",
     }  # fmt: skip
     assert make("logistic", weights=[1, 2, 3]).describe()["weights"] == "given"
-    assert repr(make("logistic")) == "Logistic(n_clients=3, dim=3, records=19, l2=0.1)"
+    assert repr(make("logistic")) == "Logistic(n_clients=3, dim=3, n_records=19, l2=0.1)"

@@ -9,7 +9,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.protocols import Watch
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.methods.base import Base, same_length
+from fedscaffold.methods.base import BaseMethod, same_for_all
 from tests.samples import KINDS, Kind, make
 
 METHOD = fs.Scaffold(step_size=0.1, local_steps=4)
@@ -132,7 +132,7 @@ def test_numbers_from_numpy_are_numbers(tmp_path: Any) -> None:
     assert fs.Trace.load(tmp_path / "trace.npz").provenance["seed"] == 7
 
 
-class Plain(Base):
+class Plain(BaseMethod):
     """A user's method that is no dataclass of its own: FedAvg in other words."""
 
     kind = "plain"
@@ -141,7 +141,7 @@ class Plain(Base):
         object.__setattr__(self, "step_size", step_size)
 
     def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
-        return same_length(4)
+        return same_for_all(4)
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
         return 1.0 / smoothness

@@ -69,7 +69,7 @@ def test_breast_cancer_over_ten_skewed_clients() -> None:
     method = model.plan_.method
     same = fs.run(problem, method, rounds=model.n_iter_)
     np.testing.assert_allclose(same.theta[0, :30] / scale.scale_, model.coef_[0], rtol=1e-6)
-    fedavg = fs.FedAvg(step_size=method.step_size, local_steps=method.local_steps)
+    fedavg = fs.FedAvg(step_size=method.step_size, local_steps=method.uniform_local_steps)
     assert fs.run(problem, fedavg, rounds=model.n_iter_).mse[0, -1] > 50 * model.plan_.target_mse
 
 

@@ -43,7 +43,7 @@ def test_sharp_plans_reach_their_target_and_not_much_more(kind: type[Problem], t
     assert error < 0.03
     assert 0.5 < share < 1.05
     assert plan.predicted_mse == pytest.approx(share * target, rel=0.2)  # one or two rounds of large steps
-    assert plan.gradients_per_client == plan.rounds * plan.method.local_steps
+    assert plan.gradients_per_client == plan.rounds * plan.method.uniform_local_steps
     text = plan.explain()
     assert f"{plan.rounds:,} rounds" in text
     assert ("no bias" in text) == (kind is fs.problems.Ridge)
@@ -56,7 +56,7 @@ def test_costs_move_the_plan() -> None:
     assert dear_rounds.rounds <= dear_gradients.rounds
     assert dear_rounds.gradients_per_client >= dear_gradients.gradients_per_client
     short = fs.plan(problem, target_mse=0.005, batch_size=5, max_local_steps=10)
-    assert short.method.local_steps <= 10
+    assert short.method.uniform_local_steps <= 10
     assert short.rounds > dear_rounds.rounds
 
 
@@ -149,7 +149,7 @@ def test_out_of_reach_says_which_limit_binds_and_what_would_do(
     rounds, steps = said.get("rounds", max_rounds), said.get("steps", max_local_steps)
     followed = fs.plan(problem, target_mse=target, batch_size=5, max_rounds=rounds, max_local_steps=steps)
     assert followed.rounds <= rounds
-    assert followed.method.local_steps <= steps
+    assert followed.method.uniform_local_steps <= steps
     share, error = simulated_share(problem, followed, 5, 2000)
     assert error < 0.03
     assert share < 1.05

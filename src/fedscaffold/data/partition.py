@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.checks import positive, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
@@ -211,7 +211,7 @@ def _rows(name: str, values: ArrayLike) -> int:
 
 def _generator(rows: int, n_clients: int, seed: int, min_rows: int) -> np.random.Generator:
     whole_number("n_clients", n_clients, least=1)
-    whole_number("seed", seed, least=0)
+    seed_number("seed", seed)
     whole_number("min_rows", min_rows, least=1)
     if rows < n_clients * min_rows:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""One short file per method, all the same shape (`fedscaffold.core.types.Method`)."""
+"""Federated methods, one file each, all with the interface `fedscaffold.core.protocols.Method`."""
 
 from fedscaffold.methods.fedavg import FedAvg
 from fedscaffold.methods.fedlin import FedLin

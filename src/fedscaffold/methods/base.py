@@ -1,4 +1,4 @@
-"""What most methods have in common: everyone takes part, sends a local model, and the server averages."""
+"""What most methods have in common: all clients take part and send local models, which the server averages."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -12,17 +12,17 @@ from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntA
 
 
 class NoClientState(NamedTuple):
-    """Clients that remember nothing."""
+    """The client state of methods whose clients keep nothing between rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Base:
-    """The usual answers to what `fedscaffold.core.types.Method` asks; without changes it is local SGD."""
+class BaseMethod:
+    """What `core.protocols.Method` asks for, as it is in local SGD; methods override what they do differently."""
 
     kind: ClassVar[str]
     exchange: ClassVar[GradientKind | None] = None
     vectors_per_round: ClassVar[int] = 2
-    remembers_theta: ClassVar[bool] = False  # whether the server's new θ goes into a client's memory
+    clients_receive_new_theta: ClassVar[bool] = False  # whether `update_clients` needs θ⁺
 
     step_size: float
 
@@ -30,39 +30,47 @@ class Base:
         positive("step_size", self.step_size)
 
     def participants(self, n_clients: int) -> int:
-        """Everyone."""
+        """Number of clients in a round: all of them."""
         return n_clients
 
     def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
-        """No memory."""
+        """Client state before the first round: empty; control variates to start from are refused."""
         if control_variates is not None:
             raise InvalidInput(f"{type(self).__name__} has no control variates to start from; use Scaffold")
         return NoClientState()
 
     def init_server(self, theta: Array) -> Any:
-        """The server knows θ."""
+        """Server state before the first round: the model θ alone."""
         return ServerState(theta)
 
     def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
-        """ξ_c = 0, the same for all clients and repetitions."""
+        """ξ_c = 0, shape (1, 1, dim), the same for all clients and repetitions."""
         return np.zeros((1, 1, server.theta.shape[-1]))
 
     def message(self, local: Array, server: Any, step_counts: IntArray) -> Array:
-        """θ_c."""
+        """What each client sends: its local model θ_c."""
         return local
 
     def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
-        """θ⁺ = Σ w_c θ_c, over those who took part."""
+        """θ⁺ = Σ w_c θ_c over the clients that took part."""
         return ServerState(mean)
 
     def update_clients(self, client_state: Any, sent: Array, before: Any, after: Any) -> Any:
-        """Nothing."""
+        """Return the client state unchanged; this method keeps none."""
         return client_state
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled(Base):
-    """A method in whose rounds a cohort of the clients may take part, drawn from the run's seed."""
+class CohortMethod(BaseMethod):
+    """A method whose rounds may take a cohort of the clients, drawn from the run's seed.
+
+    Parameters
+    ----------
+    participation
+        Share of the clients that takes part in a round, in (0, 1].
+    cohort
+        Number of clients that take part in a round, instead of a share.
+    """
 
     participation: float = 1.0
     cohort: int | None = None
@@ -77,7 +85,7 @@ class Sampled(Base):
                 raise InvalidInput("give participation (a share) or cohort (a number), not both")
 
     def participants(self, n_clients: int) -> int:
-        """`cohort`, or the nearest whole number to the share, at least one."""
+        """Number of clients in a round: `cohort`, or the nearest whole number to the share, at least one."""
         if self.cohort is None:
             return max(1, round(self.participation * n_clients))
         if self.cohort > n_clients:
@@ -85,6 +93,6 @@ class Sampled(Base):
         return self.cohort
 
 
-def same_length(local_steps: int) -> IntArray:
-    """The same number of local steps for all clients and repetitions."""
+def same_for_all(local_steps: int) -> IntArray:
+    """The same number of local steps for all clients and repetitions, shape (1, 1)."""
     return np.array([[local_steps]], dtype=np.int64)

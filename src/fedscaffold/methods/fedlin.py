@@ -8,23 +8,32 @@ import numpy as np
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, ServerState
-from fedscaffold.methods.base import Base, NoClientState, same_length
+from fedscaffold.methods.base import BaseMethod, NoClientState, same_for_all
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedLin(Base):
+class FedLin(BaseMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), H times, with ξ_c = ḡ(θ) − ĝ_c(θ); θ⁺ = Σ w_c θ_c.
 
-    The correction needs no memory, but one gradient and two vectors more in every round.
+    The clients keep no state, but every round takes one more gradient and two more vectors per client.
 
     Parameters
     ----------
     step_size
-        γ > 0.
+        γ > 0, the step size of the local steps.
     local_steps
-        H ≥ 1.
+        H ≥ 1, the number of local steps in a round.
     correction_gradients
-        What ĝ_c(θ) is: "full", the gradient on all of a client's records, or "minibatch", on a batch of its own.
+        Which gradients ĝ_c(θ) are: "full" on all of a client's records, "minibatch" on a batch drawn for it.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> method = fs.FedLin(step_size=0.05, local_steps=10, correction_gradients="minibatch")
+    >>> problem = fs.problems.RidgeStream(n_clients=4, dim=2)
+    >>> trace = fs.run(problem, method, rounds=50, batch_size=5, engine="reference")
+    >>> bool(trace.mse[0, -1] < 0.1 * trace.mse[0, 0])
+    True
     """
 
     kind: ClassVar[str] = "fedlin"
@@ -43,17 +52,17 @@ class FedLin(Base):
 
     @property
     def exchange(self) -> GradientKind:  # type: ignore[override]
-        """ĝ_c(θ)."""
+        """Which gradients ĝ_c(θ) clients exchange before their local steps."""
         return self.correction_gradients
 
     def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
-        """H, for everyone."""
-        return same_length(self.local_steps)
+        """H, the same for all clients, shape (1, 1)."""
+        return same_for_all(self.local_steps)
 
     def correction(
         self, client_state: NoClientState, server: ServerState, exchanged: ExchangedGradients | None
     ) -> Array:
-        """ξ_c = ḡ(θ) − ĝ_c(θ); between rounds, 0."""
+        """ξ_c = ḡ(θ) − ĝ_c(θ), with ḡ = Σ w_c ĝ_c; 0 between rounds, where no gradients have been exchanged."""
         if exchanged is None:
             return np.zeros((1, 1, server.theta.shape[-1]))
         return exchanged.mean[:, None, :] - exchanged.own

@@ -12,36 +12,36 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
 
-class Choice(NamedTuple):
-    """An optimiser of optax and what it is called with. Hashable: what is compiled is shared."""
+class OptimizerChoice(NamedTuple):
+    """An optimiser of optax and its arguments; hashable, so that runs with the same one share compiled code."""
 
     name: str
     learning_rate: float
     options: tuple[tuple[str, float | bool], ...]
 
     def built(self) -> Any:
-        """The pair of functions (init, update)."""
+        """The optimiser: a pair of functions (init, update)."""
         try:
             return getattr(optax, self.name)(self.learning_rate, **dict(self.options))
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"optax.{self.name} does not take these options: {error}") from None
 
 
-def begin(choice: Choice, theta: Array) -> list[NDArray[Any]]:
+def begin(choice: OptimizerChoice, theta: Array) -> list[NDArray[Any]]:
     """The arrays of the state before the first step, each with the repetitions on its first axis."""
     with jax.enable_x64(True):
         return _on_host(jax.vmap(choice.built().init)(theta))
 
 
-def step(choice: Choice, gradient: Array, state: list[NDArray[Any]]) -> tuple[Array, list[NDArray[Any]]]:
-    """What to add to θ, and the next state; every repetition for itself."""
+def step(choice: OptimizerChoice, gradient: Array, state: list[NDArray[Any]]) -> tuple[Array, list[NDArray[Any]]]:
+    """(update to add to θ, next state), each repetition by itself."""
     with jax.enable_x64(True):
         update, after = _stepped(choice, gradient, state)
         return np.array(update), _on_host(after)
 
 
 @partial(jax.jit, static_argnums=0)
-def _stepped(choice: Choice, gradient: Any, state: list[Any]) -> tuple[Any, Any]:
+def _stepped(choice: OptimizerChoice, gradient: Any, state: list[Any]) -> tuple[Any, Any]:
     optimizer = choice.built()
     structure = jax.tree.structure(jax.eval_shape(optimizer.init, gradient[0]))
     return jax.vmap(optimizer.update)(gradient, jax.tree.unflatten(structure, state))

@@ -1,8 +1,22 @@
-"""Scaffold, Algorithm 1 of "Scaffold with Stochastic Gradients: New Analysis with Linear Speed-Up"."""
+"""Scaffold, Algorithm 1 of "Scaffold with Stochastic Gradients: New Analysis with Linear Speed-Up".
+
+The lines of the algorithm, and on the right the function below that does each of them:
+
+     1  θ_0 is given, ξ_c = 0 for every client c                          init_server, init_clients
+     2  for each round t = 0, ..., T − 1
+     3      for each client c, in parallel
+     4          θ_c ← θ_t
+     5          for each local step h = 0, ..., H − 1                     local_step_counts
+     6              θ_c ← θ_c − γ(g_c(θ_c) + ξ_c)                         correction (the engine does the step)
+     7          end for
+     8          send θ_c                                                  message
+     9      the server computes θ_{t+1} = Σ_c w_c θ_c and sends it        aggregate
+    10      each client: ξ_c ← ξ_c + (θ_c − θ_{t+1})/(γH)                 update_clients
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,34 +24,43 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, ServerState
-from fedscaffold.methods.base import Sampled, same_length
+from fedscaffold.methods.base import CohortMethod, same_for_all
 from fedscaffold.methods.variates import ControlVariates, initial_control_variates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(Sampled):
+class Scaffold(CohortMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), H times; θ⁺ = Σ w_c θ_c; ξ_c ← ξ_c + (θ_c − θ⁺)/(γH).
 
-    With this rule a client needs only θ⁺ to update its ξ_c, so control variates never travel. Those who don't
-    take part in a round keep their ξ_c, and Σ w_c ξ_c = 0 all the same. Clients may take different numbers of
-    steps H_c: then c sends where H̄ steps would have led, θ + (θ_c − θ) H̄/H_c, with H̄ the mean of the H_c.
+    With this rule a client needs only θ⁺ to update its ξ_c, so control variates are never sent. Clients that do
+    not take part in a round keep their ξ_c, and Σ w_c ξ_c = 0 still holds. Clients may take different numbers of
+    steps H_c: then client c sends where H̄ steps would have led, θ + (θ_c − θ) H̄/H_c, with H̄ the mean of the H_c.
 
     Parameters
     ----------
     step_size
-        γ > 0.
+        γ > 0, the step size of the local steps.
     local_steps
-        H ≥ 1, or one number per client.
+        H ≥ 1, the number of local steps in a round, or a sequence with one number per client.
     participation
-        Share of the clients that takes part in a round.
+        Share of the clients that takes part in a round, in (0, 1].
     cohort
-        How many take part, instead of a share.
+        Number of clients that take part in a round, instead of a share.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=10)
+    >>> problem = fs.problems.RidgeStream(n_clients=4, dim=2)
+    >>> trace = fs.run(problem, method, rounds=50, batch_size=5, engine="reference")
+    >>> bool(trace.mse[0, -1] < 0.1 * trace.mse[0, 0])
+    True
     """
 
     kind: ClassVar[str] = "scaffold"
-    remembers_theta: ClassVar[bool] = True
+    clients_receive_new_theta: ClassVar[bool] = True
 
-    local_steps: Any  # int or a sequence; with a union every reader of the usual int would have to narrow it
+    local_steps: int | Sequence[int]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,21 +71,28 @@ class Scaffold(Sampled):
             whole_number("local_steps", self.local_steps, least=1)
 
     def participants(self, n_clients: int) -> int:
-        """As many as asked for, but not one alone: it would agree with itself and learn nothing."""
+        """Number of clients in a round: at least two, since one alone would agree with itself and keep its ξ_c."""
         count = super().participants(n_clients)
         if count == 1 < n_clients:
             raise InvalidInput("Scaffold needs two clients or more in a round; use TwoSidedScaffold for one")
         return count
 
     @property
-    def mean_steps(self) -> float:
-        """H̄."""
+    def mean_local_steps(self) -> float:
+        """H̄, the mean number of local steps over clients."""
         return float(np.mean(self.local_steps))
 
+    @property
+    def uniform_local_steps(self) -> int:
+        """H, where all clients take the same number of local steps; refused where they do not."""
+        if isinstance(self.local_steps, Sequence):
+            raise InvalidInput(f"one number of local steps is needed, but local_steps is {self.local_steps!r}")
+        return int(self.local_steps)
+
     def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
-        """H, or H_c for each client."""
-        if not isinstance(self.local_steps, tuple):
-            return same_length(self.local_steps)
+        """Line 5: H, shape (1, 1), or the clients' own H_c, shape (1, n_clients)."""
+        if not isinstance(self.local_steps, Sequence):
+            return same_for_all(self.local_steps)
         if len(self.local_steps) != n_clients:
             raise InvalidInput(
                 f"local_steps has {len(self.local_steps)} numbers, but there are {n_clients} clients"
@@ -72,21 +102,21 @@ class Scaffold(Sampled):
     def init_clients(
         self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None
     ) -> ControlVariates:
-        """ξ_c = 0, or given values with Σ w_c ξ_c = 0."""
+        """Line 1: ξ_c = 0, or given values with Σ w_c ξ_c = 0."""
         return ControlVariates(xi=initial_control_variates(repetitions, weights, dim, control_variates))
 
     def correction(
         self, client_state: ControlVariates, server: ServerState, exchanged: ExchangedGradients | None
     ) -> Array:
-        """Line 6: what each client adds to its gradient."""
+        """Line 6: ξ_c, which each client adds to its gradients."""
         return client_state.xi
 
     def message(self, local: Array, server: ServerState, step_counts: IntArray) -> Array:
-        """Line 8: θ_c, or where H̄ steps would have led."""
-        if isinstance(self.local_steps, int | np.integer):
+        """Line 8: θ_c, or θ + (θ_c − θ) H̄/H_c where clients take different numbers of steps."""
+        if not isinstance(self.local_steps, Sequence):
             return local
         theta = server.theta[:, None, :]
-        return theta + (local - theta) * (self.mean_steps / step_counts)[:, :, None]
+        return theta + (local - theta) * (self.mean_local_steps / step_counts)[:, :, None]
 
     def aggregate(self, server: ServerState, mean: Array, share: Array) -> ServerState:
         """Line 9: θ⁺ = Σ w_c θ_c."""
@@ -97,7 +127,7 @@ class Scaffold(Sampled):
     ) -> ControlVariates:
         """Line 10: ξ_c ← ξ_c + (θ_c − θ⁺)/(γH)."""
         change = sent - after.theta[:, None, :]
-        change /= self.step_size * self.mean_steps
+        change /= self.step_size * self.mean_local_steps
         change += client_state.xi
         return ControlVariates(xi=change)
 

@@ -18,23 +18,31 @@ Optimizer = Literal["adagrad", "adam", "amsgrad", "rmsprop", "sgd", "yogi"]
 class ServerOptimizer:
     """θ⁺ = θ + update(θ − θ̄), with θ̄ the θ⁺ of the wrapped method: for most Σ w_c θ_c, the mean of what was sent.
 
-    θ − θ̄ takes the gradient's place in an optimiser of optax. Local steps, corrections and what is sent are the
-    wrapped method's own. Its clients remember θ̄ and not the optimiser's θ⁺, so that Scaffold's Σ w_c ξ_c = 0 holds
-    all the same; they are told both, one vector more. "sgd" with a learning rate of 1 is the method itself.
-
-    No theory speaks about it: simulate it.
+    θ − θ̄ takes the gradient's place in an optimiser of optax. Local steps, corrections and messages are the
+    wrapped method's own. Its clients update their state from θ̄ and not from the optimiser's θ⁺, so that Scaffold's
+    Σ w_c ξ_c = 0 still holds; they receive both, one vector more. "sgd" with a learning rate of 1 is the method
+    itself. The predictions and plans of `fedscaffold.theory` do not cover it.
 
     Parameters
     ----------
     method
-        What clients do, for example `Scaffold(step_size=0.05, local_steps=100)`.
+        The method to wrap, for example `Scaffold(step_size=0.05, local_steps=100)`.
     optimizer
-        "sgd" (with momentum, if options say so), "adam", "adagrad", "amsgrad", "rmsprop" or "yogi".
+        "sgd" (with momentum if `options` sets one), "adam", "adagrad", "amsgrad", "rmsprop" or "yogi".
     learning_rate
-        The server's, positive.
+        The learning rate of the server's optimiser, positive.
     options
-        More numbers for the optimiser, as optax names them: {"momentum": 0.9}, {"b1": 0.9, "eps": 1e-3}. Kept as
-        pairs in the order of their names.
+        More arguments of the optimiser, as optax names them: {"momentum": 0.9}, {"b1": 0.9, "eps": 1e-3}. Kept as
+        (name, value) pairs in the order of the names.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> method = fs.ServerOptimizer(
+    ...     method=fs.Scaffold(step_size=0.05, local_steps=10), optimizer="adam", learning_rate=0.1
+    ... )
+    >>> method.kind, method.vectors_per_round
+    ('scaffold with adam on the server', 3)
     """
 
     method: Method
@@ -53,43 +61,45 @@ class ServerOptimizer:
 
     @property
     def kind(self) -> str:
-        """In words, as no theory knows it."""
+        """Name of the wrapped method and of the optimiser, for example "scaffold with adam on the server"."""
         return f"{self.method.kind} with {self.optimizer} on the server"
 
     @property
     def step_size(self) -> float:
-        """γ, of the local steps."""
+        """γ, the step size of the wrapped method's local steps."""
         return self.method.step_size
 
     @property
     def vectors_per_round(self) -> int:
-        """One more than the wrapped method's, θ̄, where clients remember with the help of it."""
-        return self.method.vectors_per_round + int(getattr(self.method, "remembers_theta", True))
+        """The wrapped method's, and one more, θ̄, where its clients update their state from it."""
+        return self.method.vectors_per_round + int(getattr(self.method, "clients_receive_new_theta", True))
 
     @property
     def exchange(self) -> GradientKind | None:
-        """The wrapped method's."""
+        """Which gradients the wrapped method exchanges."""
         return self.method.exchange
 
     def participants(self, n_clients: int) -> int:
-        """The wrapped method's."""
+        """Number of clients in a round of the wrapped method."""
         return self.method.participants(n_clients)
 
     def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
-        """The wrapped method's."""
+        """Local steps of the wrapped method."""
         return self.method.local_step_counts(n_clients, round_uniform)
 
     def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
-        """The wrapped method's memory."""
+        """Client state of the wrapped method."""
         return self.method.init_clients(repetitions, weights, dim, control_variates)
 
     def init_server(self, theta: Array) -> Any:
-        """θ, θ̄, what else the wrapped method's server knows, and the arrays of the optimiser's state."""
+        """θ, θ̄, the other fields of the wrapped method's server state, and the arrays of the optimiser's state."""
         own = self.method.init_server(theta)
         state = _optax().begin(self._choice, theta)
         names = [f"optimizer_{k}" for k in range(len(state))]
         make: Any = namedtuple  # its fields depend on the optimiser
-        return make("Server", ["theta", "mean", *own._fields[1:], *names])(theta, theta, *own[1:], *state)
+        return make("ServerOptimizerState", ["theta", "mean", *own._fields[1:], *names])(
+            theta, theta, *own[1:], *state
+        )
 
     def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """The wrapped method's ξ_c."""
@@ -113,29 +123,29 @@ class ServerOptimizer:
         )
 
     def update_clients(self, client_state: Any, sent: Array, before: Any, after: Any) -> Any:
-        """What the wrapped method would if θ⁺ were θ̄."""
+        """Next client state of the wrapped method, as if θ⁺ were θ̄."""
         return self.method.update_clients(
             client_state, sent, self._own(before, before.theta), self._own(after, after.mean)
         )
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
-        """The wrapped method's where θ⁺ lies between θ and θ̄; otherwise nothing is known, 0."""
+        """The wrapped method's where θ⁺ lies between θ and θ̄; 0 otherwise, where none is known."""
         if self.optimizer == "sgd" and not self.options and self.learning_rate <= 1.0:
             return self.method.safe_step_size(smoothness, strong_convexity)
         return 0.0
 
     @property
     def _choice(self) -> Any:
-        return _optax().Choice(self.optimizer, float(self.learning_rate), self.options)
+        return _optax().OptimizerChoice(self.optimizer, float(self.learning_rate), self.options)
 
     def _own(self, server: Any, theta: Array) -> Any:
-        """The wrapped method's server, with this θ."""
+        """Server state of the wrapped method, with this θ."""
         own = self.method.init_server(theta)
         return own._replace(**{name: getattr(server, name) for name in own._fields[1:]})
 
 
 def _pairs(options: Any) -> tuple[tuple[str, float | bool], ...]:
-    """Names and numbers in the order of the names."""
+    """Options as (name, value) pairs in the order of the names."""
     refused = InvalidInput(f"options must map names to numbers, such as {{'momentum': 0.9}}; got {options!r}")
     try:
         given = dict(options)

@@ -1,4 +1,4 @@
-"""Control variates that clients start from."""
+"""The control variates ξ_c that clients keep between rounds, and their initial values."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ SUM_TOLERANCE = 1e-9
 
 
 class ControlVariates(NamedTuple):
-    """What each client keeps between rounds."""
+    """Client state: the control variate ξ_c of each client."""
 
     xi: Array  # (repetitions, clients, dim)
 

@@ -67,7 +67,7 @@ def standing(name: str, task: Task, theta: Array) -> Standing:
 
 def fedavg(task: Task, settings: Settings, *, rounds: int, progress: Progress = None) -> Trace:
     """FedAvg with the same step size, local steps, batches and seed."""
-    method = FedAvg(step_size=task.method.step_size, local_steps=task.method.local_steps)
+    method = FedAvg(step_size=task.method.step_size, local_steps=task.method.uniform_local_steps)
     return run(
         task.problem,
         method,

@@ -128,7 +128,7 @@ def couple(
     batches.check_fits(problem.sizes)
     known = constants(problem, batch_size=batch_size, sampling=sampling)
     factor = contraction(
-        known, step_size=method.step_size, local_steps=method.local_steps, n_clients=problem.n_clients
+        known, step_size=method.step_size, local_steps=method.uniform_local_steps, n_clients=problem.n_clients
     )
     a, b = (_state(problem, method, start, repetitions) for start in (first, second))
     limit = max(divergence_limit(a.theta), divergence_limit(b.theta))
@@ -206,6 +206,6 @@ def _zero(state: State) -> State:
 
 def _distance2(a: State, b: State, method: Scaffold) -> Array:
     """‖θ − θ'‖² + (γ²H²/N) Σ_c ‖ξ_c − ξ'_c‖², one per repetition."""
-    square = (method.step_size * method.local_steps) ** 2
+    square = (method.step_size * method.uniform_local_steps) ** 2
     xi = np.square(a.client_state.xi - b.client_state.xi).sum(axis=2).mean(axis=1)
     return np.square(a.theta - b.theta).sum(axis=1) + square * xi

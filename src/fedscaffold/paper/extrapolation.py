@@ -152,7 +152,7 @@ def noise_factors(
     }  # fmt: skip
     discard = rounds // 4
     found = richardson_romberg(problem, method, discard=discard, seed=seed, **common)
-    coarse = replace(method, step_size=2.0 * method.step_size, local_steps=method.local_steps // 2)
+    coarse = replace(method, step_size=2.0 * method.step_size, local_steps=method.uniform_local_steps // 2)
     one, independent = (
         run(problem, coarse, record=(TailAverage(after=discard),), seed=which, **common).average
         for which in (seed, seed + 1)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.types import Array
 
 ALIGNMENT = 64  # bytes; rows that start on a cache line are read a tenth faster
@@ -30,7 +31,7 @@ def flatten(X: Any, y: Any) -> tuple[Array, Array, NDArray[np.int64]]:
         if table.shape[1] != dim or dim == 0:
             raise InvalidInput(f"client {client} has {table.shape[1]} features, client 0 has {dim}")
         _check_records(client, ("X", table), ("y", column))
-    offsets = _offsets(features)
+    offsets = offsets_of([len(table) for table in features])
     x = _joined(features, (int(offsets[-1]), dim))
     targets_joined = _joined(targets, (int(offsets[-1]),))
     for name, array in (("X", x), ("y", targets_joined)):
@@ -50,7 +51,7 @@ def flatten_systems(A: Any, b: Any) -> tuple[Array, Array, NDArray[np.int64]]:
                 f"{right.shape[1]} entries, but client 0's vectors have {dim}; all must agree"
             )
         _check_records(client, ("A", table), ("b", right))
-    offsets = _offsets(matrices)
+    offsets = offsets_of([len(table) for table in matrices])
     a = _joined(matrices, (int(offsets[-1]), dim, dim))
     right_joined = _joined(vectors, (int(offsets[-1]), dim))
     for name, array in (("A", a), ("b", right_joined)):
@@ -92,11 +93,6 @@ def _check_records(client: int, first: tuple[str, Array], second: tuple[str, Arr
         raise InvalidInput(f"client {client} has {len(table)} rows in {one} but {len(column)} in {other}")
     if len(table) == 0:
         raise InvalidInput(f"client {client} has no records; leave it out")
-
-
-def _offsets(tables: Sequence[Array] | Array) -> NDArray[np.int64]:
-    """Where each client's records begin, and where the last one's end."""
-    return np.concatenate([[0], np.cumsum([len(table) for table in tables])]).astype(np.int64)
 
 
 def _tables(name: str, data: Any, ndim: int) -> Sequence[Array] | Array:

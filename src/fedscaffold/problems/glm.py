@@ -97,7 +97,7 @@ class Glm(TabularProblem, ABC):
             total += x.T @ ((share * self.d2(x @ theta, y))[:, None] * x)
         return total
 
-    def optimum(self) -> Array:
+    def _solve_optimum(self) -> Array:
         """θ* = argmin f, by Newton's method, to a gradient of 1e-12 relative."""
         return minimise(self)
 

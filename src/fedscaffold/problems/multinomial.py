@@ -78,7 +78,7 @@ class Multinomial(TabularProblem):
             total += self._curvature(theta, x, shares)
         return total
 
-    def optimum(self) -> Array:
+    def _solve_optimum(self) -> Array:
         """θ* = argmin f, by Newton's method."""
         return minimise(_Centred(self))
 

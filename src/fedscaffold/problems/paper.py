@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.types import Array
 from fedscaffold.problems.client_arrays import aligned_empty
@@ -44,7 +44,7 @@ def paper(
         raise InvalidInput(f"kind must be 'regression' or 'classification', got {kind!r}")
     if whole_number("n_clients", n_clients, least=2) % 2:
         raise InvalidInput(f"n_clients must be even, one half for each dataset, got {n_clients}")
-    whole_number("seed", seed, least=0)
+    seed_number("seed", seed)
     half = n_clients // 2
     x = aligned_empty((n_clients, RECORDS_PER_CLIENT, FEATURES))
     y = np.empty((n_clients, RECORDS_PER_CLIENT))

@@ -1,9 +1,8 @@
-"""What all problems on tables share: records, weights, the penalty, and what they are told apart by."""
+"""What all problems on tables share: records, weights, the penalty and the fingerprint."""
 
 import copy
-import hashlib
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,16 +10,19 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.checks import not_negative, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.memmap import spans
+from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.types import Array
+from fedscaffold.problems.base import RecordsProblem, digest, freeze, row_bounds
 from fedscaffold.problems.client_arrays import client_weights
 
-ROWS_AT_ONCE = 65536
 
+class TabularProblem(RecordsProblem):
+    """f = Σ_c w_c f_c where f_c is the mean loss of client c's records (x, y), plus l2/2 ‖θ‖².
 
-class TabularProblem:
-    """Clients' tables one after another, none copied. θ is `vectors` vectors of as many numbers as features."""
+    θ consists of `vectors` vectors with one number per feature. Records are not copied.
+    """
 
-    kind: ClassVar[str]
+    repr_fields = ("n_clients", "dim", "n_records", "l2")
     vectors: int = 1
 
     def _set_data(
@@ -46,8 +48,7 @@ class TabularProblem:
         each = np.full(self.n_features, self.l2)
         each[self.n_features - self.n_unpenalised :] = 0.0
         self.penalty = np.tile(each, self.vectors)  # the diagonal of the penalty's Hessian
-        for array in (self.x, self.y, self.offsets, self.sizes, self.weights, self.penalty):
-            array.flags.writeable = False
+        freeze(self.x, self.y, self.offsets, self.sizes, self.weights, self.penalty)
 
     def subset(self, clients: ArrayLike) -> Self:
         """The same problem on some of the clients, their weights scaled to sum to one."""
@@ -56,12 +57,12 @@ class TabularProblem:
         if chosen.size and (np.diff(chosen) == 1).all() and chosen[0] >= 0:
             rows = slice(self.offsets[chosen[0]], self.offsets[chosen[-1] + 1])  # as they lie, without a copy
         else:
-            rows = np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in chosen])
+            rows = self._rows_of(chosen)
         other = copy.copy(self)
         other._set_data(
             self.x[rows],
             self.y[rows],
-            np.concatenate([[0], np.cumsum(self.sizes[chosen])]).astype(np.int64),
+            offsets_of(self.sizes[chosen]),
             l2=self.l2,
             weights=self.weights[chosen],
             n_unpenalised=self.n_unpenalised,
@@ -73,31 +74,13 @@ class TabularProblem:
         return float(self.penalty.min())
 
     def describe(self) -> dict[str, Any]:
-        """Kind, sizes and penalty."""
-        uniform = bool(np.all(self.weights == self.weights[0]))
-        return {
-            "kind": self.kind,
-            "n_clients": int(self.n_clients),
-            "dim": int(self.dim),
-            "records": int(self.offsets[-1]),
-            "smallest_client": int(self.sizes.min()),
-            "largest_client": int(self.sizes.max()),
-            "l2": self.l2,
-            "n_unpenalised": self.n_unpenalised,
-            "weights": "uniform" if uniform else "given",
-        }
+        """The kind, sizes, weights and penalty."""
+        return {**super().describe(), "l2": self.l2, "n_unpenalised": self.n_unpenalised}
 
     def fingerprint(self) -> str:
-        """SHA-256 of kind, penalty, weights and every record."""
-        digest = hashlib.sha256(f"{self.kind} {self.l2!r} {self.dim} {self.vectors} {self.n_unpenalised}".encode())
-        for array in (self.offsets, self.weights, self.y, self.x):
-            for begin, end in spans(_bounds(len(array)), array):
-                digest.update(np.ascontiguousarray(array[begin:end]).view(np.uint8).reshape(-1).data)
-        return digest.hexdigest()
-
-    def __repr__(self) -> str:
-        name, records = type(self).__name__, int(self.offsets[-1])
-        return f"{name}(n_clients={self.n_clients}, dim={self.dim}, records={records}, l2={self.l2})"
+        """SHA-256 digest of kind, penalty, weights and every record."""
+        words = f"{self.kind} {self.l2!r} {self.dim} {self.vectors} {self.n_unpenalised}"
+        return digest(words, self.offsets, self.weights, self.y, self.x)
 
     def _clients(self) -> Iterator[tuple[Array, Array]]:
         """(x, y) of each client, in order."""
@@ -112,13 +95,8 @@ class TabularProblem:
     def shares(self, *arrays: Array) -> Iterator[tuple[slice, Array]]:
         """Some rows at a time, and the share of each in f, for a pass over these of the problem's arrays."""
         each = self.weights / self.sizes
-        for begin, end in spans(_bounds(int(self.offsets[-1])), *arrays):
+        for begin, end in spans(row_bounds(self.n_records), *arrays):
             first = int(np.searchsorted(self.offsets, begin, side="right")) - 1
             last = int(np.searchsorted(self.offsets, end, side="left"))
             inside = np.clip(self.offsets[first : last + 1], begin, end)
             yield slice(begin, end), np.repeat(each[first:last], inside[1:] - inside[:-1])
-
-
-def _bounds(rows: int) -> NDArray[np.int64]:
-    """Of pieces of some thousand rows."""
-    return np.append(np.arange(0, rows, ROWS_AT_ONCE, dtype=np.int64), rows)

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import platform
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -11,14 +12,17 @@ PACKAGES = ("fedscaffold", "numpy", "scipy", "numba", "jax", "optax")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of what computes."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    """Versions of Python and of the packages that compute; "not installed" where one is missing."""
+    return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}}
+
+
+@cache
+def _version(package: str) -> str:
+    """Version of an installed package; reading its metadata takes milliseconds, so it is read once."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def machine() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What theory reads of a problem, a block of clients at a time."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from numbers import Integral
@@ -69,7 +69,7 @@ class Method(Protocol):
         """γ."""
 
     @property
-    def local_steps(self) -> int | tuple[int, ...]:
+    def local_steps(self) -> int | Sequence[int]:
         """H, the same on every client."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.memmap import in_file
+from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.protocols import LocalSgd, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
@@ -72,7 +73,7 @@ class Jax:
         gradient, records = gradient_and_records(problem)
         wide = self.dtype == "float64"
         sizes = np.asarray(problem.sizes)
-        begins = np.concatenate([[0], np.cumsum(sizes)])
+        begins = offsets_of(sizes)
         if begins[-1] >= 2**31:
             raise InvalidInput(f"the jax engine takes fewer than 2**31 records, got {begins[-1]:,}")
         batch = int(sizes.max()) if batches.size is None else batches.size

@@ -86,7 +86,7 @@ def _local_models(case: Case, state: State, local_sgd: LocalSgd) -> Array:
     start = np.broadcast_to(state.theta[:, None], xi.shape)
     later = (
         local_sgd(state.theta, xi, step_size=gamma, local_steps=h, round=state.round)
-        for h in range(1, case.method.local_steps + 1)
+        for h in range(1, case.method.uniform_local_steps + 1)
     )
     return np.stack([start, *later])
 

@@ -185,7 +185,7 @@ def _stationary(case: Case, budget: Budget) -> Row:
 
 def distance2(case: Case, theta: Array, xi: Array) -> Array:
     """‖X − X*‖²_Λ = ‖θ − θ*‖² + (γ²H²/N) Σ_c ‖ξ_c − ξ*_c‖², one per repetition."""
-    length = case.method.step_size * case.method.local_steps
+    length = case.method.step_size * case.method.uniform_local_steps
     own = np.square(xi - case.ideal).sum(axis=2).mean(axis=1)
     return np.square(theta - case.problem.optimum()).sum(axis=1) + length**2 * own
 

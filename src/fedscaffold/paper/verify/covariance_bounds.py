@@ -108,7 +108,7 @@ def _noise(case: Case) -> float:
     optimum = problem.optimum()
     covariances = problem.client_noise_covariances(optimum, batch_size=case.batch_size)
     steps = np.eye(problem.dim) - gamma * problem.client_hessians(optimum)
-    powers = [np.linalg.matrix_power(steps, h) for h in range(case.method.local_steps)]
+    powers = [np.linalg.matrix_power(steps, h) for h in range(case.method.uniform_local_steps)]
     total = sum(power @ covariances @ power for power in powers)
     return float(np.mean([_norm(matrix) for matrix in np.asarray(total)]))
 

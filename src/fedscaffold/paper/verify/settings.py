@@ -81,7 +81,7 @@ class Case:
     def text(self) -> str:
         """Problem, γ, H, B, N."""
         m = self.method
-        return describe(self.problem, m.step_size, m.local_steps, self.batch_size)
+        return describe(self.problem, m.step_size, m.uniform_local_steps, self.batch_size)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Case:
     def relaxation(self) -> float:
         """Rounds in which the slowest direction shrinks e times."""
         slowest = float(np.linalg.eigvalsh(self.problem.hessian(self.problem.optimum()))[0])
-        return 1.0 / (self.method.step_size * self.method.local_steps * slowest)
+        return 1.0 / (self.method.step_size * self.method.uniform_local_steps * slowest)
 
 
 def describe(problem: Ridge | Logistic, gamma: float, H: int, B: int) -> str:

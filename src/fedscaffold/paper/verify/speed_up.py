@@ -58,7 +58,12 @@ def _finite_time(case: Case, budget: Budget) -> Row:
 
 def printed_finite_time(case: Case, T: int, start: float) -> float:
     """Theorem 4.9 as printed: 2 for 4, 1/L for γ, a factor d, and 1/N in the last term; no proof supports it."""
-    gamma, H, N, d = case.method.step_size, case.method.local_steps, case.problem.n_clients, case.problem.dim
+    gamma, H, N, d = (
+        case.method.step_size,
+        case.method.uniform_local_steps,
+        case.problem.n_clients,
+        case.problem.dim,
+    )
     known = case.constants
     mu, L, Q = known.mu, known.L, known.Q
     sigma2, _ = noise_pair(known, mu / (19.0 * gamma))

@@ -11,8 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.checks import not_negative
 from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
+from fedscaffold.problems.base import RecordsProblem, freeze
 from fedscaffold.problems.client_arrays import client_weights
 from fedscaffold.problems.newton import minimise
 
@@ -22,7 +24,7 @@ LARGEST_FOR_NEWTON = 2000
 NUMBERS_AT_ONCE = 1 << 22  # of records' Hessians
 
 
-class Differentiable:
+class Differentiable(RecordsProblem):
     """f_c(θ) = loss(params, client c's records) + l2/2 ‖θ‖², where θ holds all of params in one vector.
 
     `loss` is the mean over the records of a batch of a function of one record and of the parameters, written with
@@ -53,6 +55,7 @@ class Differentiable:
     """
 
     kind = "differentiable"
+    repr_fields = ("n_clients", "dim", "n_records", "l2")
     smoothness_is_local = True
 
     def __init__(
@@ -81,8 +84,7 @@ class Differentiable:
         self.sizes: NDArray[np.int64] = np.diff(self.offsets)
         self.n_clients, self.dim = self.sizes.size, self.initial.size
         self.weights = client_weights(weights, self.n_clients)
-        for array in (self.offsets, self.initial, self.sizes, self.weights):
-            array.flags.writeable = False
+        freeze(self.offsets, self.initial, self.sizes, self.weights)
         with jax.enable_x64(True):
             few = self._rows(np.arange(min(trees.FEW, int(self.offsets[-1]))))
             trees.check_loss(loss, self.unravel(self.initial), few)
@@ -95,11 +97,9 @@ class Differentiable:
         """The same problem on some of the clients, their weights scaled to sum to one."""
         chosen = np.asarray(clients, dtype=np.int64)
         other = copy.copy(self)
-        other.records = self._rows(
-            np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in chosen])
-        )
+        other.records = self._rows(self._rows_of(chosen))
         other.sizes = self.sizes[chosen]
-        other.offsets = np.concatenate([[0], np.cumsum(other.sizes)]).astype(np.int64)
+        other.offsets = offsets_of(other.sizes)
         other.n_clients = chosen.size
         other.weights = client_weights(self.weights[chosen], chosen.size)
         return other
@@ -125,7 +125,7 @@ class Differentiable:
             total += self._of("hessian", theta, *piece)
         return total
 
-    def optimum(self) -> Array:
+    def _solve_optimum(self) -> Array:
         """θ* by Newton's method, for convex losses; where there is none it refuses and says what to record."""
         if self.dim > LARGEST_FOR_NEWTON:
             raise InvalidInput(
@@ -226,19 +226,12 @@ class Differentiable:
         return self.l2
 
     def describe(self) -> dict[str, Any]:
-        """Kind, sizes, parameters and the loss's name."""
-        uniform = bool(np.all(self.weights == self.weights[0]))
+        """The kind, sizes, weights, penalty, the parameters' shapes and the loss's name."""
         return {
-            "kind": self.kind,
+            **super().describe(),
             "loss": _name(self.batch_loss.loss),
-            "n_clients": int(self.n_clients),
-            "dim": int(self.dim),
             "shapes": [list(shape) for shape in self.batch_loss.shapes],
-            "records": int(self.offsets[-1]),
-            "smallest_client": int(self.sizes.min()),
-            "largest_client": int(self.sizes.max()),
             "l2": self.l2,
-            "weights": "uniform" if uniform else "given",
         }
 
     def fingerprint(self) -> str:
@@ -256,12 +249,6 @@ class Differentiable:
             digest.update(f"{array.dtype} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
-
-    def __repr__(self) -> str:
-        loss, records = _name(self.batch_loss.loss), int(self.offsets[-1])
-        return (
-            f"Differentiable({loss}, n_clients={self.n_clients}, dim={self.dim}, records={records}, l2={self.l2})"
-        )
 
     def _of(self, name: str, theta: Array, *arguments: Any) -> Any:
         """A function of `autodiff` of the loss at θ, in float64, as a NumPy array."""

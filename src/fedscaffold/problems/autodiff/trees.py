@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.types import Array
 
 Tree = Any
@@ -54,8 +55,7 @@ def joined(clients: Sequence[Tree]) -> tuple[Tree, NDArray[np.int64]]:
     whole = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
     for array in whole:
         array.flags.writeable = False
-    offsets = np.concatenate([[0], np.cumsum([len(arrays[0]) for arrays in columns])]).astype(np.int64)
-    return jax.tree.unflatten(structure, whole), offsets
+    return jax.tree.unflatten(structure, whole), offsets_of([len(arrays[0]) for arrays in columns])
 
 
 def ravelled(params: Tree) -> tuple[Array, Any, tuple[tuple[int, ...], ...]]:

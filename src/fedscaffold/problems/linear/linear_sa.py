@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
+from fedscaffold.problems.base import digest, freeze
 from fedscaffold.problems.client_arrays import client_weights, flatten_systems
 from fedscaffold.problems.linear.mean_system import LinearSystem
 
@@ -45,10 +45,9 @@ class LinearSA(LinearSystem):
         self.client_matrices = np.stack([A.mean(axis=0) for A in self._each(self.A)])
         self.client_vectors = np.stack([b.mean(axis=0) for b in self._each(self.b)])
         self._check_stable()
-        for array in (
+        freeze(
             self.A, self.b, self.offsets, self.sizes, self.weights, self.client_matrices, self.client_vectors
-        ):  # fmt: skip
-            array.flags.writeable = False
+        )  # fmt: skip
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
         """Mean of A_i θ − b_i over some of a client's records."""
@@ -70,21 +69,9 @@ class LinearSA(LinearSystem):
         """1/B, times (n − B)/(n − 1) without replacement."""
         return batches.noise_factor(n)
 
-    def describe(self) -> dict[str, Any]:
-        """Kind and sizes."""
-        return {
-            "kind": self.kind,
-            "n_clients": int(self.n_clients),
-            "dim": int(self.dim),
-            "records": int(self.offsets[-1]),
-            "smallest_client": int(self.sizes.min()),
-            "largest_client": int(self.sizes.max()),
-            "weights": self._uniform(),
-        }
-
     def fingerprint(self) -> str:
         """SHA-256 of weights and every record."""
-        return self._digest(f"{self.kind} {self.dim}", self.offsets, self.weights, self.b, self.A)
+        return digest(f"{self.kind} {self.dim}", self.offsets, self.weights, self.b, self.A)
 
     def _each(self, records: Array) -> Iterator[Array]:
         """Client after client's part."""

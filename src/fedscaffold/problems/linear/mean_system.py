@@ -1,21 +1,19 @@
 """What linear stochastic approximation has in common: mean systems Ā_c θ = b̄_c, one per client."""
 
-import hashlib
 import math
-from abc import ABC, abstractmethod
-from typing import ClassVar
+from abc import abstractmethod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
+from fedscaffold.problems.base import RecordsProblem
 
 NEUTRAL = 1e-13  # of the largest eigenvalue: a real part below it is rounding
 
 
-class LinearSystem(ABC):
+class LinearSystem(RecordsProblem):
     """Find θ* with Σ_c w_c (Ā_c θ* − b̄_c) = 0; a "gradient" of client c has mean Ā_c θ − b̄_c.
 
     Attributes
@@ -26,12 +24,6 @@ class LinearSystem(ABC):
         b̄_c, (N, d).
     """
 
-    kind: ClassVar[str]
-    n_clients: int
-    dim: int
-    weights: Array
-    sizes: NDArray[np.int64]
-    offsets: NDArray[np.int64]
     client_matrices: Array
     client_vectors: Array
 
@@ -53,7 +45,7 @@ class LinearSystem(ABC):
         """b̄ = Σ w_c b̄_c, (d,)."""
         return np.einsum("c,ci->i", self.weights, self.client_vectors)
 
-    def optimum(self) -> Array:
+    def _solve_optimum(self) -> Array:
         """θ* = Ā⁻¹ b̄, where the clients' mean gradient vanishes."""
         return np.asarray(np.linalg.solve(self.matrix, self.vector), dtype=np.float64)
 
@@ -106,17 +98,3 @@ class LinearSystem(ABC):
                 "the clients' mean matrix must have eigenvalues with positive real parts only, so that steps "
                 f"θ − γ(Aθ − b) settle; it has one with real part {least:.3g}: check the sign of A (and of b)"
             )
-
-    def _uniform(self) -> str:
-        return "uniform" if bool(np.all(self.weights == self.weights[0])) else "given"
-
-    def _digest(self, words: str, *arrays: NDArray[np.generic]) -> str:
-        """SHA-256 of some words and arrays."""
-        digest = hashlib.sha256(words.encode())
-        for array in arrays:
-            digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
-        return digest.hexdigest()
-
-    def __repr__(self) -> str:
-        records = int(self.offsets[-1])
-        return f"{type(self).__name__}(n_clients={self.n_clients}, dim={self.dim}, records={records})"

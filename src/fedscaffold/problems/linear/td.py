@@ -5,11 +5,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.checks import not_negative, whole_number
+from fedscaffold.core.checks import not_negative, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Chain, Draws, interval_ends
 from fedscaffold.core.types import Array
+from fedscaffold.problems.base import digest, freeze
 from fedscaffold.problems.client_arrays import client_weights
 from fedscaffold.problems.linear.garnet import Chains, garnet, stationary
 from fedscaffold.problems.linear.linear_sa import LinearSA
@@ -72,8 +73,8 @@ class GarnetTD(LinearSystem):
     ) -> None:
         self.n_clients = whole_number("n_clients", n_clients, least=1)
         self.dim = whole_number("dim", dim, least=1)
-        for name, value, least in (("states", states, 1), ("branching", branching, 1), ("seed", seed, 0)):
-            whole_number(name, value, least=least)
+        for name, value in (("states", states), ("branching", branching)):
+            whole_number(name, value, least=1)
         self.environments = self.n_clients
         if environments is not None:
             self.environments = whole_number("environments", environments, least=1)
@@ -89,7 +90,7 @@ class GarnetTD(LinearSystem):
             raise InvalidInput(f"sampling must be one of {get_args(Observing)}, got {sampling!r}")
         self.weights = client_weights(weights, self.n_clients)
         self.discount, self.heterogeneity = float(discount), float(heterogeneity)
-        self.sampling, self.seed = sampling, int(seed)
+        self.sampling, self.seed = sampling, seed_number("seed", seed)
         self.chains = garnet(
             n_clients=n_clients,
             states=states,
@@ -112,11 +113,10 @@ class GarnetTD(LinearSystem):
         self.client_matrices = np.swapaxes(weighted, 1, 2) @ m
         self.client_vectors = np.einsum("cid,ci->cd", weighted, self.y.reshape(n_clients, records))
         self._check_stable()
-        for array in (
+        freeze(
             *self.chains, self.stationary, self.sizes, self.offsets, self.x, self.margins, self.y, self.weights,
             self.probabilities, self.client_matrices, self.client_vectors,
-        ):  # fmt: skip
-            array.flags.writeable = False
+        )  # fmt: skip
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
         """Mean over some transitions of ((φ(s) − λφ(s'))ᵀθ − r(s)) φ(s)."""
@@ -152,13 +152,13 @@ class GarnetTD(LinearSystem):
             "environments": self.environments,
             "sampling": self.sampling,
             "seed": self.seed,
-            "weights": self._uniform(),
+            "weights": self.weighting,
         }
 
     def fingerprint(self) -> str:
         """SHA-256 of discount, sampling, weights and the environments."""
         words = f"{self.kind} {self.discount!r} {self.sampling}"
-        return self._digest(words, self.weights, *self.chains)
+        return digest(words, self.weights, *self.chains)
 
 
 def _records(chains: Chains, discount: float) -> tuple[Array, Array, Array]:

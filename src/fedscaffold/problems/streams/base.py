@@ -1,8 +1,7 @@
 """Clients that are distributions, not tables: what all such problems share."""
 
 import copy
-import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -15,6 +14,7 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.normals import NOBODY, normals, of_clients
 from fedscaffold.core.random.stream import SERVER, Stream
 from fedscaffold.core.types import Array, IntArray
+from fedscaffold.problems.base import ProblemBase, digest, freeze
 from fedscaffold.problems.client_arrays import client_weights
 
 CLIENTS_AT_ONCE = 4096  # in passes over all clients; part of the numbers, as it fixes the order of sums
@@ -38,7 +38,7 @@ class At(NamedTuple):
     noise: Array  # (k, m, d, d)
 
 
-class Streams(ABC):
+class Streams(ProblemBase):
     """Client c draws x ~ N(0, s_c Λ) and a target that depends on xᵀw_c, anew for every step.
 
     With τ_c uniform in (−1, 1) and n_c ~ N(0, I),
@@ -50,7 +50,7 @@ class Streams(ABC):
     computed when they are needed: nothing of a client is stored.
     """
 
-    kind: ClassVar[str]
+    repr_fields = ("n_clients", "dim", "l2", "seed")
     curvature: ClassVar[float]  # the largest ℓ''
     n_unpenalised = 0
     smallest_scale: float  # of all s_c
@@ -72,8 +72,7 @@ class Streams(ABC):
         self.dim = whole_number("dim", dim, least=1)
         if whole_number("n_clients", n_clients, least=1) > SERVER:
             raise InvalidInput(f"n_clients must be below 2**32, got {n_clients}")
-        seed_number("seed", seed)
-        self.seed = int(seed)
+        self.seed = seed_number("seed", seed)
         self.heterogeneity = not_negative("heterogeneity", heterogeneity)
         self.scale_spread = not_negative("scale_spread", scale_spread)
         if self.scale_spread > LARGEST_SPREAD:
@@ -92,8 +91,7 @@ class Streams(ABC):
         self.client_ids, self.weights = client_ids, weights
         self.n_clients = client_ids.size
         self.sizes: NDArray[np.int64] = np.broadcast_to(np.int64(ENDLESS), client_ids.shape)
-        for array in (self.client_ids, self.weights, self.spectrum, self.centre, self.tilt, self.penalty):
-            array.flags.writeable = False
+        freeze(self.client_ids, self.weights, self.spectrum, self.centre, self.tilt, self.penalty)
         self._sum_up()
 
     @abstractmethod
@@ -207,7 +205,6 @@ class Streams(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Kind, sizes and how clients are drawn."""
-        uniform = bool(np.all(self.weights == self.weights[0]))
         return {
             "kind": self.kind,
             "n_clients": int(self.n_clients),
@@ -217,19 +214,14 @@ class Streams(ABC):
             "spectrum": [float(self.spectrum.min()), float(self.spectrum.max())],
             "l2": self.l2,
             "seed": self.seed,
-            "weights": "uniform" if uniform else "given",
+            "weights": self.weighting,
         }
 
     def fingerprint(self) -> str:
         """SHA-256 of everything that the clients are made of."""
-        digest = hashlib.sha256(repr(sorted(self.describe().items())).encode())
         given = () if self.given is None else self.given
-        for array in (self.client_ids, self.weights, self.spectrum, self.centre, self.tilt, *given):
-            digest.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
-        return digest.hexdigest()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(n_clients={self.n_clients}, dim={self.dim}, l2={self.l2}, seed={self.seed})"
+        words = repr(sorted(self.describe().items()))
+        return digest(words, self.client_ids, self.weights, self.spectrum, self.centre, self.tilt, *given)
 
 
 def _spectrum(spectrum: ArrayLike | None, dim: int) -> Array:

@@ -116,7 +116,7 @@ class LogisticStream(Streams):
         bend = float((shares * scales**2) @ means.third)
         return np.diag(float((shares * scales) @ means.first) * self.spectrum + self.l2) + bend * np.outer(t, t)
 
-    def optimum(self) -> Array:
+    def _solve_optimum(self) -> Array:
         """θ* = argmin f, by Newton's method, to a gradient of 1e-12 relative."""
         return minimise(self)
 

@@ -97,7 +97,7 @@ class RidgeStream(Streams):
         """∇²f = Λ Σ w_c s_c + l2."""
         return np.diag(self.spectrum * self.moments[0] + self.l2)
 
-    def optimum(self) -> Array:
+    def _solve_optimum(self) -> Array:
         """θ* = (Λ Σ w_c s_c + l2)⁻¹ Λ Σ w_c s_c w_c."""
         scale, first, _ = self.moments
         return self.spectrum * first / (self.spectrum * scale + self.l2)

@@ -57,11 +57,11 @@ class Plan:
     @property
     def gradients_per_client(self) -> int:
         """H·T."""
-        return self.method.local_steps * self.rounds
+        return self.method.uniform_local_steps * self.rounds
 
     def explain(self) -> str:
         """The plan and its reasons, in words."""
-        gamma, H = self.method.step_size, self.method.local_steps
+        gamma, H = self.method.step_size, self.method.uniform_local_steps
         lines = [
             f"Run Scaffold with step_size={gamma:.4g}, local_steps={H}, for {self.rounds:,} rounds.",
             f"Each client computes {self.gradients_per_client:,} stochastic gradients and exchanges "

@@ -1,0 +1,98 @@
+"""The step sizes that users are told are safe, against what methods do on a quadratic whose clients disagree."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import fedscaffold as fs
+from fedscaffold.core.protocols import Method
+from fedscaffold.core.types import Array
+
+L, MU = 4.0, 0.02
+# Each client is steep where the other one is flat.
+PROBLEM = fs.problems.LinearSA(
+    np.array([[np.diag([L, MU])], [np.diag([MU, L])]]), np.array([[[1.0, 2.0]], [[-3.0, 1.0]]])
+)
+H = 20
+
+MAKE: dict[str, Callable[[float], Method]] = {
+    "scaffold": lambda gamma: fs.Scaffold(step_size=gamma, local_steps=H),
+    "fedlin": lambda gamma: fs.FedLin(step_size=gamma, local_steps=H),
+    "two-sided": lambda gamma: fs.TwoSidedScaffold(step_size=gamma, local_steps=H, server_step_size=3.0),
+    "proxskip": lambda gamma: fs.ProxSkip(step_size=gamma, communication_probability=1 / H),
+    "fedavg": lambda gamma: fs.FedAvg(step_size=gamma, local_steps=H),
+}
+
+
+def safe(name: str) -> float:
+    return MAKE[name](1.0).safe_step_size(L, MU)
+
+
+def distances(method: Method, rounds: int = 60) -> list[float]:
+    """‖θ_t − θ*‖ from θ = 0, with full gradients."""
+    return np.sqrt(fs.run(PROBLEM, method, rounds=rounds, engine="reference").mse[0]).tolist()
+
+
+def falls_always(values: list[float]) -> bool:
+    return all(after <= before for before, after in pairwise(values) if before > 1e-12)
+
+
+@pytest.mark.parametrize(("steps", "longest"), [(1, 1), (3, 3), (50, 50), ((2, 7, 5), 7)])
+@pytest.mark.parametrize("mu", [0.0, 0.5, 4.0])
+def test_scaffold_takes_the_largest_step_size_of_lemma_4_1(
+    steps: int | tuple[int, ...], longest: int, mu: float
+) -> None:
+    """The largest γ with 2γL ≤ 1 and γH(L + μ) ≤ 1, by bisection."""
+    low, high = 0.0, 10.0
+    for _ in range(200):
+        gamma = 0.5 * (low + high)
+        fits = 2 * gamma * L <= 1 and gamma * longest * (L + mu) <= 1
+        low, high = (gamma, high) if fits else (low, gamma)
+    found = fs.Scaffold(step_size=1.0, local_steps=steps).safe_step_size(L, mu)
+    assert found == pytest.approx(low, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedlin", "two-sided"])
+def test_every_round_brings_the_model_closer(name: str) -> None:
+    found = distances(MAKE[name](safe(name)))
+    assert falls_always(found)
+    assert found[-1] < 0.7 * found[0]
+
+
+def test_proxskip_converges_with_its_random_numbers_of_steps() -> None:
+    found = distances(MAKE["proxskip"](safe("proxskip")), rounds=150)
+    assert found[-1] < 1e-6 * found[0]
+
+
+def test_fedavg_forgets_where_it_started() -> None:
+    """It is biased, so not the distance to θ* shrinks but the one between two runs."""
+    method = MAKE["fedavg"](safe("fedavg"))
+
+    def after(rounds: int, start: Array) -> Array:
+        return fs.run(PROBLEM, method, rounds=rounds, theta0=start, engine="reference").theta[0]
+
+    apart = [float(np.linalg.norm(after(t, np.zeros(2)) - after(t, np.ones(2)))) for t in (1, 5, 20)]
+    assert np.sqrt(2.0) > apart[0] > apart[1] > apart[2]
+    assert apart[2] < 0.1
+
+
+def test_scaffold_with_four_times_as_much_does_not_always_get_closer() -> None:
+    """So the rule's 1/H is no more than four times too careful."""
+    assert not falls_always(distances(MAKE["scaffold"](4.2 * safe("scaffold"))))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "proxskip"])
+def test_four_times_as_much_diverges(name: str) -> None:
+    with pytest.raises(fs.Diverged):
+        distances(MAKE[name](4.2 * safe(name)))
+
+
+@pytest.mark.parametrize("name", ["fedlin", "two-sided"])
+def test_a_rule_without_local_steps_would_be_wrong(name: str) -> None:
+    """At 0.4/L, four times FedLin's rule for H = 1, many local steps carry the model away."""
+    far = {"fedlin": fs.FedLin(step_size=0.4 / L, local_steps=400),
+           "two-sided": fs.TwoSidedScaffold(step_size=0.4 / L, local_steps=400, server_step_size=3.0)}  # fmt: skip
+    with pytest.raises(fs.Diverged):
+        distances(far[name], rounds=300)
