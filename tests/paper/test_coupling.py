@@ -11,7 +11,7 @@ from fedscaffold.methods.variates import ControlVariates
 from fedscaffold.paper.coupling import Coupling, Start, contracts, couple, to_stationarity
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import bounds
-from fedscaffold.theory.constants.of_problem import constants
+from fedscaffold.theory import constants
 from tests import naive
 from tests.samples import KINDS, Kind, make
 

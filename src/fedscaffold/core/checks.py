@@ -33,3 +33,23 @@ def seed_number(name: str, value: Any) -> int:
     if whole_number(name, value, least=0) >= 2**64:
         raise InvalidInput(f"{name} must be below 2**64, got {value}")
     return int(value)
+
+
+def check_problem_and_method(problem: Any, method: Any) -> None:
+    """Refuse arguments that are not a problem and a method, in this order."""
+    if hasattr(problem, "update_clients") and hasattr(method, "n_clients"):
+        raise InvalidInput(
+            f"the problem comes first and the method second; got {type(problem).__name__} and "
+            f"{type(method).__name__} the other way round"
+        )
+    check_problem(problem)
+    if not hasattr(method, "update_clients") or isinstance(method, type):
+        raise InvalidInput(
+            f"method must be a method such as Scaffold(step_size=0.05, local_steps=100), got {method!r}"
+        )
+
+
+def check_problem(problem: Any) -> None:
+    """Refuse what is not a problem."""
+    if not hasattr(problem, "n_clients"):
+        raise InvalidInput(f"problem must be a problem such as fedscaffold.problems.Ridge(X, y), got {problem!r}")

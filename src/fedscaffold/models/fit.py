@@ -23,7 +23,7 @@ from fedscaffold.methods import Scaffold
 from fedscaffold.models.model import Model, in_own_units
 from fedscaffold.simulation import Mse, Trace
 from fedscaffold.simulation.run import run
-from fedscaffold.theory.planning.plan import Plan, plan
+from fedscaffold.theory import Plan, plan
 
 TOLERANCE = 0.005
 SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise

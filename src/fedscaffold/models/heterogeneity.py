@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.memmap import grouped, spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.data.open import Framed
+from fedscaffold.theory.constants.heterogeneity import gradient_heterogeneity, hessian_heterogeneity
 
 LARGEST = 20_000_000  # numbers in all clients' Hessians; above it, a sample of clients
 
@@ -41,16 +43,13 @@ def heterogeneity(problem: Framed, optimum: Array) -> Heterogeneity:
     if problem.n_clients <= most:
         weights, hessians = problem.weights, problem.client_hessians(optimum)
     else:
-        chosen = np.linspace(0, problem.n_clients - 1, most).round().astype(np.int64)
+        chosen = evenly_spaced_clients(problem.n_clients, most)
         blocks = grouped(problem.sizes[chosen] * problem.n_features, LARGEST)
         hessians = np.concatenate([problem.subset(chosen[i:j]).client_hessians(optimum) for i, j in blocks])
         weights = problem.weights[chosen] / problem.weights[chosen].sum()
-    spread = hessians - np.tensordot(weights, hessians, axes=1)
-    norms = np.abs(np.linalg.eigvalsh(spread)).max(axis=1)
-    gradients = problem.client_gradients(optimum)
     return Heterogeneity(
-        zeta1=float(np.sqrt(problem.weights @ np.square(gradients).sum(axis=1))),
-        zeta2=float(np.sqrt(weights @ norms**2)),
+        zeta1=gradient_heterogeneity(problem.weights, problem.client_gradients(optimum)),
+        zeta2=hessian_heterogeneity(weights, hessians),
         smallest_curvature=float(eigenvalues[0]),
         largest_curvature=float(eigenvalues[-1]),
         sampled=weights.size,

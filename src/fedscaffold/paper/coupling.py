@@ -22,8 +22,8 @@ from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.rounds import State, initial_state, open_rounds
+from fedscaffold.theory import constants
 from fedscaffold.theory.bounds import Bound, contraction
-from fedscaffold.theory.constants.of_problem import constants
 
 ROUNDING = 1e-13  # of the state's size: a distance below it is arithmetic, not Scaffold
 

@@ -35,6 +35,7 @@ class Glm(TabularProblem, ABC):
     """
 
     curvature: ClassVar[float]  # the largest ℓ''
+    margin_derivative_bounds: ClassVar[tuple[float, float]]  # the largest |ℓ'''| and |ℓ''''|
 
     def __init__(
         self,

@@ -8,6 +8,8 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.glm import Glm
 
+LOGISTIC_DERIVATIVE_BOUNDS = (1.0 / (6.0 * float(np.sqrt(3.0))), 1.0 / 8.0)  # of |ℓ'''| and |ℓ''''|
+
 
 class Logistic(Glm):
     """f_c(θ) = mean of log(1 + exp(−y xᵀθ)) over client c's records, plus l2/2 ‖θ‖².
@@ -17,6 +19,7 @@ class Logistic(Glm):
 
     kind = "logistic"
     curvature = 0.25
+    margin_derivative_bounds = LOGISTIC_DERIVATIVE_BOUNDS
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:

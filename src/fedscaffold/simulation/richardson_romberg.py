@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import check_problem_and_method, whole_number
 from fedscaffold.core.errors import InvalidInput, NotStationary
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Problem
@@ -20,7 +20,7 @@ from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.loop import run_rounds
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import State, open_rounds
-from fedscaffold.simulation.setup import RunSetup, check_order, validate_run
+from fedscaffold.simulation.setup import RunSetup, validate_run
 from fedscaffold.simulation.stationarity import BATCHES, FEWEST, autocorrelation_time, truncation
 
 
@@ -114,7 +114,7 @@ def richardson_romberg(
     >>> found.theta.shape
     (1, 20)
     """
-    check_order(problem, method)
+    check_problem_and_method(problem, method)
     fine, coarse = chains(method, problem.n_clients)
     setup = validate_run(
         problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,

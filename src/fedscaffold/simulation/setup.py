@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.checks import seed_number, whole_number
+from fedscaffold.core.checks import check_problem_and_method, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
@@ -92,7 +92,7 @@ def validate_run(
     sampling: Sampling,
 ) -> RunSetup:
     """Check the arguments that all kinds of runs share, before any work."""
-    check_order(problem, method)
+    check_problem_and_method(problem, method)
     rounds = whole_number("rounds", rounds, least=1)
     repetitions = whole_number("repetitions", repetitions, least=1)
     seed = seed_number("seed", seed)
@@ -109,21 +109,6 @@ def validate_run(
         seed=seed,
         theta=_starting_point(theta0, repetitions, problem.dim),
     )
-
-
-def check_order(problem: Any, method: Any) -> None:
-    """Refuse arguments that are not a problem and a method, in this order."""
-    if hasattr(problem, "update_clients") and hasattr(method, "n_clients"):
-        raise InvalidInput(
-            f"the problem comes first and the method second; got {type(problem).__name__} and "
-            f"{type(method).__name__} the other way round"
-        )
-    if not hasattr(problem, "n_clients"):
-        raise InvalidInput(f"problem must be a problem such as fedscaffold.problems.Ridge(X, y), got {problem!r}")
-    if not hasattr(method, "update_clients") or isinstance(method, type):
-        raise InvalidInput(
-            f"method must be a method such as Scaffold(step_size=0.05, local_steps=100), got {method!r}"
-        )
 
 
 def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **more: Any) -> Trace:

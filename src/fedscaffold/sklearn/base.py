@@ -18,7 +18,7 @@ from fedscaffold.models.fit import ENGINE, MOST_ROUNDS, automatic_batch
 from fedscaffold.simulation import Mse
 from fedscaffold.simulation.run import run
 from fedscaffold.sklearn.moments import Scale, federated_scale, no_scale
-from fedscaffold.theory.planning.plan import Plan, plan
+from fedscaffold.theory import Plan, plan
 
 
 class Federated(BaseEstimator):

@@ -5,7 +5,7 @@ Moulines, ICML 2025.
 """
 
 from fedscaffold.theory import bounds
-from fedscaffold.theory.constants.of_problem import Constants, constants
+from fedscaffold.theory.constants.constants import Constants, constants
 from fedscaffold.theory.planning.plan import Plan, plan
 from fedscaffold.theory.prediction.expansion import Expansion, expansion
 from fedscaffold.theory.prediction.predict import Prediction, predict, predict_at_scale

@@ -20,8 +20,7 @@ from fedscaffold.problems.paper import L2
 from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run import run
-from fedscaffold.theory import bounds, constants, predict
-from fedscaffold.theory.prediction.predict import Prediction
+from fedscaffold.theory import Prediction, bounds, constants, predict
 
 EXAMPLES = (
     "Examples:\n\n"

@@ -9,8 +9,8 @@ from fedscaffold.core.types import Array
 from fedscaffold.paper.verify.rows import Measured, Row, over_groups, worst
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, RECORDS, Budget, make
 from fedscaffold.problems import Logistic, Ridge
+from fedscaffold.theory import Constants, constants
 from fedscaffold.theory.bounds.conditions import noise_pair
-from fedscaffold.theory.constants.of_problem import Constants, constants
 
 USES = ("constants.constants",)
 REACH = 2.0  # standard deviation of random points around θ*

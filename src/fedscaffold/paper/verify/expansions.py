@@ -6,9 +6,8 @@ from fedscaffold.core.types import Array
 from fedscaffold.paper.verify.chains import Chains
 from fedscaffold.paper.verify.rows import Printed, Row, norm, norms, over_groups
 from fedscaffold.paper.verify.settings import Budget
-from fedscaffold.theory import bounds
+from fedscaffold.theory import Expansion, bounds, expansion
 from fedscaffold.theory.bounds import Condition
-from fedscaffold.theory.prediction.expansion import Expansion, expansion
 
 TOLERANCE = 0.05
 USES = "expansion.expansion"

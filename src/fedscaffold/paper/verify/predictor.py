@@ -15,10 +15,7 @@ from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.run import run
 from fedscaffold.simulation.stationarity import Plateau
-from fedscaffold.theory import bounds
-from fedscaffold.theory.constants.of_problem import Constants, constants
-from fedscaffold.theory.prediction.expansion import expansion
-from fedscaffold.theory.prediction.predict import Prediction, predict
+from fedscaffold.theory import Constants, Prediction, bounds, constants, expansion, predict
 
 NAME, EXPERIMENT = "Sharp predictor", "the paper's experiment: "
 TOLERANCE = {"ridge": 0.03, "logistic": 0.05}

@@ -8,7 +8,7 @@ import numpy as np
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.theory.constants.of_problem import Constants, constants
+from fedscaffold.theory import Constants, constants
 
 Kind = Literal["ridge", "logistic"]
 KINDS: tuple[Kind, Kind] = ("ridge", "logistic")

@@ -6,9 +6,8 @@ from fedscaffold.methods import Scaffold
 from fedscaffold.paper.verify.rows import Printed, Row, over_groups, worst
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, Budget, Case, Kind, describe, make, strict
 from fedscaffold.simulation.run import run
-from fedscaffold.theory import bounds
+from fedscaffold.theory import bounds, constants
 from fedscaffold.theory.bounds.conditions import noise_pair
-from fedscaffold.theory.constants.of_problem import constants
 
 LENGTH = 3.0  # relaxation times
 TARGETS: dict[Kind, float] = {"ridge": 0.1, "logistic": 0.5}  # of ‖θ⁰ − θ*‖²; a guarantee costs many steps

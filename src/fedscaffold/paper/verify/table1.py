@@ -12,8 +12,7 @@ from fedscaffold.paper.verify.rows import Row, jackknife, over_groups
 from fedscaffold.paper.verify.settings import BATCH, INSIDE, KINDS, MODERATE, Budget, Kind, make
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.run import run
-from fedscaffold.theory.constants.of_problem import constants
-from fedscaffold.theory.prediction.expansion import expansion
+from fedscaffold.theory import constants, expansion
 
 DISTINCT, DIM, GROUPS = 2, 3, 10
 COPIES = (1, 2, 4, 8, 16)

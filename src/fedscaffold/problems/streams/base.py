@@ -52,6 +52,7 @@ class Streams(ProblemBase):
 
     repr_fields = ("n_clients", "dim", "l2", "seed")
     curvature: ClassVar[float]  # the largest ℓ''
+    margin_derivative_bounds: ClassVar[tuple[float, float]]  # the largest |ℓ'''| and |ℓ''''|
     n_unpenalised = 0
     smallest_scale: float  # of all s_c
     largest_scale: float
@@ -97,6 +98,18 @@ class Streams(ProblemBase):
     @abstractmethod
     def _sum_up(self) -> None:
         """One pass over the clients for what f, its derivatives and θ* need of them."""
+
+    @abstractmethod
+    def optimum(self) -> Array:
+        """θ* = argmin f, shape (dim,)."""
+
+    @abstractmethod
+    def loss(self, theta: Array) -> float:
+        """f(θ) = Σ w_c f_c(θ)."""
+
+    @abstractmethod
+    def strong_convexity(self) -> float:
+        """μ with ∇²f_c ≥ μI everywhere, for every client."""
 
     @abstractmethod
     def averages(self, clients: IntArray, points: Array) -> At:

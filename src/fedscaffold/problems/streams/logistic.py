@@ -9,6 +9,7 @@ from scipy.special import expit
 from fedscaffold.core.random.normals import normals, uniforms
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.types import Array, IntArray
+from fedscaffold.problems.logistic import LOGISTIC_DERIVATIVE_BOUNDS
 from fedscaffold.problems.newton import minimise
 from fedscaffold.problems.streams.base import At, Streams
 from fedscaffold.problems.streams.sigmoid import Margin, Pair, margin, mean_softplus, pair
@@ -63,6 +64,7 @@ class LogisticStream(Streams):
 
     kind = "logistic_stream"
     curvature = 0.25
+    margin_derivative_bounds = LOGISTIC_DERIVATIVE_BOUNDS
 
     def __init__(
         self,

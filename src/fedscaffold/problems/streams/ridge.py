@@ -48,6 +48,7 @@ class RidgeStream(Streams):
 
     kind = "ridge_stream"
     curvature = 1.0
+    margin_derivative_bounds = (0.0, 0.0)
 
     def __init__(
         self,
@@ -115,6 +116,11 @@ class RidgeStream(Streams):
         hessian = np.zeros_like(noise)
         hessian[..., every, every] = S[:, None] + self.l2
         return At(pull.mean(axis=2) + self.l2 * points.mean(axis=2), hessian, noise)
+
+    def residual_variances(self, theta: Array, clients: IntArray) -> Array:
+        """E(xᵀθ − y)² = s_c (θ − w_c)ᵀΛ(θ − w_c) + noise² of some clients, shape (k,)."""
+        law = self.law(clients)
+        return law.scale * ((theta - law.w) ** 2 @ self.spectrum) + self.noise**2
 
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
         """0, shape (N, d)."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.theory.constants.of_problem import Constants
+from fedscaffold.theory.constants.constants import Constants
 
 BELOW = 1.0 - 1e-9  # so that a limit met exactly is not missed by rounding
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from fedscaffold.core.checks import not_negative
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.theory.bounds.conditions import Bound, rate_of_steps, setting, short_round
-from fedscaffold.theory.constants.of_problem import Constants
+from fedscaffold.theory.constants.constants import Constants
 
 
 class CovarianceSystem(NamedTuple):

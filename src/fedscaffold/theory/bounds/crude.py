@@ -16,7 +16,7 @@ from fedscaffold.theory.bounds.conditions import (
     short_round,
     small_step,
 )
-from fedscaffold.theory.constants.of_problem import Constants
+from fedscaffold.theory.constants.constants import Constants
 
 
 def initial_distance2(

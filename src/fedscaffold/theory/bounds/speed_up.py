@@ -15,7 +15,7 @@ from fedscaffold.theory.bounds.conditions import (
     short_round,
 )
 from fedscaffold.theory.bounds.crude import initial_distance2 as distance2_from_zero
-from fedscaffold.theory.constants.of_problem import Constants
+from fedscaffold.theory.constants.constants import Constants
 
 # Theorem 4.8's constants, and Theorem 4.9's, which are twice as large
 LINEAR, THREE_HALVES, CUBIC = 10.0, 6.0 * 15080.0, 48.0 * 600.0**2

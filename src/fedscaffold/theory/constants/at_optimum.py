@@ -1,64 +1,38 @@
-"""The constants of assumptions A1 to A6 at θ*, of any loss whose records tell Hessians."""
+"""The constants of assumptions A1 to A6 at θ*, for any loss whose records have Hessians."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import HasRecordHessians
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.theory.constants.noise_moments import batch_moments, lipschitz2
+from fedscaffold.theory.constants.batch_moments import batch_moments, lipschitz2, noise_constants
+from fedscaffold.theory.constants.heterogeneity import client_constants
 
-DOWNWARDS = 1e-9  # of the largest curvature: less is rounding
-
-
-class TwiceByRecord(Protocol):
-    """A problem that tells its records' gradients and Hessians."""
-
-    n_clients: int
-    dim: int
-    weights: Array
-    sizes: NDArray[np.int64]
-    l2: float
-
-    def optimum(self) -> Array: ...  # noqa: D102
-    def client_gradients(self, theta: Array) -> Array: ...  # noqa: D102
-    def client_hessians(self, theta: Array) -> Array: ...  # noqa: D102
-    def client_derivative_norms(self, theta: Array) -> tuple[Array, Array]:
-        """Of the third and fourth derivatives of every f_c, each (N,)."""
-
-    def record_gradients(self, client: int, points: Array) -> Array: ...  # noqa: D102
-    def record_hessians(self, client: int, theta: Array) -> Iterator[Array]:
-        """∇²ℓ_i(θ), penalty included, of a client's records, (k, d, d) at a time."""
+ROUNDING = 1e-9  # of the largest curvature: a negative curvature smaller than this is taken for zero
 
 
-class Curvatures(NamedTuple):
-    """Of one client's records, without penalty."""
+class RecordCurvatures(NamedTuple):
+    """Moments of the Hessians A_i of one client's records, without penalty."""
 
     drift: Array  # ‖E A‖
     moments: tuple[Array, Array, Array]  # λ_max(E ‖A‖^{p−2} A²) ≥ E‖A u‖^p for p = 2, 4, 6
     largest: float  # max ‖A_i‖
 
 
-def tells_hessians(problem: Any) -> TypeGuard[TwiceByRecord]:
-    """Whether a problem tells what is needed here."""
-    return hasattr(problem, "record_hessians") and hasattr(problem, "client_derivative_norms")
-
-
 @one_blas_thread
-def at_optimum(problem: TwiceByRecord, batches: Batches) -> dict[str, float]:
-    """The fields of `theory.Constants` at θ*, by name."""
-    theta, w = problem.optimum(), problem.weights
-    gradients, hessians = problem.client_gradients(theta), problem.client_hessians(theta)
-    eigenvalues = np.linalg.eigvalsh(hessians)
-    spread = hessians - np.tensordot(w, hessians, axes=1)
-    mu, largest = float(eigenvalues[:, 0].min()), float(eigenvalues[:, -1].max())
-    if mu < -DOWNWARDS * largest:
+def constants_at_optimum(problem: HasRecordHessians, batches: Batches) -> dict[str, float]:
+    """Values of the fields of `theory.Constants` at θ*, by name."""
+    theta = problem.optimum()
+    clients = client_constants(problem, theta)
+    mu = clients["mu_at_optimum"]
+    if mu < -ROUNDING * clients["L_at_optimum"]:
+        smallest = np.linalg.eigvalsh(problem.client_hessians(theta))[:, 0]
         raise InvalidInput(
-            f"client {int(eigenvalues[:, 0].argmin())}'s loss curves downwards at θ* (eigenvalue {mu:.3g}); the "
+            f"client {int(smallest.argmin())}'s loss curves downwards at θ* (eigenvalue {mu:.3g}); the "
             "constants are those of strongly convex losses: raise l2"
         )
     third, fourth = problem.client_derivative_norms(theta)
@@ -81,20 +55,13 @@ def at_optimum(problem: TwiceByRecord, batches: Batches) -> dict[str, float]:
         "L_record": record + problem.l2,
         "Q": float(third.max()),
         "G": float(fourth.max()),
-        "zeta1": float(np.sqrt(w @ np.square(gradients).sum(axis=1))),
-        "zeta2": float(np.sqrt(w @ np.abs(np.linalg.eigvalsh(spread)).max(axis=1) ** 2)),
-        "sigma_star2": 2.0 * sixth,
-        "beta": 2.0 * slope2,
-        "noise_at_optimum": sixth,
-        "noise_variance_at_optimum": variance,
-        "noise_lipschitz2": slope2,
-        "mu_at_optimum": mu,
-        "L_at_optimum": largest,
+        **clients,
+        **noise_constants(sixth, variance, slope2),
     }
 
 
-def _curvatures(problem: TwiceByRecord, client: int, theta: Array) -> Curvatures:
-    """Of A_i = ∇²ℓ_i(θ) without penalty, by ‖A u‖^p ≤ ‖A‖^{p−2} uᵀA²u for ‖u‖ = 1."""
+def _curvatures(problem: HasRecordHessians, client: int, theta: Array) -> RecordCurvatures:
+    """Moments of A_i = ∇²ℓ_i(θ) without penalty, by ‖A u‖^p ≤ ‖A‖^{p−2} uᵀA²u for ‖u‖ = 1."""
     d, n = problem.dim, int(problem.sizes[client])
     mean, sums, largest = np.zeros((d, d)), np.zeros((3, d, d)), 0.0
     for chunk in problem.record_hessians(client, theta):
@@ -107,4 +74,4 @@ def _curvatures(problem: TwiceByRecord, client: int, theta: Array) -> Curvatures
             sums[k] += np.tensordot(norms ** (2 * k) / n, squares, axes=1)
     drift = np.abs(np.linalg.eigvalsh(mean)).max(keepdims=True)
     b2, b4, b6 = np.asarray(np.linalg.eigvalsh(sums)[:, -1:], dtype=np.float64)
-    return Curvatures(drift, (b2, b4, b6), largest)
+    return RecordCurvatures(drift, (b2, b4, b6), largest)

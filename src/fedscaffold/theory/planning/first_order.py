@@ -12,41 +12,23 @@ the number of local steps is the one of 1, 2, 4, 8, ... with which the path cost
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.memmap import grouped
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.protocols import HasNoiseAlong
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.theory.prediction.steps import Curvature, curvature
+from fedscaffold.theory.prediction.local_steps import Curvature, curvature
 
 AIM = 0.8  # of the target, since this is a first-order model
 NOISE = 0.5  # of the aim, for the covariance; the rest is for the mean
 FLAT = 1e-12  # of the largest curvature: directions in which nothing happens
 LARGEST = 20_000_000  # numbers in all clients' Hessians; above it, a sample of clients
 GROWN = 1e6
-
-
-class Smooth(Protocol):
-    """What is asked of a problem."""
-
-    n_clients: int
-    dim: int
-    weights: Array
-    sizes: NDArray[np.int64]
-
-    def hessian(self, theta: Array) -> Array: ...  # noqa: D102
-    def client_gradients(self, theta: Array) -> Array: ...  # noqa: D102
-    def client_hessians(self, theta: Array) -> Array: ...  # noqa: D102
-    def client_noise_along(  # noqa: D102
-        self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
-    ) -> Array: ...
-    def smoothness(self, batches: Batches) -> float: ...  # noqa: D102
-    def subset(self, clients: ArrayLike) -> "Smooth": ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -62,7 +44,7 @@ class FirstOrder:
 
 @one_blas_thread
 def first_order(
-    problem: Smooth,
+    problem: HasNoiseAlong,
     batches: Batches,
     *,
     optimum: Array,
@@ -101,7 +83,7 @@ def first_order(
     return best[1]
 
 
-def _step_size(problem: Smooth, batches: Batches, optimum: Array, most: float) -> tuple[float, float]:
+def _step_size(problem: HasNoiseAlong, batches: Batches, optimum: Array, most: float) -> tuple[float, float]:
     """The largest γ ≤ 1/L whose covariance has at most this trace, and that trace."""
     lam, U = np.linalg.eigh(problem.hessian(optimum))
     real = lam > FLAT * lam[-1]
@@ -118,14 +100,14 @@ def _step_size(problem: Smooth, batches: Batches, optimum: Array, most: float) -
     return gamma, trace(gamma)
 
 
-def _sample(problem: Smooth, optimum: Array) -> tuple[Array, Array, Array]:
+def _sample(problem: HasNoiseAlong, optimum: Array) -> tuple[Array, Array, Array]:
     """Weights, Hessians and gradients at θ* of all clients, or of evenly spaced ones where the Hessians of all
     would not fit; these some at a time, since their records may not fit either.
     """
     most = max(2, LARGEST // problem.dim**2)
     if problem.n_clients <= most:
         return problem.weights, problem.client_hessians(optimum), problem.client_gradients(optimum)
-    chosen = np.linspace(0, problem.n_clients - 1, most).round().astype(np.int64)
+    chosen = evenly_spaced_clients(problem.n_clients, most)
     parts = []
     for begin, end in grouped(problem.sizes[chosen] * problem.dim, LARGEST):
         few = problem.subset(chosen[begin:end])

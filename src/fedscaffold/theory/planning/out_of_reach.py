@@ -3,14 +3,16 @@
 import math
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.theory.planning.sharp_model import FIRST_ROUNDS, Model, best_step_size
+from fedscaffold.theory.planning.curve_model import FIRST_ROUNDS, CurveModel, best_step_size
 
 MORE_ROUNDS, MORE_STEPS = 64, 1024  # times a limit: what it is lifted to
 SPARE = 1.25  # times the rounds that the sample of clients needs, so that the advice holds for all of them
 COUNTED = 20_000  # rounds: up to so many are counted along the curve, more are extrapolated
 
 
-def out_of_reach(model: Model, target: float, aim: float, most_local_steps: int, most_rounds: int) -> InvalidInput:
+def out_of_reach(
+    model: CurveModel, target: float, aim: float, most_local_steps: int, most_rounds: int
+) -> InvalidInput:
     """The refusal when no step size reaches the aim within the limits: which one binds, and what would do."""
     rounds = _rounds_needed(model, most_local_steps, aim, MORE_ROUNDS * most_rounds)
     steps = _steps_needed(model, most_local_steps, aim, most_rounds)
@@ -32,7 +34,7 @@ def out_of_reach(model: Model, target: float, aim: float, most_local_steps: int,
     return InvalidInput(f"target_mse={target:g} is out of reach within {limits}: {why}")
 
 
-def _both(model: Model, aim: float, steps: int, most_rounds: int) -> str:
+def _both(model: CurveModel, aim: float, steps: int, most_rounds: int) -> str:
     """What to say when lifting one limit is not enough."""
     rounds = _rounds_needed(model, steps, aim, most_rounds)
     if rounds is not None:
@@ -45,7 +47,7 @@ def _both(model: Model, aim: float, steps: int, most_rounds: int) -> str:
     )
 
 
-def _rounds_needed(model: Model, H: int, aim: float, most: int) -> int | None:
+def _rounds_needed(model: CurveModel, H: int, aim: float, most: int) -> int | None:
     """About how many rounds of H local steps reach the aim, if `most` are enough."""
     gamma, rounds = best_step_size(model, H, aim, FIRST_ROUNDS)
     if rounds > most:
@@ -56,7 +58,7 @@ def _rounds_needed(model: Model, H: int, aim: float, most: int) -> int | None:
     return _rounded_up(max(enough, 1))
 
 
-def _steps_needed(model: Model, most_local_steps: int, aim: float, most_rounds: int) -> int | None:
+def _steps_needed(model: CurveModel, most_local_steps: int, aim: float, most_rounds: int) -> int | None:
     """About how many local steps reach the aim in the allowed rounds, if MORE_STEPS times the limit are enough."""
 
     def enough(H: int) -> bool:

@@ -7,17 +7,18 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.checks import not_negative, positive, whole_number
+from fedscaffold.core.checks import check_problem, not_negative, positive, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
+from fedscaffold.core.protocols import HasNoiseAlong, MarginLoss, SmoothProblem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.theory import bounds
-from fedscaffold.theory.constants.of_problem import constants
-from fedscaffold.theory.inputs import GLMS, QUADRATIC, STREAMS, Glm, has_record_gradients
-from fedscaffold.theory.planning import first_order as modes
+from fedscaffold.theory.constants.constants import constants
+from fedscaffold.theory.planning.first_order import first_order
 from fedscaffold.theory.planning.sharp import sharp
+from fedscaffold.theory.supported import gives_averages, is_quadratic
 
 Mode = Literal["sharp", "first_order", "certified"]
 MOST_LOCAL_STEPS, MOST_ROUNDS = 1024, 2000
@@ -99,7 +100,7 @@ class Plan:
 
 
 def plan(
-    problem: Any,
+    problem: SmoothProblem,
     *,
     target_mse: float,
     batch_size: int | None,
@@ -143,6 +144,7 @@ def plan(
     InvalidInput
         If the target is out of reach within the limits; the message says which one binds.
     """
+    check_problem(problem)
     positive("target_mse", target_mse)
     if mode not in get_args(Mode):
         raise InvalidInput(f"mode must be one of {get_args(Mode)}, got {mode!r}")
@@ -154,6 +156,8 @@ def plan(
         raise InvalidInput("round_cost and gradient_cost cannot both be 0")
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
+    if mode == "first_order" and not isinstance(problem, HasNoiseAlong):
+        raise InvalidInput(f"first-order plans need Hessians and noise of the problem, which {problem.kind} lacks")
     _check_suits(problem, mode)
     theta = problem.optimum() if optimum is None else _checked(problem, optimum)
     if mode == "certified":
@@ -167,11 +171,11 @@ def plan(
         "round_cost": round_cost,
         "gradient_cost": gradient_cost,
     }
-    if mode == "first_order":
+    if mode == "first_order" and isinstance(problem, HasNoiseAlong):
         return _first_order(problem, batches, search)
     with progress_bar("planning", progress) as advance:
         found = sharp(problem, batches, **search, advance=advance)
-    floor = 0.0 if problem.kind in QUADRATIC else max(found.plateau - found.variance_part, 0.0)
+    floor = 0.0 if is_quadratic(problem) else max(found.plateau - found.variance_part, 0.0)
     return Plan(
         mode="sharp",
         target_mse=target_mse,
@@ -186,17 +190,15 @@ def plan(
     )
 
 
-def _check_suits(problem: Any, mode: Mode) -> None:
+def _check_suits(problem: SmoothProblem, mode: Mode) -> None:
     """Refuse a problem that this kind of plan knows too little about."""
-    if mode == "first_order" and not hasattr(problem, "client_noise_along"):
-        raise InvalidInput(f"first-order plans need Hessians and noise of the problem, which {problem.kind} lacks")
-    if mode == "sharp" and not (problem.kind in GLMS + STREAMS or has_record_gradients(problem)):
+    if mode == "sharp" and not gives_averages(problem):
         raise InvalidInput(
             f"sharp plans need the gradients of single records, which {problem.kind} lacks; use 'first_order'"
         )
-    if mode == "certified" and problem.kind not in GLMS + STREAMS:
+    if mode == "certified" and not isinstance(problem, MarginLoss):
         raise InvalidInput(
-            f"certified plans need constants that hold for all θ, known for {' and '.join(GLMS)} regression; of "
+            f"certified plans need constants that hold for all θ, known for ridge and logistic regression; of "
             f"{problem.kind} theory.constants knows at most those at θ*, which prove nothing. Use mode='sharp', "
             "or theory.bounds.complexity with constants that you can vouch for"
         )
@@ -204,9 +206,9 @@ def _check_suits(problem: Any, mode: Mode) -> None:
         raise InvalidInput("the paper's theorems are for clients of equal weight; use mode='sharp'")
 
 
-def _first_order(problem: Any, batches: Batches, search: dict[str, Any]) -> Plan:
+def _first_order(problem: HasNoiseAlong, batches: Batches, search: dict[str, Any]) -> Plan:
     """The quadratic model at θ* and Lemma 5.1's covariance."""
-    found = modes.first_order(problem, batches, **search)
+    found = first_order(problem, batches, **search)
     return Plan(
         mode="first_order",
         target_mse=search["target"],
@@ -220,7 +222,7 @@ def _first_order(problem: Any, batches: Batches, search: dict[str, Any]) -> Plan
     )
 
 
-def _checked(problem: Any, optimum: ArrayLike) -> Array:
+def _checked(problem: SmoothProblem, optimum: ArrayLike) -> Array:
     """An optimum that was given, refused where the gradient does not vanish."""
     theta = np.asarray(optimum, dtype=np.float64)
     if theta.shape != (problem.dim,):
@@ -233,7 +235,7 @@ def _checked(problem: Any, optimum: ArrayLike) -> Array:
 
 
 def _certified(
-    problem: Glm,
+    problem: SmoothProblem,
     batches: Batches,
     optimum: Array,
     target: float,

@@ -11,15 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
+from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import SmoothProblem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.theory.inputs import Glm
+from fedscaffold.theory.planning.curve_model import CurveModel, best_step_size
 from fedscaffold.theory.planning.out_of_reach import out_of_reach
-from fedscaffold.theory.planning.sharp_model import Model, best_step_size
 
 AIM = 0.9  # of the target, so that a few percent of error in the prediction do no harm
 SAMPLE = 40  # clients that the search looks at
@@ -48,7 +47,7 @@ class Limits(NamedTuple):
 
 @one_blas_thread
 def sharp(
-    problem: Glm,
+    problem: SmoothProblem,
     batches: Batches,
     *,
     optimum: Array,
@@ -95,27 +94,28 @@ def sharp(
     if best is None:
         raise out_of_reach(model, target, aim, most_local_steps, most_rounds)
     limits = Limits(most_local_steps, most_rounds)
-    whole = model if model.base.problem is problem else Model.of(problem, batches, optimum=optimum)
+    whole = model if model.base.problem is problem else CurveModel.of(problem, batches, optimum=optimum)
     found = _polished(whole, model, aim, best[1], best[2], max(1, math.ceil(best[3])), limits)
     advance(len(grid) + 1, len(grid) + 1)
     return found
 
 
-def _sampled(problem: Glm, batches: Batches, optimum: Array) -> Model:
+def _sampled(problem: SmoothProblem, batches: Batches, optimum: Array) -> CurveModel:
     """The predictor on evenly spaced clients, with the noise of the mean as with all of them."""
     if problem.n_clients <= 2 * SAMPLE:
-        return Model.of(problem, batches, optimum=optimum)
-    chosen = np.linspace(0, problem.n_clients - 1, SAMPLE).round().astype(np.int64)
-    sample = problem.subset(chosen)
-    return Model.of(sample, batches, noise_scale=_spread(problem) / _spread(sample))
+        return CurveModel.of(problem, batches, optimum=optimum)
+    sample = problem.subset(evenly_spaced_clients(problem.n_clients, SAMPLE))
+    return CurveModel.of(sample, batches, noise_scale=_spread(problem) / _spread(sample))
 
 
-def _spread(problem: Glm) -> float:
+def _spread(problem: SmoothProblem) -> float:
     """Σ w_c²: the variance of a weighted mean of independent terms of variance one."""
     return float(problem.weights @ problem.weights)
 
 
-def _polished(whole: Model, model: Model, aim: float, H: int, gamma: float, T: int, limits: Limits) -> Found:
+def _polished(
+    whole: CurveModel, model: CurveModel, aim: float, H: int, gamma: float, T: int, limits: Limits
+) -> Found:
     """The least H that reaches the aim in T rounds: by halving on the sample, then by secants on all clients."""
     low, high, step = H // 4, H, gamma
     while high - low > max(1, H // 32):

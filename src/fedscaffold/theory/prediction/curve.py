@@ -10,22 +10,21 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedscaffold.core.types import Array
-from fedscaffold.theory.inputs import Block, for_blocks
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
 from fedscaffold.theory.prediction.expansion import weighted
-from fedscaffold.theory.prediction.gaussian import averages, gradients, noise_at
-from fedscaffold.theory.prediction.plateau import Setting, State, local_means
-from fedscaffold.theory.prediction.reduced import noise_input
-from fedscaffold.theory.prediction.steps import accumulate, divided, fitted, rotate, rotate_back
+from fedscaffold.theory.prediction.local_steps import accumulate, divided, fitted, rotate, rotate_back
+from fedscaffold.theory.prediction.plateau import PlateauState, local_means
+from fedscaffold.theory.prediction.reduced_system import noise_input
+from fedscaffold.theory.prediction.setting import Setting
 
 MOST_SWEEPS = 30
 SWEEP_TOLERANCE = 2e-4
 FADED = 0.01
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Propagator:
     """θ_c at nodes and at step H = power θ − pull (ξ_c − ξ*_c) − Σ_q conv_q t(h_q), in the eigenbasis."""
 
@@ -34,7 +33,7 @@ class Propagator:
     conv: Array  # (N, m + 1, m, d)
 
 
-def propagator(s: Setting, state: State) -> Propagator:
+def propagator(s: Setting, state: PlateauState) -> Propagator:
     """Coefficients for every client, once."""
     g = state.cur.g
     N, d = g.shape
@@ -50,7 +49,7 @@ def propagator(s: Setting, state: State) -> Propagator:
     return Propagator(power, pull, conv)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mean:
     """Means at the start of a round."""
 
@@ -60,13 +59,13 @@ class Mean:
     seen: Array  # the paths at which it was found, (N, m, d)
 
 
-def curve(s: Setting, state: State, rounds: int) -> Array:
+def curve(s: Setting, state: PlateauState, rounds: int) -> Array:
     """E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0, ξ_c = 0: an approximation, exact without noise."""
     squares, variances = curve_parts(s, state, rounds)
     return squares + variances
 
 
-def curve_parts(s: Setting, state: State, rounds: int) -> tuple[Array, Array]:
+def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Array]:
     """‖E θ_t − θ*‖² and tr Cov θ_t, whose sum is the curve."""
     p, pull = propagator(s, state), noise_pull(s, state)
     scale = float(np.trace(state.cov_theta) + state.bias @ state.bias)
@@ -91,7 +90,7 @@ def theta_trace(P: Array, d: int) -> float:
     return float(np.einsum("aibi->", P.reshape(M, d, M, d)))
 
 
-def noise_pull(s: Setting, state: State) -> Array:
+def noise_pull(s: Setting, state: PlateauState) -> Array:
     """What the noise adds to t_c(h_q) on the plateau: with the cloud, less without, (N, m, d)."""
     if s.quadratic:
         return np.zeros_like(state.residual)
@@ -99,21 +98,21 @@ def noise_pull(s: Setting, state: State) -> Array:
     return state.residual - residuals(s, state, local_means(s, state, everyone))
 
 
-def residuals(s: Setting, state: State, paths: Array) -> Array:
+def residuals(s: Setting, state: PlateauState, paths: Array) -> Array:
     """t_c = ∇f_c(θ* + path) − ∇f_c(θ*) − G_c path, in the eigenbasis, for paths (N, m, d) in the original one."""
     if s.quadratic:
         return np.zeros_like(state.residual)
     found = np.empty_like(paths)
 
-    def work(block: Block) -> None:
-        found[block.clients] = gradients(s.problem, block, s.optimum + paths[block.clients])
+    def work(block: ClientBlock) -> None:
+        found[block.clients] = s.averages.gradients(block, s.optimum + paths[block.clients])
 
     for_blocks(s.problem, work)
     found -= s.gradients[:, None]
     return found @ state.cur.U - (paths @ state.cur.U) * state.cur.lam[:, None, :]
 
 
-def advance(s: Setting, state: State, p: Propagator, pull: Array, mean: Mean, scale: float) -> Mean:
+def advance(s: Setting, state: PlateauState, p: Propagator, pull: Array, mean: Mean, scale: float) -> Mean:
     """One round of the means; the local paths at the nodes are in `seen`."""
     w, U = s.problem.weights, state.cur.U
     inverse = np.swapaxes(U, 1, 2)
@@ -135,7 +134,7 @@ def advance(s: Setting, state: State, p: Propagator, pull: Array, mean: Mean, sc
     return Mean(theta, ahead, residual, seen)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NoiseAlong:
     """Noise input of the rounds, found at rounds 0, 1, 2, 3, 4, 6, 8, 12, ... with straight lines in between.
 
@@ -151,7 +150,7 @@ class NoiseAlong:
     found: tuple[Array, ...] = ()
 
     @classmethod
-    def at_plateau(cls, s: Setting, state: State) -> "NoiseAlong":
+    def at_plateau(cls, s: Setting, state: PlateauState) -> "NoiseAlong":
         """Splits the noise of the plateau in three."""
         everyone = np.arange(s.problem.n_clients)
         means = local_means(s, state, everyone)
@@ -195,30 +194,30 @@ class NoiseAlong:
         return values[1:]
 
 
-def path_noise(s: Setting, state: State, paths: Array, *, spread: bool = False) -> Array:
+def path_noise(s: Setting, state: PlateauState, paths: Array, *, spread: bool = False) -> Array:
     """Q_c with the noise at given paths; with `spread`, of clouds around them as wide as one round makes."""
     Q = np.empty_like(state.Q)
 
-    def work(block: Block) -> None:
+    def work(block: ClientBlock) -> None:
         at = block.clients
         cur, points = state.cur[at], s.optimum + paths[at]
         if spread:
-            noise = averages(s.problem, block, points, round_clouds(s, state, at), s.factors[at]).noise
+            noise = s.averages.over_clouds(block, points, round_clouds(s, state, at), s.factors[at]).noise
         else:
-            noise = noise_at(s.problem, block, points, s.factors[at])
+            noise = s.averages.noise_at(block, points, s.factors[at])
         Q[at] = accumulate(s.steps, cur, fitted(s.steps, rotate(cur.U[:, None], noise)), [s.H])[:, 0]
 
     for_blocks(s.problem, work, copies=s.steps.nodes.size)
     return Q
 
 
-def round_clouds(s: Setting, state: State, at: NDArray[np.int64]) -> Array:
+def round_clouds(s: Setting, state: PlateauState, at: IntArray) -> Array:
     """γ² Σ_{k<h} Γ^{h−1−k} Cov ε(k) Γ^{h−1−k} at the nodes: the spread of one round, (k, m, d, d)."""
     cur, noise = state.cur[at], fitted(s.steps, state.noise[at])
     return s.gamma**2 * rotate_back(cur.U, accumulate(s.steps, cur, noise, s.steps.along))
 
 
-def input_of(s: Setting, state: State, Q: Array) -> Array:
+def input_of(s: Setting, state: PlateauState, Q: Array) -> Array:
     """γ² Cov ε of the reduced state; of θ for FedAvg."""
     if state.system is not None:
         return s.gamma**2 * noise_input(state.system, s.problem.weights * s.own, state.cur, Q)
@@ -226,7 +225,7 @@ def input_of(s: Setting, state: State, Q: Array) -> Array:
     return s.gamma**2 * weighted(s.problem.weights * s.own, U @ Q @ np.swapaxes(U, 1, 2))
 
 
-def transition(s: Setting, state: State) -> Array:
+def transition(s: Setting, state: PlateauState) -> Array:
     """A of the reduced state; Γ̄ = Σ w_c Γ_c^H for FedAvg."""
     if state.system is not None:
         return state.system.A

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import HasNoiseCovariances, Method, SmoothProblem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.theory.inputs import Method, known
+from fedscaffold.theory.supported import parse_method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ class Expansion:
 
 
 def expansion(
-    problem: Any, method: Method, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    problem: SmoothProblem, method: Method, *, batch_size: int | None, sampling: Sampling = "with_replacement"
 ) -> Expansion:
     """Cov θ = (γ/N) 𝐀C̄, b = −(γ/2N) ∇²f⁻¹ ∇³f[𝐀C̄], where 𝐀C solves ∇²f X + X ∇²f = C.
 
@@ -88,9 +89,14 @@ def expansion(
     sampling
         "with_replacement" or "without_replacement", within a batch.
     """
-    scaffold, gamma, H = known(problem, method)
+    scaffold, gamma, H = parse_method(problem, method)
     if not scaffold:
         raise InvalidInput("the expansion is of Scaffold's stationary law; for FedAvg use theory.predict")
+    if not isinstance(problem, HasNoiseCovariances):
+        raise InvalidInput(
+            "the expansion needs client_noise_covariances and client_third_derivatives, which "
+            f"{problem.kind} lacks; use theory.predict"
+        )
     w, theta = problem.weights, problem.optimum()
     Batches(batch_size, sampling).check_fits(problem.sizes)
     noise = problem.client_noise_covariances(theta, batch_size=batch_size, sampling=sampling)

@@ -14,16 +14,12 @@ fixed point is exact.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array
-from fedscaffold.theory.inputs import QUADRATIC, Block, Glm, Method, for_blocks, known, noise_factors
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
 from fedscaffold.theory.prediction.expansion import weighted
-from fedscaffold.theory.prediction.gaussian import averages
-from fedscaffold.theory.prediction.reduced import Reduced, client_covariances, noise_input, reduced, stationary
-from fedscaffold.theory.prediction.steps import (
+from fedscaffold.theory.prediction.local_steps import (
     Curvature,
     Steps,
     accumulate,
@@ -36,44 +32,26 @@ from fedscaffold.theory.prediction.steps import (
     powers_of,
     rotate,
     rotate_back,
-    steps,
     sums_of,
 )
+from fedscaffold.theory.prediction.reduced_system import (
+    ReducedSystem,
+    client_covariances,
+    noise_input,
+    reduced_system,
+    solve_lyapunov,
+)
+from fedscaffold.theory.prediction.setting import Setting
 
-PRECISE, FAST = 1e-10, 1e-6  # of the interpolation, for few and for many clients
-MANY = 8
 MOST_PASSES = 40
 
 
-SETTLED, SETTLED_EXACT = 1e-4, 1e-6  # from pass to pass; the second where the fixed point is exact
-STEPS, STEPS_DRIFTING = 1e-4, 1e-6  # of powers; the second for FedAvg on ridge, whose noise falls along a round
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What does not change from pass to pass."""
-
-    problem: Glm
-    gamma: float
-    H: int
-    scaffold: bool
-    batches: Batches
-    factors: Array  # noise factors, (N,)
-    own: Array  # the weight of a client's noise in the mean, w_c; less where it stands for many clients, (N,)
-    optimum: Array
-    gradients: Array  # ∇f_c(θ*), (N, d)
-    steps: Steps
-    tolerance: float
-    settled: float
-    quadratic: bool
-
-
-@dataclass(frozen=True)
-class State:
+@dataclass(frozen=True, eq=False)
+class PlateauState:
     """A guess of the stationary law; arrays over clients are in the eigenbasis of the client's G_c."""
 
     cur: Curvature
-    system: Reduced | None  # None for FedAvg
+    system: ReducedSystem | None  # None for FedAvg
     P: Array  # covariance of the reduced state; of θ for FedAvg
     cov_theta: Array
     bias: Array  # E θ − θ*
@@ -83,33 +61,7 @@ class State:
     residual: Array  # t_c(h_q), (N, m, d)
 
 
-def setting(problem: Glm, method: Method, batches: Batches, optimum: Array | None = None) -> Setting:
-    """Checks, and everything that is computed once; θ* too where it is not given."""
-    scaffold, gamma, H = known(problem, method)
-    factors = noise_factors(problem, batches)
-    optimum = problem.optimum() if optimum is None else optimum
-    curvatures = np.linalg.eigvalsh(problem.client_hessians(optimum))
-    smallest, largest = float(curvatures[:, 0].min()), float(curvatures[:, -1].max())
-    quadratic = problem.kind in QUADRATIC
-    precision = STEPS_DRIFTING if quadratic and not scaffold else STEPS
-    return Setting(
-        problem=problem,
-        gamma=gamma,
-        H=H,
-        scaffold=scaffold,
-        batches=batches,
-        factors=factors,
-        own=problem.weights,
-        optimum=optimum,
-        gradients=problem.client_gradients(optimum),
-        steps=steps(gamma, H, smallest, largest, precision),
-        tolerance=PRECISE if problem.n_clients <= MANY else FAST,
-        settled=SETTLED_EXACT if quadratic else SETTLED,
-        quadratic=quadratic,
-    )
-
-
-def solve_stationary(s: Setting) -> State:
+def solve_stationary(s: Setting) -> PlateauState:
     """The stationary law, to a relative change of `settled` from pass to pass, which contract about tenfold."""
     state = linear_start(s)
     if s.scaffold and not s.factors.any():
@@ -130,14 +82,14 @@ def solve_stationary(s: Setting) -> State:
     )
 
 
-def linear_start(s: Setting) -> State:
+def linear_start(s: Setting) -> PlateauState:
     """No covariance yet, curvature at θ*, mean of the linear model."""
     N, d, m = s.problem.n_clients, s.problem.dim, s.steps.nodes.size
     cur = curvature(s.problem.client_hessians(s.optimum), s.gamma, s.H)
     return solved(s, cur, np.zeros((N, m, d, d)), np.zeros((N, d, d)), np.zeros((N, m, d)))
 
 
-def one_pass(s: Setting, state: State) -> State:
+def one_pass(s: Setting, state: PlateauState) -> PlateauState:
     """Clouds of local models from the last guess, and from them noise, curvature, means and covariances."""
     theta_eta, eta = covariances(s, state)
     N, d, m = s.problem.n_clients, s.problem.dim, s.steps.nodes.size
@@ -145,10 +97,10 @@ def one_pass(s: Setting, state: State) -> State:
     U, lam = np.empty((N, d, d)), np.empty((N, d))
     weights = average_weights(s.steps)
 
-    def work(block: Block) -> None:
+    def work(block: ClientBlock) -> None:
         at = block.clients
         mean, cov = local_means(s, state, at), local_covariances(s, state, at, theta_eta[at], eta[at])
-        found = averages(s.problem, block, s.optimum + mean, cov, s.factors[at])
+        found = s.averages.over_clouds(block, s.optimum + mean, cov, s.factors[at])
         if s.quadratic:
             own, matrices = state.cur[at], found.hessian[:, 0]
         else:
@@ -165,8 +117,8 @@ def one_pass(s: Setting, state: State) -> State:
 
 
 def solved(
-    s: Setting, cur: Curvature, noise: Array, Q: Array, residual: Array, *, system: Reduced | None = None
-) -> State:
+    s: Setting, cur: Curvature, noise: Array, Q: Array, residual: Array, *, system: ReducedSystem | None = None
+) -> PlateauState:
     """Mean and covariance of the linear recursions with given noise and residuals.
 
     Scaffold: γHḠ b = −Σ w_c (I − C̃_c)⁻¹ r_c and (I − C̃_c) η_c = (Γ_c^H − C̃_c) b − r_c, which solves the means'
@@ -176,15 +128,15 @@ def solved(
     w, U = s.problem.weights, cur.U
     r = s.gamma * accumulate_vectors(s.steps, cur, fitted(s.steps, residual), [s.H])[:, 0]
     if s.scaffold:
-        system = system or reduced(w, cur, s.tolerance)
-        P = stationary(system.A, s.gamma**2 * noise_input(system, w * s.own, cur, Q))
+        system = system or reduced_system(w, cur, s.tolerance)
+        P = solve_lyapunov(system.A, s.gamma**2 * noise_input(system, w * s.own, cur, Q))
         d, M = s.problem.dim, system.c.size
         cov = P.reshape(M, d, M, d).sum(axis=(0, 2))
         total = s.gamma * s.H * weighted(w, (U * cur.lam[:, None, :]) @ np.swapaxes(U, 1, 2))
         bias = -np.linalg.solve(total, np.einsum("k,kij,kj->i", w, U, r / cur.delta))
         own = np.einsum("kij,i->kj", U, bias)
         eta = np.einsum("kij,kj->ki", U, ((cur.gH - 1.0 + cur.delta) * own - r) / cur.delta)
-        return State(cur, system, P, cov, bias, eta, noise, Q, residual)
+        return PlateauState(cur, system, P, cov, bias, eta, noise, Q, residual)
     mean_power = weighted(w, (U * cur.gH[:, None, :]) @ np.swapaxes(U, 1, 2))
     radius = float(np.abs(np.linalg.eigvalsh(mean_power)).max())
     if radius >= 1.0:
@@ -192,11 +144,11 @@ def solved(
     drift = s.gamma * s.H * cur.delta * np.einsum("kij,ki->kj", U, s.gradients) + r
     pull = np.einsum("k,kij,kj->i", w, U, drift)
     bias = -np.linalg.solve(np.eye(s.problem.dim) - mean_power, pull)
-    cov = stationary(mean_power, s.gamma**2 * weighted(w * s.own, U @ Q @ np.swapaxes(U, 1, 2)))
-    return State(cur, None, cov, cov, bias, np.zeros_like(s.gradients), noise, Q, residual)
+    cov = solve_lyapunov(mean_power, s.gamma**2 * weighted(w * s.own, U @ Q @ np.swapaxes(U, 1, 2)))
+    return PlateauState(cur, None, cov, cov, bias, np.zeros_like(s.gradients), noise, Q, residual)
 
 
-def local_means(s: Setting, state: State, at: NDArray[np.int64]) -> Array:
+def local_means(s: Setting, state: PlateauState, at: IntArray) -> Array:
     """E θ_c^h − θ* = Γ^h b − γ Σ_{k<h} Γ^k (E ξ_c − ξ*_c) − γ Σ_{k<h} Γ^{h−1−k} t_c(k) at the nodes, (k, m, d)."""
     cur = state.cur[at]
     ahead = (state.eta[at] - state.bias) / (s.gamma * s.H) if s.scaffold else s.gradients[at]
@@ -211,7 +163,7 @@ def local_paths(s: Setting, cur: Curvature, theta: Array, ahead: Array, residual
     return (powers * start[:, None] - s.gamma * forced) @ np.swapaxes(cur.U, 1, 2)
 
 
-def covariances(s: Setting, state: State) -> tuple[Array, Array]:
+def covariances(s: Setting, state: PlateauState) -> tuple[Array, Array]:
     """Cov(θ, η_c) and Cov η_c in the clients' eigenbases, (N, d, d); for FedAvg, which has no η_c, zero."""
     if state.system is None:
         zero = np.broadcast_to(np.float64(0.0), state.Q.shape)
@@ -219,7 +171,7 @@ def covariances(s: Setting, state: State) -> tuple[Array, Array]:
     return client_covariances(state.system, state.P, s.gamma, s.own, state.cur, state.Q)
 
 
-def local_covariances(s: Setting, state: State, at: NDArray[np.int64], theta_eta: Array, eta: Array) -> Array:
+def local_covariances(s: Setting, state: PlateauState, at: IntArray, theta_eta: Array, eta: Array) -> Array:
     """M_c^h = Cov θ_c^h at the nodes, in the original basis, (k, m, d, d).
 
     θ_c^h = (Γ^h + K_h/γH) θ − (K_h/γH) η_c − γ Σ_{k<h} Γ^{h−1−k} ε(k) with K_h = γ Σ_{k<h} Γ^k; FedAvg has no η_c.
@@ -248,6 +200,6 @@ def average_weights(s: Steps) -> Array:
     return 0.5 * (gaps[:-1] + gaps[1:]) / (s.nodes[-1] - s.nodes[0])
 
 
-def control_variate_biases(s: Setting, state: State) -> Array:
+def control_variate_biases(s: Setting, state: PlateauState) -> Array:
     """E ξ_c − ξ*_c = (E η_c − E θ)/(γH), (N, d); FedAvg's ξ_c is 0, so ∇f_c(θ*)."""
     return (state.eta - state.bias) / (s.gamma * s.H) if s.scaffold else s.gradients.copy()

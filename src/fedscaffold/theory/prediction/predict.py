@@ -1,19 +1,18 @@
 """What a run will reach, before running it."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import check_problem_and_method, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Method, PopulationMoments, SmoothProblem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.theory.inputs import Method, is_streamed
 from fedscaffold.theory.prediction.curve import curve
-from fedscaffold.theory.prediction.plateau import Setting, control_variate_biases, setting, solve_stationary
-from fedscaffold.theory.prediction.streams import Streamed
+from fedscaffold.theory.prediction.plateau import control_variate_biases, solve_stationary
+from fedscaffold.theory.prediction.setting import Setting, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +54,7 @@ class Prediction:
 
 @one_blas_thread
 def predict(
-    problem: Any,
+    problem: SmoothProblem,
     method: Method,
     *,
     batch_size: int | None,
@@ -95,7 +94,7 @@ def predict(
 
 @one_blas_thread
 def predict_at_scale(
-    problem: Streamed,
+    problem: SmoothProblem,
     method: Method,
     *,
     batch_size: int,
@@ -122,7 +121,8 @@ def predict_at_scale(
     rounds
         If given, also predict the curve of that many rounds from θ_0 = 0.
     """
-    if not is_streamed(problem):
+    check_problem_and_method(problem, method)
+    if not isinstance(problem, PopulationMoments):
         raise InvalidInput(f"predict_at_scale is for streamed clients, not for {problem.kind}; use predict")
     if rounds is not None:
         whole_number("rounds", rounds, least=1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedscaffold.theory.prediction.steps import steps
+from fedscaffold.theory.prediction.local_steps import steps
 
 
 @pytest.mark.parametrize("H", [1, 2, 7, 100, 1024, 100_000])

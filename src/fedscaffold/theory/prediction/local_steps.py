@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, IntArray
 
 MOST_NODES = 20
 CANDIDATES = 60  # rates to choose from, of either sign
@@ -22,13 +21,13 @@ NEAR = 1e-3
 CLOSE = 0.1  # of a base to a rate, in units of 1/H: quotients of differences would lose digits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Steps:
     """Nodes h_q among the local steps 0..H−1 and rates b_p: v(h) ≈ Σ_p b_p^h Σ_q fit[p, q] v(h_q)."""
 
     gamma: float
     H: int
-    nodes: NDArray[np.int64]  # (m,)
+    nodes: IntArray  # (m,)
     rates: Array  # (m,)
     fit: Array  # (m, m)
 
@@ -82,7 +81,7 @@ def _candidates(low: float, high: float, H: int) -> Array:
     return np.concatenate(parts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curvature:
     """G_c = U diag(λ) Uᵀ of some clients, and powers of Γ_c = I − γG_c."""
 
@@ -92,7 +91,7 @@ class Curvature:
     gH: Array  # (k, d): (1 − γλ)^H
     delta: Array  # (k, d): (1/H) Σ_{h<H} g^h, so that C̃ = 1 − δ
 
-    def __getitem__(self, clients: NDArray[np.int64]) -> "Curvature":
+    def __getitem__(self, clients: IntArray) -> "Curvature":
         """Of some of them."""
         return Curvature(
             self.U[clients], self.lam[clients], self.g[clients], self.gH[clients], self.delta[clients]
@@ -124,7 +123,7 @@ def no_contraction(radius: float) -> InvalidInput:
     )
 
 
-def divided(base: Array, power: Array, rate: float, h: int | NDArray[np.int64]) -> Array:
+def divided(base: Array, power: Array, rate: float, h: int | IntArray) -> Array:
     """Σ_{k<h} base^{h−1−k} rate^k = (base^h − rate^h)/(base − rate), given power = base^h."""
     x = base / rate - 1.0
     near = np.abs(x) * h < NEAR

@@ -1,4 +1,4 @@
-"""Moments of a batch's mean, from those of single records."""
+"""Moments of the mean of a batch from those of single records, and the constants of A5 that follow."""
 
 from typing import Any
 
@@ -38,3 +38,24 @@ def lipschitz2(drift: Array, b2: Array, b4: Array, b6: Array, B: int) -> Array:
     m2, m4, m6 = b2, (b4**0.25 + drift) ** 4, (b6 ** (1 / 6) + drift) ** 6
     total = B * m6 + 25 * B * (B - 1) * m4 * m2 + 15 * B * (B - 1) * (B - 2) * m2**3
     return np.cbrt(total) / B**2
+
+
+def noise_constants(sixth: float, variance: float, slope2: float) -> dict[str, float]:
+    """A5's pair (2 s², 2 ℓ²) and what it is made of, by their names in `theory.Constants`.
+
+    Parameters
+    ----------
+    sixth
+        s² = max_c E^{1/3}‖ε_c(θ*)‖⁶.
+    variance
+        max_c E‖ε_c(θ*)‖².
+    slope2
+        ℓ² with E^{1/3}‖ε_c(θ) − ε_c(θ')‖⁶ ≤ ℓ²‖θ − θ'‖².
+    """
+    return {
+        "sigma_star2": 2.0 * sixth,
+        "beta": 2.0 * slope2,
+        "noise_at_optimum": sixth,
+        "noise_variance_at_optimum": variance,
+        "noise_lipschitz2": slope2,
+    }

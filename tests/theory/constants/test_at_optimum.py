@@ -14,7 +14,7 @@ from fedscaffold.problems import Differentiable
 from tests.problems.test_differentiable import margin_pair, network
 from tests.problems.test_multinomial import rows
 from tests.samples import make, tables
-from tests.theory.test_cubature import counts
+from tests.theory.prediction.test_cubature import counts
 
 SIZES = (4, 6, 5)
 EXACT = ("zeta1", "zeta2", "noise_at_optimum", "noise_variance_at_optimum", "mu_at_optimum", "L_at_optimum")

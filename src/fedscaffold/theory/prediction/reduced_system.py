@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedscaffold.core.types import Array
-from fedscaffold.theory.prediction.steps import Curvature, no_contraction
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.theory.prediction.local_steps import Curvature, no_contraction
 
 CLIENTS_AT_ONCE = 128
 MOST_POINTS = 48
@@ -25,8 +25,8 @@ DOUBLINGS = 64
 GROWN = 1e12
 
 
-@dataclass(frozen=True)
-class Reduced:
+@dataclass(frozen=True, eq=False)
+class ReducedSystem:
     """ζ⁺ = A ζ − γ ε, θ = E ζ, with E = [I ... I]."""
 
     points: Array  # log(1 − c_m), (M,)
@@ -65,7 +65,7 @@ def interpolation_points(lowest: float, highest: float, tolerance: float) -> Arr
     return points
 
 
-def reduced(w: Array, cur: Curvature, tolerance: float) -> Reduced:
+def reduced_system(w: Array, cur: Curvature, tolerance: float) -> ReducedSystem:
     """The reduced system of weights w_c and curvatures G_c; refuses C̃_c outside (−1, 1), where a round grows."""
     if cur.delta.min() <= 0.0 or cur.delta.max() >= 2.0:
         raise no_contraction(np.inf)
@@ -80,10 +80,10 @@ def reduced(w: Array, cur: Curvature, tolerance: float) -> Reduced:
         J += ((phi[:, None] * U).reshape(M * d, -1) @ U.reshape(d, -1).T).reshape(M, d, d)
     c = 1.0 - np.exp(points)
     A = np.kron(np.ones((1, M)), J.reshape(M * d, d)) + np.kron(np.diag(c), np.eye(d))
-    return Reduced(points, c, J, A)
+    return ReducedSystem(points, c, J, A)
 
 
-def loadings(system: Reduced, cur: Curvature) -> Array:
+def loadings(system: ReducedSystem, cur: Curvature) -> Array:
     """Φ_m(C̃_c) U_c stacked over m: (k, M d, d)."""
     phi = lagrange(system.points, np.log(cur.delta))  # (M, k, d)
     stacked = np.swapaxes(phi, 0, 1)[:, :, None, :] * cur.U[:, None]
@@ -91,7 +91,7 @@ def loadings(system: Reduced, cur: Curvature) -> Array:
     return stacked.reshape(k, M * d, d)
 
 
-def noise_input(system: Reduced, squares: Array, cur: Curvature, Q: Array) -> Array:
+def noise_input(system: ReducedSystem, squares: Array, cur: Curvature, Q: Array) -> Array:
     """Cov ε = Σ_c w_c² Φ(C̃_c) Q_c Φ(C̃_c)ᵀ, (M d, M d), for w_c², and Q_c in the eigenbasis, (k, d, d)."""
     size = system.A.shape[0]
     total = np.zeros((size, size))
@@ -103,11 +103,11 @@ def noise_input(system: Reduced, squares: Array, cur: Curvature, Q: Array) -> Ar
     return 0.5 * (total + total.T)
 
 
-def _indices(part: slice, size: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _indices(part: slice, size: int) -> IntArray:
     return np.arange(size, dtype=np.int64)[part]
 
 
-def stationary(A: Array, noise: Array) -> Array:
+def solve_lyapunov(A: Array, noise: Array) -> Array:
     """P = A P Aᵀ + W by doubling: P ← P + A P Aᵀ, A ← A²; refuses A that does not contract."""
     P, power = noise, A
     for k in range(DOUBLINGS):
@@ -122,7 +122,7 @@ def stationary(A: Array, noise: Array) -> Array:
     raise no_contraction(1.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cross:
     """What Cov(θ, η_c) takes from the reduced system, for each point c_k."""
 
@@ -131,7 +131,7 @@ class Cross:
     cov_theta: Array  # (d, d)
 
 
-def cross(system: Reduced, P: Array) -> Cross:
+def cross(system: ReducedSystem, P: Array) -> Cross:
     """E (I − c_k A)⁻¹ = S_k [I/(1 − c_k c_1) ... I/(1 − c_k c_M)], since A is diagonal plus rank d."""
     M, d, _ = system.J.shape
     shares = 1.0 / (1.0 - system.c[:, None] * system.c[None, :])
@@ -145,7 +145,7 @@ def cross(system: Reduced, P: Array) -> Cross:
 
 
 def client_covariances(
-    system: Reduced, P: Array, gamma: float, w: Array, cur: Curvature, Q: Array
+    system: ReducedSystem, P: Array, gamma: float, w: Array, cur: Curvature, Q: Array
 ) -> tuple[Array, Array]:
     """Cov(θ, η_c) and Cov η_c, each (N, d, d) in the clients' eigenbases."""
     x = cross(system, P)
@@ -158,7 +158,7 @@ def client_covariances(
 
 
 def _covariances(
-    system: Reduced, x: Cross, gamma: float, w: Array, cur: Curvature, Q: Array
+    system: ReducedSystem, x: Cross, gamma: float, w: Array, cur: Curvature, Q: Array
 ) -> tuple[Array, Array]:
     M, (k, d) = system.c.size, cur.g.shape
     reach = cur.gH - 1.0 + cur.delta

@@ -12,9 +12,9 @@ from fedscaffold import InvalidInput
 from fedscaffold.problems import paper
 from fedscaffold.theory import bounds
 from fedscaffold.theory.bounds import Bound
-from fedscaffold.theory.constants.of_problem import Constants, constants
+from fedscaffold.theory import Constants, constants
 from tests.samples import KINDS, Kind, make
-from tests.theory.dense import lyapunov
+from tests.theory.dense_algebra import lyapunov
 
 KNOWN = Constants(
     mu=0.5,

@@ -19,7 +19,7 @@ from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import bounds
 from fedscaffold.theory.bounds import Bound
-from fedscaffold.theory.constants.of_problem import Constants, constants
+from fedscaffold.theory import Constants, constants
 from tests.samples import KINDS, Kind, make
 
 BATCH, DIM, RECORDS = 4, 3, 12

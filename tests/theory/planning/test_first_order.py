@@ -6,7 +6,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.theory.planning import first_order as modes
-from fedscaffold.theory.prediction.steps import curvature
+from fedscaffold.theory.prediction.local_steps import curvature
 from tests.problems.test_multinomial import rows
 from tests.samples import KINDS, Kind, make, systems
 

@@ -15,8 +15,8 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from tests.samples import KINDS, Kind, make
-from tests.theory.measure import Measured, curve, plateau
-from tests.theory.test_expansion import curved
+from tests.theory.measured import Measured, curve, plateau
+from tests.theory.prediction.test_expansion import curved
 
 TOLERANCE = {"ridge": 0.03, "logistic": 0.05}
 METHODS: tuple[type[Scaffold], type[FedAvg]] = (Scaffold, FedAvg)

@@ -3,17 +3,18 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar
 
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import SmoothProblem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.theory.inputs import Glm
+from fedscaffold.methods import Scaffold
 from fedscaffold.theory.prediction.curve import curve_parts
-from fedscaffold.theory.prediction.plateau import SETTLED, STEPS, Setting, State, setting, solve_stationary
-from fedscaffold.theory.prediction.steps import steps
+from fedscaffold.theory.prediction.local_steps import steps
+from fedscaffold.theory.prediction.plateau import PlateauState, solve_stationary
+from fedscaffold.theory.prediction.setting import SETTLED, STEPS, Setting, setting
 
 COARSE = 1e-2  # of the interpolation
 GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
@@ -22,16 +23,7 @@ FIRST_ROUNDS = 32
 
 
 @dataclass(frozen=True)
-class Scaffold:
-    """The method, as this room knows it."""
-
-    step_size: float
-    local_steps: int
-    kind: ClassVar[str] = "scaffold"
-
-
-@dataclass(frozen=True)
-class Outcome:
+class CurveOutcome:
     """What γ and H give: rounds until the curve is below the aim, with a fraction; inf if it never is."""
 
     rounds: float
@@ -39,8 +31,8 @@ class Outcome:
     variance_part: float
 
 
-@dataclass(frozen=True)
-class Model:
+@dataclass(frozen=True, eq=False)
+class CurveModel:
     """The predictor on a problem, or on a sample of its clients whose noise counts `noise_scale` times."""
 
     base: Setting
@@ -50,15 +42,15 @@ class Model:
 
     @classmethod
     def of(
-        cls, problem: Glm, batches: Batches, *, optimum: Array | None = None, noise_scale: float = 1.0
-    ) -> "Model":
+        cls, problem: SmoothProblem, batches: Batches, *, optimum: Array | None = None, noise_scale: float = 1.0
+    ) -> "CurveModel":
         """Everything that does not depend on γ and H."""
-        base = setting(problem, Scaffold(1e-6, 1), batches, optimum)
+        base = setting(problem, Scaffold(step_size=1e-6, local_steps=1), batches, optimum)
         curvatures = np.linalg.eigvalsh(problem.client_hessians(base.optimum))
         coarse = replace(base, tolerance=COARSE, settled=SETTLED)
         return cls(coarse, float(curvatures.min()), float(curvatures.max()), noise_scale)
 
-    def settled(self, gamma: float, H: int) -> tuple[Setting, State]:
+    def settled(self, gamma: float, H: int) -> tuple[Setting, PlateauState]:
         """The stationary law."""
         s = replace(self.base, gamma=gamma, H=H, steps=steps(gamma, H, self.smallest, self.largest, STEPS))
         return s, solve_stationary(s)
@@ -73,22 +65,22 @@ class Model:
             raise InvalidInput("the mean diverges on its way")
         return squares + self.noise_scale * variances, variance + float(state.bias @ state.bias), variance
 
-    def outcome(self, gamma: float, H: int, aim: float, most_rounds: int) -> Outcome:
+    def outcome(self, gamma: float, H: int, aim: float, most_rounds: int) -> CurveOutcome:
         """Rounds to the aim, by curves of growing length; where they are more than `most_rounds`, extrapolated."""
         rounds = min(FIRST_ROUNDS, most_rounds)
         while True:
             try:
                 curve, plateau, variance = self.curve(gamma, H, rounds)
             except InvalidInput:  # it does not contract
-                return Outcome(math.inf, math.inf, math.inf)
+                return CurveOutcome(math.inf, math.inf, math.inf)
             below = np.flatnonzero(curve <= aim)
             if below.size:
-                return Outcome(_crossing(curve, int(below[0]), aim), plateau, variance)
+                return CurveOutcome(_crossing(curve, int(below[0]), aim), plateau, variance)
             if plateau >= aim:
-                return Outcome(math.inf, plateau, variance)
+                return CurveOutcome(math.inf, plateau, variance)
             if rounds == most_rounds:
                 left = self.rounds_left(gamma, H, (curve[-1] - plateau) / (aim - plateau))
-                return Outcome(rounds + left, plateau, variance)
+                return CurveOutcome(rounds + left, plateau, variance)
             rounds = min(4 * rounds, most_rounds)
 
     def rounds_left(self, gamma: float, H: int, excess: float) -> float:
@@ -108,7 +100,7 @@ def _crossing(curve: Array, first: int, aim: float) -> float:
 
 
 def best_step_size(
-    model: Model, H: int, aim: float, most_rounds: int, guess: float | None = None
+    model: CurveModel, H: int, aim: float, most_rounds: int, guess: float | None = None
 ) -> tuple[float, float]:
     """(γ, T) with the fewest rounds for H local steps, near a guess if there is one; T > most_rounds is rough."""
 
@@ -130,7 +122,7 @@ def best_step_size(
     return math.exp(chosen), rounds(chosen)
 
 
-def _largest_useful(model: Model, H: int, aim: float) -> float:
+def _largest_useful(model: CurveModel, H: int, aim: float) -> float:
     """About the largest γ whose plateau is below the aim: plateaus are nearly linear in γ."""
     gamma = 1.0 / model.largest
     for _ in range(40):

@@ -15,7 +15,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import LogisticStream, RidgeStream
 from fedscaffold.theory.prediction.streams import averages, norm_moment
-from tests.theory.measure import curve, plateau
+from tests.theory.measured import curve, plateau
 from tests.theory.test_predict_simulation import assert_within
 
 KINDS: Any = [RidgeStream, LogisticStream]

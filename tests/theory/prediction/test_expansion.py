@@ -14,8 +14,8 @@ from fedscaffold import FedAvg, InvalidInput, Scaffold, theory
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from tests.samples import Kind, make
-from tests.theory.dense import ridge_covariance
-from tests.theory.measure import Measured, covariances, plateau
+from tests.theory.dense_algebra import ridge_covariance
+from tests.theory.measured import Measured, covariances, plateau
 
 H = 4
 TOLERANCE = 0.05

@@ -1,0 +1,103 @@
+"""Passes over all clients, a block of clients at a time on each processor."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedscaffold.core.protocols import GeneralisedLinear, PopulationMoments, Problem
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import Array, IntArray
+
+NUMBERS_AT_ONCE = 1 << 19  # in a block: 4 megabytes; fewer would cost more in calls than they gain in cache
+
+
+@dataclass(frozen=True, eq=False)
+class ClientBlock:
+    """Some clients and, for problems on tables, their records side by side.
+
+    A client with fewer records than the others of its block is filled up with zeros.
+    """
+
+    clients: IntArray  # (k,)
+    x: Array  # (k, n, d); n = 0 for problems without tables
+    y: Array  # (k, n)
+    share: Array  # (k, n): 1/n_c for a record, 0 for filling
+
+
+def for_blocks(problem: Problem, work: Callable[[ClientBlock], None], *, copies: int = 1) -> None:
+    """Call work on blocks that together hold every client once.
+
+    Blocks do not depend on the number of processors, so that results do not either. A problem known only by the
+    gradients of its records is passed client by client.
+
+    Parameters
+    ----------
+    problem
+        On tables, clients with similar numbers of records share a block.
+    work
+        Called from several threads at once.
+    copies
+        How many arrays of the size of x the function `work` makes; more make smaller blocks.
+    """
+    if isinstance(problem, GeneralisedLinear):
+        groups = _groups_of_like_size(problem.sizes, problem.dim * copies)
+        _in_threads(lambda clients: work(_with_records(problem, clients)), groups)
+    elif isinstance(problem, PopulationMoments):
+        size = max(1, NUMBERS_AT_ONCE // (2 * problem.dim**2 * copies))
+        everyone = np.arange(problem.n_clients)
+        groups = [everyone[k : k + size] for k in range(0, everyone.size, size)]
+        _in_threads(lambda clients: work(_without_records(clients)), groups)
+    else:
+        for client in range(problem.n_clients):
+            work(_without_records(np.array([client])))
+
+
+def noise_factors(problem: Problem, batches: Batches) -> Array:
+    """Variance of each client's batch mean over that of one record, shape (n_clients,)."""
+    batches.check_fits(problem.sizes)
+    factors = {int(n): batches.noise_factor(int(n)) for n in np.unique(problem.sizes)}
+    return np.array([factors[int(n)] for n in problem.sizes])
+
+
+def _in_threads(work: Callable[[IntArray], None], groups: list[IntArray]) -> None:
+    if len(groups) == 1:
+        work(groups[0])
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(work, groups):
+            pass
+
+
+def _groups_of_like_size(sizes: IntArray, numbers_per_record: int) -> list[IntArray]:
+    """Clients in the order of their sizes, cut where a block would hold more than NUMBERS_AT_ONCE."""
+    order = np.argsort(sizes, kind="stable").astype(np.int64)
+    numbers = sizes[order] * numbers_per_record
+    groups, begin = [], 0
+    for end in range(1, order.size + 1):
+        if end == order.size or (end + 1 - begin) * int(numbers[end]) > NUMBERS_AT_ONCE:
+            groups.append(order[begin:end])
+            begin = end
+    return groups
+
+
+def _without_records(clients: IntArray) -> ClientBlock:
+    empty = np.empty((clients.size, 0))
+    return ClientBlock(clients, empty[..., None], empty, empty)
+
+
+def _with_records(problem: GeneralisedLinear, clients: IntArray) -> ClientBlock:
+    starts, ends = problem.offsets[clients], problem.offsets[clients + 1]
+    sizes = ends - starts
+    k, n, d = clients.size, int(sizes.max()), problem.x.shape[1]
+    if (sizes == n).all() and (np.diff(clients) == 1).all():  # as they lie in memory: no copy
+        rows = slice(int(starts[0]), int(ends[-1]))
+        share: Array = np.broadcast_to(np.float64(1.0), (k, n)) / n
+        return ClientBlock(clients, problem.x[rows].reshape(k, n, d), problem.y[rows].reshape(k, n), share)
+    x, y, share = np.zeros((k, n, d)), np.ones((k, n)), np.zeros((k, n))
+    for i in range(k):
+        rows, size = slice(int(starts[i]), int(ends[i])), int(sizes[i])
+        x[i, :size], y[i, :size], share[i, :size] = problem.x[rows], problem.y[rows], 1.0 / size
+    return ClientBlock(clients, x, y, share)

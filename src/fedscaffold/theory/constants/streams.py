@@ -1,0 +1,88 @@
+"""The constants of assumptions A1 to A6 of clients that are distributions; they hold for all θ."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from fedscaffold.core.protocols import HasResidualVariances, PopulationMoments
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import Array
+from fedscaffold.theory.client_blocks import noise_factors
+from fedscaffold.theory.constants.batch_moments import noise_constants
+from fedscaffold.theory.constants.heterogeneity import client_constants
+
+
+def stream_constants(problem: PopulationMoments, batches: Batches) -> dict[str, float]:
+    """Values of the fields of `theory.Constants`, by name; no record is bounded, so that L_record is infinite."""
+    theta = problem.optimum()
+    kappa3, kappa4 = problem.margin_derivative_bounds
+    found = record_moments(problem, theta, float(noise_factors(problem, batches)[0]), batches.size or 1)
+    return {
+        "mu": problem.strong_convexity(),
+        "L": problem.smoothness(batches),
+        "L_record": math.inf,
+        "Q": kappa3 * found.third,
+        "G": kappa4 * found.fourth,
+        **client_constants(problem, theta),
+        **noise_constants(found.noise, found.variance, found.lipschitz2),
+    }
+
+
+class RecordMoments(NamedTuple):
+    """What A2, A3, A5 and A6 ask of the records: upper bounds, over all clients."""
+
+    third: float  # E |xᵀu|²|xᵀv| for unit u and v
+    fourth: float  # E |xᵀu|³|xᵀv|
+    noise: float  # E^{1/3}‖ε_c(θ*)‖⁶
+    variance: float  # E‖ε_c(θ*)‖², exact
+    lipschitz2: float  # ℓ² with E^{1/3}‖ε_c(θ) − ε_c(θ')‖⁶ ≤ ℓ²‖θ − θ'‖²
+
+
+def record_moments(problem: PopulationMoments, theta: Array, factor: float, B: int) -> RecordMoments:
+    """Of records x ~ N(0, s_c Λ) at θ*; factor is 1/B, or 0 for full gradients.
+
+    Hölder's inequality for third and fourth; Cauchy and Schwarz's between |ℓ'| and ‖x‖ for the noise; the sixth
+    moment of a mean of B by the ways in which six factors share a record, each at its largest.
+    """
+    top = problem.largest_scale * float(problem.spectrum.max())
+    third, fourth = 2.0 * math.sqrt(2.0 / math.pi) * top**1.5, 3.0 * top**2
+    if factor == 0.0:
+        return RecordMoments(third, fourth, 0.0, 0.0, 0.0)
+    everyone = np.arange(problem.n_clients)
+    gradient, _, covariance = problem.averages(
+        everyone, np.broadcast_to(theta, (everyone.size, 1, 1, problem.dim))
+    )
+    pull = np.linalg.norm(gradient[:, 0] - problem.l2 * theta, axis=1)
+    m2 = np.trace(covariance[:, 0], axis1=1, axis2=2)
+    scale, _ = problem.law(everyone)
+    norms = {p: scale ** (p / 2) * norm_moment(problem.spectrum, p // 2) for p in (4, 6, 8, 12)}
+    if isinstance(problem, HasResidualVariances):
+        square = problem.residual_variances(theta, everyone)
+        m4, m6 = np.sqrt(105.0 * square**4 * norms[8]), np.sqrt(10395.0 * square**6 * norms[12])
+    else:  # logistic regression, with |ℓ'| ≤ 1
+        m4, m6 = norms[4], norms[6]
+    noise = _sixth(m2, (m4**0.25 + pull) ** 4, (m6 ** (1 / 6) + pull) ** 6, B)
+    kappa, drift = problem.curvature, problem.curvature * top
+    total = problem.largest_scale * float(problem.spectrum.sum())
+    worst = {p: problem.largest_scale ** (p / 2) * norm_moment(problem.spectrum, p // 2) for p in (8, 12)}
+    b2 = kappa**2 * (total * top + 2.0 * top**2)
+    b4 = kappa**4 * math.sqrt(105.0 * top**4 * worst[8])
+    b6 = kappa**6 * math.sqrt(10395.0 * top**6 * worst[12])
+    slope = _sixth(np.array(b2), np.array((b4**0.25 + drift) ** 4), np.array((b6 ** (1 / 6) + drift) ** 6), B)
+    return RecordMoments(third, fourth, float(noise.max()), factor * float(m2.max()), float(slope))
+
+
+def norm_moment(spectrum: Array, n: int) -> float:
+    """E‖x‖²ⁿ for x ~ N(0, diag(spectrum)), from the cumulants 2ʲ⁻¹ (j − 1)! Σ λʲ of ‖x‖²."""
+    cumulants = [2.0 ** (j - 1) * math.factorial(j - 1) * float((spectrum**j).sum()) for j in range(1, n + 1)]
+    found = [1.0]
+    for k in range(1, n + 1):
+        found.append(sum(math.comb(k - 1, j - 1) * cumulants[j - 1] * found[k - j] for j in range(1, k + 1)))
+    return found[n]
+
+
+def _sixth(m2: Array, m4: Array, m6: Array, B: int) -> Array:
+    """An upper bound of E^{1/3}‖mean of B draws of a‖⁶, a centred, from its moments (see `constants`)."""
+    total = B * m6 + 25 * B * (B - 1) * m4 * m2 + 15 * B * (B - 1) * (B - 2) * m2**3
+    return np.asarray(np.cbrt(total) / B**2)

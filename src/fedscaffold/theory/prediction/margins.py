@@ -1,0 +1,59 @@
+"""Averages over a Gaussian cloud of local models for generalised linear problems, from their margins xᵀθ."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedscaffold.core.protocols import GeneralisedLinear
+from fedscaffold.core.types import Array
+from fedscaffold.theory.client_blocks import ClientBlock
+from fedscaffold.theory.prediction.averages import Averages
+
+
+@dataclass(frozen=True, eq=False)
+class MarginAverages:
+    """Averages of a generalised linear problem: under a Gaussian θ its margins xᵀθ are Gaussian too."""
+
+    problem: GeneralisedLinear
+    quadratic: bool
+
+    def over_clouds(self, block: ClientBlock, mean: Array, cov: Array, factors: Array) -> Averages:
+        """E C = v (E_i[E ℓ'² x xᵀ] − E∇ E∇ᵀ − E∇² cov E∇²), v the batch's noise factor; exact for quadratic ℓ.
+
+        Means over a margin use three points (exact to the fifth power); the gradient is linearised in the last
+        term.
+        """
+        problem, x = self.problem, block.x[:, None]
+        z = np.swapaxes(block.x @ np.swapaxes(mean, 1, 2), 1, 2)
+        s = np.sqrt(3.0 * np.maximum(np.einsum("kqij,kij->kqi", x @ cov, block.x), 0.0))
+        y, share = block.y[:, None], block.share[:, None]
+        low, middle, high = (problem.d1(point, y) for point in (z - s, z, z + s))
+        gradient = ((low + 4.0 * middle + high) / 6.0 * share)[:, :, None, :] @ x
+        second_moment = _outer(x, (low * low + 4.0 * middle * middle + high * high) / 6.0 * share)
+        if self.quadratic:
+            hessian = _outer(x[:, :1], problem.d2(z[:, :1], y) * share)
+        else:
+            low, middle, high = (problem.d2(point, y) for point in (z - s, z, z + s))
+            hessian = _outer(x, (low + 4.0 * middle + high) / 6.0 * share)
+        centre = np.swapaxes(gradient, -1, -2) @ gradient + hessian @ cov @ hessian
+        noise = factors[:, None, None, None] * (second_moment - centre)
+        return Averages(gradient[:, :, 0] + problem.penalty * mean, noise, hessian + np.diag(problem.penalty))
+
+    def gradients(self, block: ClientBlock, points: Array) -> Array:
+        """∇f_c at points (k, m, d), shape (k, m, d)."""
+        z = block.x @ np.swapaxes(points, 1, 2)
+        first = self.problem.d1(z, block.y[..., None]) * block.share[..., None]
+        return np.swapaxes(first, 1, 2) @ block.x + self.problem.penalty * points
+
+    def noise_at(self, block: ClientBlock, points: Array, factors: Array) -> Array:
+        """C_c at points (k, m, d), shape (k, m, d, d)."""
+        z = np.swapaxes(block.x @ np.swapaxes(points, 1, 2), 1, 2)
+        first = self.problem.d1(z, block.y[:, None])
+        gradient = (first * block.share[:, None]) @ block.x
+        second_moment = _outer(block.x[:, None], first * first * block.share[:, None])
+        return factors[:, None, None, None] * (second_moment - gradient[..., :, None] * gradient[..., None, :])
+
+
+def _outer(x: Array, weight: Array) -> Array:
+    """Σ_i weight_i x_i x_iᵀ for x (k, 1, n, d) and weight (k, m, n)."""
+    return np.swapaxes(x, -1, -2) @ (weight[..., None] * x)

@@ -1,0 +1,85 @@
+"""What all passes of a prediction share: the problem, the method, θ*, and how finely to compute."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import (
+    GeneralisedLinear,
+    HasRecordGradients,
+    Method,
+    PopulationMoments,
+    SmoothProblem,
+)
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import Array
+from fedscaffold.theory.client_blocks import noise_factors
+from fedscaffold.theory.prediction.averages import CloudAverages
+from fedscaffold.theory.prediction.cubature import RecordAverages, StreamAverages
+from fedscaffold.theory.prediction.local_steps import Steps, steps
+from fedscaffold.theory.prediction.margins import MarginAverages
+from fedscaffold.theory.supported import is_quadratic, parse_method
+
+PRECISE, FAST = 1e-10, 1e-6  # of the interpolation, for few and for many clients
+MANY = 8
+SETTLED, SETTLED_EXACT = 1e-4, 1e-6  # from pass to pass; the second where the fixed point is exact
+STEPS, STEPS_DRIFTING = 1e-4, 1e-6  # of powers; the second for FedAvg on ridge, whose noise falls along a round
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Problem, method and batches of a prediction, and what is computed from them once."""
+
+    problem: SmoothProblem
+    averages: CloudAverages
+    gamma: float
+    H: int
+    scaffold: bool
+    batches: Batches
+    factors: Array  # noise factors, (N,)
+    own: Array  # the weight of a client's noise in the mean, w_c; less where it stands for many clients, (N,)
+    optimum: Array
+    gradients: Array  # ∇f_c(θ*), (N, d)
+    steps: Steps
+    tolerance: float
+    settled: float
+    quadratic: bool
+
+
+def setting(problem: SmoothProblem, method: Method, batches: Batches, optimum: Array | None = None) -> Setting:
+    """Check problem and method and compute what all passes share; θ* too where it is not given."""
+    scaffold, gamma, H = parse_method(problem, method)
+    factors = noise_factors(problem, batches)
+    optimum = problem.optimum() if optimum is None else optimum
+    curvatures = np.linalg.eigvalsh(problem.client_hessians(optimum))
+    smallest, largest = float(curvatures[:, 0].min()), float(curvatures[:, -1].max())
+    quadratic = is_quadratic(problem)
+    precision = STEPS_DRIFTING if quadratic and not scaffold else STEPS
+    return Setting(
+        problem=problem,
+        averages=cloud_averages(problem),
+        gamma=gamma,
+        H=H,
+        scaffold=scaffold,
+        batches=batches,
+        factors=factors,
+        own=problem.weights,
+        optimum=optimum,
+        gradients=problem.client_gradients(optimum),
+        steps=steps(gamma, H, smallest, largest, precision),
+        tolerance=PRECISE if problem.n_clients <= MANY else FAST,
+        settled=SETTLED_EXACT if quadratic else SETTLED,
+        quadratic=quadratic,
+    )
+
+
+def cloud_averages(problem: SmoothProblem) -> CloudAverages:
+    """How to average over clouds of local models, by what the problem gives: margins, distributions or records."""
+    if isinstance(problem, GeneralisedLinear):
+        return MarginAverages(problem, is_quadratic(problem))
+    if isinstance(problem, PopulationMoments):
+        return StreamAverages(problem)
+    if isinstance(problem, HasRecordGradients):
+        return RecordAverages(problem)
+    raise InvalidInput(f"theory cannot average the gradients of {problem.kind}, which has no record_gradients")
