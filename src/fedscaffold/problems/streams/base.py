@@ -100,10 +100,6 @@ class Streams(ProblemBase):
         """One pass over the clients for what f, its derivatives and θ* need of them."""
 
     @abstractmethod
-    def optimum(self) -> Array:
-        """θ* = argmin f, shape (dim,)."""
-
-    @abstractmethod
     def loss(self, theta: Array) -> float:
         """f(θ) = Σ w_c f_c(θ)."""
 
