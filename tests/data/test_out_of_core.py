@@ -56,7 +56,7 @@ def work(file: Path, records: Path | None, fitted: bool) -> list[float]:
     from fedscaffold.models import report as story
 
     problem = fs.data.open_problem(file, target="y", client="client", records=records)
-    settings = fs.models.Settings(tolerance=0.05, rounds=3, local_steps=4)
+    settings = fs.models.FitSettings(tolerance=0.05, rounds=3, local_steps=4)
     found = fs.models.fit(problem, settings=settings, progress=False)
     compare.fedavg(found.task, settings, rounds=3, progress=False)
     metrics = story._metrics(found.task, found.theta)

@@ -11,6 +11,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import check_writable
 from fedscaffold.core.protocols import Method
 from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, TwoSidedScaffold
+from fedscaffold.simulation import Trace
 
 METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"scaffold": Scaffold, "fedavg": FedAvg}
 COMPARED: dict[str, type[Any]] = {
@@ -108,3 +109,9 @@ def _value(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
+
+
+def describe_last_mse(trace: Trace) -> str:
+    """Mean squared error after the last round ± its standard error over the repetitions."""
+    found = trace.last_mse()
+    return f"{found.mean:.4g} ± {found.standard_error:.2g}"

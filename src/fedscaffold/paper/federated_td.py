@@ -22,7 +22,7 @@ from fedscaffold.methods import FedAvg, ScaffLSA
 from fedscaffold.paper.figure1 import Claim
 from fedscaffold.problems import GarnetTD
 from fedscaffold.problems.linear.td import Observing
-from fedscaffold.reports.speed_up import Panel
+from fedscaffold.reports.speed_up import SpeedUpPanel
 from fedscaffold.reports.speed_up import draw as draw_panels
 from fedscaffold.simulation.run import run
 from fedscaffold.simulation.stationarity import Plateau, plateau
@@ -159,5 +159,5 @@ def draw(points: Sequence[Point], files: Sequence[Path]) -> None:
         for point in points:
             if point.sampling == sampling:
                 lines[point.method].append((point.n_clients, point.plateau.mean, point.plateau.standard_error))
-        panels.append(Panel(titles[sampling], {name: np.array(rows).T for name, rows in lines.items()}))
+        panels.append(SpeedUpPanel(titles[sampling], {name: np.array(rows).T for name, rows in lines.items()}))
     draw_panels(panels, files, falling="ScaffLSA")

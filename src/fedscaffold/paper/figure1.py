@@ -16,7 +16,7 @@ from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
-from fedscaffold.reports.curves import Panel
+from fedscaffold.reports.curves import RoundsPanel
 from fedscaffold.reports.curves import draw as draw_grid
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run import run
@@ -212,5 +212,5 @@ def draw(curves: Sequence[Curve], files: Sequence[Path]) -> None:
         for curve in curves:
             if curve.kind == kind:
                 by_clients.setdefault(curve.n_clients, {})[curve.method] = curve.trace.mse
-        rows.append((title, [Panel(f"N = {n:,}", lines) for n, lines in by_clients.items()]))
+        rows.append((title, [RoundsPanel(f"N = {n:,}", lines) for n, lines in by_clients.items()]))
     draw_grid(rows, files)
