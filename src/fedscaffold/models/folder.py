@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from fedscaffold.core import npz as arrays
 from fedscaffold.core.errors import Diverged, InvalidInput
-from fedscaffold.core.files import check_writable, replacing
+from fedscaffold.core.files import check_writable, folder_at, replacing
 from fedscaffold.core.progress import progress_bar
 from fedscaffold.data.on_disk.folder import OtherRecords, discard
 from fedscaffold.data.open import Framed, comfortable
@@ -125,10 +125,7 @@ def request_of(problem: Framed, settings: FitSettings) -> dict[str, Any]:
 
 def check_folder(out: Path) -> None:
     """Make the folder where it is missing, and refuse one that cannot be written, before any work."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(f"cannot make the folder {out}: {error.strerror}") from None
+    folder_at(out)
     for name in FILES:
         check_writable(out / name)
 

@@ -64,14 +64,14 @@ def compare_local_models(
     for parity in (0, 1):
         theta = _common_model(problem, parity, prepared.optimum)
         for k, c in enumerate(chosen):
-            left_out = _half(problem, [c], 1 - parity)
+            left_out = half_of_rows(problem, [c], 1 - parity)
             common[k] += _data_loss(left_out, theta) * prepared.loss_scale / 2.0
-            own = _local_model(_half(problem, [c], parity), theta)
+            own = _local_model(half_of_rows(problem, [c], parity), theta)
             local[k] += np.nan if own is None else _data_loss(left_out, own) * prepared.loss_scale / 2.0
     return LocalModelComparison(clients=chosen, common=common, local=local)
 
 
-def _half(problem: Framed, clients: Sequence[int] | NDArray[np.int64], parity: int) -> Framed:
+def half_of_rows(problem: Framed, clients: Sequence[int] | NDArray[np.int64], parity: int) -> Framed:
     """The problem on every other row of some clients; a client of one row keeps it in both halves."""
     chosen = np.asarray(clients)
     sizes = problem.sizes[chosen]
@@ -93,14 +93,14 @@ def _half(problem: Framed, clients: Sequence[int] | NDArray[np.int64], parity: i
 def _common_model(problem: Framed, parity: int, start: Array) -> Array:
     """θ that minimises the loss on all clients' halves; of rows in a file, a block of clients is in memory."""
     if not in_file(problem.x):
-        return _minimiser(_half(problem, range(problem.n_clients), parity), start)
+        return _minimiser(half_of_rows(problem, range(problem.n_clients), parity), start)
     blocks = grouped(problem.sizes * problem.n_features, NUMBERS_AT_ONCE)
     bounds = problem.offsets[[0, *(end for _, end in blocks)]]
 
     def both(theta: Array) -> tuple[float, Array]:
         loss, gradient = 0.0, np.zeros(problem.dim)
         for (begin, end), _ in zip(blocks, spans(bounds, problem.x, problem.y), strict=True):
-            part, share = _half(problem, range(begin, end), parity), float(problem.weights[begin:end].sum())
+            part, share = half_of_rows(problem, range(begin, end), parity), float(problem.weights[begin:end].sum())
             loss += share * part.loss(theta)
             gradient += share * part.gradient(theta)
         return loss, gradient

@@ -184,8 +184,8 @@ def _describe_plan(fit: Fit) -> str:
     if planned.plan is None:
         return f"Nothing was planned: step size, local steps and rounds were given.\n{batch}"
     aim = (
-        f"The aim is a squared distance to the pooled model of {planned.target_mse:.3g}: {fit.settings.tolerance:g} "
-        "times the length of its coefficients, squared, for standardised columns."
+        f"The aim is a squared distance to the pooled model of {planned.target_mse:.3g}: "
+        f"{fit.settings.tolerance:g} times the length of its coefficients, squared, for standardised columns."
     )
     given = ""
     if (planned.plan.method, planned.plan.rounds) != (planned.method, planned.rounds):

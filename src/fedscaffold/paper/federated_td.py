@@ -19,7 +19,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Advance
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, ScaffLSA
-from fedscaffold.paper.figure1 import Claim
+from fedscaffold.paper.claims import Claim
 from fedscaffold.problems import GarnetTD
 from fedscaffold.problems.linear.td import Observing
 from fedscaffold.reports.speed_up import SpeedUpPanel
@@ -38,7 +38,7 @@ FLAT_FACTOR = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class FederatedTdSettings:
     """What to run: numbers of clients, ways of sampling, rounds and runs of each."""
 
     clients: Sequence[int] = (10, 30, 100, 300, 1000)
@@ -77,7 +77,7 @@ class Slope(NamedTuple):
     high: float
 
 
-def simulate(settings: Settings, *, advance: Advance = lambda done, total: None) -> list[Point]:
+def simulate(settings: FederatedTdSettings, *, advance: Advance = lambda done, total: None) -> list[Point]:
     """Both methods for every number of clients and way of sampling."""
     total = len(settings.samplings) * len(METHODS) * sum(settings.clients)
     done, points = 0, []

@@ -20,7 +20,7 @@ from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.figure1 import Claim
+from fedscaffold.paper.claims import Claim
 from fedscaffold.reports.plateaus import PlateauPanel, PlateauSeries
 from fedscaffold.reports.plateaus import draw as draw_panels
 
@@ -41,7 +41,7 @@ STEEP = 0.15  # of the slope −1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class MillionSettings:
     """What to run."""
 
     clients: Sequence[int] = CLIENTS
@@ -58,7 +58,11 @@ class Settings:
 
 
 def simulate(
-    settings: Settings, *, out: Path, engine: str | Engine = "auto", advance: Advance = lambda done, total: None
+    settings: MillionSettings,
+    *,
+    out: Path,
+    engine: str | Engine = "auto",
+    advance: Advance = lambda done, total: None,
 ) -> "pd.DataFrame":
     """All plateaus, in Parquet files of a folder, where an interrupted call goes on."""
     import pandas as pd

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedscaffold.core.figures import new_axes
 from fedscaffold.core.types import Array
 from fedscaffold.reports.layout import ERROR_LABEL, INK, PALETTE, STYLES, legend_above, powers_of_ten, saved_panels
 
@@ -37,14 +38,14 @@ class CostPanel:
 def draw(rows: Sequence[Sequence[CostPanel]], files: Sequence[Path]) -> None:
     """Draw means and standard deviations over runs, one row of panels for each problem; to PNG, SVG or PDF."""
     names = list(dict.fromkeys(name for row in rows for panel in row for name in panel.lines))
-    looks = {name: (PALETTE[i % len(PALETTE)], STYLES[i % len(STYLES)]) for i, name in enumerate(names)}
+    looks = _looks(names)
     columns = max(len(row) for row in rows)
     with saved_panels(
         files, len(rows), columns, width=1.0 + 3.4 * columns, height=0.9 + 2.7 * len(rows), sharey="row"
     ) as (figure, axes):
         for line, row in zip(axes, rows, strict=True):
             for axis, panel in zip(line, row, strict=True):
-                _panel(axis, panel, looks)
+                _draw_panel(axis, panel, looks)
             line[0].set_ylabel(ERROR_LABEL)
         if all(list(panel.lines) == names for row in rows for panel in row):
             legend_above(figure, axes[0, 0], columns=2 * columns)
@@ -53,7 +54,21 @@ def draw(rows: Sequence[Sequence[CostPanel]], files: Sequence[Path]) -> None:
                 axis.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 
 
-def _panel(axis: "Axes", panel: CostPanel, looks: Mapping[str, tuple[str, str]]) -> None:
+def draw_panel(panel: CostPanel, ax: "Axes | None" = None) -> "Axes":
+    """Draw one panel with a legend on the given axes, or on those of a new figure; return the axes."""
+    ax = new_axes(ax)
+    _draw_panel(ax, panel, _looks(list(panel.lines)))
+    ax.set_ylabel(ERROR_LABEL)
+    ax.legend(frameon=False)
+    return ax
+
+
+def _looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and line style of each method."""
+    return {name: (PALETTE[i % len(PALETTE)], STYLES[i % len(STYLES)]) for i, name in enumerate(names)}
+
+
+def _draw_panel(axis: "Axes", panel: CostPanel, looks: Mapping[str, tuple[str, str]]) -> None:
     for name, line in panel.lines.items():
         colour, style = looks[name]
         first = 1 if panel.log else 0  # no cost yet: not on a logarithmic scale

@@ -47,12 +47,13 @@ def draw(panels: Sequence[OrderPanel], file: Path) -> None:
                 axis.loglog(panel.x, line.predicted, color=colour, lw=1.4)
                 clear = line.measured > 2.0 * line.error
                 axis.errorbar(
-                    panel.x[clear], line.measured[clear], yerr=2.0 * line.error[clear], color=colour, fmt=marker, ms=5,
-                    capsize=2, label=line.name,
+                    panel.x[clear], line.measured[clear], yerr=2.0 * line.error[clear], color=colour, fmt=marker,
+                    ms=5, capsize=2, label=line.name,
                 )  # fmt: skip
                 highest = np.maximum(line.measured, 0.0) + 2.0 * line.error
                 axis.errorbar(
-                    panel.x[~clear], highest[~clear], yerr=0.6 * highest[~clear], uplims=True, color=colour, fmt="_",
+                    panel.x[~clear], highest[~clear], yerr=0.6 * highest[~clear], uplims=True, color=colour,
+                    fmt="_",
                 )  # fmt: skip
             axis.set_title(panel.title, fontsize=10)
             axis.set_xlabel("step size γ")

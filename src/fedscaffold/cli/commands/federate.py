@@ -67,7 +67,7 @@ def command(
     console = Console(highlight=False)
     with refusals(interrupted="all processes were ended"), _ended_by_signal():
         settings = FitSettings(
-            batch_size=tables.batch_of(batch_size), step_size=step_size, local_steps=local_steps, rounds=rounds,
+            batch_size=tables.parse_batch(batch_size), step_size=step_size, local_steps=local_steps, rounds=rounds,
             seed=seed, tolerance=TOLERANCE,
         )  # fmt: skip
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -97,8 +97,8 @@ def command(
 
 
 def _task(
-    parts: list[SiteTable], settings: FitSettings, *, target: str, kind: str | None, features: str | None, l2: float,
-    missing: str,
+    parts: list[SiteTable], settings: FitSettings, *, target: str, kind: str | None, features: str | None,
+    l2: float, missing: str,
 ) -> PlannedFit:  # fmt: skip
     table, column = pooled(parts)
     wanted: Any = kind or guess_kind(table.column(pick(table.schema.names, target)).chunks)

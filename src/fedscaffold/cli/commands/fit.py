@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
-from fedscaffold.cli.errors import refusals
+from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.memmap import in_file
 from fedscaffold.core.progress import progress_bar
 from fedscaffold.data.open import is_parquet
@@ -50,7 +50,7 @@ def command(
     of --out unless --records is given.
     """
     console = Console(highlight=False)
-    with refusals(interrupted="the same command resumes the fit"):
+    with refusals(interrupted=RESUMABLE):
         settings = FitSettings(
             tolerance=table.tolerance,
             batch_size=tables.parse_batch(batch_size),
@@ -70,7 +70,8 @@ def command(
         if in_file(problem.x):
             console.print(
                 f"The table's numbers, {problem.x.nbytes / 2**30:,.2f} GiB, are read from "
-                f"{table.records or out / folder.RECORDS}; that folder may be removed when it is no longer needed.",
+                f"{table.records or out / folder.RECORDS}; that folder may be removed when it is no longer "
+                "needed.",
                 soft_wrap=True,
                 markup=False,
             )

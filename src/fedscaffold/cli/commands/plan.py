@@ -72,7 +72,8 @@ def command(
             positive("target", squared_error)
             batch = options.batch_size_of(batch_size or "10")
             kind: Any = problem
-            name, made, optimum = problem, paper(kind, n_clients=clients, l2=table.l2, seed=seed), None
+            made: Any = paper(kind, n_clients=clients, l2=table.l2, seed=seed)
+            name, optimum = problem, None
         else:
             _refuse_options(given, PAPER_ONLY, "the paper's problems; a table has its own")
             if not table.target or not table.client:
