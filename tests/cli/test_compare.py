@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = runner.invoke(app, [*QUICK, *PAIR, "--out", str(tmp_path / "file" / "sub")])
     assert result.exit_code == 2
-    assert "cannot make the folder" in result.output
+    assert "cannot make a folder" in result.output
 
 
 def test_a_target_out_of_reach_is_said() -> None:
@@ -136,7 +136,7 @@ def test_ctrl_c_keeps_finished_candidates(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
-    assert "interrupted; the same command goes on" in errors
+    assert "interrupted; the same command resumes" in errors
     assert "Traceback" not in errors + output
     assert len(list(cells.iterdir())) == len(list(cells.glob("scaffold-20-*.npz"))) > 0
 

@@ -83,7 +83,7 @@ def test_new_rows_need_neither_target_nor_client(tmp_path: Path) -> None:
     bare = cancer().drop(columns=["diagnosis", "hospital"]).assign(ward="attic")
     model, new = tmp_path / "m" / "model.json", written(bare, tmp_path / "n.csv")
     assert "'attic' in row 0" in refused("score", model, new)
-    printed = invoke("score", model, new, "--unknown", "zero")
+    printed = invoke("score", model, new, "--unknown", "ignore")
     assert "569 predictions" in printed
     assert "accuracy" not in printed
 
@@ -143,12 +143,12 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "the same command goes on" in errors
+    assert "the same command resumes" in errors
     assert "Traceback" not in errors
     assert not (tmp_path / "m" / "model.json").exists()
     assert "other data or settings" in refused(*words, tmp_path / "m", "--seed", 1)
-    assert "Going on where an earlier fit was interrupted" in invoke(*words, tmp_path / "m")
-    assert "Going on" not in invoke(*words, tmp_path / "whole")
+    assert "Resuming a fit that was interrupted" in invoke(*words, tmp_path / "m")
+    assert "Resuming" not in invoke(*words, tmp_path / "whole")
     one, two = (Model.load(tmp_path / name / "model.json") for name in ("m", "whole"))
     assert one.equations == two.equations
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedscaffold import Model
-from fedscaffold.cli.commands import fit as cli_fit
 from fedscaffold.cli.main import app
+from fedscaffold.models import folder
 from tests.cli.test_fit import HERE, invoke, refused, runner
 from tests.hospitals import cancer, diabetes, written
 
@@ -20,11 +20,11 @@ def test_tables_that_do_not_fit_comfortably_are_kept_in_the_folder(
     words = ["fit", table, "--target", "diagnosis", *HERE, "--rounds", 5]
     printed = invoke(*words, "--out", tmp_path / "whole")
     assert "are read from" not in printed
-    monkeypatch.setattr(cli_fit, "comfortable", lambda: 1000)
+    monkeypatch.setattr(folder, "comfortable", lambda: 1000)
     printed = invoke(*words, "--out", out)
     assert f"are read from {out / 'records'}; that folder may be removed" in printed
     assert sorted(file.name for file in out.iterdir()) == FILES
-    one, two = (Model.load(folder / "model.json") for folder in (out, tmp_path / "whole"))
+    one, two = (Model.load(made / "model.json") for made in (out, tmp_path / "whole"))
     assert one.equations == two.equations
     assert one.provenance["request"] == two.provenance["request"]
     before = (out / "records" / "x.npy").stat().st_mtime_ns
@@ -59,17 +59,17 @@ def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     table, out = written(cancer(), tmp_path / "c.parquet"), tmp_path / "m"
     words = ["fit", table, "--target", "diagnosis", *HERE, "--rounds", 5, "--out"]
     invoke(*words, tmp_path / "whole")
-    monkeypatch.setattr(cli_fit, "comfortable", lambda: 1000)
+    monkeypatch.setattr(folder, "comfortable", lambda: 1000)
 
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("fedscaffold.models.compare.fedavg", interrupted)
+        patched.setattr("fedscaffold.models.folder.compare_models", interrupted)
         result = runner.invoke(app, [str(word) for word in (*words, out)])
         assert result.exit_code == 130
-    assert "Going on where an earlier fit was interrupted" in invoke(*words, out)
-    one, two = (Model.load(folder / "model.json") for folder in (out, tmp_path / "whole"))
+    assert "Resuming a fit that was interrupted" in invoke(*words, out)
+    one, two = (Model.load(made / "model.json") for made in (out, tmp_path / "whole"))
     assert one.equations == two.equations
     assert sorted(file.name for file in out.iterdir()) == FILES
 

@@ -51,4 +51,4 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = runner.invoke(app, ["reproduce", "figure1", "--out", str(tmp_path / "file" / "sub")])
     assert result.exit_code == 2
-    assert "cannot make the folder" in result.output
+    assert "cannot make a folder" in result.output

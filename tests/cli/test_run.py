@@ -106,7 +106,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_traceback(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "interrupted; the same command goes on" in errors
+    assert "interrupted; the same command resumes" in errors
     assert "Traceback" not in errors + output
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
     assert arrays.read(checkpoint)[1]["round"] >= 1000

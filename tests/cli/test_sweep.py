@@ -160,7 +160,7 @@ def test_ctrl_c_keeps_finished_cells(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
-    assert "interrupted; the same command goes on" in errors
+    assert "interrupted; the same command resumes" in errors
     assert "Traceback" not in errors + output
     assert 0 < len(pd.read_parquet(file)) < 100
 

@@ -85,7 +85,7 @@ def test_bad_tables(
     [
         (["fit", "none.csv", "--out", "m"], "there is no such file"),
         (["fit", "table.txt", "--out", "m"], "ends in .csv or .parquet"),
-        (["fit", "table.csv", "--out", "table.csv"], "cannot make the folder"),
+        (["fit", "table.csv", "--out", "table.csv"], "cannot make a folder"),
         (["fit", "table.csv", "--out", "m", "--test", "none.csv"], "there is no such file"),
         (["fit", "table.csv", "--out", "m", "--test", "bad.csv"], "bad.csv: the table has no column"),
         (["fit", "table.parquet", "--out", "m"], "cannot read table.parquet as Parquet"),

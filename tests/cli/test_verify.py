@@ -95,7 +95,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_work(
     (tmp_path / "file").write_text("")
     result = runner.invoke(app, ["verify", "--out", str(tmp_path / "file" / "sub")])
     assert result.exit_code == 2
-    assert "cannot make the folder" in result.output
+    assert "cannot make a folder" in result.output
     assert asked == []
 
 

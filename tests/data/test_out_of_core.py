@@ -52,16 +52,17 @@ def work(file: Path, records: Path | None, fitted: bool) -> list[float]:
         problem = fs.data.from_parquet(file, records=records, **OPTIONS)
         trace = fs.run(problem, METHOD, rounds=2, batch_size=10, engine=ENGINE, record=("mse", "loss"))
         return [*trace.theta[0].tolist(), float(trace.mse[0, -1]), float(trace.loss[0, -1])]
-    from fedscaffold.models import compare
-    from fedscaffold.models import report as story
+    from fedscaffold.models.compare import run_fedavg, score_model
+    from fedscaffold.models.local_models import compare_local_models
+    from fedscaffold.models.metrics import training_metrics
 
     problem = fs.data.open_problem(file, target="y", client="client", records=records)
-    settings = fs.models.Settings(tolerance=0.05, rounds=3, local_steps=4)
+    settings = fs.models.FitSettings(tolerance=0.05, rounds=3, local_steps=4)
     found = fs.models.fit(problem, settings=settings, progress=False)
-    compare.fedavg(found.task, settings, rounds=3, progress=False)
-    metrics = story._metrics(found.task, found.theta)
-    compare.alone(found.task, most=5)
-    return [*found.theta.tolist(), *compare.standing("", found.task, found.theta).client_losses.tolist()[:5],
+    run_fedavg(found.planned, settings, rounds=3, progress=False)
+    metrics = training_metrics(found.planned, found.theta)
+    compare_local_models(found.planned, max_clients=5)
+    return [*found.theta.tolist(), *score_model("", found.planned, found.theta).client_losses.tolist()[:5],
             metrics["r2"]]  # fmt: skip
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.cli.commands.run import Settings
-from fedscaffold.cli.commands.run import _run as run_command
+from fedscaffold.cli.commands.run import RunOptions, run_with
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.engines.jax_ import engine as jax_engine
 from fedscaffold.engines.jax_ import steps
@@ -223,6 +222,6 @@ def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_command_line_hands_over_the_precision() -> None:
-    settings = Settings(engine="jax", dtype="float32", clients=2, rounds=1, local_steps=2)
-    trace, _ = run_command(settings, None)
+    settings = RunOptions(engine="jax", dtype="float32", clients=2, rounds=1, local_steps=2)
+    trace, _ = run_with(settings, None)
     assert trace.provenance["engine"] == "jax-float32-cpu"

@@ -12,7 +12,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data import from_frame
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.flower.demo import pool_tables, site_tables
-from fedscaffold.models.fit import Settings, prepare
+from fedscaffold.models.planned import FitSettings, plan_fit
 from tests.hospitals import cancer, diabetes, wine, written
 
 
@@ -20,7 +20,7 @@ def agreed(frame: pd.DataFrame, target: str, kind: Any) -> tuple[Any, Agreement]
     problem = from_frame(
         frame, target=target, client="hospital", kind=kind, l2=0.01, standardize=True, intercept=True
     )
-    task = prepare(problem, Settings(step_size=0.1, local_steps=2, rounds=2))
+    task = plan_fit(problem, FitSettings(step_size=0.1, local_steps=2, rounds=2))
     agreement = Agreement(
         encoding=task.problem.encoding, l2=0.01, target_shift=task.target_shift, target_scale=task.target_scale
     )

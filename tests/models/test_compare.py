@@ -1,6 +1,7 @@
 """Who is helped, how different clients are, and where FedAvg ends."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,10 @@ from sklearn.preprocessing import StandardScaler
 
 from fedscaffold.data import from_frame
 from fedscaffold.data.open import Framed
-from fedscaffold.models import compare
-from fedscaffold.models.fit import Settings, Task, prepare
+from fedscaffold.models.compare import run_fedavg, score_model
 from fedscaffold.models.heterogeneity import class_counts, heterogeneity
+from fedscaffold.models.local_models import compare_local_models
+from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
 from fedscaffold.theory import constants
 from tests.hospitals import cancer, diabetes, wine
 
@@ -26,21 +28,21 @@ def problem_of(frame: pd.DataFrame, target: str, kind: str) -> Framed:
     )  # fmt: skip
 
 
-def task_of(frame: pd.DataFrame, target: str, kind: str) -> Task:
-    return prepare(problem_of(frame, target, kind), Settings(step_size=0.01, local_steps=1, rounds=1))
+def task_of(frame: pd.DataFrame, target: str, kind: str) -> PlannedFit:
+    return plan_fit(problem_of(frame, target, kind), FitSettings(step_size=0.01, local_steps=1, rounds=1))
 
 
 def test_losses_on_rows_left_out_are_those_of_models_fitted_by_scikit_learn() -> None:
     """Independent: two halves per client, scikit-learn's fits, scikit-learn's log loss."""
     frame = cancer().drop(columns="ward").sort_values("hospital", kind="stable").reset_index(drop=True)
-    found = compare.alone(task_of(frame, "diagnosis", "logistic"))
+    found = compare_local_models(task_of(frame, "diagnosis", "logistic"))
     x = StandardScaler().fit_transform(frame.iloc[:, :8])
     y = (frame.diagnosis == "malignant").to_numpy()
     rank = frame.groupby("hospital").cumcount().to_numpy() % 2
     names = sorted(frame.hospital.unique())
     own = {name: (frame.hospital == name).to_numpy() for name in names}
     share = {name: own[name].mean() for name in names}
-    for name, together, alone in zip(names, found.together, found.alone, strict=True):
+    for name, together, alone in zip(names, found.common, found.local, strict=True):
         wanted = np.zeros(2)
         for parity in (0, 1):
             fitted, judged = rank == parity, own[name] & (rank != parity)
@@ -61,7 +63,7 @@ def test_losses_on_rows_left_out_are_those_of_models_fitted_by_scikit_learn() ->
             ]
         assert together == pytest.approx(wanted[0], rel=2e-3)
         assert alone == pytest.approx(wanted[1], rel=2e-3)
-    assert (found.helped == (found.together < found.alone)).all()
+    assert (found.common_is_better == (found.common < found.local)).all()
 
 
 def test_clients_alike_are_helped_and_opposites_are_hurt() -> None:
@@ -75,27 +77,27 @@ def test_clients_alike_are_helped_and_opposites_are_hurt() -> None:
         frame = pd.DataFrame(rows, columns=list("abcdef")).assign(
             target=target, hospital=np.tile(np.repeat([f"h{k}" for k in range(5)], 12), 2)
         )
-        found = compare.alone(task_of(frame, "target", "ridge"))
-        assert found.helped.all() == helped
-        assert found.helped.any() == helped
+        found = compare_local_models(task_of(frame, "target", "ridge"))
+        assert found.common_is_better.all() == helped
+        assert found.common_is_better.any() == helped
 
 
 def test_a_client_of_one_class_has_a_model_of_its_own_with_a_penalty_and_none_without() -> None:
     frame = cancer().drop(columns="ward")
     frame = frame[(frame.hospital != "Ulm") | (frame.diagnosis == "benign")]
     task = task_of(frame, "diagnosis", "logistic")
-    assert np.isfinite(compare.alone(task).alone).all()
+    assert np.isfinite(compare_local_models(task).local).all()
     bare = from_frame(
         frame, target="diagnosis", client="hospital", kind="logistic", standardize=True, intercept=True
     )
-    found = compare.alone(Task(**{**vars(task), "problem": bare}))
-    assert np.isnan(found.alone[-1])
-    assert not found.helped[-1]
+    found = compare_local_models(replace(task, problem=bare))
+    assert np.isnan(found.local[-1])
+    assert not found.common_is_better[-1]
 
 
-def test_only_some_of_many_clients_are_judged() -> None:
+def test_only_some_of_many_clients_are_compared() -> None:
     task = task_of(cancer(), "diagnosis", "logistic")
-    assert compare.alone(task, most=2).clients.tolist() == [0, 3]
+    assert compare_local_models(task, max_clients=2).clients.tolist() == [0, 3]
 
 
 @pytest.mark.parametrize(
@@ -137,13 +139,13 @@ def test_classes_are_counted() -> None:
 
 
 def test_fedavg_has_the_same_effort_and_the_losses_are_in_own_units() -> None:
-    task = prepare(problem_of(diabetes(), "target", "ridge"), Settings())
-    trace = compare.fedavg(task, Settings(), rounds=task.rounds)
+    task = plan_fit(problem_of(diabetes(), "target", "ridge"), FitSettings())
+    trace = run_fedavg(task, FitSettings(), rounds=task.rounds)
     assert trace.provenance["method"]["name"] == "FedAvg"
     assert trace.provenance["method"]["local_steps"] == task.method.local_steps
-    ends = compare.standing("FedAvg", task, trace.theta[0])
+    ends = score_model("FedAvg", task, trace.theta[0])
     assert ends.relative_distance == pytest.approx(np.sqrt(trace.mse[0, -1]) / np.linalg.norm(task.optimum))
-    best = compare.standing("Pooled", task, task.optimum)
+    best = score_model("Pooled", task, task.optimum)
     raw = problem_of(diabetes(), "target", "ridge")
     assert best.loss == pytest.approx(raw.loss(raw.optimum()), rel=1e-9)
     assert ends.loss > best.loss

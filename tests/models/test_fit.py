@@ -13,8 +13,10 @@ from sklearn.preprocessing import StandardScaler
 from fedscaffold import InvalidInput, Scaffold
 from fedscaffold.data import from_frame, open_problem
 from fedscaffold.data.framed import FramedRidge
-from fedscaffold.models import compare, fit
-from fedscaffold.models.fit import Settings, prepare, run_task, standardised_target
+from fedscaffold.models import fit
+from fedscaffold.models.compare import run_fedavg
+from fedscaffold.models.fit import run_fit
+from fedscaffold.models.planned import FitSettings, plan_fit, standardize_target
 from fedscaffold.problems.glm import Glm
 from tests.hospitals import cancer, diabetes, wine, written
 
@@ -26,7 +28,7 @@ def test_ridge_comes_as_close_to_scikit_learns_pooled_model_as_was_asked(tmp_pat
     problem = open_problem(written(frame, tmp_path / "d.csv"), target="target", client="hospital", l2=L2)
     features = list(frame.columns[:10])
     pooled = make_pipeline(StandardScaler(), Ridge(alpha=L2 * len(frame))).fit(frame[features], frame.target)
-    found = fit(problem, settings=Settings(tolerance=1e-4))
+    found = fit(problem, settings=FitSettings(tolerance=1e-4))
     assert found.relative_distance <= 1e-4
     scale = frame[features].std(ddof=0).to_numpy()
     own = np.array(found.model.equations[0].coefficients)
@@ -39,7 +41,7 @@ def test_ridge_comes_as_close_to_scikit_learns_pooled_model_as_was_asked(tmp_pat
 def test_two_classes_are_scikit_learns(tmp_path: Path) -> None:
     frame = cancer().drop(columns="ward")
     problem = open_problem(written(frame, tmp_path / "c.parquet"), target="diagnosis", client="hospital", l2=L2)
-    found = fit(problem, settings=Settings(tolerance=1e-3))
+    found = fit(problem, settings=FitSettings(tolerance=1e-3))
     features = list(frame.columns[:8])
     sk = LogisticRegression(C=1 / (L2 * len(frame)), tol=1e-8, max_iter=5000)
     pooled = make_pipeline(StandardScaler(), sk).fit(frame[features], frame.diagnosis)
@@ -52,7 +54,7 @@ def test_two_classes_are_scikit_learns(tmp_path: Path) -> None:
 def test_three_classes_are_scikit_learns(tmp_path: Path) -> None:
     frame = wine()
     problem = open_problem(written(frame, tmp_path / "w.csv"), target="target", client="hospital", l2=0.1)
-    found = fit(problem, settings=Settings(tolerance=1e-3))
+    found = fit(problem, settings=FitSettings(tolerance=1e-3))
     features = list(frame.columns[:13])
     sk = LogisticRegression(C=1 / (0.1 * len(frame)), tol=1e-8, max_iter=5000)
     pooled = make_pipeline(StandardScaler(), sk).fit(frame[features], frame.target)
@@ -71,10 +73,10 @@ def test_where_the_targets_zero_lies_does_not_matter() -> None:
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
-def test_the_standardised_targets_optimum_is_the_same_one() -> None:
+def test_the_standardize_targets_optimum_is_the_same_one() -> None:
     problem = from_frame(diabetes(), target="target", client="hospital", l2=L2, standardize=True, intercept=True)
     assert isinstance(problem, FramedRidge)
-    other, mean, deviation = standardised_target(problem)
+    other, mean, deviation = standardize_target(problem)
     back = other.optimum() * deviation
     back[-1] += mean
     np.testing.assert_allclose(back, problem.optimum(), rtol=1e-9)
@@ -85,51 +87,51 @@ def test_a_plan_that_does_not_suffice_is_prolonged_and_only_then() -> None:
     problem = from_frame(
         cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardize=True, intercept=True
     )
-    settings = Settings()
-    task = prepare(problem, settings)
+    settings = FitSettings()
+    task = plan_fit(problem, settings)
     assert task.plan is not None
-    optimist = type(task)(**{**vars(task), "rounds": max(1, task.rounds * 3 // 4)})
-    found = run_task(optimist, settings)
+    optimist = replace(task, rounds=max(1, task.rounds * 3 // 4))
+    found = run_fit(optimist, settings)
     assert found.relative_distance <= settings.tolerance
     assert optimist.rounds < found.trace.rounds <= 2 * optimist.rounds
-    given = run_task(optimist, Settings(rounds=optimist.rounds))
+    given = run_fit(optimist, FitSettings(rounds=optimist.rounds))
     assert given.trace.rounds == optimist.rounds
     np.testing.assert_array_equal(given.trace.mse[0], found.trace.mse[0, : optimist.rounds + 1])
-    assert run_task(task, settings).trace.rounds >= task.rounds
+    assert run_fit(task, settings).trace.rounds >= task.rounds
 
 
 def test_a_prolonged_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     problem = from_frame(
         cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardize=True, intercept=True
     )
-    settings = Settings()
-    task = prepare(problem, settings)
-    optimist = type(task)(**{**vars(task), "rounds": max(1, task.rounds * 3 // 4)})
-    whole = run_task(optimist, settings, checkpoint=tmp_path / "a.npz")
-    again = run_task(optimist, settings, checkpoint=tmp_path / "a.npz")
+    settings = FitSettings()
+    task = plan_fit(problem, settings)
+    optimist = replace(task, rounds=max(1, task.rounds * 3 // 4))
+    whole = run_fit(optimist, settings, checkpoint=tmp_path / "a.npz")
+    again = run_fit(optimist, settings, checkpoint=tmp_path / "a.npz")
     np.testing.assert_array_equal(whole.theta, again.theta)
     assert again.trace.rounds == whole.trace.rounds > optimist.rounds
 
 
 def test_what_is_given_is_not_planned() -> None:
     problem = from_frame(diabetes(), target="target", client="hospital", l2=L2, standardize=True, intercept=True)
-    task = prepare(problem, Settings(step_size=0.01, local_steps=7, rounds=3, batch_size=5))
+    task = plan_fit(problem, FitSettings(step_size=0.01, local_steps=7, rounds=3, batch_size=5))
     assert task.plan is None
     assert (task.method, task.rounds, task.batch_size) == (Scaffold(step_size=0.01, local_steps=7), 3, 5)
-    planned = prepare(problem, Settings())
-    slow = prepare(problem, Settings(step_size=planned.method.step_size / 3))
+    planned = plan_fit(problem, FitSettings())
+    slow = plan_fit(problem, FitSettings(step_size=planned.method.step_size / 3))
     assert slow.rounds == pytest.approx(3 * planned.rounds, abs=1.5)
-    assert prepare(problem, Settings(local_steps=9)).method.local_steps == 9
+    assert plan_fit(problem, FitSettings(local_steps=9)).method.local_steps == 9
 
 
 def test_rows_per_step() -> None:
     frame = diabetes()
     problem = from_frame(frame, target="target", client="hospital", standardize=True, intercept=True)
-    assert Settings().batch_for(problem) is None
-    assert Settings(batch_size=3).batch_for(problem) == 3
+    assert FitSettings().batch_for(problem) is None
+    assert FitSettings(batch_size=3).batch_for(problem) == 3
     big = from_frame(frame.loc[np.arange(4000) % len(frame)], target="target", client="hospital", intercept=True)
-    assert Settings().batch_for(big) == 64
-    assert Settings(batch_size=None).batch_for(big) is None
+    assert FitSettings().batch_for(big) == 64
+    assert FitSettings(batch_size=None).batch_for(big) is None
 
 
 @pytest.mark.parametrize(
@@ -146,13 +148,13 @@ def test_rows_per_step() -> None:
 )
 def test_bad_settings_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        Settings(**settings)  # type: ignore[arg-type]
+        FitSettings(**settings)  # type: ignore[arg-type]
 
 
 def test_a_constant_target_is_refused() -> None:
     problem = from_frame(diabetes().assign(target=3.0), target="target", client="hospital", intercept=True)
     with pytest.raises(InvalidInput, match="same in all rows"):
-        prepare(problem, Settings())
+        plan_fit(problem, FitSettings())
 
 
 def test_a_fit_looks_for_the_optimum_once() -> None:
@@ -160,11 +162,11 @@ def test_a_fit_looks_for_the_optimum_once() -> None:
     problem = from_frame(
         cancer(), target="diagnosis", client="hospital", kind="logistic", l2=L2, standardize=True, intercept=True
     )
-    settings = Settings(tolerance=0.05)
+    settings = FitSettings(tolerance=0.05)
     with patch.object(Glm, "optimum", autospec=True, side_effect=Glm.optimum) as asked:
-        task = prepare(problem, settings)
-        found = run_task(replace(task, rounds=2), settings)
-        compare.fedavg(task, settings, rounds=2)
+        task = plan_fit(problem, settings)
+        found = run_fit(replace(task, rounds=2), settings)
+        run_fedavg(task, settings, rounds=2)
     assert found.trace.rounds > 2  # two were not enough: it ran more than once
     assert asked.call_count == 1
     assert found.trace.mse[0, -1] == np.square(found.theta - task.optimum).sum()

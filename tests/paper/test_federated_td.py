@@ -8,7 +8,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.paper import federated_td
-from fedscaffold.paper.federated_td import Point, Settings, claims, draw, simulate, slope
+from fedscaffold.paper.federated_td import FederatedTdSettings, Point, claims, draw, simulate, slope
 from fedscaffold.simulation.stationarity import Plateau
 
 CLIENTS = (10, 30, 100, 300, 1000)
@@ -60,7 +60,8 @@ def test_a_small_run(tmp_path: Path) -> None:
     """Three numbers of clients and both ways of sampling, with the criteria of the whole experiment."""
     seen: list[tuple[int, int]] = []
     points = simulate(
-        Settings(clients=(10, 30, 90), rounds=100, runs=2), advance=lambda done, total: seen.append((done, total))
+        FederatedTdSettings(clients=(10, 30, 90), rounds=100, runs=2),
+        advance=lambda done, total: seen.append((done, total)),
     )
     assert seen[-1] == (520, 520)
     assert len(points) == 12
@@ -74,7 +75,7 @@ def test_a_small_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_whole_experiment(seed: int) -> None:
-    points = simulate(Settings(seed=seed))
+    points = simulate(FederatedTdSettings(seed=seed))
     assert all(claim.holds for claim in claims(points)), claims(points)
     for sampling in ("iid", "markov"):
         assert abs(slope(points, sampling, "ScaffLSA").value + 1.0) < federated_td.SLOPE_TOLERANCE
@@ -87,4 +88,4 @@ def test_the_whole_experiment(seed: int) -> None:
 )
 def test_refused(changes: dict[str, object]) -> None:
     with pytest.raises(fs.InvalidInput, match="must be"):
-        Settings(**changes)  # type: ignore[arg-type]
+        FederatedTdSettings(**changes)  # type: ignore[arg-type]

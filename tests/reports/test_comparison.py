@@ -9,9 +9,9 @@ from fedscaffold.reports import comparison, growth
 
 def test_curves(tmp_path: Path) -> None:
     cost = np.arange(40.0)
-    line = comparison.Line(cost, np.exp(-cost / 10) * np.array([[1.0], [1.3]]))
-    panel = comparison.Panel("N = 8", "vectors per client", {"one": line, "two": line}, targets=(0.1,))
-    other = comparison.Panel("N = 8", "round", {"three": line}, log=False, spread=False)
+    line = comparison.CostCurve(cost, np.exp(-cost / 10) * np.array([[1.0], [1.3]]))
+    panel = comparison.CostPanel("N = 8", "vectors per client", {"one": line, "two": line}, targets=(0.1,))
+    other = comparison.CostPanel("N = 8", "round", {"three": line}, log=False, spread=False)
     for name, rows in (("same", [[panel, panel]]), ("different", [[panel, other]])):
         files = [tmp_path / f"{name}.png", tmp_path / f"{name}.svg"]
         comparison.draw(rows, files)
@@ -25,10 +25,10 @@ def test_curves(tmp_path: Path) -> None:
 
 def test_costs(tmp_path: Path) -> None:
     x = np.array([10.0, 100.0, 1000.0])
-    series = {"one": growth.Series(x, 5 * x), "two": growth.Series(x[:1], x[:1])}
+    series = {"one": growth.GrowthSeries(x, 5 * x), "two": growth.GrowthSeries(x[:1], x[:1])}
     panels = [
-        growth.Panel("title", "N", "gradients", series),
-        growth.Panel("", "ε", "rounds", series, power=False),
+        growth.GrowthPanel("title", "N", "gradients", series),
+        growth.GrowthPanel("", "ε", "rounds", series, power=False),
     ]
     growth.draw(panels, [tmp_path / "a.svg", tmp_path / "a.png"])
     svg = (tmp_path / "a.svg").read_text()

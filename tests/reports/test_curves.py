@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.reports.curves import Panel, draw
+from fedscaffold.reports.curves import RoundsPanel, draw
 
 
 def test_png_and_svg(tmp_path: Path) -> None:
     falling = np.exp(-np.arange(50) / 10) * np.array([[1.0], [1.2]])
-    rows = [("ridge", [Panel("N = 10", {"Scaffold": falling, "FedAvg": falling + 0.1})] * 2)] * 2
+    rows = [("ridge", [RoundsPanel("N = 10", {"Scaffold": falling, "FedAvg": falling + 0.1})] * 2)] * 2
     files = [tmp_path / "a.png", tmp_path / "a.svg"]
     draw(rows, files)
     assert files[0].read_bytes().startswith(b"\x89PNG")

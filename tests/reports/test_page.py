@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscaffold.reports.page import Candidate, ClientRow, Content, render
+from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, render
 from fedscaffold.reports.page.drawings import curves, round_ticks
 from fedscaffold.reports.page.render import grouped_classes
 from fedscaffold.reports.page.style import stylesheet
@@ -48,19 +48,19 @@ class Page(HTMLParser):
             self.texts.append((self.open[-1], data.strip()))
 
 
-def content(**changes: Any) -> Content:
+def content(**changes: Any) -> ReportContent:
     """A small page."""
     clients = [
-        ClientRow(name="Bonn", rows=(3, 7), scaffold=0.31, fedavg=0.33, together=0.4, alone=0.6),
-        ClientRow(name="<Ulm & Co>", rows=(20, 1), scaffold=0.21, fedavg=0.23, together=0.5, alone=0.45),
+        ClientRow(name="Bonn", rows=(3, 7), scaffold=0.31, fedavg=0.33, common=0.4, local=0.6),
+        ClientRow(name="<Ulm & Co>", rows=(20, 1), scaffold=0.21, fedavg=0.23, common=0.5, local=0.45),
         ClientRow(name="tiny", rows=(1, 1), scaffold=0.11, fedavg=0.13),
-        ClientRow(name="single", rows=(4, 0), scaffold=0.1, fedavg=0.1, together=0.2, alone=math.nan),
+        ClientRow(name="single", rows=(4, 0), scaffold=0.1, fedavg=0.1, common=0.2, local=math.nan),
     ]
     metrics = {"accuracy": 0.9125, "log loss": 0.25}
-    made = Content(
+    made = ReportContent(
         title="A federated model of <y>",
         summary="It went well & quickly.",
-        asked=[("table", "a<b>.csv")],
+        request=[("table", "a<b>.csv")],
         data=[("rows", "37")],
         classes=("no", "yes"),
         clients=clients,
@@ -69,9 +69,9 @@ def content(**changes: Any) -> Content:
         predicted=np.geomspace(1, 2e-3, 30),
         predicted_end=0.004,
         tolerance=0.005,
-        candidates=[
-            Candidate(name="Scaffold", loss=0.5002, distance=0.004, metrics=metrics, test={"accuracy": 0.8765}),
-            Candidate(name="Pooled", loss=0.5, distance=0.0, metrics=metrics, test={"accuracy": 0.87}),
+        models=[
+            ModelRow(name="Scaffold", loss=0.5002, distance=0.004, metrics=metrics, test={"accuracy": 0.8765}),
+            ModelRow(name="Pooled", loss=0.5, distance=0.0, metrics=metrics, test={"accuracy": 0.87}),
         ],
         loss_name="negative log-likelihood",
         cost=[("rounds", "29")],
@@ -94,8 +94,8 @@ VARIANTS = {
                 rows=tuple((c * k) % 7 + 1 for k in range(14)),
                 scaffold=1.0,
                 fedavg=1.0,
-                together=1.0 + c % 3,
-                alone=2.0,
+                common=1.0 + c % 3,
+                local=2.0,
             )
             for c in range(80)
         ],
@@ -104,20 +104,20 @@ VARIANTS = {
 
 
 @pytest.fixture(params=VARIANTS)
-def made(request: pytest.FixtureRequest) -> tuple[Content, str, Page]:
+def made(request: pytest.FixtureRequest) -> tuple[ReportContent, str, Page]:
     chosen = VARIANTS[request.param]
     text = render(chosen)
     return chosen, text, Page(text)
 
 
-def test_every_element_is_closed_and_the_language_is_given(made: tuple[Content, str, Page]) -> None:
+def test_every_element_is_closed_and_the_language_is_given(made: tuple[ReportContent, str, Page]) -> None:
     _, text, page = made
     assert page.open == []
     assert text.startswith("<!DOCTYPE html>")
     assert ("html", {"lang": "en"}) in page.elements
 
 
-def test_nothing_is_fetched_and_nothing_runs(made: tuple[Content, str, Page]) -> None:
+def test_nothing_is_fetched_and_nothing_runs(made: tuple[ReportContent, str, Page]) -> None:
     _, text, page = made
     assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & {tag for tag, _ in page.elements}
     for _, attributes in page.elements:
@@ -128,14 +128,14 @@ def test_nothing_is_fetched_and_nothing_runs(made: tuple[Content, str, Page]) ->
     assert "@import" not in text
 
 
-def test_headings_come_in_order(made: tuple[Content, str, Page]) -> None:
+def test_headings_come_in_order(made: tuple[ReportContent, str, Page]) -> None:
     levels = [int(tag[1]) for tag, _ in made[2].elements if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
-def test_every_table_has_a_caption_and_scopes(made: tuple[Content, str, Page]) -> None:
+def test_every_table_has_a_caption_and_scopes(made: tuple[ReportContent, str, Page]) -> None:
     page = made[2]
     tags = [tag for tag, _ in page.elements]
     tables = [k for k, tag in enumerate(tags) if tag == "table"]
@@ -144,7 +144,7 @@ def test_every_table_has_a_caption_and_scopes(made: tuple[Content, str, Page]) -
     assert all("scope" in attributes for tag, attributes in page.elements if tag == "th")
 
 
-def test_every_drawing_says_what_it_shows(made: tuple[Content, str, Page]) -> None:
+def test_every_drawing_says_what_it_shows(made: tuple[ReportContent, str, Page]) -> None:
     page = made[2]
     drawings = [
         attributes for tag, attributes in page.elements if tag == "svg" and "aria-hidden" not in attributes
@@ -155,13 +155,13 @@ def test_every_drawing_says_what_it_shows(made: tuple[Content, str, Page]) -> No
     assert tags.count("figcaption") == tags.count("figure") == len(drawings)
 
 
-def test_classes_of_elements_are_in_the_style(made: tuple[Content, str, Page]) -> None:
+def test_classes_of_elements_are_in_the_style(made: tuple[ReportContent, str, Page]) -> None:
     style = stylesheet()
     used = {name for _, attributes in made[2].elements for name in (attributes.get("class") or "").split()}
     assert all(f".{name} " in style or f".{name}," in style for name in used), used
 
 
-def test_drawings_stay_inside_their_frame(made: tuple[Content, str, Page]) -> None:
+def test_drawings_stay_inside_their_frame(made: tuple[ReportContent, str, Page]) -> None:
     width = height = 0.0
     for tag, attributes in made[2].elements:
         if tag == "svg":
@@ -191,7 +191,7 @@ def test_numbers_are_on_the_page() -> None:
     assert any(words.startswith("1 of 2 clients are served better") for words in texts)
 
 
-def test_of_many_clients_those_that_were_judged_are_listed() -> None:
+def test_of_many_clients_those_with_their_own_models_are_listed() -> None:
     rows = [
         ClientRow(
             name=f"c{c}",

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.reports.plateaus import Panel, Series, draw
+from fedscaffold.reports.plateaus import PlateauPanel, PlateauSeries, draw
 
 
 def test_png_and_svg(tmp_path: Path) -> None:
     clients = np.array([10.0, 100.0, 1000.0])
-    falling = Series(clients=clients, plateau=1 / clients, error=1 / clients, predicted=np.full(3, np.nan))
-    flat = Series(
+    falling = PlateauSeries(clients=clients, plateau=1 / clients, error=1 / clients, predicted=np.full(3, np.nan))
+    flat = PlateauSeries(
         clients=clients, plateau=1 / clients + 0.01, error=0.1 / clients, predicted=1 / clients + 0.01,
         saturation=(103.0, 98.0),
     )  # fmt: skip
     files = [tmp_path / "a.png", tmp_path / "a.svg"]
-    draw([Panel("one", {"A": falling}), Panel("two", {"B": flat})], files)
+    draw([PlateauPanel("one", {"A": falling}), PlateauPanel("two", {"B": flat})], files)
     assert files[0].read_bytes().startswith(b"\x89PNG")
     svg = files[1].read_text()
     for text in ("one", "two", "A, measured", "B, predicted", "measured: N = 103", "predicted: N = 98"):

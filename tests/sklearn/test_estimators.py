@@ -131,18 +131,16 @@ def test_a_large_client_draws_batches_and_still_arrives() -> None:
 
 def test_what_is_given_takes_the_plans_place() -> None:
     X, _, y, _, clients = cancer()
-    model = FederatedLogisticRegression(
-        step_size=0.05, local_steps=3, rounds=4, batch_size=5, target_mse=1e-3, random_state=0
-    )
+    model = FederatedLogisticRegression(step_size=0.05, local_steps=3, rounds=4, batch_size=5, random_state=0)
     model.fit(X, y, clients=clients)
     assert model.plan_ is None
     told = model.trace_.provenance
     assert (told["method"]["step_size"], told["method"]["local_steps"]) == (0.05, 3)
     assert (model.n_iter_, told["batch_size"]) == (4, 5)
-    part = FederatedLogisticRegression(rounds=2, target_mse=1e-2, random_state=0).fit(X, y, clients=clients)
+    part = FederatedLogisticRegression(rounds=2, tolerance=0.1, random_state=0).fit(X, y, clients=clients)
     assert part.n_iter_ == 2
     assert part.plan_ is not None
-    assert part.plan_.target_mse == 1e-2
+    assert part.plan_.target_mse == pytest.approx(0.1**2 * part.trace_.mse[0, 0])  # the run starts at θ = 0
 
 
 def test_names_and_frames_of_pandas_and_polars() -> None:
@@ -205,8 +203,7 @@ def test_merged_moments_are_those_of_all_rows() -> None:
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
         ({"local_steps": 1.5}, "local_steps must be a whole number"),
         ({"batch_size": 0}, "batch_size must be a whole number"),
-        ({"tol": 0}, "tol must be a positive number"),
-        ({"target_mse": -1.0}, "target_mse must be a positive number"),
+        ({"tolerance": 0}, "tolerance must be a positive number"),
     ],
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:

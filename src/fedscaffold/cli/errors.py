@@ -10,11 +10,12 @@ from rich.markup import escape
 from fedscaffold.core.errors import Diverged, FedScaffoldError
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+RESUMABLE = "the same command resumes where it stopped"
 
 
 @contextmanager
 def refusals(*, interrupted: str) -> Iterator[None]:
-    """Bad input ends with 2, divergence with 1, Ctrl-C with 130 and the given advice."""
+    """Print errors as one sentence; bad input exits with 2, divergence with 1, Ctrl-C with 130 and the advice."""
     errors = Console(stderr=True, highlight=False)
     try:
         yield

@@ -1,4 +1,4 @@
-"""`fedscaffold`: the commands, gathered."""
+"""The program `fedscaffold` and its commands."""
 
 from typing import Annotated
 
@@ -10,8 +10,6 @@ from fedscaffold.cli.commands import (
     federate,
     fit,
     inspect,
-    methods,
-    million,
     plan,
     predict,
     reproduce,
@@ -37,8 +35,6 @@ app.command("predict", epilog=predict.EXAMPLES)(predict.command)
 app.command("plan", epilog=plan.EXAMPLES)(plan.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
-reproduce.app.command("methods", epilog=methods.EXAMPLES)(methods.command)
-reproduce.app.command("million", epilog=million.EXAMPLES)(million.command)
 app.add_typer(reproduce.app, name="reproduce")
 app.command("federate", epilog=federate.EXAMPLES)(federate.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)

@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.figures import load_matplotlib
 from fedscaffold.core.files import check_writable
 from fedscaffold.core.protocols import Method
 from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, TwoSidedScaffold
+from fedscaffold.simulation import Trace
 
 METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"scaffold": Scaffold, "fedavg": FedAvg}
 COMPARED: dict[str, type[Any]] = {
@@ -30,15 +33,22 @@ Plot = Annotated[Path | None, typer.Option(help="Draw the curves to this file: .
 Simulate = Annotated[int, typer.Option(help="Also simulate so many runs, to compare.")]
 
 
+def require_packages(*names: str) -> None:
+    """Refuse to start, rather than fail after the computation, where a package is not installed."""
+    for name in names:
+        if find_spec(name) is None:
+            raise MissingDependency(f"{name} is not installed; pip install 'fedscaffold[reproduce]'")
+
+
 def method_of(name: str) -> type[Scaffold] | type[FedAvg]:
-    """The method of that name."""
+    """The method with this name: Scaffold or FedAvg."""
     if name not in METHODS:
         raise InvalidInput(f"method must be one of {', '.join(METHODS)}, got {name!r}")
     return METHODS[name]
 
 
 def batch_size_of(text: Any) -> int | None:
-    """A number of records, or None for 'full'."""
+    """Parse a batch size: a number of records, or None for 'full'."""
     if text == "full":
         return None
     try:
@@ -48,16 +58,17 @@ def batch_size_of(text: Any) -> int | None:
 
 
 def check_figure(plot: Path | None, option: str = "--plot") -> None:
-    """Refuse a figure that cannot be written, before any work."""
+    """Refuse a figure that cannot be drawn or written, before any work."""
     if plot is None:
         return
     if plot.suffix not in FIGURES:
         raise InvalidInput(f"{option} must end in {', '.join(FIGURES)}, got {plot}")
+    load_matplotlib()
     check_writable(plot)
 
 
 def numbers_of(option: str, text: str, kind: type[int] | type[float]) -> list[Any]:
-    """Different numbers, with commas."""
+    """Parse different numbers separated by commas."""
     try:
         found = [kind(part) for part in text.split(",")]
     except ValueError:
@@ -69,7 +80,7 @@ def numbers_of(option: str, text: str, kind: type[int] | type[float]) -> list[An
 
 
 def candidates_of(text: str, *, step_sizes: Sequence[float], local_steps: Sequence[int]) -> list[Method]:
-    """A method's candidates from NAME or NAME:FIELD=VALUE,...: a grid over what is not given.
+    """Parse NAME or NAME:FIELD=VALUE,... into candidates of a method: a grid over what is not given.
 
     The grid is over the step size and the number of local steps, for ProxSkip its mean 1/p. A server step size
     that is not given is 1.
@@ -78,9 +89,9 @@ def candidates_of(text: str, *, step_sizes: Sequence[float], local_steps: Sequen
     if name not in COMPARED:
         raise InvalidInput(f"--method must begin with one of {', '.join(COMPARED)}, got {text!r}")
     kind = COMPARED[name]
-    known = [field.name for field in fields(kind)]
-    _, given = fields_of("--method", text, known=known)
-    if "server_step_size" in known:
+    allowed = [field.name for field in fields(kind)]
+    _, given = fields_of("--method", text, allowed=allowed)
+    if "server_step_size" in allowed:
         given = {"server_step_size": 1.0, **given}
     steps = "communication_probability" if kind is ProxSkip else "local_steps"
     lengths = [given.pop(steps)] if steps in given else [1 / H if kind is ProxSkip else H for H in local_steps]
@@ -88,14 +99,14 @@ def candidates_of(text: str, *, step_sizes: Sequence[float], local_steps: Sequen
     return [kind(step_size=size, **{steps: length}, **given) for length in lengths for size in sizes]
 
 
-def fields_of(option: str, text: str, *, known: Sequence[str] | None = None) -> tuple[str, dict[str, Any]]:
-    """Name and values of NAME or NAME:FIELD=VALUE,...; fields are some of the known ones, each once."""
+def fields_of(option: str, text: str, *, allowed: Sequence[str] | None = None) -> tuple[str, dict[str, Any]]:
+    """Parse NAME or NAME:FIELD=VALUE,... into the name and the values of allowed fields, each once."""
     name, _, rest = text.partition(":")
     given: dict[str, Any] = {}
     for part in rest.split(",") if rest else ():
         field, equals, value = part.partition("=")
-        if not equals or field in given or (known is not None and field not in known):
-            some = "fields, each once," if known is None else f"some of {', '.join(known)}"
+        if not equals or field in given or (allowed is not None and field not in allowed):
+            some = "fields, each once," if allowed is None else f"some of {', '.join(allowed)}"
             raise InvalidInput(f"{option} {text!r}: after the colon, give {some} as NAME=VALUE")
         given[field] = _value(value)
     return name, given
@@ -108,3 +119,9 @@ def _value(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
+
+
+def describe_last_mse(trace: Trace) -> str:
+    """Mean squared error after the last round ± its standard error over the repetitions."""
+    found = trace.final()
+    return f"{found.mean:.4g} ± {found.standard_error:.2g}"

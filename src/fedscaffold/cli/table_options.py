@@ -1,16 +1,19 @@
-"""Options and words that the commands on tables share."""
+"""Options that the commands on tables share."""
 
+import inspect
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from fedscaffold.cli import options
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.data.open import Framed, open_problem
-from fedscaffold.models.fit import BatchSize
+from fedscaffold.data.open import L2, Framed, open_problem
+from fedscaffold.models.planned import TOLERANCE, BatchSize
 
 Data = Annotated[Path, typer.Argument(help="The table: a .csv or .parquet file, or a folder of the latter.")]
 Target = Annotated[str, typer.Option(help="The column to predict.")]
@@ -26,41 +29,86 @@ Records = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed of the rows drawn.")]
 
 
-def batch_of(text: str) -> BatchSize:
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """The options that say how to read a table and how closely to fit it."""
+
+    target: Target
+    client: Client
+    kind: Kind = None
+    features: Features = None
+    l2: options.Penalty = L2
+    missing: Missing = "error"
+    tolerance: Tolerance = TOLERANCE
+    records: Records = None
+
+    def open(self, data: Path, *, records: Path | None, max_bytes_in_memory: int = 0) -> Framed:
+        """The problem of the table in a file, with its encoded rows kept as `open_problem` says."""
+        kind: Any = self.kind
+        missing: Any = self.missing
+        columns = None if self.features is None else [name.strip() for name in self.features.split(",")]
+        return open_problem(
+            data,
+            target=self.target,
+            client=self.client,
+            kind=kind,
+            features=None if columns is None else [name for name in columns if name],
+            l2=self.l2,
+            missing=missing,
+            records=records,
+            max_bytes_in_memory=max_bytes_in_memory,
+        )
+
+    def opener(self, data: Path) -> Callable[..., Framed]:
+        """A function of `records` and `max_bytes_in_memory` that opens the table."""
+        return partial(self.open, data)
+
+
+def with_table_options(**defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace a command's parameter `table` by the options of `TableOptions`, some with other defaults.
+
+    Typer reads the options from the signature, so that they stand once for all commands.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(TableOptions, include_extras=True)
+        own = inspect.signature(command, eval_str=True)
+        added = []
+        for field in fields(TableOptions):
+            usual = inspect.Parameter.empty if field.default is MISSING else field.default
+            added.append(
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=defaults.get(field.name, usual),
+                    annotation=hints[field.name],
+                )
+            )
+        parameters: list[inspect.Parameter] = []
+        for parameter in own.parameters.values():
+            if parameter.name == "table":
+                parameters += added
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+        @wraps(command)
+        def with_options(**given: Any) -> None:
+            table = TableOptions(**{field.name: given.pop(field.name) for field in fields(TableOptions)})
+            command(table=table, **given)
+
+        with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_options
+
+    return decorate
+
+
+def parse_batch(text: str) -> BatchSize:
     """A number of rows, None for 'full', or 'auto'."""
     return "auto" if text == "auto" else options.batch_size_of(text)
 
 
-def open_table(
-    data: Path,
-    *,
-    target: str,
-    client: str,
-    kind: str | None,
-    features: str | None,
-    l2: float,
-    missing: str,
-    records: Path | None = None,
-    max_bytes_in_memory: int = 0,
-) -> Framed:
-    """The problem that a file holds."""
-    wanted: Any = kind
-    filled: Any = missing
-    columns = None if features is None else [name.strip() for name in features.split(",") if name.strip()]
-    return open_problem(
-        data,
-        target=target,
-        client=client,
-        kind=wanted,
-        features=columns,
-        l2=l2,
-        missing=filled,
-        records=records,
-        max_bytes_in_memory=max_bytes_in_memory,
-    )
-
-
-def chosen(problem: Framed, given: str | None) -> str:
+def describe_kind(problem: Framed, given: str | None) -> str:
     """The kind of model and, where it was guessed, why."""
     name = problem.encoding.target
     if problem.classes is None:
@@ -70,13 +118,12 @@ def chosen(problem: Framed, given: str | None) -> str:
 
 
 def command_line(context: typer.Context) -> str:
-    """The command as it was given, to be given again."""
+    """The command as it was given, quoted for a shell."""
     words = ["fedscaffold", context.info_name or ""]
     named: list[str] = []
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
-        source = context.get_parameter_source(parameter.name or "")
-        if source is None or source.name != "COMMANDLINE" or value is None:
+        if value is None or not is_given(context, parameter.name or ""):
             continue
         if parameter.param_type_name == "argument":
             words.append(str(value))
@@ -87,7 +134,13 @@ def command_line(context: typer.Context) -> str:
     return shlex.join([*words, *named])
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def check_suffix(path: Path, allowed: Sequence[str], option: str) -> None:
-    """Refuse a file name that does not say its format."""
+    """Refuse a file name that does not end in one of the allowed suffixes."""
     if path.suffix not in allowed:
         raise InvalidInput(f"{option} must end in {' or '.join(allowed)}, got {path}")

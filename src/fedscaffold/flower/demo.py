@@ -17,7 +17,7 @@ from fedscaffold.data.columns import check_names, pick, some
 from fedscaffold.data.open import is_parquet, read_table
 from fedscaffold.data.options import existing
 from fedscaffold.federation.agreement import Agreement
-from fedscaffold.models.fit import Task
+from fedscaffold.models.planned import PlannedFit
 
 MAX_NODES = 16  # each is two or three processes
 NAME = "demo"
@@ -97,7 +97,7 @@ class Demo:
         """Folder of the server's own files."""
         return self.folder / "server"
 
-    def write(self, task: Task, *, seed: int) -> None:
+    def write(self, task: PlannedFit, *, seed: int) -> None:
         """Write the app, the agreement of the nodes, and the server's settings."""
         self.app.mkdir(parents=True)
         (self.app / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
@@ -143,7 +143,7 @@ class Demo:
             "data": str(data.resolve()),
         }
 
-    def theta(self, task: Task) -> tuple[int, Array]:
+    def theta(self, task: PlannedFit) -> tuple[int, Array]:
         """The number of rounds that the server has closed, and its θ of shape (dim,)."""
         file = self.server / "server.npz"
         if not file.exists():

@@ -1,7 +1,13 @@
-"""From a table with a client column to a model: its problem, a plan, a run, a file."""
+"""From a table with a client column to a model: open the table, plan, run, compare, report, save."""
 
 from fedscaffold.data.open import open_problem
-from fedscaffold.models.fit import Fit, Settings, fit
+from fedscaffold.models.compare import ModelComparison, ModelScore
+from fedscaffold.models.fit import Fit, fit
 from fedscaffold.models.model import Model
+from fedscaffold.models.planned import FitSettings
 
-__all__ = ["Fit", "Model", "Settings", "fit", "open_problem"]
+__all__ = ["Fit", "FitSettings", "Model", "ModelComparison", "ModelScore", "fit", "open_problem"]
+
+
+def __dir__() -> list[str]:
+    return __all__

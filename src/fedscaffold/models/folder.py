@@ -1,57 +1,152 @@
-"""The folder of a fit: what it holds, whose it is, and how an interrupted fit goes on."""
+"""Fit a table into a folder that gets the model, the trace and the report, and resume after an interruption."""
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import check_writable, replacing
-from fedscaffold.data.open import Framed
-from fedscaffold.models.fit import Settings
+from fedscaffold.core import npz as arrays
+from fedscaffold.core.errors import Diverged, InvalidInput
+from fedscaffold.core.files import check_writable, folder_at, replacing
+from fedscaffold.core.progress import progress_bar
+from fedscaffold.data.on_disk.folder import OtherRecords, discard
+from fedscaffold.data.open import Framed, comfortable
+from fedscaffold.models.compare import compare_models
+from fedscaffold.models.fit import run_fit
 from fedscaffold.models.model import Model
+from fedscaffold.models.planned import FitSettings, plan_fit
+from fedscaffold.models.report import ReportInputs, build_report, read_test_table, write_report
+from fedscaffold.reports.page import ReportContent
 
 MODEL, TRACE, REPORT = "model.json", "trace.npz", "report.html"
 CHECKPOINT, PENDING = "checkpoint.npz", "checkpoint.json"
-RECORDS = "records"  # a folder, of tables that are not held in memory
+RECORDS = "records"  # a folder for the encoded rows of tables that do not fit in memory
 FILES = (MODEL, TRACE, REPORT, CHECKPOINT, PENDING)
 OVERWRITE = "choose another folder, or replace it with --overwrite"
 
 
-def request_of(problem: Framed, settings: Settings) -> dict[str, Any]:
-    """What makes two fits the same: the rows, how they are encoded, and the settings."""
+class OpenTable(Protocol):
+    """Opens one table, with its encoded rows in memory up to a number of bytes and in a folder above it."""
+
+    def __call__(self, *, records: Path, max_bytes_in_memory: int) -> Framed:
+        """The problem that the table holds."""
+
+
+def open_with_records(
+    open_table: OpenTable, out: Path, *, records: Path | None = None, overwrite: bool = False
+) -> Framed:
+    """Open a table for a fit in the folder `out`.
+
+    Encoded rows go to the folder `records` or, where that is None and they would take more than a quarter of the
+    memory, to a folder of `out`, whose rows of another table `overwrite` replaces.
+    """
+    folder = out / RECORDS if records is None else records
+    in_memory = comfortable() if records is None else 0
+    try:
+        return open_table(records=folder, max_bytes_in_memory=in_memory)
+    except OtherRecords:
+        if not overwrite or records is not None:
+            raise
+        discard(folder)
+        return open_table(records=folder, max_bytes_in_memory=in_memory)
+
+
+def fit_in_folder(
+    problem: Framed,
+    settings: FitSettings,
+    out: Path,
+    *,
+    data: Path,
+    kind: str,
+    missing: str,
+    command: str,
+    test: Path | None = None,
+    overwrite: bool = False,
+    announce: Callable[[str], None] = lambda line: None,
+) -> ReportContent:
+    """Fit a table, write model, trace and report to a folder, and return the content of the report.
+
+    A call with the same problem and settings resumes a fit that was interrupted.
+
+    Parameters
+    ----------
+    problem, settings
+        As for `fedscaffold.models.fit`.
+    out
+        The folder, checked with `check_folder`.
+    data, kind, missing, command, test
+        Name of the table, kind of model, treatment of missing values, how to make the same fit again, and a file
+        of test rows, for the report.
+    overwrite
+        Whether to replace another fit that the folder holds.
+    announce
+        Called with a line of text when an interrupted fit is resumed.
+    """
+    request = arrays.plain(request_of(problem, settings))
+    if not overwrite:
+        check_owner(out, request)
+    with progress_bar("Planning", None):
+        planned = plan_fit(problem, settings)
+        test_table = None if test is None else read_test_table(test, planned.model(planned.optimum))
+    if begin(out, request):
+        announce("Resuming a fit that was interrupted.")
+    try:
+        fitted = run_fit(
+            planned, settings, checkpoint=out / CHECKPOINT, provenance={"data": data.name, "request": request}
+        )
+    except Diverged:
+        finish(out)
+        raise
+    comparison = compare_models(fitted)
+    inputs = ReportInputs(
+        data=str(data),
+        kind=kind,
+        missing=missing,
+        command=command,
+        test=None if test is None else str(test),
+        test_table=test_table,
+    )
+    with progress_bar("Comparing and writing", None):
+        content = build_report(fitted, comparison, inputs)
+        fitted.trace.save(out / TRACE)
+        write_report(content, out / REPORT)
+        fitted.model.save(out / MODEL)
+        finish(out)
+    return content
+
+
+def request_of(problem: Framed, settings: FitSettings) -> dict[str, Any]:
+    """What identifies a fit: digests of its rows and of their encoding, and the settings."""
     encoding = hashlib.sha256(problem.encoding.to_json().encode()).hexdigest()
     return {"rows": problem.fingerprint(), "encoding": encoding, **asdict(settings)}
 
 
 def check_folder(out: Path) -> None:
-    """Refuse a folder that cannot be written, before any work; makes it where it is missing."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(f"cannot make the folder {out}: {error.strerror}") from None
+    """Make the folder where it is missing, and refuse one that cannot be written, before any work."""
+    folder_at(out)
     for name in FILES:
         check_writable(out / name)
 
 
 def check_owner(out: Path, request: dict[str, Any]) -> None:
-    """Refuse a folder that holds another fit, finished or not, or files that no fit accounts for."""
-    theirs = _pending(out)
+    """Refuse a folder that holds another fit, finished or not, or files that belong to no fit."""
+    pending = _pending(out)
     if (out / MODEL).exists() and Model.load(out / MODEL).provenance.get("request") != request:
         raise InvalidInput(f"{out} holds the model of another fit; {OVERWRITE}")
-    if theirs is not None and theirs != request:
+    if pending is not None and pending != request:
         raise InvalidInput(f"{out} holds an unfinished fit of other data or settings; {OVERWRITE}")
-    if theirs is None and not (out / MODEL).exists():
-        strange = [name for name in (TRACE, REPORT, CHECKPOINT) if (out / name).exists()]
-        if strange:
-            raise InvalidInput(f"{out} holds {strange[0]}, which is not this fit's; {OVERWRITE}")
+    if pending is None and not (out / MODEL).exists():
+        unexplained = [name for name in (TRACE, REPORT, CHECKPOINT) if (out / name).exists()]
+        if unexplained:
+            raise InvalidInput(f"{out} holds {unexplained[0]}, which is not this fit's; {OVERWRITE}")
 
 
 def begin(out: Path, request: dict[str, Any]) -> bool:
-    """Make the folder this fit's; whether there is a checkpoint to go on from.
+    """Mark the folder as this fit's; True if there is a checkpoint to resume from.
 
-    Another's checkpoint goes; another's finished model stays until the new one replaces it.
+    The checkpoint of another fit is removed; its finished model stays until the new one replaces it.
     """
     if _pending(out) == request:
         return (out / CHECKPOINT).exists()
@@ -62,13 +157,13 @@ def begin(out: Path, request: dict[str, Any]) -> bool:
 
 
 def finish(out: Path) -> None:
-    """Remove the checkpoint, once everything else is written or there is nothing to go on from."""
+    """Remove the checkpoint and the mark of an unfinished fit."""
     (out / CHECKPOINT).unlink(missing_ok=True)
     (out / PENDING).unlink(missing_ok=True)
 
 
 def _pending(out: Path) -> dict[str, Any] | None:
-    """The request of an unfinished fit; None if there is none."""
+    """Identity of the unfinished fit in a folder; None if there is none."""
     try:
         text = (out / PENDING).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How different clients are, and what that does to FedAvg."""
+"""How different the clients of a table are: spread of gradients, Hessians and classes."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,25 @@ from fedscaffold.core.memmap import grouped, spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.data.open import Framed
+from fedscaffold.models.compare import ModelScore, run_fedavg, score_model
+from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
 from fedscaffold.theory.constants.heterogeneity import gradient_heterogeneity, hessian_heterogeneity
 
-LARGEST = 20_000_000  # numbers in all clients' Hessians; above it, a sample of clients
+MAX_NUMBERS = 20_000_000  # numbers in all clients' Hessians; above it, a sample of clients
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heterogeneity:
     """ζ₁² = Σ w_c‖∇f_c(θ*)‖², ζ₂² = Σ w_c‖∇²f_c(θ*) − ∇²f(θ*)‖² (spectral norm), and κ of ∇²f(θ*).
 
-    `sampled` is how many clients ζ₂ was computed from.
+    Attributes
+    ----------
+    zeta1, zeta2
+        ζ₁ and ζ₂.
+    smallest_curvature, largest_curvature
+        Extreme eigenvalues of ∇²f(θ*).
+    sampled
+        Number of clients that ζ₂ was computed from.
     """
 
     zeta1: float
@@ -30,7 +39,7 @@ class Heterogeneity:
 
     @property
     def condition_number(self) -> float:
-        """κ = largest over smallest curvature; infinite where nothing curves in some direction."""
+        """κ = largest_curvature / smallest_curvature; infinite where the loss is flat in some direction."""
         floor = 1e-13 * self.largest_curvature
         return self.largest_curvature / self.smallest_curvature if self.smallest_curvature > floor else np.inf
 
@@ -39,12 +48,12 @@ class Heterogeneity:
 def heterogeneity(problem: Framed, optimum: Array) -> Heterogeneity:
     """ζ₁, ζ₂ and the condition number of a problem of any kind, at its optimum."""
     eigenvalues = np.linalg.eigvalsh(problem.hessian(optimum))
-    most = max(2, LARGEST // problem.dim**2)
+    most = max(2, MAX_NUMBERS // problem.dim**2)
     if problem.n_clients <= most:
         weights, hessians = problem.weights, problem.client_hessians(optimum)
     else:
         chosen = evenly_spaced_clients(problem.n_clients, most)
-        blocks = grouped(problem.sizes[chosen] * problem.n_features, LARGEST)
+        blocks = grouped(problem.sizes[chosen] * problem.n_features, MAX_NUMBERS)
         hessians = np.concatenate([problem.subset(chosen[i:j]).client_hessians(optimum) for i, j in blocks])
         weights = problem.weights[chosen] / problem.weights[chosen].sum()
     return Heterogeneity(
@@ -66,3 +75,43 @@ def class_counts(problem: Framed) -> NDArray[np.int64] | None:
         y = problem.y[begin:end]
         counts.append(np.bincount(((y + 1.0) / 2.0 if K == 2 else y).astype(np.int64), minlength=K))
     return np.array(counts, dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientsReport:
+    """How a table's clients differ, and where FedAvg ends with the settings that Scaffold would need.
+
+    Attributes
+    ----------
+    planned
+        The problem and its plan for Scaffold.
+    tolerance
+        Relative distance to the pooled model that the plan aims for.
+    class_counts
+        Rows of each class on each client, (clients, classes); None for a numeric target.
+    heterogeneity
+        At the optimum.
+    fedavg, pooled
+        Scores of FedAvg's model and of the pooled one.
+    """
+
+    planned: PlannedFit
+    tolerance: float
+    class_counts: NDArray[np.int64] | None
+    heterogeneity: Heterogeneity
+    fedavg: ModelScore
+    pooled: ModelScore
+
+
+def inspect_clients(problem: Framed, settings: FitSettings) -> ClientsReport:
+    """Measure how different clients are, plan for Scaffold, and run FedAvg with the same settings."""
+    planned = plan_fit(problem, settings)
+    averaged = run_fedavg(planned, settings, rounds=planned.rounds)
+    return ClientsReport(
+        planned=planned,
+        tolerance=settings.tolerance,
+        class_counts=class_counts(planned.problem),
+        heterogeneity=heterogeneity(planned.problem, planned.optimum),
+        fedavg=score_model("FedAvg", planned, averaged.theta[0]),
+        pooled=score_model("Pooled", planned, planned.optimum),
+    )

@@ -1,75 +1,93 @@
-"""How well predictions fit what was seen."""
+"""Metrics of predictions against observed targets, from whole arrays or from blocks of rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.memmap import in_file
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, frame_source, is_number, labels, numbers, positions, value_set
 from fedscaffold.data.columns import pick, some
 from fedscaffold.data.survey import Moments
 from fedscaffold.models.model import Model
+from fedscaffold.models.planned import PreparedProblem
 
 SMALLEST = np.finfo(np.float64).tiny
-WITHIN = (1e-37, 1e37)  # odds that float32 can tell
-COARSER = 11  # of float32's 23 binary digits
+ODDS_RANGE = (1e-37, 1e37)  # within float32
+DROPPED_BITS = 11  # of float32's 23 binary digits
 
 
-def of_values(seen: Array, predicted: Array) -> dict[str, float]:
-    """Root mean squared error, mean absolute error, and R² = 1 − Σ(y − ŷ)²/Σ(y − ȳ)² where y varies."""
-    errors = seen - predicted
+def regression_metrics(observed: Array, predicted: Array) -> dict[str, float]:
+    """Root mean squared error, mean absolute error, and R² = 1 − Σ(y − ŷ)²/Σ(y − ȳ)² where y varies.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.models.metrics import regression_metrics
+    >>> regression_metrics(np.array([1.0, 3.0]), np.array([1.0, 2.0]))["mae"]
+    0.5
+    """
+    errors = observed - predicted
     found = {"rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
-    total = float(np.sum((seen - seen.mean()) ** 2))
+    total = float(np.sum((observed - observed.mean()) ** 2))
     return {**found, "r2": 1.0 - float(np.sum(errors**2)) / total} if total > 0 else found
 
 
-def of_classes(seen: NDArray[np.int64], shares: Array) -> dict[str, float]:
-    """Accuracy, mean −log P(seen class), and for two classes the area under the ROC curve.
+def classification_metrics(observed: NDArray[np.int64], probabilities: Array) -> dict[str, float]:
+    """Accuracy, mean −log P(observed class), and for two classes the area under the ROC curve.
 
     The area is P(a row of the second class gets a higher probability than one of the first), ties count half.
+
+    Parameters
+    ----------
+    observed
+        Positions of the observed classes, (rows,).
+    probabilities
+        Of every class, (rows, classes).
     """
-    own = np.maximum(shares[np.arange(seen.size), seen], SMALLEST)
-    found = {"accuracy": float(np.mean(shares.argmax(axis=1) == seen)), "log loss": float(-np.log(own).mean())}
-    if shares.shape[1] != 2 or np.ptp(seen) == 0:
+    likelihood = np.maximum(probabilities[np.arange(observed.size), observed], SMALLEST)
+    accuracy = float(np.mean(probabilities.argmax(axis=1) == observed))
+    found = {"accuracy": accuracy, "log loss": float(-np.log(likelihood).mean())}
+    if probabilities.shape[1] != 2 or np.ptp(observed) == 0:
         return found
-    _, place, counts = np.unique(shares[:, 1], return_inverse=True, return_counts=True)
+    _, place, counts = np.unique(probabilities[:, 1], return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
-    n1 = int(seen.sum())
-    area = (float(ranks[seen == 1].sum()) - n1 * (n1 + 1) / 2.0) / (n1 * (seen.size - n1))
+    n1 = int(observed.sum())
+    area = (float(ranks[observed == 1].sum()) - n1 * (n1 + 1) / 2.0) / (n1 * (observed.size - n1))
     return {**found, "AUC": area}
 
 
-def of_value_pieces(pieces: Iterable[tuple[Array, Array]]) -> dict[str, float]:
-    """`of_values` from (seen, predicted) of some rows at a time."""
-    moments, squares, sizes = Moments(), 0.0, 0.0
-    for seen, predicted in pieces:
-        errors = seen - predicted
-        moments = moments.after(seen)
-        squares, sizes = squares + float(np.sum(errors**2)), sizes + float(np.sum(np.abs(errors)))
-    found = {"rmse": float(np.sqrt(squares / moments.count)), "mae": sizes / moments.count}
+def streamed_regression_metrics(blocks: Iterable[tuple[Array, Array]]) -> dict[str, float]:
+    """`regression_metrics` from (observed, predicted) of one block of rows after another."""
+    moments, squares, absolutes = Moments(), 0.0, 0.0
+    for observed, predicted in blocks:
+        errors = observed - predicted
+        moments = moments.after(observed)
+        squares, absolutes = squares + float(np.sum(errors**2)), absolutes + float(np.sum(np.abs(errors)))
+    found = {"rmse": float(np.sqrt(squares / moments.count)), "mae": absolutes / moments.count}
     return {**found, "r2": 1.0 - squares / moments.squares} if moments.squares > 0 else found
 
 
-def of_class_pieces(pieces: Iterable[tuple[NDArray[np.int64], Array]]) -> dict[str, float]:
-    """`of_classes` from (seen, shares) of some rows at a time.
+def streamed_classification_metrics(blocks: Iterable[tuple[NDArray[np.int64], Array]]) -> dict[str, float]:
+    """`classification_metrics` from (observed, probabilities) of one block of rows after another.
 
     For the area, rows whose odds agree in their first 12 binary digits count as ties.
     """
-    rows, right, surprise = 0, 0, 0.0
-    counts = np.zeros((2, (int(np.float32(np.inf).view(np.uint32)) >> COARSER) + 1), dtype=np.int64)
-    for seen, shares in pieces:
-        own = np.maximum(shares[np.arange(seen.size), seen], SMALLEST)
-        rows, right = rows + seen.size, right + int((shares.argmax(axis=1) == seen).sum())
-        surprise -= float(np.log(own).sum())
-        if shares.shape[1] == 2:
-            odds = np.clip(shares[:, 1], *WITHIN) / np.clip(shares[:, 0], *WITHIN)
-            place = np.clip(odds, *WITHIN).astype(np.float32).view(np.uint32) >> COARSER
+    rows, correct, log_loss = 0, 0, 0.0
+    counts = np.zeros((2, (int(np.float32(np.inf).view(np.uint32)) >> DROPPED_BITS) + 1), dtype=np.int64)
+    for observed, probabilities in blocks:
+        likelihood = np.maximum(probabilities[np.arange(observed.size), observed], SMALLEST)
+        rows, correct = rows + observed.size, correct + int((probabilities.argmax(axis=1) == observed).sum())
+        log_loss -= float(np.log(likelihood).sum())
+        if probabilities.shape[1] == 2:
+            odds = np.clip(probabilities[:, 1], *ODDS_RANGE) / np.clip(probabilities[:, 0], *ODDS_RANGE)
+            place = np.clip(odds, *ODDS_RANGE).astype(np.float32).view(np.uint32) >> DROPPED_BITS
             for label in (0, 1):
-                counts[label] += np.bincount(place[seen == label], minlength=counts.shape[1])
-    found = {"accuracy": right / rows, "log loss": surprise / rows}
+                counts[label] += np.bincount(place[observed == label], minlength=counts.shape[1])
+    found = {"accuracy": correct / rows, "log loss": log_loss / rows}
     n0, n1 = (int(n) for n in counts.sum(axis=1))
     if n0 == 0 or n1 == 0:
         return found
@@ -77,41 +95,75 @@ def of_class_pieces(pieces: Iterable[tuple[NDArray[np.int64], Array]]) -> dict[s
     return {**found, "AUC": float(counts[1] @ below) / (n0 * n1)}
 
 
-def of_model(model: Model, table: Any) -> dict[str, float]:
+def training_metrics(prepared: PreparedProblem, theta: Array) -> dict[str, float]:
+    """Metrics of θ on the rows that were fitted, in the target's own units."""
+    problem = prepared.problem
+    blocks = _training_predictions(prepared, theta)
+    if in_file(problem.x):
+        return (streamed_regression_metrics if problem.classes is None else streamed_classification_metrics)(
+            blocks
+        )
+    observed, predicted = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return (regression_metrics if problem.classes is None else classification_metrics)(observed, predicted)
+
+
+def _training_predictions(prepared: PreparedProblem, theta: Array) -> Iterator[tuple[Any, Array]]:
+    """Values and their predictions, or classes and their probabilities, of one block of rows after another."""
+    problem, shift, scale = prepared.problem, prepared.target_shift, prepared.target_scale
+    vectors = theta.reshape(problem.vectors, problem.n_features)
+    for x, y, _ in problem.pieces():
+        z = x @ vectors.T
+        if problem.classes is None:
+            yield shift + scale * y, shift + scale * z[:, 0]
+            continue
+        two = len(problem.classes) == 2
+        z = np.column_stack([np.zeros(len(z)), z[:, 0]]) if two else z
+        probabilities = np.exp(z - z.max(axis=1, keepdims=True))
+        probabilities /= probabilities.sum(axis=1, keepdims=True)
+        yield ((y + 1) / 2 if two else y).astype(np.int64), probabilities
+
+
+def model_metrics(model: Model, table: Any) -> dict[str, float]:
     """Metrics of a model on the rows of a pyarrow Table whose target is not missing."""
-    given = model.predict(table) if model.classes is None else model.predict_proba(table)
-    return of_predictions(model, table, given)[0]
+    predicted = model.predict(table) if model.classes is None else model.predict_proba(table)
+    return prediction_metrics(model, table, predicted)[0]
 
 
-def of_predictions(model: Model, table: Any, predicted: Array) -> tuple[dict[str, float], int]:
-    """The same from what `predict` (ridge) or `predict_proba` gave, and how many rows have a target."""
+def prediction_metrics(model: Model, table: Any, predicted: Array) -> tuple[dict[str, float], int]:
+    """Metrics of what `Model.predict` (ridge) or `Model.predict_proba` returned for a pyarrow Table.
+
+    Also returns the number of rows whose target is not missing, which are those that count.
+    """
     name = pick(frame_source(table).names, model.encoding.target)
     column = table.column(name).combine_chunks()
     if model.classes is None:
         if not is_number(column.type):
             raise InvalidInput(f"the target {name!r} should hold numbers, but is of type {column.type}")
-        seen = numbers(column)
-        there = np.isfinite(seen)
-        if not there.any():
+        observed = numbers(column)
+        present = np.isfinite(observed)
+        if not present.any():
             raise InvalidInput(f"the target {name!r} has no values; drop the column to score without metrics")
-        return of_values(seen[there], predicted[there]), int(there.sum())
-    which, there = _classes(name, column, model.classes)
-    return of_classes(which[there], predicted[there]), int(there.sum())
+        return regression_metrics(observed[present], predicted[present]), int(present.sum())
+    which, present = _class_positions(name, column, model.classes)
+    return classification_metrics(which[present], predicted[present]), int(present.sum())
 
 
-def _classes(name: str, column: Any, classes: Sequence[Label]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _class_positions(
+    name: str, column: Any, classes: Sequence[Label]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Position of each row's class among the model's classes, and whether the row has a target at all."""
     found = labels(name, column)
-    there = found.is_valid().to_numpy(zero_copy_only=False)
-    if not there.any():
+    present = found.is_valid().to_numpy(zero_copy_only=False)
+    if not present.any():
         raise InvalidInput(f"the target {name!r} has no values; drop the column to score without metrics")
-    known = value_set(classes)
-    if found.type != known.type:
+    allowed = value_set(classes)
+    if found.type != allowed.type:
         raise InvalidInput(f"the target {name!r} holds {found.type}, but the classes are {some(classes)}")
-    which = positions(found, known)
-    strange = there & (which < 0)
-    if strange.any():
-        row = int(strange.argmax())
+    which = positions(found, allowed)
+    unknown = present & (which < 0)
+    if unknown.any():
+        row = int(unknown.argmax())
         raise InvalidInput(
             f"the target {name!r} has {found[row].as_py()!r} in row {row}, but the classes are {some(classes)}"
         )
-    return which, there
+    return which, present

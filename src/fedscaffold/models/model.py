@@ -15,6 +15,7 @@ from scipy.special import expit, softmax
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import replacing
+from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label
 from fedscaffold.data.encoding import Encoding, Number, Unknown
@@ -30,9 +31,11 @@ class Equation:
     coefficients: tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Model:
-    """Ridge: ŷ = z. Two classes: P(second class) = 1/(1 + e^{−z}). More: P(class k) = e^{z_k} / Σ_l e^{z_l}.
+    """A linear model in the table's own units: ŷ = z, P(second class) = 1/(1 + e^{−z}) or softmax of z_1, z_2, ...
+
+    z is an intercept plus a weighted sum of the row's numbers and of a 0/1 for each category.
 
     Parameters
     ----------
@@ -42,6 +45,18 @@ class Model:
         One, or one per class where there are more than two.
     provenance
         Where the model came from: method, sizes, seed, versions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> table = {"x": np.arange(40.0), "y": 3.0 * np.arange(40.0) + 1.0, "site": ["a", "b"] * 20}
+    >>> problem = fs.data.from_frame(table, target="y", client="site", standardize=True, intercept=True)
+    >>> model = fs.models.fit(problem).model
+    >>> model
+    <Model of 'y' | kind: ridge, features: 1, equations: 1>
+    >>> fs.Model.from_json(model.to_json()) == model
+    True
     """
 
     encoding: Encoding
@@ -66,27 +81,42 @@ class Model:
         if not all(math.isfinite(value) for value in numbers):
             raise InvalidInput("intercepts and coefficients must be finite numbers")
 
+    def _facts(self) -> dict[str, object]:
+        facts = {"kind": self.kind, "features": len(self.encoding.names), "equations": len(self.equations)}
+        return facts if self.classes is None else {**facts, "classes": len(self.classes)}
+
+    def __repr__(self) -> str:
+        return text_summary(f"Model of {self.encoding.target!r}", self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_summary(f"Model of {self.encoding.target!r}", self._facts())
+
     @property
     def kind(self) -> str:
-        """Ridge or logistic."""
+        """Kind of model: "ridge" or "logistic"."""
         return "ridge" if self.encoding.classes is None else "logistic"
 
     @property
     def classes(self) -> tuple[Label, ...] | None:
-        """The target's classes; None for numbers."""
+        """Classes of the target; None for a numeric target."""
         return self.encoding.classes
 
     def predict(self, frame: Any, *, unknown: Unknown = "error") -> NDArray[Any]:
-        """Each row's value (ridge) or most probable class, for a table of any library that `from_frame` takes.
+        """Predicted value (ridge) or most probable class of each row.
 
-        `unknown="ignore"` accepts categories that were not there when the model was fitted.
+        Parameters
+        ----------
+        frame
+            A table of any kind that `fedscaffold.data.from_frame` takes, with the columns that were fitted.
+        unknown
+            "error" to refuse categories that were not there when the model was fitted, "ignore" to accept them.
         """
         if self.classes is None:
             return self._margins(frame, unknown)[:, 0]
         return self.most_probable(self.predict_proba(frame, unknown=unknown))
 
     def predict_proba(self, frame: Any, *, unknown: Unknown = "error") -> Array:
-        """Each row's probability of each class, (rows, classes)."""
+        """Probability of each class for each row, (rows, classes); parameters as for `predict`."""
         if self.classes is None:
             raise InvalidInput("a ridge model predicts values, not probabilities; use predict")
         margins = self._margins(frame, unknown)
@@ -94,9 +124,9 @@ class Model:
             return np.column_stack([expit(-margins[:, 0]), expit(margins[:, 0])])
         return softmax(margins, axis=1)
 
-    def most_probable(self, shares: Array) -> NDArray[Any]:
-        """The class of the largest probability in each row of what `predict_proba` gave."""
-        return np.array(self.classes)[shares.argmax(axis=1)]
+    def most_probable(self, probabilities: Array) -> NDArray[Any]:
+        """The class with the largest of the probabilities (rows, classes), for each row."""
+        return np.array(self.classes)[probabilities.argmax(axis=1)]
 
     def _margins(self, frame: Any, unknown: Unknown) -> Array:
         x = self.encoding.encode(frame, unknown=unknown)
@@ -104,13 +134,13 @@ class Model:
         return x @ slopes.T + np.array([equation.intercept for equation in self.equations])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON, in one go."""
+        """Write the model to a JSON file, which is replaced only once the new one is complete."""
         with replacing(path) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote; nothing in the file is executed."""
+        """Read a model that `save` wrote; nothing in the file is executed."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -121,7 +151,7 @@ class Model:
             raise InvalidInput(f"cannot read the model {path}: {error}") from None
 
     def to_json(self) -> str:
-        """Text from which `from_json` makes an equal model."""
+        """The model as JSON text, from which `from_json` makes an equal model."""
         encoding = json.loads(self.encoding.to_json())
         classes = self.classes or ()
         predicted = [None] if self.kind == "ridge" else list(classes[-1:] if len(classes) == 2 else classes)
@@ -146,7 +176,7 @@ class Model:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The model that `to_json` wrote; any change to it is refused."""
+        """Read a model from the text that `to_json` made; changed text is refused."""
         try:
             found = json.loads(text)
             if not isinstance(found, dict) or found.get("format") != FORMAT:

@@ -1,6 +1,6 @@
-"""From a fit to the content of its page."""
+"""The content of the page about a fit, and the page itself."""
 
-from collections.abc import Iterator
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,220 +8,259 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import replacing
 from fedscaffold.core.memmap import in_file
 from fedscaffold.core.types import Array
-from fedscaffold.models import compare
-from fedscaffold.models.fit import Fit, Task, batch_words
+from fedscaffold.data.open import read_table
+from fedscaffold.models.compare import ModelComparison, ModelScore
+from fedscaffold.models.fit import Fit
 from fedscaffold.models.heterogeneity import class_counts
-from fedscaffold.models.metrics import of_class_pieces, of_classes, of_model, of_value_pieces, of_values
-from fedscaffold.reports.page import Candidate, ClientRow, Content
-from fedscaffold.simulation import Trace
+from fedscaffold.models.local_models import compare_local_models
+from fedscaffold.models.metrics import model_metrics, training_metrics
+from fedscaffold.models.model import Model
+from fedscaffold.models.planned import PlannedFit, PreparedProblem, describe_batch
+from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, render
 from fedscaffold.theory import predict
 
-MOST_PREDICTED = 2_000_000  # N d² T / 100, above which the curve is not predicted
-BYTES = 8
+MAX_PREDICTION_WORK = 2_000_000  # N d² T / 100, above which the curve is not predicted
+BYTES_PER_NUMBER = 8
+MAX_NAMED_FEATURES = 12
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ReportInputs:
-    """What was asked for, as far as the fit itself does not say."""
+    """What the page about a fit says beside the fit itself.
 
-    data: Path
-    test: Path | None
-    test_table: Any
+    Parameters
+    ----------
+    kind
+        Kind of model, and why it was chosen.
+    command
+        How to make the same fit again: a command line or Python code.
+    data
+        Name of the table; None if it was not a file.
+    missing
+        What was done with missing values; None if that is not known.
+    test
+        Name of the test table; None if there is none.
+    test_table
+        Rows of the test table, a pyarrow Table.
+    """
+
     kind: str
-    missing: str
     command: str
+    data: str | None = None
+    missing: str | None = None
+    test: str | None = None
+    test_table: Any = None
+
+    @classmethod
+    def of_fit(cls, fit: Fit, test: str | os.PathLike[str] | None = None) -> "ReportInputs":
+        """For a fit that was made in Python, with a test table in a .csv or .parquet file."""
+        return cls(
+            kind=fit.model.kind,
+            command=f"fedscaffold.models.fit(problem, settings={fit.settings!r})",
+            test=None if test is None else os.fspath(test),
+            test_table=None if test is None else read_test_table(test, fit.model),
+        )
 
 
-def tell(fit: Fit, averaged: Trace, story: ReportInputs) -> Content:
-    """All numbers of the page."""
-    task, settings = fit.task, fit.settings
-    problem = task.problem
-    norm = float(np.linalg.norm(task.optimum))
-    ours = compare.standing("Scaffold", task, fit.theta)
-    others = compare.standing("FedAvg", task, averaged.theta[0])
-    pooled = compare.standing("Pooled", task, task.optimum)
-    curve = _predicted(task, fit.trace.rounds)
-    end = None if task.plan is None else float(np.sqrt(task.plan.predicted_mse)) / norm
-    reached = fit.relative_distance <= settings.tolerance
-    return Content(
+def read_test_table(path: str | os.PathLike[str], model: Model) -> Any:
+    """Test rows as a pyarrow Table; refused where a model with these columns could not score them."""
+    table = read_table(path)
+    try:
+        model_metrics(model, table)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
+    return table
+
+
+def write_report(content: ReportContent, path: str | os.PathLike[str]) -> None:
+    """Write the page to a file, which is replaced only once the new one is complete."""
+    with replacing(Path(path)) as temporary:
+        temporary.write_text(render(content), encoding="utf-8")
+
+
+def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) -> ReportContent:
+    """Compute everything that the page shows.
+
+    Parameters
+    ----------
+    fit
+        The fit that the page is about.
+    comparison
+        From `Fit.compare`.
+    inputs
+        What the page says beside the fit, for example from `ReportInputs.of_fit`.
+    """
+    planned, problem = fit.planned, fit.planned.problem
+    norm = float(np.linalg.norm(planned.optimum))
+    curve = _predicted_curve(planned, fit.trace.rounds)
+    reached = fit.relative_distance <= fit.settings.tolerance
+    return ReportContent(
         title=f"A federated model of {problem.encoding.target}",
         summary=(
             f"Scaffold on {problem.n_clients:,} client{'s' * (problem.n_clients > 1)} came within "
             f"{fit.relative_distance:.2%} of the model that "
             f"pooled data would give ({'within' if reached else 'missing'} the tolerance of "
-            f"{settings.tolerance:.2%}); FedAvg with the same effort within {others.relative_distance:.2%}."
+            f"{fit.settings.tolerance:.2%}); FedAvg with the same effort within "
+            f"{comparison.fedavg.relative_distance:.2%}."
         ),
-        asked=_asked(fit, story),
-        data=_data(task),
+        request=_request_facts(fit, inputs),
+        data=_data_facts(planned),
         classes=tuple(map(str, problem.classes or ())),
-        clients=_clients(task, ours, others),
-        plan=_plan(fit),
-        distances={
-            "Scaffold": np.sqrt(fit.trace.mse[0]) / norm,
-            "FedAvg": np.sqrt(averaged.mse[0]) / norm,
-        },
+        clients=_client_rows(planned, comparison),
+        plan=_describe_plan(fit),
+        distances=comparison.distances,
         predicted=None if curve is None else np.sqrt(curve) / norm,
-        predicted_end=end,
-        tolerance=settings.tolerance,
-        candidates=[_candidate(task, one, story) for one in (ours, others, pooled)],
+        predicted_end=None if planned.plan is None else float(np.sqrt(planned.plan.predicted_mse)) / norm,
+        tolerance=fit.settings.tolerance,
+        models=[_model_row(planned, score, inputs.test_table) for score in comparison.scores],
         loss_name="half the squared error" if problem.classes is None else "negative log-likelihood",
-        cost=_cost(fit),
-        provenance=_provenance(fit, story),
-        command=story.command,
+        cost=_cost_facts(fit),
+        provenance=_provenance_facts(fit),
+        command=inputs.command,
     )
 
 
-def _asked(fit: Fit, story: ReportInputs) -> list[tuple[str, str]]:
-    encoding, settings = fit.task.problem.encoding, fit.settings
-    names = ", ".join(column.name for column in encoding.columns[:12])
-    more = f" and {len(encoding.columns) - 12} more" if len(encoding.columns) > 12 else ""
-    return [
-        ("table", str(story.data)),
+def _request_facts(fit: Fit, inputs: ReportInputs) -> list[tuple[str, str]]:
+    encoding = fit.planned.problem.encoding
+    names = ", ".join(column.name for column in encoding.columns[:MAX_NAMED_FEATURES])
+    more = len(encoding.columns) - MAX_NAMED_FEATURES
+    handled = {"error": "refused", "mean": "filled with the mean"}
+    facts = [
+        ("table", inputs.data),
         ("target", encoding.target),
         ("client column", encoding.client),
-        ("features", names + more),
-        ("model", story.kind),
-        ("penalty l2", f"{fit.task.problem.l2:g}"),
-        ("missing values", "refused" if story.missing == "error" else "filled with the mean"),
-        ("tolerance", f"{settings.tolerance:g}"),
-        ("test table", "none" if story.test is None else str(story.test)),
+        ("features", names + (f" and {more} more" if more > 0 else "")),
+        ("model", inputs.kind),
+        ("penalty l2", f"{fit.planned.problem.l2:g}"),
+        ("missing values", None if inputs.missing is None else handled[inputs.missing]),
+        ("tolerance", f"{fit.settings.tolerance:g}"),
+        ("test table", inputs.test or "none"),
     ]
+    return [(name, value) for name, value in facts if value is not None]
 
 
-def _data(task: Task) -> list[tuple[str, str]]:
-    problem = task.problem
+def _data_facts(prepared: PreparedProblem) -> list[tuple[str, str]]:
+    problem = prepared.problem
     facts = [
         ("rows", f"{int(problem.sizes.sum()):,}"),
         ("clients", f"{problem.n_clients:,}, of {problem.sizes.min():,} to {problem.sizes.max():,} rows"),
         ("columns", f"{len(problem.encoding.columns)}, as {problem.n_features} numbers with the intercept"),
     ]
     if problem.classes is None:
-        facts.append(("target", f"mean {task.target_shift:.5g}, standard deviation {task.target_scale:.5g}"))
+        mean, deviation = prepared.target_shift, prepared.target_scale
+        facts.append(("target", f"mean {mean:.5g}, standard deviation {deviation:.5g}"))
     return facts
 
 
-def _clients(task: Task, ours: compare.Standing, others: compare.Standing) -> list[ClientRow]:
-    problem = task.problem
+def _client_rows(prepared: PreparedProblem, comparison: ModelComparison) -> list[ClientRow]:
+    problem = prepared.problem
     counts = class_counts(problem)
-    judged = compare.alone(task)
-    held = {
-        int(c): (float(a), float(b)) for c, a, b in zip(judged.clients, judged.together, judged.alone, strict=True)
+    found = compare_local_models(prepared)
+    left_out = {
+        int(c): (float(a), float(b)) for c, a, b in zip(found.clients, found.common, found.local, strict=True)
     }
     rows = []
     for c, name in enumerate(problem.client_names):
-        together, alone = held.get(c, (None, None))
-        own = (int(problem.sizes[c]),) if counts is None else tuple(int(n) for n in counts[c])
-        scaffold, fedavg = float(ours.client_losses[c]), float(others.client_losses[c])
-        row = ClientRow(name=str(name), rows=own, scaffold=scaffold, fedavg=fedavg, together=together, alone=alone)
-        rows.append(row)
+        common, local = left_out.get(c, (None, None))
+        rows.append(
+            ClientRow(
+                name=str(name),
+                rows=(int(problem.sizes[c]),) if counts is None else tuple(int(n) for n in counts[c]),
+                scaffold=float(comparison.scaffold.client_losses[c]),
+                fedavg=float(comparison.fedavg.client_losses[c]),
+                common=common,
+                local=local,
+            )
+        )
     return rows
 
 
-def _plan(fit: Fit) -> str:
-    task = fit.task
-    batch = f"Each step uses {batch_words(task.batch_size)} rows."
-    if task.plan is None:
+def _describe_plan(fit: Fit) -> str:
+    planned = fit.planned
+    batch = f"Each step uses {describe_batch(planned.batch_size)} rows."
+    if planned.plan is None:
         return f"Nothing was planned: step size, local steps and rounds were given.\n{batch}"
     aim = (
-        f"The aim is a squared distance to the pooled model of {task.target_mse:.3g}: {fit.settings.tolerance:g} "
-        "times the length of its coefficients, squared, for standardised columns."
+        f"The aim is a squared distance to the pooled model of {planned.target_mse:.3g}: "
+        f"{fit.settings.tolerance:g} times the length of its coefficients, squared, for standardised columns."
     )
     given = ""
-    if (task.plan.method, task.plan.rounds) != (task.method, task.rounds):
+    if (planned.plan.method, planned.plan.rounds) != (planned.method, planned.rounds):
         given = (
-            f"\nSome of this was given instead: the run took step_size={task.method.step_size:.4g}, "
-            f"local_steps={task.method.local_steps}, {task.rounds:,} rounds."
+            f"\nSome of this was given instead: the run took step_size={planned.method.step_size:.4g}, "
+            f"local_steps={planned.method.local_steps}, {planned.rounds:,} rounds."
         )
-    if fit.trace.rounds > task.rounds:
-        given += f"\nThat did not quite suffice: {fit.trace.rounds - task.rounds:,} more rounds were run."
-    return f"{aim}\n{task.plan.explain()}\n{batch}{given}"
+    if fit.trace.rounds > planned.rounds:
+        given += f"\nThat did not quite suffice: {fit.trace.rounds - planned.rounds:,} more rounds were run."
+    return f"{aim}\n{planned.plan.explain()}\n{batch}{given}"
 
 
-def _predicted(task: Task, rounds: int) -> Array | None:
-    """E‖θ_t − θ*‖² by round from `theory.predict`, where it is quick: it reads all rows again and again."""
-    problem = task.problem
-    if in_file(problem.x):
+def _predicted_curve(planned: PlannedFit, rounds: int) -> Array | None:
+    """E‖θ_t − θ*‖² by round from `theory.predict`; None where that would take long or has no answer."""
+    problem = planned.problem
+    if in_file(problem.x):  # every round of the prediction reads all rows
         return None
-    effort = problem.n_clients * problem.dim**2 * max(rounds, 100) / 100
-    if problem.kind not in ("ridge", "logistic") or effort > MOST_PREDICTED:
+    work = problem.n_clients * problem.dim**2 * max(rounds, 100) / 100
+    if problem.kind not in ("ridge", "logistic") or work > MAX_PREDICTION_WORK:
         return None
     try:
-        found: Any = predict(problem, task.method, batch_size=task.batch_size, rounds=rounds)
+        found: Any = predict(problem, planned.method, batch_size=planned.batch_size, rounds=rounds)
     except InvalidInput:  # a step size that was given and does not contract
         return None
     return found.curve
 
 
-def _candidate(task: Task, one: compare.Standing, story: ReportInputs) -> Candidate:
-    test = None if story.test_table is None else of_model(task.model(one.theta), story.test_table)
-    return Candidate(
-        name=one.name,
-        loss=one.loss,
-        distance=one.relative_distance,
-        metrics=_metrics(task, one.theta),
-        test=test,
+def _model_row(prepared: PreparedProblem, score: ModelScore, test_table: Any) -> ModelRow:
+    return ModelRow(
+        name=score.name,
+        loss=score.loss,
+        distance=score.relative_distance,
+        metrics=training_metrics(prepared, score.theta),
+        test=None if test_table is None else model_metrics(prepared.model(score.theta), test_table),
     )
 
 
-def _metrics(task: Task, theta: Array) -> dict[str, float]:
-    """Metrics on the rows that were fitted."""
-    problem = task.problem
-    pieces = _predictions(task, theta)
-    if in_file(problem.x):
-        return of_value_pieces(pieces) if problem.classes is None else of_class_pieces(pieces)
-    seen, predicted = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-    return of_values(seen, predicted) if problem.classes is None else of_classes(seen, predicted)
-
-
-def _predictions(task: Task, theta: Array) -> Iterator[tuple[Any, Array]]:
-    """Values or classes, and what θ makes of them, some rows at a time."""
-    problem = task.problem
-    vectors = theta.reshape(problem.vectors, problem.n_features)
-    for x, y, _ in problem.pieces():
-        z = x @ vectors.T
-        if problem.classes is None:
-            yield task.target_shift + task.target_scale * y, task.target_shift + task.target_scale * z[:, 0]
-            continue
-        two = len(problem.classes) == 2
-        z = np.column_stack([np.zeros(len(z)), z[:, 0]]) if two else z
-        shares = np.exp(z - z.max(axis=1, keepdims=True))
-        shares /= shares.sum(axis=1, keepdims=True)
-        yield ((y + 1) / 2 if two else y).astype(np.int64), shares
-
-
-def _cost(fit: Fit) -> list[tuple[str, str]]:
-    problem, rounds = fit.task.problem, fit.trace.rounds
+def _cost_facts(fit: Fit) -> list[tuple[str, str]]:
+    problem, rounds = fit.planned.problem, fit.trace.rounds
     vectors = float(fit.trace.vectors_per_client[-1])
-    each = vectors * problem.dim * BYTES
-    table = float(problem.sizes.sum()) * len(problem.encoding.columns) * BYTES
+    each = vectors * problem.dim * BYTES_PER_NUMBER
+    table = float(problem.sizes.sum()) * len(problem.encoding.columns) * BYTES_PER_NUMBER
     return [
-        ("rounds", f"{rounds:,}, of {fit.task.method.local_steps:,} local steps"),
-        ("per client", f"{vectors:,.0f} vectors of {problem.dim:,} numbers, {_size(each)}"),
-        ("all clients", f"{_size(each * problem.n_clients)}; FedAvg the same"),
-        ("for comparison", f"the features themselves are {_size(table)}"),
+        ("rounds", f"{rounds:,}, of {fit.planned.method.local_steps:,} local steps"),
+        ("per client", f"{vectors:,.0f} vectors of {problem.dim:,} numbers, {_format_bytes(each)}"),
+        ("all clients", f"{_format_bytes(each * problem.n_clients)}; FedAvg the same"),
+        ("for comparison", f"the features themselves are {_format_bytes(table)}"),
         ("gradients per client", f"{fit.trace.gradients_per_client[0, -1]:,.0f}"),
     ]
 
 
-def _size(size: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.3g} {unit}" if unit != "bytes" else f"{size:.0f} bytes"
+def _format_bytes(size: float) -> str:
+    """A number of bytes in decimal units, to three digits."""
+    if size < 1000:
+        return f"{size:.0f} bytes"
+    for unit in ("kB", "MB"):
         size /= 1000
-    raise AssertionError
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+    return f"{size / 1000:.3g} GB"
 
 
-def _provenance(fit: Fit, story: ReportInputs) -> list[tuple[str, str]]:
-    known = fit.trace.provenance
-    versions = ", ".join(f"{name} {number}" for name, number in known["versions"].items())
-    machine = known["machine"]
+def _provenance_facts(fit: Fit) -> list[tuple[str, str]]:
+    origin = fit.trace.provenance
+    versions = ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
+    machine = origin["machine"]
+    request = fit.model.provenance.get(
+        "request"
+    )  # of a fit in a folder; its rows are those before standardising y
+    rows = fit.planned.problem.fingerprint() if request is None else request["rows"]
     return [
-        ("finished", known["finished"]),
+        ("finished", origin["finished"]),
         ("seed", str(fit.settings.seed)),
-        ("engine", known["engine"]),
+        ("engine", origin["engine"]),
         ("versions", versions),
         ("machine", f"{machine['system']}, {machine['processor']}, {machine['cores']} cores"),
-        ("encoded rows, SHA-256", fit.model.provenance["request"]["rows"]),
+        ("encoded rows, SHA-256", rows),
     ]

@@ -21,7 +21,7 @@ from fedscaffold.engines import Jax
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.paper.networks import NETWORKS
 from fedscaffold.problems import Differentiable
-from fedscaffold.reports.curves import COLOURS
+from fedscaffold.reports.layout import COLOURS
 from fedscaffold.simulation.run import run
 
 TEST_RECORDS = 360

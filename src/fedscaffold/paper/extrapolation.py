@@ -14,7 +14,7 @@ import numpy as np
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper
-from fedscaffold.reports.orders import Line, Panel, draw
+from fedscaffold.reports.orders import OrderLine, OrderPanel, draw
 from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.richardson_romberg import richardson_romberg
 from fedscaffold.simulation.run import run
@@ -190,14 +190,14 @@ def equal_gradients(
     }
 
 
-def panel(series: Series, points: Sequence[Point]) -> Panel:
+def panel(series: Series, points: Sequence[Point]) -> OrderPanel:
     """Predicted lines and measured points, squared bias by γ."""
     names = ("plain average", "Richardson–Romberg", "the other pairing")
-    return Panel(
+    return OrderPanel(
         title=series.title,
         x=np.array([point.method.step_size for point in points]),
         lines=[
-            Line(
+            OrderLine(
                 name=name,
                 predicted=np.array([point.predicted[k] for point in points]),
                 measured=np.array([point.measured[k].value for point in points]),

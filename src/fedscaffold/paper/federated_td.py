@@ -19,10 +19,10 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Advance
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, ScaffLSA
-from fedscaffold.paper.figure1 import Claim
+from fedscaffold.paper.claims import Claim
 from fedscaffold.problems import GarnetTD
 from fedscaffold.problems.linear.td import Observing
-from fedscaffold.reports.speed_up import Panel
+from fedscaffold.reports.speed_up import SpeedUpPanel
 from fedscaffold.reports.speed_up import draw as draw_panels
 from fedscaffold.simulation.run import run
 from fedscaffold.simulation.stationarity import Plateau, plateau
@@ -38,7 +38,7 @@ FLAT_FACTOR = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class FederatedTdSettings:
     """What to run: numbers of clients, ways of sampling, rounds and runs of each."""
 
     clients: Sequence[int] = (10, 30, 100, 300, 1000)
@@ -77,7 +77,7 @@ class Slope(NamedTuple):
     high: float
 
 
-def simulate(settings: Settings, *, advance: Advance = lambda done, total: None) -> list[Point]:
+def simulate(settings: FederatedTdSettings, *, advance: Advance = lambda done, total: None) -> list[Point]:
     """Both methods for every number of clients and way of sampling."""
     total = len(settings.samplings) * len(METHODS) * sum(settings.clients)
     done, points = 0, []
@@ -159,5 +159,5 @@ def draw(points: Sequence[Point], files: Sequence[Path]) -> None:
         for point in points:
             if point.sampling == sampling:
                 lines[point.method].append((point.n_clients, point.plateau.mean, point.plateau.standard_error))
-        panels.append(Panel(titles[sampling], {name: np.array(rows).T for name, rows in lines.items()}))
+        panels.append(SpeedUpPanel(titles[sampling], {name: np.array(rows).T for name, rows in lines.items()}))
     draw_panels(panels, files, falling="ScaffLSA")

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import replacing
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, Scaffold
+from fedscaffold.paper.claims import Claim, save_claims, to_markdown
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
-from fedscaffold.reports.curves import Panel
+from fedscaffold.reports.curves import RoundsPanel
 from fedscaffold.reports.curves import draw as draw_grid
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run import run
@@ -36,7 +38,7 @@ METHODS = (
 
 
 @dataclass(frozen=True)
-class Curve:
+class Figure1Curve:
     """One method in one panel."""
 
     kind: Kind
@@ -56,7 +58,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Figure1Settings:
     """What to run; the defaults are the paper's."""
 
     clients: Sequence[int] = CLIENTS
@@ -75,7 +77,9 @@ class Settings:
                 raise InvalidInput(f"each number of clients must be even, got {n_clients}")
 
 
-def simulate(settings: Settings, *, scratch: Path, advance: Advance = lambda done, total: None) -> list[Curve]:
+def simulate(
+    settings: Figure1Settings, *, scratch: Path, advance: Advance = lambda done, total: None
+) -> list[Figure1Curve]:
     """All curves, panel after panel; what an interrupted call left in `scratch` is not computed again."""
     total = len(KINDS) * len(METHODS) * sum(settings.clients) * ROUNDS
     done = 0
@@ -97,7 +101,7 @@ def simulate(settings: Settings, *, scratch: Path, advance: Advance = lambda don
                     checkpoint=scratch / f"{label.lower()}.npz",
                     progress=_counting(advance, done, n_clients, total),
                 )
-                curves.append(Curve(kind, n_clients, name, trace))
+                curves.append(Figure1Curve(kind, n_clients, name, trace))
                 done += ROUNDS * n_clients
     return curves
 
@@ -107,7 +111,7 @@ def _counting(advance: Advance, before: int, weight: int, total: int) -> Advance
     return lambda done, _: advance(before + done * weight, total)
 
 
-def to_frame(curves: Sequence[Curve]) -> "pd.DataFrame":
+def to_frame(curves: Sequence[Figure1Curve]) -> "pd.DataFrame":
     """One row per kind, number of clients, method, run and round."""
     import pandas as pd
 
@@ -121,16 +125,7 @@ def to_frame(curves: Sequence[Curve]) -> "pd.DataFrame":
     return pd.concat(parts, ignore_index=True)
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A claim of the paper's Section 6, with what was measured."""
-
-    claim: str
-    measured: str
-    holds: bool | None  # None: not tested with these numbers of clients
-
-
-def claims(curves: Sequence[Curve]) -> list[Claim]:
+def claims(curves: Sequence[Figure1Curve]) -> list[Claim]:
     """Every claim that Section 6 makes about the figure."""
     plateaus = {(curve.kind, curve.method, curve.n_clients): curve.plateau.mean for curve in curves}
     clients = sorted({curve.n_clients for curve in curves})
@@ -204,7 +199,7 @@ def _flattens(plateaus: dict[int, float]) -> Claim:
     return Claim(claim, measured, bool(factor < 2.0))
 
 
-def draw(curves: Sequence[Curve], files: Sequence[Path]) -> None:
+def draw(curves: Sequence[Figure1Curve], files: Sequence[Path]) -> None:
     """The paper's eight panels: a row per problem, a column per number of clients."""
     rows = []
     for kind, title in (("regression", "linear regression"), ("classification", "logistic regression")):
@@ -212,5 +207,18 @@ def draw(curves: Sequence[Curve], files: Sequence[Path]) -> None:
         for curve in curves:
             if curve.kind == kind:
                 by_clients.setdefault(curve.n_clients, {})[curve.method] = curve.trace.mse
-        rows.append((title, [Panel(f"N = {n:,}", lines) for n, lines in by_clients.items()]))
+        rows.append((title, [RoundsPanel(f"N = {n:,}", lines) for n, lines in by_clients.items()]))
     draw_grid(rows, files)
+
+
+def save(curves: Sequence[Figure1Curve], found: Sequence[Claim], settings: Figure1Settings, out: Path) -> None:
+    """Write the figure (PNG, SVG), the curves (Parquet, CSV) and the claims (JSON, Markdown) to a folder."""
+    draw(curves, [out / "figure1.png", out / "figure1.svg"])
+    frame = to_frame(curves)
+    with replacing(out / "figure1.parquet") as temporary:
+        frame.to_parquet(temporary, index=False)
+    with replacing(out / "figure1.csv") as temporary:
+        frame.to_csv(temporary, index=False)
+    save_claims(found, settings, out / "claims.json")
+    with replacing(out / "claims.md") as temporary:
+        temporary.write_text(to_markdown(found))

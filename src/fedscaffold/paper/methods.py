@@ -12,7 +12,7 @@ from fedscaffold.methods import FedAvg, FedLin, Scaffold, TwoSidedScaffold
 from fedscaffold.paper.conditioning import scaling
 from fedscaffold.problems import Ridge
 from fedscaffold.reports import comparison, growth
-from fedscaffold.reports.comparison import Line, Panel
+from fedscaffold.reports.comparison import CostCurve, CostPanel
 from fedscaffold.simulation.run import run
 
 CLIENTS, RECORDS, DIM = 50, 40, 5
@@ -32,11 +32,11 @@ def scattered(*, weights: bool = False) -> Ridge:
 
 def _lines(
     problem: Ridge, methods: Mapping[str, Method], rounds: int, *, batch: int | None = None, runs: int = 1
-) -> dict[str, Line]:
+) -> dict[str, CostCurve]:
     found = {}
     for name, method in methods.items():
         trace = run(problem, method, rounds=rounds, batch_size=batch, repetitions=runs, progress=False)
-        found[name] = Line(np.arange(rounds + 1.0), trace.mse)
+        found[name] = CostCurve(np.arange(rounds + 1.0), trace.mse)
     return found
 
 
@@ -51,8 +51,10 @@ def participation(files: list[Path]) -> None:
         "Scaffold, 1 to 20 steps, 5 of 50": Scaffold(step_size=GAMMA, local_steps=UNEQUAL, cohort=5),
         "FedAvg, 10 steps": FedAvg(step_size=GAMMA, local_steps=H),
     }
-    left = Panel("some of the clients", "round", _lines(scattered(), cohorts, 600), log=False)
-    right = Panel("unequal steps and weights", "round", _lines(scattered(weights=True), unequal, 600), log=False)
+    left = CostPanel("some of the clients", "round", _lines(scattered(), cohorts, 600), log=False)
+    right = CostPanel(
+        "unequal steps and weights", "round", _lines(scattered(weights=True), unequal, 600), log=False
+    )
     comparison.draw([[left, right]], files)
 
 
@@ -71,8 +73,8 @@ def two_sided(files: list[Path]) -> None:
         for eta in (0.3, 1, 2)
     }
     some = _lines(scattered(), cohorts, 150, batch=batch, runs=40)
-    left = Panel(f"everyone, γη = {effective}", "round", lines, log=False, spread=False)
-    right = Panel("5 of 50 clients, γ = 0.03", "round", some, log=False, spread=False)
+    left = CostPanel(f"everyone, γη = {effective}", "round", lines, log=False, spread=False)
+    right = CostPanel("5 of 50 clients, γ = 0.03", "round", some, log=False, spread=False)
     comparison.draw([[left, right]], files)
 
 
@@ -80,10 +82,12 @@ def proxskip(files: list[Path]) -> None:
     """Rounds against the condition number."""
     found = scaling()
     series = {
-        f"{each.name}, slope {each.fit.slope:.2f}": growth.Series(np.array(each.conditions), np.array(each.rounds))
+        f"{each.name}, slope {each.fit.slope:.2f}": growth.GrowthSeries(
+            np.array(each.conditions), np.array(each.rounds)
+        )
         for each in found
     }
-    growth.draw([growth.Panel("", "condition number κ", "communications", series)], files)
+    growth.draw([growth.GrowthPanel("", "condition number κ", "communications", series)], files)
 
 
 def fedlin(files: list[Path]) -> None:
@@ -96,7 +100,7 @@ def fedlin(files: list[Path]) -> None:
     curves = compare(scattered(), methods, vectors=200, repetitions=1, progress=False)
     axes = {"rounds": "round", "vectors": "vectors per client"}
     panels = [
-        Panel("no noise", label, {c.name: Line(c.cost(axis), c.mse) for c in curves}, log=False)
+        CostPanel("no noise", label, {c.name: CostCurve(c.cost(axis), c.mse) for c in curves}, log=False)
         for axis, label in axes.items()
     ]
     comparison.draw([panels], files)
@@ -110,7 +114,7 @@ def fedavg(files: list[Path]) -> None:
     scaffold: dict[str, Method] = {
         f"Scaffold, H = {steps}": Scaffold(step_size=GAMMA, local_steps=steps) for steps in (1, 16)
     }
-    panel = Panel("no noise", "round", _lines(scattered(), methods | scaffold, 250), log=False)
+    panel = CostPanel("no noise", "round", _lines(scattered(), methods | scaffold, 250), log=False)
     comparison.draw([[panel]], files)
 
 

@@ -20,8 +20,8 @@ from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.figure1 import Claim
-from fedscaffold.reports.plateaus import Panel, Series
+from fedscaffold.paper.claims import Claim
+from fedscaffold.reports.plateaus import PlateauPanel, PlateauSeries
 from fedscaffold.reports.plateaus import draw as draw_panels
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ STEEP = 0.15  # of the slope −1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class MillionSettings:
     """What to run."""
 
     clients: Sequence[int] = CLIENTS
@@ -58,7 +58,11 @@ class Settings:
 
 
 def simulate(
-    settings: Settings, *, out: Path, engine: str | Engine = "auto", advance: Advance = lambda done, total: None
+    settings: MillionSettings,
+    *,
+    out: Path,
+    engine: str | Engine = "auto",
+    advance: Advance = lambda done, total: None,
 ) -> "pd.DataFrame":
     """All plateaus, in Parquet files of a folder, where an interrupted call goes on."""
     import pandas as pd
@@ -93,31 +97,31 @@ def _counting(advance: Advance, before: float, own: float, total: float) -> Adva
     return lambda done, all: advance(int(before + own * done / max(all, 1)), int(total))
 
 
-def lines(frame: "pd.DataFrame") -> dict[str, Series]:
+def lines(frame: "pd.DataFrame") -> dict[str, PlateauSeries]:
     """Plateaus by problem."""
     return {name: series(frame[frame["problem"] == name]) for name in STREAMS}
 
 
-def claims(found: dict[str, Series]) -> list[Claim]:
+def claims(found: dict[str, PlateauSeries]) -> list[Claim]:
     """What the figure is to show."""
     ridge, logistic = found["ridge-stream"], found["logistic-stream"]
     return [_falls(ridge), _no_floor(ridge), _floor(logistic), *(_foretold(*each) for each in found.items())]
 
 
-def _falls(line: Series) -> Claim:
+def _falls(line: PlateauSeries) -> Claim:
     slope = float(np.polyfit(np.log(line.clients), np.log(line.plateau), 1, w=line.plateau / line.error)[0])
     span = f"N = {line.clients.min():,.0f} to {line.clients.max():,.0f}"
     return Claim("Ridge stream: the plateau falls as 1/N", f"slope {slope:.3f}, {span}", abs(slope + 1.0) < STEEP)
 
 
-def _no_floor(line: Series) -> Claim:
+def _no_floor(line: PlateauSeries) -> Claim:
     fit = saturation.measured(line.clients, line.plateau, line.error)
     assert fit is not None
     level = f"a floor of {fit.floor:.1g} ± {fit.floor_error:.1g}, smallest plateau {line.plateau.min():.2g}"
     return Claim("Ridge stream: no floor", level, fit.n_clients is None)
 
 
-def _floor(line: Series) -> Claim:
+def _floor(line: PlateauSeries) -> Claim:
     claim = f"Logistic stream: saturates where predicted, within {100 * CLOSE:.0f} %"
     fit, with_prediction = saturation.measured(line.clients, line.plateau, line.error), line.saturation[1]
     if fit is None or fit.n_clients is None or fit.standard_error is None or with_prediction is None:
@@ -127,7 +131,7 @@ def _floor(line: Series) -> Claim:
     return Claim(claim, f"{measured}: {ratio:.2f} times", abs(ratio - 1.0) < CLOSE)
 
 
-def _foretold(name: str, line: Series) -> Claim:
+def _foretold(name: str, line: PlateauSeries) -> Claim:
     ratio: Array = line.plateau / line.predicted
     worst = int(np.abs(np.log(ratio)).argmax())
     span = f"{ratio.min():.2f} to {ratio.max():.2f} times what was predicted"
@@ -138,10 +142,10 @@ def _foretold(name: str, line: Series) -> Claim:
     return Claim(claim, f"{span}; furthest {most}", bool(np.abs(ratio - 1.0).max() < CLOSE))
 
 
-def draw(found: dict[str, Series], files: Sequence[Path]) -> None:
+def draw(found: dict[str, PlateauSeries], files: Sequence[Path]) -> None:
     """One panel for each problem."""
     panels = [
-        Panel(f"{TITLES[name]}, γ = {STREAMS[name].step_size:g}, H = 10, B = 1", {"Scaffold": line})
+        PlateauPanel(f"{TITLES[name]}, γ = {STREAMS[name].step_size:g}, H = 10, B = 1", {"Scaffold": line})
         for name, line in found.items()
     ]
     draw_panels(panels, files)

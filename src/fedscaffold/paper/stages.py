@@ -13,7 +13,7 @@ import numpy as np
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper
-from fedscaffold.reports.stages import Panel, draw
+from fedscaffold.reports.stages import StagesPanel, draw
 from fedscaffold.simulation.run import run
 from fedscaffold.simulation.staged import Stage, staged
 
@@ -78,7 +78,7 @@ def main(folder: Path) -> None:
                 flush=True,
             )
             means = {gamma: errors.mean(axis=0) for gamma, errors in found.fixed.items()}
-            panels.append(Panel(name, found.staged.mean(axis=0), found.stages[0], found.best, means))
+            panels.append(StagesPanel(name, found.staged.mean(axis=0), found.stages[0], found.best, means))
     draw(panels, folder / "staged.png")
 
 

@@ -7,51 +7,44 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedscaffold.core.errors import MissingDependency
-from fedscaffold.core.files import replacing
+from fedscaffold.core.figures import plain_grid
 from fedscaffold.core.types import Array
+from fedscaffold.reports.layout import COLOURS, ERROR_LABEL, INK, legend_above, saved_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = {"Scaffold": "#0072B2", "FedAvg": "#D55E00"}
-INK, GRID = "#222222", "#DDDDDD"
-
 
 @dataclass(frozen=True)
-class Panel:
-    """Squared errors (runs, rounds + 1) by method."""
+class RoundsPanel:
+    """Squared errors by round of several methods, (runs, rounds + 1) each."""
 
     title: str
     curves: Mapping[str, Array]
 
 
-def draw(rows: Sequence[tuple[str, Sequence[Panel]]], files: Sequence[Path]) -> None:
-    """Mean and standard deviation over runs, log scale, one scale per row; to PNG, SVG or PDF."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("figures need matplotlib; pip install 'fedscaffold[reproduce]'") from error
-
+def draw(rows: Sequence[tuple[str, Sequence[RoundsPanel]]], files: Sequence[Path]) -> None:
+    """Draw means and standard deviations over runs on a log scale, one per row; to PNG, SVG or PDF."""
     columns = max(len(panels) for _, panels in rows)
-    with mpl.rc_context({"font.size": 10, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(2.2 + 2.4 * columns, 0.8 + 2.3 * len(rows)), layout="constrained")
-        axes = figure.subplots(len(rows), columns, sharex=True, sharey="row", squeeze=False)
+    with saved_panels(
+        files,
+        len(rows),
+        columns,
+        width=2.2 + 2.4 * columns,
+        height=0.8 + 2.3 * len(rows),
+        sharex=True,
+        sharey="row",
+    ) as (figure, axes):
         for line, (row_title, panels) in zip(axes, rows, strict=True):
             for axis, panel in zip(line, panels, strict=False):
                 _panel(axis, panel)
-            line[0].set_ylabel(f"{row_title}\n$\\|\\theta_t-\\theta^*\\|^2$")
+            line[0].set_ylabel(f"{row_title}\n{ERROR_LABEL}")
         for axis in axes[-1]:
             axis.set_xlabel("round")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
-        for file in files:
-            with replacing(file) as temporary:
-                figure.savefig(temporary, format=file.suffix.removeprefix("."), dpi=160)
+        legend_above(figure, axes[0, 0])
 
 
-def _panel(axis: "Axes", panel: Panel) -> None:
+def _panel(axis: "Axes", panel: RoundsPanel) -> None:
     for name, errors in panel.curves.items():
         rounds = np.arange(errors.shape[1])
         mean, spread = errors.mean(axis=0), errors.std(axis=0)
@@ -60,6 +53,5 @@ def _panel(axis: "Axes", panel: Panel) -> None:
         )
         axis.semilogy(rounds, mean, color=COLOURS[name], label=name, lw=1.6)
     axis.set_title(panel.title, fontsize=10, color=INK)
-    axis.grid(True, which="major", color=GRID, lw=0.6)
-    axis.spines[["top", "right"]].set_visible(False)
+    plain_grid(axis)
     axis.margins(x=0)

@@ -6,43 +6,33 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.core.errors import MissingDependency
-from fedscaffold.core.files import replacing
 from fedscaffold.core.types import Array
-from fedscaffold.reports.comparison import PALETTE, plain_axis
-
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+from fedscaffold.reports.layout import MARKERS, PALETTE, powers_of_ten, saved_panels
 
 
 @dataclass(frozen=True)
-class Series:
-    """Points of one method."""
+class GrowthSeries:
+    """Points (x, y) of one method."""
 
     x: Array
     y: Array
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Series by name. With `power`, a dashed power law is drawn through each."""
+class GrowthPanel:
+    """Series of several methods, by name; with `power`, a dashed power law is drawn through each."""
 
     title: str
     x: str
     y: str
-    series: Mapping[str, Series]
+    series: Mapping[str, GrowthSeries]
     power: bool = True
 
 
-def draw(panels: Sequence[Panel], files: Sequence[Path]) -> None:
-    """One row of panels; to PNG, SVG or PDF."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("figures need matplotlib; pip install 'fedscaffold[reproduce]'") from error
-    with mpl.rc_context({"font.size": 10, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(1.0 + 4.2 * len(panels), 3.8), layout="constrained")
-        for axis, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+def draw(panels: Sequence[GrowthPanel], files: Sequence[Path]) -> None:
+    """Draw one row of panels with logarithmic axes; to PNG, SVG or PDF."""
+    with saved_panels(files, 1, len(panels), width=1.0 + 4.2 * len(panels), height=3.8) as (_, axes):
+        for axis, panel in zip(axes[0], panels, strict=True):
             for i, (name, series) in enumerate(panel.series.items()):
                 colour, marker = PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]
                 axis.loglog(series.x, series.y, marker, color=colour, ms=5, label=name, alpha=0.8)
@@ -54,8 +44,5 @@ def draw(panels: Sequence[Panel], files: Sequence[Path]) -> None:
             axis.set_title(panel.title, fontsize=10)
             axis.set_xlabel(panel.x)
             axis.set_ylabel(panel.y)
-            plain_axis(axis)
+            powers_of_ten(axis)
             axis.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
-        for file in files:
-            with replacing(file) as temporary:
-                figure.savefig(temporary, format=file.suffix.removeprefix("."), dpi=160)

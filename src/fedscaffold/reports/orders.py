@@ -6,18 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.core.errors import MissingDependency
-from fedscaffold.core.files import replacing
+from fedscaffold.core.figures import plain_grid
 from fedscaffold.core.types import Array
-from fedscaffold.reports.curves import GRID
+from fedscaffold.reports.layout import MARKERS, legend_above, saved_panels
 
 COLOURS = ("#0072B2", "#009E73", "#999999", "#D55E00")
-MARKERS = ("o", "s", "^", "D")
 
 
 @dataclass(frozen=True)
-class Line:
-    """One quantity by step size."""
+class OrderLine:
+    """One quantity by step size: predicted, measured, and the standard error of the measurement."""
 
     name: str
     predicted: Array
@@ -26,45 +24,41 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Lines over the same step sizes."""
+class OrderPanel:
+    """Several quantities over the same step sizes x."""
 
     title: str
     x: Array
-    lines: Sequence[Line]
+    lines: Sequence[OrderLine]
 
 
-def draw(panels: Sequence[Panel], file: Path) -> None:
-    """A panel beside the other, with bars of two standard errors; to PNG, SVG or PDF.
+def draw(panels: Sequence[OrderPanel], file: Path) -> None:
+    """Draw panels side by side, with bars of two standard errors; to PNG, SVG or PDF.
 
     A measurement below two of its standard errors is drawn as an upper limit: an arrow down from there.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("figures need matplotlib; pip install 'fedscaffold[reproduce]'") from error
-    figure = Figure(figsize=(1.0 + 3.4 * len(panels), 4.0), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    for axis, panel in zip(axes, panels, strict=True):
-        for line, colour, marker in zip(panel.lines, COLOURS, MARKERS, strict=False):
-            axis.loglog(panel.x, line.predicted, color=colour, lw=1.4)
-            clear = line.measured > 2.0 * line.error
-            axis.errorbar(
-                panel.x[clear], line.measured[clear], yerr=2.0 * line.error[clear], color=colour, fmt=marker, ms=5,
-                capsize=2, label=line.name,
-            )  # fmt: skip
-            highest = np.maximum(line.measured, 0.0) + 2.0 * line.error
-            axis.errorbar(
-                panel.x[~clear], highest[~clear], yerr=0.6 * highest[~clear], uplims=True, color=colour, fmt="_",
-            )  # fmt: skip
-        axis.set_title(panel.title, fontsize=10)
-        axis.set_xlabel("step size γ")
-        axis.set_xticks(panel.x, [f"{x:.3g}" for x in panel.x])
-        axis.set_xticks([], minor=True)
-        axis.grid(True, which="major", color=GRID, lw=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("squared bias of the average")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
-    with replacing(file) as temporary:
-        figure.savefig(temporary, format=file.suffix.removeprefix("."), dpi=160)
+    with saved_panels([file], 1, len(panels), width=1.0 + 3.4 * len(panels), height=4.0, sharey=True) as (
+        figure,
+        grid,
+    ):
+        axes = grid[0]
+        for axis, panel in zip(axes, panels, strict=True):
+            for line, colour, marker in zip(panel.lines, COLOURS, MARKERS, strict=False):
+                axis.loglog(panel.x, line.predicted, color=colour, lw=1.4)
+                clear = line.measured > 2.0 * line.error
+                axis.errorbar(
+                    panel.x[clear], line.measured[clear], yerr=2.0 * line.error[clear], color=colour, fmt=marker,
+                    ms=5, capsize=2, label=line.name,
+                )  # fmt: skip
+                highest = np.maximum(line.measured, 0.0) + 2.0 * line.error
+                axis.errorbar(
+                    panel.x[~clear], highest[~clear], yerr=0.6 * highest[~clear], uplims=True, color=colour,
+                    fmt="_",
+                )  # fmt: skip
+            axis.set_title(panel.title, fontsize=10)
+            axis.set_xlabel("step size γ")
+            axis.set_xticks(panel.x, [f"{x:.3g}" for x in panel.x])
+            axis.set_xticks([], minor=True)
+            plain_grid(axis)
+        axes[0].set_ylabel("squared bias of the average")
+        legend_above(figure, axes[0])

@@ -1,4 +1,4 @@
-"""A picture of how rows and classes are spread over clients."""
+"""How rows and classes are spread over clients."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,30 +7,29 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.files import replacing
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.reports.layout import INK, PALETTE, saved_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Style = Literal["bars", "bubbles"]
-INK = "#222222"
 LARGEST_BUBBLE = 260.0  # square points
-MOST_NAMES = 40
+MAX_NAMES = 40
 CHARACTERS_PER_INCH = 9
 
 
 def draw_partition(
     counts: ArrayLike, *, clients: Sequence[Any], classes: Sequence[Any], file: Path, style: Style = "bars"
 ) -> None:
-    """Rows of each class on each client: stacked bars, or bubbles whose area is the number of rows.
+    """Draw the rows of each class on each client: stacked bars, or bubbles whose area is the number of rows.
 
     Parameters
     ----------
     counts
         Numbers of rows, (clients, classes), as in `data.partition.Summary`.
     clients, classes
-        Their names.
+        Names of the clients and of the classes.
     file
         A PNG, SVG or PDF file.
     style
@@ -44,37 +43,27 @@ def draw_partition(
         )
     if style not in get_args(Style):
         raise InvalidInput(f"style must be one of {get_args(Style)}, got {style!r}")
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("figures need matplotlib; pip install 'fedscaffold[reproduce]'") from error
-
     width = float(np.clip(2.5 + 0.28 * len(clients), 5.0, 11.0))
-    with mpl.rc_context({"font.size": 10, "svg.fonttype": "none"}):
-        height = 3.6 if style == "bars" else float(np.clip(1.6 + 0.3 * len(classes), 2.6, 8.0))
-        figure = Figure(figsize=(width, height), layout="constrained")
-        axis = figure.subplots()
-        if style == "bars":
-            colours = mpl.colormaps["viridis"](np.linspace(0.05, 0.95, len(classes)))
-            _bars(axis, table, [str(name) for name in classes], colours)
-        else:
-            _bubbles(axis, table, [str(name) for name in classes])
+    height = 3.6 if style == "bars" else float(np.clip(1.6 + 0.3 * len(classes), 2.6, 8.0))
+    with saved_panels([file], 1, 1, width=width, height=height) as (_, axes):
+        axis = axes[0, 0]
+        (_draw_bars if style == "bars" else _draw_bubbles)(axis, table, [str(name) for name in classes])
         axis.set_xlabel("client")
         axis.set_xlim(-0.6, len(clients) - 0.4)
-        if len(clients) <= MOST_NAMES:
+        if len(clients) <= MAX_NAMES:
             names = [str(name) for name in clients]
             slant = 60 if len(names) * max(map(len, names)) > CHARACTERS_PER_INCH * width else 0
             axis.set_xticks(range(len(clients)), names, rotation=slant, ha="right" if slant else "center")
         axis.spines[["top", "right"]].set_visible(False)
-        with replacing(file) as temporary:
-            figure.savefig(temporary, format=file.suffix.removeprefix("."), dpi=160)
 
 
-def _bars(axis: "Axes", table: NDArray[Any], names: list[str], colours: NDArray[Any]) -> None:
+def _draw_bars(axis: "Axes", table: NDArray[Any], names: list[str]) -> None:
+    from matplotlib import colormaps
+
+    colours = colormaps["viridis"](np.linspace(0.05, 0.95, len(names)))
     below = np.zeros(len(table))
     at = np.arange(len(table))
-    width = 0.85 if len(table) <= MOST_NAMES else 1.0
+    width = 0.85 if len(table) <= MAX_NAMES else 1.0
     for name, column, colour in zip(names, table.T, colours, strict=True):
         axis.bar(at, column, width, bottom=below, color=colour, label=name, linewidth=0)
         below = below + column
@@ -87,10 +76,10 @@ def _bars(axis: "Axes", table: NDArray[Any], names: list[str], colours: NDArray[
     )  # fmt: skip
 
 
-def _bubbles(axis: "Axes", table: NDArray[Any], names: list[str]) -> None:
+def _draw_bubbles(axis: "Axes", table: NDArray[Any], names: list[str]) -> None:
     client, label = np.nonzero(table)
     area = LARGEST_BUBBLE * table[client, label] / table.max()
-    axis.scatter(client, label, s=area, color="#0072B2", linewidths=0)
+    axis.scatter(client, label, s=area, color=PALETTE[0], linewidths=0)
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(-0.7, len(names) - 0.3)
     axis.set_ylabel("class")

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.core.errors import MissingDependency
-from fedscaffold.core.files import replacing
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.figures import plain_grid
 from fedscaffold.core.types import Array
-from fedscaffold.reports.curves import COLOURS, GRID
+from fedscaffold.reports.layout import COLOURS, ERROR_LABEL, INK, saved_panels
+from fedscaffold.theory.prediction.predict import Prediction
 
-PREDICTED, BOUND = "#222222", "#999999"
+BOUND, TARGET = "#999999", "#009E73"
 
 
 def draw(
@@ -17,37 +18,52 @@ def draw(
     *,
     title: str,
     method: str,
-    curve: Array,
-    plateau: float,
+    prediction: Prediction,
     bound: Array | None = None,
     simulated: Array | None = None,
     target: float | None = None,
 ) -> None:
-    """Squared error by round, log scale, to PNG, SVG or PDF; simulated is (runs, rounds + 1)."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("figures need matplotlib; pip install 'fedscaffold[reproduce]'") from error
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axis = figure.subplots()
+    """Draw the squared error by round on a log scale, to a PNG, SVG or PDF file.
+
+    Parameters
+    ----------
+    file
+        Where to write the figure.
+    title
+        Title of the figure.
+    method
+        "Scaffold" or "FedAvg", for the colour of the simulation.
+    prediction
+        From `fedscaffold.theory.predict` with rounds.
+    bound
+        A bound on the squared error, (rounds + 1,).
+    simulated
+        Squared errors of simulated runs, (runs, rounds + 1).
+    target
+        A level to draw.
+    """
+    curve = prediction.curve
+    if curve is None:
+        raise InvalidInput("the prediction has no curve; predict with rounds=")
     rounds = np.arange(curve.size)
-    if simulated is not None:
-        mean, spread = simulated.mean(axis=0), 2.0 * simulated.std(axis=0) / np.sqrt(len(simulated))
-        colour = COLOURS[method]
-        axis.fill_between(rounds, np.maximum(mean - spread, mean / 10), mean + spread, color=colour, alpha=0.25)
-        axis.semilogy(rounds, mean, color=colour, lw=1.4, label=f"simulated, mean of {len(simulated)}")
-    axis.semilogy(rounds, curve, color=PREDICTED, lw=1.4, ls="--", label="predicted")
-    axis.axhline(plateau, color=PREDICTED, lw=0.8, ls=":", label="predicted plateau")
-    if target is not None:
-        axis.axhline(target, color="#009E73", lw=1.0, label="target")
-    if bound is not None:
-        axis.semilogy(rounds, bound, color=BOUND, lw=1.2, label="bound (Theorem 4.9)")
-    axis.set_title(title, fontsize=10)
-    axis.set_xlabel("round")
-    axis.set_ylabel("$\\|\\theta_t-\\theta^*\\|^2$")
-    axis.grid(True, which="major", color=GRID, lw=0.6)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.margins(x=0)
-    axis.legend(frameon=False, fontsize=9)
-    with replacing(file) as temporary:
-        figure.savefig(temporary, format=file.suffix.removeprefix("."), dpi=160)
+    with saved_panels([file], 1, 1, width=6.4, height=4.0) as (_, axes):
+        axis = axes[0, 0]
+        if simulated is not None:
+            mean, spread = simulated.mean(axis=0), 2.0 * simulated.std(axis=0) / np.sqrt(len(simulated))
+            colour = COLOURS[method]
+            axis.fill_between(
+                rounds, np.maximum(mean - spread, mean / 10), mean + spread, color=colour, alpha=0.25
+            )
+            axis.semilogy(rounds, mean, color=colour, lw=1.4, label=f"simulated, mean of {len(simulated)}")
+        axis.semilogy(rounds, curve, color=INK, lw=1.4, ls="--", label="predicted")
+        axis.axhline(prediction.mse, color=INK, lw=0.8, ls=":", label="predicted plateau")
+        if target is not None:
+            axis.axhline(target, color=TARGET, lw=1.0, label="target")
+        if bound is not None:
+            axis.semilogy(rounds, bound, color=BOUND, lw=1.2, label="bound (Theorem 4.9)")
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("round")
+        axis.set_ylabel(ERROR_LABEL)
+        plain_grid(axis)
+        axis.margins(x=0)
+        axis.legend(frameon=False, fontsize=9)

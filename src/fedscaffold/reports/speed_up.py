@@ -4,31 +4,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedscaffold.core.errors import MissingDependency
-from fedscaffold.core.files import replacing
+from fedscaffold.core.figures import plain_grid
 from fedscaffold.core.types import Array
-from fedscaffold.reports.curves import COLOURS, GRID, INK
+from fedscaffold.reports.layout import COLOURS, INK, PLATEAU_LABEL, legend_above, saved_panels
 
 
 @dataclass(frozen=True)
-class Panel:
-    """By method: numbers of clients, plateaus and their standard errors, (3, points)."""
+class SpeedUpPanel:
+    """For each method: numbers of clients, plateaus and their standard errors, (3, points)."""
 
     title: str
     lines: Mapping[str, Array]
 
 
-def draw(panels: Sequence[Panel], files: Sequence[Path], *, falling: str) -> None:
-    """Plateaus with two standard errors on logarithmic axes, and 1/N through the first of method `falling`."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("figures need matplotlib; pip install 'fedscaffold[reproduce]'") from error
-
-    with mpl.rc_context({"font.size": 10, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(1.4 + 3.2 * len(panels), 3.5), layout="constrained")
-        axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+def draw(panels: Sequence[SpeedUpPanel], files: Sequence[Path], *, falling: str) -> None:
+    """Draw plateaus ± two standard errors on logarithmic axes, and 1/N through the first of method `falling`."""
+    with saved_panels(
+        files, 1, len(panels), width=1.4 + 3.2 * len(panels), height=3.5, sharex=True, sharey=True
+    ) as (figure, grid):
+        axes = grid[0]
         for axis, panel in zip(axes, panels, strict=True):
             for name, (clients, mean, spread) in panel.lines.items():
                 colour = COLOURS["Scaffold" if name == falling else name]
@@ -41,11 +35,6 @@ def draw(panels: Sequence[Panel], files: Sequence[Path], *, falling: str) -> Non
             axis.set_yscale("log")
             axis.set_title(panel.title, fontsize=10, color=INK)
             axis.set_xlabel("number of clients N")
-            axis.grid(True, which="major", color=GRID, lw=0.6)
-            axis.spines[["top", "right"]].set_visible(False)
-        axes[0].set_ylabel("plateau of $\\|\\theta_t-\\theta^*\\|^2$")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
-        for file in files:
-            with replacing(file) as temporary:
-                figure.savefig(temporary, format=file.suffix.removeprefix("."), dpi=160)
+            plain_grid(axis)
+        axes[0].set_ylabel(PLATEAU_LABEL)
+        legend_above(figure, axes[0])

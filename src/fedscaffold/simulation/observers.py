@@ -1,4 +1,4 @@
-"""What a run records in each round. An observer turns θ into a number or a vector per repetition."""
+"""Observers: what a run records in each round, a number or a vector for each repetition."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,19 +13,28 @@ from fedscaffold.core.types import Array
 
 
 def squared_distance(theta: Array, optimum: Array) -> Array:
-    """‖θ − θ*‖² of each row of θ."""
+    """‖θ − θ*‖² of each row of θ, (repetitions, dim) → (repetitions,)."""
     return np.square(theta - optimum).sum(axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
 class Mse:
-    """‖θ_t − θ*‖², against the problem's optimum.
+    """Records ‖θ_t − θ*‖² after every round, with the problem's optimum θ*.
 
     Parameters
     ----------
     optimum
-        θ*, where it is known already; otherwise the problem is asked. As it belongs to the problem, checkpoints do
-        not mention it.
+        θ*, (dim,), where it has been computed already; by default `problem.optimum()`. As it belongs to the
+        problem, checkpoints do not mention it.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=5)
+    >>> observer = fs.simulation.Mse(problem.optimum())
+    >>> fs.run(problem, method, rounds=3, batch_size=10, record=(observer,)).mse.shape
+    (1, 4)
     """
 
     optimum: Array | None = field(default=None, repr=False)
@@ -33,7 +42,7 @@ class Mse:
     keep: Literal["every"] = field(default="every", init=False)
 
     def watch(self, problem: Problem) -> Watch:
-        """Finds the optimum once, or not at all."""
+        """A function that computes the squared distance to the optimum, which is found once."""
         optimum = problem.optimum() if self.optimum is None else np.asarray(self.optimum, dtype=np.float64)
         if optimum.shape != (problem.dim,):
             raise InvalidInput(f"Mse's optimum must have shape ({problem.dim},), got {optimum.shape}")
@@ -46,13 +55,23 @@ class Mse:
 
 @dataclass(frozen=True)
 class Loss:
-    """f(θ_t), on all records."""
+    """Records the loss f(θ_t) on all records after every round.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=5)
+    >>> trace = fs.run(problem, method, rounds=3, batch_size=10, record=(fs.simulation.Loss(),))
+    >>> bool(trace.loss[0, -1] < trace.loss[0, 0])
+    True
+    """
 
     name: str = field(default="loss", init=False)
     keep: Literal["every"] = field(default="every", init=False)
 
     def watch(self, problem: Problem) -> Watch:
-        """Nothing to prepare."""
+        """A function that computes the loss of every repetition."""
 
         def loss(round: int, theta: Array, previous: Array | None) -> Array:
             return np.array([problem.loss(row) for row in theta])
@@ -62,7 +81,22 @@ class Loss:
 
 @dataclass(frozen=True)
 class TailAverage:
-    """(θ_{k+1} + ... + θ_t)/(t − k): Polyak–Ruppert's average of all rounds after `after` = k."""
+    """Keeps (θ_{k+1} + ... + θ_t)/(t − k), the Polyak–Ruppert average of all rounds after round k.
+
+    Parameters
+    ----------
+    after
+        k, the number of rounds to leave out.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=5)
+    >>> trace = fs.run(problem, method, rounds=8, batch_size=10, record=(fs.simulation.TailAverage(after=4),))
+    >>> trace.average.shape
+    (1, 20)
+    """
 
     after: int = 0
     name: str = field(default="average", init=False)
@@ -72,7 +106,7 @@ class TailAverage:
         whole_number("after", self.after, least=0)
 
     def watch(self, problem: Problem) -> Watch:
-        """Nothing to prepare."""
+        """A function that updates the average with the model of a round."""
 
         def average(round: int, theta: Array, previous: Array | None) -> Array:
             if previous is None or round <= self.after:
@@ -86,7 +120,7 @@ BY_NAME: dict[str, type[Mse] | type[Loss] | type[TailAverage]] = {"mse": Mse, "l
 
 
 def resolve_observers(record: Iterable[str | Observer]) -> list[Observer]:
-    """Observers by name or as they are, no two of the same name."""
+    """Observers from names and objects; no two may record under the same name."""
     if isinstance(record, str) or not hasattr(record, "__iter__"):
         example = (record,) if isinstance(record, str) else ("mse",)
         raise InvalidInput(f"record must be a sequence of observers, for example {example!r}; got {record!r}")

@@ -51,3 +51,8 @@ def _is_dataclass(item: Any) -> bool:
 def now() -> str:
     """The time, to the second, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def origin() -> dict[str, Any]:
+    """Versions, machine and time, for files that say where they came from."""
+    return {"versions": versions(), "machine": machine(), "finished": now()}

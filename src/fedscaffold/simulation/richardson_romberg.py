@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,7 @@ from fedscaffold.core.errors import InvalidInput, NotStationary
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Problem
 from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.checkpoint import CheckpointFile, Saved
 from fedscaffold.simulation.divergence import divergence_limit
@@ -21,12 +22,15 @@ from fedscaffold.simulation.loop import run_rounds
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import State, open_rounds
 from fedscaffold.simulation.setup import RunSetup, validate_run
-from fedscaffold.simulation.stationarity import BATCHES, FEWEST, autocorrelation_time, truncation
+from fedscaffold.simulation.stationarity import BATCHES, MIN_ROUNDS, autocorrelation_time, truncation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RichardsonRomberg:
-    """2 θ̄(γ) − θ̄(2γ), and what it was made of.
+    """The result of `fedscaffold.richardson_romberg`: 2 θ̄(γ) − θ̄(2γ), and the averages it was made of.
 
     Attributes
     ----------
@@ -45,6 +49,18 @@ class RichardsonRomberg:
         How many rounds each chain ran.
     gradients_per_client, vectors_per_client
         What all chains cost together: stochastic gradients, and vectors of θ's length received and sent.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=10)
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=10)
+    >>> found = fs.richardson_romberg(problem, method, rounds=40, batch_size=10, discard=20)
+    >>> found
+    <RichardsonRomberg | rounds of each chain: 40, averaged from round: 21,
+      repetitions: 1, gradients per client: 800>
+    >>> found.mse(problem.optimum()).shape
+    (1,)
     """
 
     theta: Array
@@ -59,6 +75,32 @@ class RichardsonRomberg:
     def mse(self, optimum: ArrayLike) -> Array:
         """‖θ − θ*‖² of each repetition, for example with `problem.optimum()`."""
         return squared_distance(self.theta, np.asarray(optimum))
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw how far both averages are from the extrapolated model, by coordinate; return the axes.
+
+        Parameters
+        ----------
+        ax
+            matplotlib axes to draw on; by default those of a new figure.
+        """
+        from fedscaffold.simulation.plots import draw_extrapolation
+
+        return draw_extrapolation(self.theta, self.fine, self.coarse, self.standard_error, ax)
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "rounds of each chain": f"{self.rounds:,}",
+            "averaged from round": self.from_round,
+            "repetitions": len(self.theta),
+            "gradients per client": f"{self.gradients_per_client:,}",
+        }
+
+    def __repr__(self) -> str:
+        return text_summary("RichardsonRomberg", self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_summary("RichardsonRomberg", self._facts())
 
 
 def richardson_romberg(
@@ -259,11 +301,11 @@ def _run_chain(
 
 def latest_cut(found: list[Array], rounds: int) -> int:
     """How many blocks to leave out so that every chain is stationary in the rest."""
-    cuts = [truncation(means.mean(axis=0)) if rounds >= FEWEST else None for means in found]
+    cuts = [truncation(means.mean(axis=0)) if rounds >= MIN_ROUNDS else None for means in found]
     if None in cuts:
         raise NotStationary(
             f"the iterates still move after half of the {rounds} rounds, so their average says little; run "
-            f"rounds={2 * max(rounds, FEWEST)} or more, start nearer with theta0, or choose discard yourself"
+            f"rounds={2 * max(rounds, MIN_ROUNDS)} or more, start nearer with theta0, or choose discard yourself"
         )
     return max(cut for cut in cuts if cut is not None)
 

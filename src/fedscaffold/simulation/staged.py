@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,6 +12,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Observer, Problem
 from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.checkpoint import CheckpointFile
 from fedscaffold.simulation.divergence import divergence_limit
@@ -22,6 +23,9 @@ from fedscaffold.simulation.rounds import State, open_rounds
 from fedscaffold.simulation.setup import make_trace, validate_run
 from fedscaffold.simulation.trace import Trace
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 WINDOW_GROWTH = 1.5  # ratio of the ends of consecutive windows
 SLOPE_THRESHOLD = 0.6  # slopes are 2 when θ drifts, 1 when it walks at random, 0 when it is stationary
 MIN_ROUNDS = 5.0  # of the first stage
@@ -30,15 +34,22 @@ MIN_SHARE = 0.5  # or this share of the stage before, if that is longer: with ha
 
 
 class Stage(NamedTuple):
-    """The rounds after round `after`, up to the next stage, were run with this step size."""
+    """The rounds after round `after`, up to the next stage, were run with this step size.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> fs.Stage(after=40, step_size=0.025).step_size
+    0.025
+    """
 
     after: int
     step_size: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Staged:
-    """The result of `fedscaffold.staged`.
+    """The result of `fedscaffold.staged`: a trace, and the rounds after which the step size was halved.
 
     Attributes
     ----------
@@ -46,10 +57,44 @@ class Staged:
         As of `fedscaffold.run`. Its provenance describes the method that it started with, and the stages.
     stages
         When the step size changed, and to what; the first is (0, the method's own).
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=10)
+    >>> found = fs.staged(problem, fs.Scaffold(step_size=0.05, local_steps=10), rounds=8, batch_size=10)
+    >>> found.stages
+    (Stage(after=0, step_size=0.05),)
+    >>> found
+    <Staged | rounds: 8, stages: 1, step sizes: 0.05 to 0.05>
     """
 
     trace: Trace
     stages: tuple[Stage, ...]
+
+    def plot(self, ax: "Axes | None" = None, *, name: str = "mse") -> "Axes":
+        """Draw a recorded series by round, and lines where the step size was halved; return the axes.
+
+        Parameters
+        ----------
+        ax
+            matplotlib axes to draw on; by default those of a new figure.
+        name
+            Which series, as for `Trace.plot`.
+        """
+        from fedscaffold.simulation.plots import draw_stages
+
+        return draw_stages([stage.after for stage in self.stages[1:]], self.trace.plot(ax, name=name))
+
+    def _facts(self) -> dict[str, object]:
+        sizes = f"{self.stages[0].step_size:.3g} to {self.stages[-1].step_size:.3g}"
+        return {"rounds": f"{self.trace.rounds:,}", "stages": len(self.stages), "step sizes": sizes}
+
+    def __repr__(self) -> str:
+        return text_summary("Staged", self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_summary("Staged", self._facts())
 
 
 class _Progress(NamedTuple):
@@ -155,7 +200,7 @@ def staged(
                 else:
                     state = step.scatter(state)
 
-                def see(state: State) -> bool:
+                def record_round(state: State) -> bool:
                     recorder.record(state.round, state.theta)
                     at.distances.append(float(np.square(state.theta - at.start).sum(axis=1).mean()))  # noqa: B023
                     return _is_stationary(at)  # noqa: B023
@@ -166,8 +211,8 @@ def staged(
 
                 if not _is_stationary(at):
                     state = run_rounds(
-                        step, state, until=rounds, record=see, progress=lambda done: advance(done, rounds),
-                        save=save, save_every=every,
+                        step, state, until=rounds, record=record_round, save=save, save_every=every,
+                        progress=lambda done: advance(done, rounds),
                     )  # fmt: skip
                 state = step.gather(state)
             if state.round == rounds:

@@ -10,28 +10,69 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedscaffold.core.summaries import html_summary
 from fedscaffold.core.types import Array
 
-FEWEST = 10  # rounds, below which nothing is said
-BATCHES = 40  # MSER works on means of consecutive rounds, about so many
+MIN_ROUNDS = 10  # shorter series are never called stationary
+BATCHES = 40  # MSER works on the means of about so many groups of consecutive rounds
+
+
+class Estimate(NamedTuple):
+    """A mean and its standard error."""
+
+    mean: float
+    standard_error: float
 
 
 class Plateau(NamedTuple):
-    """A stationary mean: value, standard error, first round used, effective number of observations."""
+    """The mean of a series over its stationary rounds.
+
+    Attributes
+    ----------
+    mean, standard_error
+        The mean over rounds and repetitions, and its standard error, which accounts for autocorrelation.
+    from_round
+        The first round of the mean.
+    effective_samples
+        Number of independent observations that would give the same standard error.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> trace = fs.run(problem, fs.Scaffold(step_size=0.05, local_steps=20), rounds=200, batch_size=10)
+    >>> plateau = trace.plateau()
+    >>> bool(plateau.mean < trace.mse[0, 0])
+    True
+    """
 
     mean: float
     standard_error: float
     from_round: int
     effective_samples: float
 
+    def __repr__(self) -> str:
+        return (
+            f"Plateau(mean={self.mean:.4g}, standard_error={self.standard_error:.2g}, "
+            f"from_round={self.from_round}, effective_samples={self.effective_samples:.3g})"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "mean": f"{self.mean:.4g} ± {self.standard_error:.2g}",
+            "from round": self.from_round,
+            "effective samples": f"{self.effective_samples:.3g}",
+        }
+        return html_summary("Plateau", facts)
+
 
 def stationary_from(series: Array) -> int | None:
-    """The first round of the stationary part of (repetitions, rounds) series, or None if it has none.
+    """The first round of the stationary part of (repetitions, rounds) series; None if it has none.
 
-    None also when more than half of the rounds would have to be left out: then the run is too short to tell.
+    It is also None when more than half of the rounds would have to be left out: then the run is too short.
     """
     mean = series.mean(axis=0)
-    if mean.size < FEWEST or not np.isfinite(mean).all():
+    if mean.size < MIN_ROUNDS or not np.isfinite(mean).all():
         return None
     width = max(1, mean.size // BATCHES)
     first = truncation(mean[mean.size % width :].reshape(-1, width).mean(axis=1)[:, None])

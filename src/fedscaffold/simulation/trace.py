@@ -1,4 +1,4 @@
-"""What a run leaves: arrays, and where they came from."""
+"""The result of a run: final models, recorded metrics, costs and provenance."""
 
 import os
 from collections.abc import Mapping
@@ -10,19 +10,21 @@ from numpy.typing import NDArray
 
 from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.simulation import stationarity
-from fedscaffold.simulation.stationarity import Plateau
+from fedscaffold.simulation.stationarity import Estimate, Plateau
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 ARRAYS = ("theta", "control_variates", "gradients_per_client", "vectors_per_client")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Trace:
-    """The result of `fedscaffold.run`.
+    """The result of `fedscaffold.run`: final models, recorded metrics, costs and provenance.
 
     Attributes
     ----------
@@ -33,7 +35,7 @@ class Trace:
     metrics
         What the observers recorded, by name: (repetitions, rounds + 1, ...) or, for averages, (repetitions, dim).
     rounds
-        How many rounds were run.
+        Number of rounds that were run.
     gradients_per_client
         Stochastic gradients computed up to each round, on average over clients, (repetitions, rounds + 1). A full
         gradient counts as as many as cover the client's records.
@@ -41,6 +43,19 @@ class Trace:
         Vectors of θ's length received and sent up to each round, on average over clients, (rounds + 1,).
     provenance
         Versions, seed, method, problem, machine.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> trace = fs.run(problem, fs.Scaffold(step_size=0.05, local_steps=5), rounds=20, batch_size=10)
+    >>> trace
+    <Trace | method: Scaffold, problem: ridge, clients: 4, rounds: 20, repetitions:
+      1, recorded: mse>
+    >>> trace.mse.shape
+    (1, 21)
+    >>> trace.to_frame().columns.tolist()
+    ['repetition', 'round', 'gradients_per_client', 'vectors_per_client', 'mse']
     """
 
     theta: Array
@@ -53,36 +68,77 @@ class Trace:
 
     @property
     def mse(self) -> Array:
-        """‖θ_t − θ*‖², (repetitions, rounds + 1)."""
+        """‖θ_t − θ*‖² after each round, (repetitions, rounds + 1); recorded by default."""
         return self._recorded("mse")
 
     @property
     def loss(self) -> Array:
-        """f(θ_t), (repetitions, rounds + 1); recorded on request."""
+        """f(θ_t) after each round, (repetitions, rounds + 1); recorded with record=("loss",)."""
         return self._recorded("loss")
 
     @property
     def average(self) -> Array:
-        """The averaged iterate, (repetitions, dim); recorded on request."""
+        """Average of the iterates, (repetitions, dim); recorded with record=("average",)."""
         return self._recorded("average")
 
     def stationary_from(self, name: str = "mse") -> int | None:
-        """The round from which a recorded series is statistically stationary; None if it is not, yet."""
+        """The round from which a recorded series is statistically stationary; None if it is not yet."""
         return stationarity.stationary_from(self._recorded(name))
 
     def plateau(self, name: str = "mse") -> Plateau | None:
-        """Mean of a recorded series once it is stationary, with a standard error; None if it is not, yet."""
+        """Mean of a recorded series once it is stationary, with its standard error; None if it is not yet."""
         from_round = self.stationary_from(name)
         return None if from_round is None else stationarity.plateau(self._recorded(name), from_round)
 
+    def final(self, name: str = "mse") -> Estimate:
+        """Mean over the repetitions of a recorded series after the last round, with its standard error."""
+        last = self._recorded(name)[:, -1]
+        return Estimate(float(last.mean()), float(last.std() / np.sqrt(last.size)))
+
+    def plot(self, ax: "Axes | None" = None, *, name: str = "mse") -> "Axes":
+        """Draw a recorded series by round: its mean and, with several repetitions, their spread; return the axes.
+
+        Parameters
+        ----------
+        ax
+            matplotlib axes to draw on; by default those of a new figure.
+        name
+            Which series: "mse" or "loss", or the name of an observer that records a number per round.
+        """
+        from fedscaffold.simulation.plots import draw_series
+
+        return draw_series(self._recorded(name), name, label=self._method(), ax=ax)
+
+    def _method(self) -> str:
+        return str(self.provenance.get("method", {}).get("name", "unknown"))
+
+    def _facts(self) -> dict[str, object]:
+        problem = self.provenance.get("problem", {})
+        return {
+            "method": self._method(),
+            "problem": problem.get("kind", "unknown"),
+            "clients": f"{self.control_variates.shape[1]:,}",
+            "rounds": f"{self.rounds:,}",
+            "repetitions": len(self.theta),
+            "recorded": ", ".join(self.metrics) or "nothing",
+        }
+
+    def __repr__(self) -> str:
+        return text_summary("Trace", self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_summary("Trace", self._facts())
+
     def _recorded(self, name: str) -> Array:
         if name not in self.metrics:
-            kept = ", ".join(map(repr, self.metrics)) or "nothing"
-            raise InvalidInput(f"{name} was not recorded (this run kept {kept}); run with record=({name!r},)")
+            recorded = ", ".join(map(repr, self.metrics)) or "nothing"
+            raise InvalidInput(
+                f"{name} was not recorded (this run recorded {recorded}); run with record=({name!r},)"
+            )
         return self.metrics[name]
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per repetition and round, with costs so far and every series recorded."""
+        """A pandas DataFrame with a row per repetition and round: costs so far and every recorded series."""
         try:
             import pandas as pd
         except ImportError as error:
@@ -101,7 +157,7 @@ class Trace:
         return pd.DataFrame(columns)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to one npz file, in one go."""
+        """Write the trace to one .npz file, which is replaced only once the new one is complete."""
         description = {
             "what": "fedscaffold trace",
             "rounds": self.rounds,
@@ -113,7 +169,7 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Trace":
-        """Read what `save` wrote; nothing in the file is executed."""
+        """Read a trace that `save` wrote; nothing in the file is executed."""
         try:
             stored, description = npz.read(path)
         except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn."""
+"""Estimators that follow scikit-learn's conventions and fit with Scaffold to rows that belong to clients."""
 
 from fedscaffold.core.errors import MissingDependency
 
@@ -11,3 +11,7 @@ except ModuleNotFoundError as error:
     raise MissingDependency("these estimators need scikit-learn; pip install 'fedscaffold[sklearn]'") from error
 
 __all__ = ["FederatedLogisticRegression", "FederatedRidge"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""What both estimators share: clients from rows, a plan, a run, and coefficients in the rows' own units."""
+"""What both estimators share: rows of each client, standardisation, a plan and a run."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,29 +14,28 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.models.fit import ENGINE, MOST_ROUNDS, automatic_batch
+from fedscaffold.models.fit import ENGINE
+from fedscaffold.models.planned import automatic_batch, first_order_plan
 from fedscaffold.simulation import Mse
 from fedscaffold.simulation.run import run
 from fedscaffold.sklearn.moments import Scale, federated_scale, no_scale
-from fedscaffold.theory import Plan, plan
+from fedscaffold.theory import Plan
 
 
 class Federated(BaseEstimator):
-    """Fits by Scaffold on rows that belong to clients."""
+    """Base of the estimators, which fit with Scaffold to rows that belong to clients."""
 
     def _check_parameters(self) -> None:
-        for name in ("step_size", "tol"):
+        for name in ("step_size", "tolerance"):
             if getattr(self, name) != "auto":
                 positive(name, getattr(self, name))
         for name in ("local_steps", "rounds", "batch_size"):
             value = getattr(self, name)
             if value != "auto" and not (name == "batch_size" and value is None):
                 whole_number(name, value, least=1)
-        if self.target_mse is not None:
-            positive("target_mse", self.target_mse)
 
     def _clients(self, clients: Any, n_rows: int) -> list[NDArray[np.int64]]:
-        """Rows of each client, clients in the order of their ids."""
+        """Positions of each client's rows, clients in the order of their ids; sets clients_."""
         if clients is None:
             self.clients_ = np.array([0])
             return [np.arange(n_rows)]
@@ -49,7 +48,7 @@ class Federated(BaseEstimator):
         return np.split(order, np.cumsum(np.bincount(index))[:-1])
 
     def _tables(self, X: Array, rows: list[NDArray[np.int64]]) -> tuple[list[Array], Scale]:
-        """Each client's features, standardised and with an intercept's column as asked for."""
+        """Features of each client, standardised and with a column for the intercept where that is set."""
         tables = [X[own] for own in rows]
         scale = federated_scale(tables) if self.standardize else no_scale(X.shape[1])
         tables = [scale.apply(table) for table in tables]
@@ -58,13 +57,13 @@ class Federated(BaseEstimator):
         return tables, scale
 
     def _run(self, problem: Any) -> Array:
-        """θ after a planned run; sets plan_, trace_ and n_iter_."""
+        """Plan and run, and return θ; sets plan_, trace_ and n_iter_."""
         batch_size = self.batch_size
         if batch_size == "auto":
             batch_size = automatic_batch(problem.sizes)
         optimum = problem.optimum()
         self.plan_ = self._plan(problem, batch_size, optimum)
-        method, rounds = Scaffold(step_size=problem_step(problem, batch_size), local_steps=1), 1
+        method, rounds = Scaffold(step_size=safe_step_size(problem, batch_size), local_steps=1), 1
         if self.plan_ is not None:
             method, rounds = self.plan_.method, self.plan_.rounds
         if self.step_size != "auto":
@@ -86,19 +85,16 @@ class Federated(BaseEstimator):
         return self.trace_.theta[0]
 
     def _plan(self, problem: Any, batch_size: int | None, optimum: Array) -> Plan | None:
-        """For the target, or None where nothing is to be planned: all is given, or θ = 0 is good enough."""
+        """Plan for the tolerance; None where step size, local steps and rounds are given, or θ* is 0."""
         if "auto" not in (self.step_size, self.local_steps, self.rounds):
             return None
         start = float(optimum @ optimum)
-        wanted = self.tolerance**2 * start if self.target_mse is None else self.target_mse
-        if start <= wanted:
+        target_mse = self.tolerance**2 * start
+        if start <= target_mse:
             return None
-        return plan(
-            problem, target_mse=wanted, batch_size=batch_size, mode="first_order", max_rounds=MOST_ROUNDS,
-            optimum=optimum,
-        )  # fmt: skip
+        return first_order_plan(problem, optimum, target_mse=target_mse, batch_size=batch_size)
 
 
-def problem_step(problem: Any, batch_size: int | None) -> float:
-    """A step size that does no harm."""
+def safe_step_size(problem: Any, batch_size: int | None) -> float:
+    """1/L, a step size with which gradient descent does not diverge."""
     return 1.0 / problem.smoothness(Batches(batch_size))

@@ -16,7 +16,7 @@ from fedscaffold.sklearn.base import Federated
 
 
 class FederatedLogisticRegression(ClassifierMixin, Federated):
-    """Minimises C Σ loss(y, xᵀw + b) + ½ ‖w‖² over all clients' rows, which stay where they are.
+    """Minimises C Σ loss(y, xᵀw + b) + ½ ‖w‖² over all clients' rows with Scaffold.
 
     The same objective as scikit-learn's `LogisticRegression(C)` on the pooled rows, after standardisation unless
     that is switched off: logistic for two classes, multinomial for more. Fitted by simulating Scaffold among the
@@ -32,13 +32,13 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         Whether features are scaled to mean 0 and variance 1 before the penalty applies, with means and variances
         merged from the clients' own.
     step_size, local_steps, rounds
-        γ, H and T, or "auto": planned so that the target is reached. What is given takes the plan's place.
+        γ, H and T, or "auto": planned so that the tolerance is reached. What is given replaces the plan's.
     batch_size
-        Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have few, else 64.
-    tol
-        The target: ‖θ − θ*‖ ≤ tol ‖θ*‖, with θ* what pooled rows would give, in standardised units.
-    target_mse
-        The target as E‖θ − θ*‖², instead of tol.
+        Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have at most 512
+        rows on average, else 64.
+    tolerance
+        Distance to the pooled model to plan for: ‖θ − θ*‖ ≤ tolerance · ‖θ*‖, with θ* what pooled rows would give,
+        in standardised units. It is not an error of prediction.
     random_state
         Seed of the rows drawn.
     verbose
@@ -51,13 +51,25 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
     coef_, intercept_
         w and b in the units of the rows: one row for two classes, one per class for more.
     clients_
-        Ids of the clients.
+        Ids of the clients, sorted.
     plan_
         The `fedscaffold.Plan`, or None when nothing was planned.
     trace_
         The `fedscaffold.Trace` of the run.
     n_iter_
-        Rounds run.
+        Number of rounds that were run.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.sklearn import FederatedLogisticRegression
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 3))
+    >>> y = np.where(X[:, 0] > X[:, 1], "ill", "well")
+    >>> hospitals = np.repeat(["Bonn", "Graz", "Kiel"], 20)
+    >>> model = FederatedLogisticRegression().fit(X, y, clients=hospitals)
+    >>> bool(model.score(X, y) > 0.9)
+    True
     """
 
     def __init__(
@@ -71,7 +83,6 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         rounds: Any = "auto",
         batch_size: Any = "auto",
         tolerance: float = 5e-3,
-        target_mse: float | None = None,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -83,7 +94,6 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         self.rounds = rounds
         self.batch_size = batch_size
         self.tolerance = tolerance
-        self.target_mse = target_mse
         self.random_state = random_state
         self.verbose = verbose
 

@@ -8,23 +8,23 @@ from fedscaffold.core.types import Array
 
 
 class Scale(NamedTuple):
-    """x becomes (x − mean)/spread; a feature that does not vary is only centred."""
+    """Mean and spread of each feature, (dim,); the spread of a feature that does not vary is 1."""
 
     mean: Array
     spread: Array
 
     def apply(self, X: Array) -> Array:
-        """Standardised rows."""
+        """(X − mean)/spread for rows X."""
         return (X - self.mean) / self.spread
 
 
 def no_scale(dim: int) -> Scale:
-    """Leaves features as they are."""
+    """A scale that leaves `dim` features as they are."""
     return Scale(np.zeros(dim), np.ones(dim))
 
 
 def federated_scale(tables: list[Array]) -> Scale:
-    """Each client sends (n_c, mean_c, Σ(x − mean_c)²); the server merges them (Chan, Golub & LeVeque 1979)."""
+    """Merge each client's (n_c, mean_c, Σ(x − mean_c)²) into one scale (Chan, Golub & LeVeque 1979)."""
     sizes = np.array([len(table) for table in tables], dtype=np.float64)
     means = np.stack([table.mean(axis=0) for table in tables])
     squares = np.stack([np.square(table - mean).sum(axis=0) for table, mean in zip(tables, means, strict=True)])

@@ -13,7 +13,7 @@ from fedscaffold.sklearn.base import Federated
 
 
 class FederatedRidge(RegressorMixin, Federated):
-    """Minimises ½ Σ (y − xᵀw − b)² + α/2 ‖w‖² over all clients' rows, which stay where they are.
+    """Minimises ½ Σ (y − xᵀw − b)² + α/2 ‖w‖² over all clients' rows with Scaffold.
 
     The same objective as scikit-learn's `Ridge(alpha)` on the pooled rows, after standardisation unless that is
     switched off; fitted by simulating Scaffold among the clients.
@@ -28,13 +28,13 @@ class FederatedRidge(RegressorMixin, Federated):
         Whether features are scaled to mean 0 and variance 1 before the penalty applies, with means and variances
         merged from the clients' own.
     step_size, local_steps, rounds
-        γ, H and T, or "auto": planned so that the target is reached. What is given takes the plan's place.
+        γ, H and T, or "auto": planned so that the tolerance is reached. What is given replaces the plan's.
     batch_size
-        Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have few, else 64.
-    tol
-        The target: ‖θ − θ*‖ ≤ tol ‖θ*‖, with θ* what pooled rows would give, in standardised units.
-    target_mse
-        The target as E‖θ − θ*‖², instead of tol.
+        Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have at most 512
+        rows on average, else 64.
+    tolerance
+        Distance to the pooled model to plan for: ‖θ − θ*‖ ≤ tolerance · ‖θ*‖, with θ* what pooled rows would give,
+        in standardised units. It is not an error of prediction.
     random_state
         Seed of the rows drawn.
     verbose
@@ -45,13 +45,25 @@ class FederatedRidge(RegressorMixin, Federated):
     coef_, intercept_
         w and b, in the units of the rows.
     clients_
-        Ids of the clients.
+        Ids of the clients, sorted.
     plan_
         The `fedscaffold.Plan`, or None when nothing was planned.
     trace_
         The `fedscaffold.Trace` of the run.
     n_iter_
-        Rounds run.
+        Number of rounds that were run.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.sklearn import FederatedRidge
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 3))
+    >>> y = X @ [1.0, -2.0, 0.5] + 3.0
+    >>> hospitals = np.repeat(["Bonn", "Graz", "Kiel"], 20)
+    >>> model = FederatedRidge(alpha=0.01).fit(X, y, clients=hospitals)
+    >>> model.coef_.round(1)
+    array([ 1. , -2. ,  0.5])
     """
 
     def __init__(
@@ -65,7 +77,6 @@ class FederatedRidge(RegressorMixin, Federated):
         rounds: Any = "auto",
         batch_size: Any = "auto",
         tolerance: float = 5e-3,
-        target_mse: float | None = None,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -77,7 +88,6 @@ class FederatedRidge(RegressorMixin, Federated):
         self.rounds = rounds
         self.batch_size = batch_size
         self.tolerance = tolerance
-        self.target_mse = target_mse
         self.random_state = random_state
         self.verbose = verbose
 

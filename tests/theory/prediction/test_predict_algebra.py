@@ -10,10 +10,17 @@ from fedscaffold import FedAvg, InvalidInput, Scaffold, run, theory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Ridge
+from fedscaffold.theory.prediction.local_steps import (
+    accumulate,
+    accumulate_vectors,
+    curvature,
+    fitted,
+    rotate,
+    steps,
+)
 from fedscaffold.theory.prediction.plateau import covariances as client_covariances
 from fedscaffold.theory.prediction.plateau import linear_start, one_pass, setting, solve_stationary, solved
 from fedscaffold.theory.prediction.reduced_system import noise_input, reduced, stationary
-from fedscaffold.theory.prediction.local_steps import accumulate, accumulate_vectors, curvature, fitted, rotate, steps
 from tests.samples import Kind, make
 from tests.theory.dense_algebra import lyapunov, ridge_covariance, round_matrices
 

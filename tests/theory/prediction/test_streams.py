@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedscaffold.theory.prediction.streams import averages, norm_moment
 
 import fedscaffold as fs
 from fedscaffold import FedAvg, Scaffold, theory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import LogisticStream, RidgeStream
-from fedscaffold.theory.prediction.streams import averages, norm_moment
 from tests.theory.measured import curve, plateau
 from tests.theory.test_predict_simulation import assert_within
 

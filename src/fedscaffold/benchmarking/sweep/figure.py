@@ -7,7 +7,7 @@ import numpy as np
 from fedscaffold.benchmarking.sweep import saturation
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.reports.plateaus import Panel, Series
+from fedscaffold.reports.plateaus import PlateauPanel, PlateauSeries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SETTINGS = ["settings", "batch_size"]
 
 
-def panels(frame: "pd.DataFrame") -> list[Panel]:
+def panels(frame: "pd.DataFrame") -> list[PlateauPanel]:
     """One panel per problem, a series for each method, setting and batch size; rows that diverged are left out."""
     kept = frame[frame["outcome"] != "diverged"]
     if kept.empty:
@@ -23,7 +23,7 @@ def panels(frame: "pd.DataFrame") -> list[Panel]:
     found = []
     for problem, rows in kept.groupby("problem", sort=False):
         groups = rows.groupby(SETTINGS, sort=False, dropna=False)
-        found.append(Panel(str(problem), {label(part.iloc[0]): series(part) for _, part in groups}))
+        found.append(PlateauPanel(str(problem), {label(part.iloc[0]): series(part) for _, part in groups}))
     return found
 
 
@@ -35,7 +35,7 @@ def label(row: Any) -> str:
     return f"{row['method']} γ={row['step_size']:g} H={row['local_steps']:g} B={batch}"
 
 
-def series(rows: "pd.DataFrame") -> Series:
+def series(rows: "pd.DataFrame") -> PlateauSeries:
     """Plateaus of one setting by N, measured and predicted, and where both saturate."""
     ordered = rows.sort_values("n_clients")
     clients, plateau, error, with_prediction, variance, bias = (
@@ -43,7 +43,7 @@ def series(rows: "pd.DataFrame") -> Series:
         for name in ("n_clients", "plateau", "standard_error", "predicted", "predicted_variance", "predicted_bias")
     )
     fit = saturation.measured(clients, plateau, error)
-    return Series(
+    return PlateauSeries(
         clients=clients,
         plateau=plateau,
         error=error,

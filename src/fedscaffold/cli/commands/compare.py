@@ -1,8 +1,6 @@
 """`fedscaffold compare`: methods against each other at equal cost, each with its best settings."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,21 +10,17 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedscaffold.benchmarking import compare as experiment
-from fedscaffold.benchmarking.compare import Curve
-from fedscaffold.benchmarking.costs import Cost, Growth, best, cheapest, growth
+from fedscaffold.benchmarking.compare import Curve, compare, nested
+from fedscaffold.benchmarking.comparison import COST_LABELS, Comparison, check_folder, default_step_sizes
+from fedscaffold.benchmarking.costs import Cost, Growth, best
 from fedscaffold.cli import options
-from fedscaffold.cli.errors import refusals
+from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.files import check_writable, replacing
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.engines import Numba
 from fedscaffold.problems.paper import L2
-from fedscaffold.reports import comparison as figure
-from fedscaffold.reports import growth as cost_figure
-from fedscaffold.simulation import provenance
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -35,19 +29,6 @@ EXAMPLES = (
     "  fedscaffold compare --method scaffold:participation=0.1 --method fedavg:step_size=0.05 --vectors 200\n\n"
     "NAME:FIELD=VALUE,... fixes a field of the method; step size and local steps that are not fixed are searched."
 )
-GRID_FROM, GRID_POINTS = 4.0, 10  # step sizes: 4/L, 2/L, 1/L, ...
-TABLES = ("costs.csv", "costs.parquet", "curves.csv", "curves.parquet", "comparison.json")
-AXES = {"rounds": "round", "gradients": "gradients per client", "vectors": "vectors per client"}
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a comparison found."""
-
-    targets: Sequence[float]
-    curves: Sequence[Curve]
-    costs: Sequence[Cost]
-    growth: Sequence[Growth]
 
 
 def command(
@@ -88,9 +69,9 @@ def command(
 
     All candidates see the same draws. With --target: for each method, number of clients and target, the candidate
     with the fewest rounds and the one with the fewest gradients per client. Without: the smallest error when the
-    budget is used up. With --out the same command goes on after an interruption, and methods can be added later.
+    budget is used up. With --out the same command resumes after an interruption, and methods can be added later.
     """
-    advice = "the same command goes on where it stopped" if out else "with --out FOLDER it could go on"
+    advice = RESUMABLE if out else "with --out FOLDER the same command could resume"
     with refusals(interrupted=advice):
         targets = [] if target is None else options.numbers_of("--target", target, float)
         if not all(0 < each < np.inf for each in targets):
@@ -103,101 +84,40 @@ def command(
         lengths = options.numbers_of("--local-steps", local_steps, int)
         if min(lengths) < 1:
             raise InvalidInput(f"--local-steps must be at least 1, got {local_steps}")
-        _methods(method, given or [1.0], lengths)  # refuses now what is wrong, before data are made
+        _methods(method, given or [1.0], lengths)  # refuses a wrong method before data are made
         if rounds is None and gradients is None and vectors is None:
             rounds = 1000
-        _need_packages()
+        options.require_packages("matplotlib", "pandas", "pyarrow", "sklearn")
         options.check_figure(plot)
         options.check_figure(plot_costs, option="--plot-costs")
         if plot_costs is not None and not targets:
             raise InvalidInput("--plot-costs draws what it costs to reach targets; give some with --target")
         if plot_costs is not None and len(targets) < 2 and len(numbers) < 2:
             raise InvalidInput("--plot-costs needs several numbers of clients or several targets")
-        cells = None if out is None else _folder(out)
+        cells = None if out is None else check_folder(out)
         kind: Any = problem
-        problems = experiment.nested(kind, numbers, l2=l2, seed=seed)
-        sizes = given or _grid(problems[max(numbers)].smoothness(batches))
+        problems = nested(kind, numbers, l2=l2, seed=seed)
+        sizes = given or default_step_sizes(problems[max(numbers)].smoothness(batches))
         methods = _methods(method, sizes, lengths)
         curves: list[Curve] = []
         for made in problems.values():
-            curves += experiment.compare(
+            curves += compare(
                 made, methods, rounds=rounds, gradients=gradients, vectors=vectors, targets=targets,
                 batch_size=batch, seed=seed, repetitions=repetitions, engine=engine, cells=cells,
             )  # fmt: skip
-        costs = cheapest(curves, targets)
-        result = Result(targets, curves, costs, growth(costs))
-        shown = drawn(result)
+        comparison = Comparison.of(curves, targets)
         if plot is not None:
-            figure.draw(panels(shown, targets), [plot])
+            comparison.draw(plot)
         if plot_costs is not None:
-            cost_figure.draw(cost_panels(costs), [plot_costs])
+            comparison.draw_costs(plot_costs)
         if out is not None:
             about = {"problem": problem, "l2": l2, "batch_size": batch, "seed": seed, "repetitions": repetitions}
             budget = {"rounds": rounds, "gradients": gradients, "vectors": vectors}
             grid = {"step_sizes": sizes, "local_steps": lengths}
-            _write(result, shown, {**about, "budget": budget, "grid": grid}, out)
-    _print(result, Console())
+            comparison.save(out, {**about, "budget": budget, "grid": grid})
+    _print(comparison, Console())
     if out is not None:
         typer.echo(f"Tables are in {out}")
-
-
-def drawn(result: Result) -> dict[str, list[Curve]]:
-    """The curves that stand for each method on each axis: the cheapest to the smallest target that it reached."""
-    if not result.targets:
-        found = best(result.curves)
-        return dict.fromkeys(AXES, found)
-    shown: dict[str, list[Curve]] = {axis: [] for axis in AXES}
-    for axis, curves in shown.items():
-        measure = "gradients" if axis == "gradients" else "rounds"
-        rows = [cost for cost in result.costs if cost.cheapest_in == measure and cost.rounds is not None]
-        last = {(row.name, row.n_clients): row for row in rows}  # targets fall
-        for (name, n_clients), row in last.items():
-            key = (name, n_clients, row.method)
-            curves += [c for c in result.curves if (c.name, c.n_clients, c.method) == key]
-    return shown
-
-
-def panels(shown: dict[str, list[Curve]], targets: Sequence[float]) -> list[list[figure.Panel]]:
-    """A row for each number of clients, a panel for each cost."""
-    numbers = sorted({curve.n_clients for curves in shown.values() for curve in curves})
-    if not numbers:
-        raise InvalidInput("nothing to draw: no method reached a target; give a larger budget or target")
-    return [
-        [
-            figure.Panel(
-                f"N = {n:,}",
-                label,
-                {c.name: figure.Line(c.cost(axis), c.mse) for c in shown[axis] if c.n_clients == n},
-                targets,
-            )
-            for axis, label in AXES.items()
-        ]
-        for n in numbers
-    ]
-
-
-def cost_panels(costs: Sequence[Cost]) -> list[cost_figure.Panel]:
-    """Fewest gradients against N for the smallest target, fewest rounds against targets for the largest N."""
-    reached = [cost for cost in costs if cost.rounds]
-    if not reached:
-        raise InvalidInput("nothing to draw: no method reached a target; give a larger budget or target")
-    target, n_clients = min(cost.target for cost in reached), max(cost.n_clients for cost in reached)
-    names = list(dict.fromkeys(cost.name for cost in reached))
-    panels = []
-    if len({cost.n_clients for cost in costs}) > 1:
-        rows = [cost for cost in reached if cost.target == target and cost.cheapest_in == "gradients"]
-        series = {name: _series([c for c in rows if c.name == name], "n_clients", "gradients") for name in names}
-        panels.append(cost_figure.Panel(f"squared error {target:g}", "N", "gradients per client", series))
-    if len({cost.target for cost in costs}) > 1:
-        rows = [cost for cost in reached if cost.n_clients == n_clients and cost.cheapest_in == "rounds"]
-        series = {name: _series([c for c in rows if c.name == name], "target", "rounds") for name in names}
-        panels.append(cost_figure.Panel(f"N = {n_clients:,}", "squared error", "rounds", series, power=False))
-    return panels
-
-
-def _series(rows: Sequence[Cost], x: str, y: str) -> cost_figure.Series:
-    pairs = [(float(getattr(row, x)), float(getattr(row, y))) for row in rows]
-    return cost_figure.Series(*np.array(pairs, dtype=np.float64).reshape(-1, 2).T)
 
 
 def _methods(given: list[str] | None, sizes: Sequence[float], lengths: Sequence[int]) -> dict[str, list[Method]]:
@@ -210,67 +130,17 @@ def _sizes(text: str | None) -> list[float]:
     return [] if text is None else options.numbers_of("--step-sizes", text, float)
 
 
-def _grid(smoothness: float) -> list[float]:
-    """4/L, 2/L, ..., to two digits."""
-    return [float(f"{GRID_FROM / 2**k / smoothness:.2g}") for k in range(GRID_POINTS)]
-
-
-def _need_packages() -> None:
-    """Fail now rather than after the computation."""
-    try:
-        import matplotlib  # noqa: F401
-        import pandas  # noqa: F401
-        import pyarrow  # noqa: F401
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        raise MissingDependency(f"{error.name} is not installed; pip install 'fedscaffold[reproduce]'") from None
-
-
-def _folder(out: Path) -> Path:
-    cells = out / "cells"
-    try:
-        cells.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(f"cannot make the folder {cells}: {error.strerror}") from None
-    for name in TABLES:
-        check_writable(out / name)
-    return cells
-
-
-def _write(result: Result, shown: dict[str, list[Curve]], about: dict[str, Any], out: Path) -> None:
-    import pandas as pd
-
-    rows = [{**asdict(cost), "method": json.dumps(cost.method)} for cost in result.costs]
-    different = {id(curve): curve for curves in shown.values() for curve in curves}
-    frames = {"costs": pd.DataFrame(rows), "curves": experiment.to_frame(list(different.values()))}
-    for name, frame in frames.items():
-        with replacing(out / f"{name}.csv") as temporary:
-            frame.to_csv(temporary, index=False)
-        with replacing(out / f"{name}.parquet") as temporary:
-            frame.to_parquet(temporary, index=False)
-    content = {
-        "settings": {**about, "targets": list(result.targets)},
-        "costs": [asdict(cost) for cost in result.costs],
-        "growth": [{**asdict(each), "fit": each.fit._asdict()} for each in result.growth],
-        "versions": provenance.versions(),
-        "machine": provenance.machine(),
-        "finished": provenance.now(),
-    }
-    with replacing(out / "comparison.json") as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def _print(result: Result, console: Console) -> None:
-    if not result.targets:
-        console.print(_errors(result.curves))
+def _print(comparison: Comparison, console: Console) -> None:
+    if not comparison.targets:
+        console.print(_errors(comparison.curves))
         return
-    console.print(_costs(result.costs))
-    for line in _growth(result.growth):
+    console.print(_costs(comparison.costs))
+    for line in _growth(comparison.growth):
         console.print(line, highlight=False, soft_wrap=True)
 
 
 def _table(title: str, caption: str, columns: Sequence[str]) -> Table:
-    """Narrow enough for 80 characters a line."""
+    """An empty table that fits 80 columns."""
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=0)
     for column in columns:
         left = column in ("method", "fewest", "with")
@@ -284,7 +154,7 @@ def _errors(curves: Sequence[Curve]) -> Table:
     columns = ("method", "N", "error", "rounds", "gradients", "vectors", "with")
     table = _table("Smallest squared error at the end of the budget", "the best candidate of the grid", columns)
     for curve in best(curves):
-        spent = (f"{curve.cost(axis)[-1]:,.0f}" for axis in AXES)
+        spent = (f"{curve.cost(axis)[-1]:,.0f}" for axis in COST_LABELS)
         table.add_row(curve.name, f"{curve.n_clients:,}", f"{curve.mean[-1]:.3g}", *spent, _settings(curve.method))
     return table
 

@@ -27,7 +27,8 @@ from fedscaffold.data.columns import pick
 from fedscaffold.data.open import L2, guess_kind
 from fedscaffold.flower.demo import ROUND, Demo, SiteTable, pool_tables, site_tables
 from fedscaffold.flower.loopback import ADDRESS, FederationFailed, Loopback
-from fedscaffold.models.fit import ENGINE, TOLERANCE, Settings, Task, prepare
+from fedscaffold.models.fit import ENGINE
+from fedscaffold.models.planned import TOLERANCE, FitSettings, PlannedFit, plan_fit
 from fedscaffold.simulation.run import run
 
 EXAMPLES = (
@@ -65,8 +66,8 @@ def command(
     """
     console = Console(highlight=False)
     with refusals(interrupted="all processes were ended"), _ended_by_signal():
-        settings = Settings(
-            batch_size=tables.batch_of(batch_size), step_size=step_size, local_steps=local_steps, rounds=rounds,
+        settings = FitSettings(
+            batch_size=tables.parse_batch(batch_size), step_size=step_size, local_steps=local_steps, rounds=rounds,
             seed=seed, tolerance=TOLERANCE,
         )  # fmt: skip
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -96,9 +97,9 @@ def command(
 
 
 def _task(
-    parts: list[SiteTable], settings: Settings, *, target: str, kind: str | None, features: str | None, l2: float,
-    missing: str,
-) -> Task:  # fmt: skip
+    parts: list[SiteTable], settings: FitSettings, *, target: str, kind: str | None, features: str | None,
+    l2: float, missing: str,
+) -> PlannedFit:  # fmt: skip
     table, column = pool_tables(parts)
     wanted: Any = kind or guess_kind(table.column(pick(table.schema.names, target)).chunks)
     filled: Any = missing
@@ -107,7 +108,7 @@ def _task(
         table, target=target, client=column, features=columns, kind=wanted, l2=l2, missing=filled, weights="rows",
         standardize=True, intercept=True,
     )  # fmt: skip
-    return prepare(problem, settings)
+    return plan_fit(problem, settings)
 
 
 def _files(data: list[Path], parts: list[SiteTable]) -> list[Path]:
@@ -116,7 +117,7 @@ def _files(data: list[Path], parts: list[SiteTable]) -> list[Path]:
     return [by_name[part.name] for part in parts]
 
 
-def _federate(demo: Demo, task: Task, files: list[Path], console: Console) -> tuple[float, Any]:
+def _federate(demo: Demo, task: PlannedFit, files: list[Path], console: Console) -> tuple[float, Any]:
     """Start all processes, run, and end them; returns seconds per round and θ."""
     nodes = [demo.node(k, file) for k, file in enumerate(files)]
     last: deque[str] = deque(maxlen=30)
@@ -171,7 +172,7 @@ def _ended_by_signal() -> Iterator[None]:
 
 
 def _print(
-    parts: list[SiteTable], task: Task, seconds: float, difference: float, distance: float, out: Path | None,
+    parts: list[SiteTable], task: PlannedFit, seconds: float, difference: float, distance: float, out: Path | None,
     console: Console,
 ) -> None:  # fmt: skip
     shown = Table(title=f"{len(parts)} nodes, {task.rounds} rounds", show_header=False)

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 
@@ -12,13 +11,12 @@ from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.models.fit import TOLERANCE, Settings, goal
+from fedscaffold.models.planned import FitSettings, prepare_problem
 from fedscaffold.problems import paper
-from fedscaffold.problems.paper import L2
 from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation.run import run
 from fedscaffold.theory import predict
-from fedscaffold.theory.planning.plan import GRADIENT_COST, ROUND_COST, plan
+from fedscaffold.theory.planning.plan import GRADIENT_COST, ROUND_COST, Plan, plan
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -27,12 +25,11 @@ EXAMPLES = (
     "  fedscaffold plan 1.0 --round-cost 1000    (communication is dear)\n\n"
     "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01"
 )
-
-
 TABLES_ONLY = ("target", "client", "kind", "features", "missing", "tolerance", "records")
 PAPER_ONLY = ("problem", "clients")
 
 
+@tables.with_table_options(target="", client="")
 def command(
     context: typer.Context,
     what: Annotated[
@@ -42,16 +39,13 @@ def command(
             help="Squared error to reach on one of the paper's problems, or a table: a .csv or .parquet file.",
         ),
     ],
+    table: tables.TableOptions,
     problem: options.Problem = "regression",
     clients: options.Clients = 100,
-    target: Annotated[str, typer.Option(help="Tables: the column to predict.")] = "",
-    client: Annotated[str, typer.Option(help="Tables: the column that says whose row it is.")] = "",
-    kind: tables.Kind = None,
-    features: tables.Features = None,
-    missing: tables.Missing = "error",
-    tolerance: tables.Tolerance = TOLERANCE,
-    l2: options.Penalty = L2,
-    batch_size: tables.Batch = "10",
+    batch_size: Annotated[
+        str,
+        typer.Option(help="Rows per step, 'full', or for tables 'auto'.", show_default="10; auto for tables"),
+    ] = "",
     mode: Annotated[
         str | None,
         typer.Option(
@@ -66,41 +60,30 @@ def command(
     seed: options.Seed = 0,
     simulate: options.Simulate = 0,
     plot: options.Plot = None,
-    records: tables.Records = None,
 ) -> None:
     """Find the cheapest way to a target, on a table or one of the paper's problems, and explain it."""
-    given = {name for name in context.params if _given(context, name)}
+    given = {name for name in context.params if tables.is_given(context, name)}
+    squared_error = _parse_number(what)
     with refusals(interrupted="nothing was written"):
         whole_number("simulate", simulate, least=0)
         options.check_figure(plot)
-        optimum = None
-        if (squared_error := _number(what)) is not None:
-            _refuse(given, TABLES_ONLY, "a table; give one instead of a number")
+        if squared_error is not None:
+            _refuse_options(given, TABLES_ONLY, "a table; give one instead of a number")
             positive("target", squared_error)
-            batch = options.batch_size_of(batch_size)
-            wanted: Any = problem
-            made: Any = paper(wanted, n_clients=clients, l2=l2, seed=seed)
-            title = f"{problem}, N = {clients:,}"
+            batch = options.batch_size_of(batch_size or "10")
+            kind: Any = problem
+            made: Any = paper(kind, n_clients=clients, l2=table.l2, seed=seed)
+            name, optimum = problem, None
         else:
-            _refuse(given, PAPER_ONLY, "the paper's problems; a table has its own")
-            if not target or not client:
+            _refuse_options(given, PAPER_ONLY, "the paper's problems; a table has its own")
+            if not table.target or not table.client:
                 raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
-            settings = Settings(
-                tolerance=tolerance, batch_size=tables.batch_of(batch_size if "batch_size" in given else "auto")
-            )
-            table = tables.open_table(
-                Path(what),
-                target=target,
-                client=client,
-                kind=kind,
-                features=features,
-                l2=l2,
-                missing=missing,
-                records=records,
-            )
-            made, optimum, batch, squared_error, *_ = goal(table, settings)
-            title = f"{target}, N = {made.n_clients:,}"
-        chosen: Any = mode or ("sharp" if _number(what) is not None else "first_order")
+            settings = FitSettings(tolerance=table.tolerance, batch_size=tables.parse_batch(batch_size or "auto"))
+            prepared = prepare_problem(table.open(Path(what), records=table.records), settings)
+            name, made, optimum = table.target, prepared.problem, prepared.optimum
+            batch, squared_error = prepared.batch_size, prepared.target_mse
+            mode = mode or "first_order"
+        chosen: Any = mode or "sharp"
         found = plan(
             made,
             target_mse=squared_error,
@@ -117,37 +100,35 @@ def command(
         trace = None
         if simulate:
             trace = run(made, found.method, rounds=found.rounds, batch_size=batch, seed=seed, repetitions=simulate)
-            last = trace.mse[:, -1]
-            error = last.std() / np.sqrt(last.size)
-            console.print(f"Simulated squared error after the last round: {last.mean():.4g} ± {error:.2g}.")
+            console.print(f"Simulated squared error after the last round: {options.describe_last_mse(trace)}.")
         if plot is not None:
             predicted = predict(made, found.method, batch_size=batch, rounds=found.rounds)
-            assert predicted.curve is not None
             figure.draw(
                 plot,
-                title=f"Plan for {title}: γ = {found.method.step_size:.3g}, "
-                f"H = {found.method.local_steps}, T = {found.rounds}",
+                title=_title(name, made.n_clients, found),
                 method="Scaffold",
-                curve=predicted.curve,
-                plateau=predicted.mse,
+                prediction=predicted,
                 simulated=None if trace is None else trace.mse,
                 target=squared_error,
             )
 
 
-def _number(text: str) -> float | None:
+def _title(name: str, n_clients: int, found: Plan) -> str:
+    method = found.method
+    return (
+        f"Plan for {name}, N = {n_clients:,}: γ = {method.step_size:.3g}, H = {method.local_steps}, "
+        f"T = {found.rounds}"
+    )
+
+
+def _parse_number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
         return None
 
 
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _refuse(given: set[str], names: tuple[str, ...], why: str) -> None:
+def _refuse_options(given: set[str], names: tuple[str, ...], why: str) -> None:
     for name in names:
         if name in given:
             raise InvalidInput(f"--{name} is for {why}")

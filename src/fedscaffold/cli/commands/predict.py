@@ -1,10 +1,8 @@
 """`fedscaffold predict`: what a run will reach, without running it."""
 
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -13,14 +11,13 @@ from fedscaffold.cli import options
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array
-from fedscaffold.methods import FedAvg, Scaffold
-from fedscaffold.problems import Logistic, Ridge, paper
+from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run import run
-from fedscaffold.theory import Prediction, bounds, constants, predict
+from fedscaffold.theory import Prediction, predict
+from fedscaffold.theory.bounds.curve import BoundCurve, bound_curve
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -59,60 +56,24 @@ def command(
         begin = time.perf_counter()
         found = predict(made, chosen, batch_size=batch, rounds=rounds)
         seconds = time.perf_counter() - begin
-        bound, missed = proved(made, chosen, batch, rounds)
+        bound = bound_curve(made, chosen, batch_size=batch, rounds=rounds)
         trace = None
         if simulate:
             trace = run(made, chosen, rounds=rounds, batch_size=batch, seed=seed, repetitions=simulate)
         if plot is not None:
             title = f"{type(chosen).__name__}, {problem}, N = {clients:,}, γ = {step_size:g}, H = {local_steps}"
-            _draw(plot, title, chosen, found, bound, trace)
-    _print(found, missed, trace, seconds)
+            figure.draw(
+                plot,
+                title=title,
+                method=type(chosen).__name__,
+                prediction=found,
+                bound=bound.values,
+                simulated=None if trace is None else trace.mse,
+            )
+    _print(found, bound, trace, seconds)
 
 
-def proved(
-    problem: Ridge | Logistic, method: Scaffold | FedAvg, batch_size: int | None, rounds: int
-) -> tuple[Array | None, str]:
-    """Theorem 4.9's curve if its conditions hold, and what to say about it."""
-    if not isinstance(method, Scaffold) or np.ptp(problem.weights) > 0:
-        return None, "for Scaffold with equal weights only"
-    known = constants(problem, batch_size=batch_size)
-    optimum = problem.optimum()
-    setting: dict[str, Any] = {
-        "step_size": method.step_size,
-        "local_steps": method.local_steps,
-        "n_clients": problem.n_clients,
-    }
-    start = bounds.initial_distance2(known, squared_error=float(optimum @ optimum), **setting)
-    found = [
-        bounds.finite_time_mse(known, rounds=t, initial_distance2=start, **setting) for t in range(rounds + 1)
-    ]
-    if found[0].holds:
-        return np.array([bound.value for bound in found]), f"at most {found[-1].value:.4g} after the last round"
-    worst = max(found[0].conditions, key=lambda condition: condition.missed_by)
-    return None, f"does not apply: {worst.name} is missed {worst.missed_by:.3g} times"
-
-
-def _draw(
-    plot: Path,
-    title: str,
-    method: Scaffold | FedAvg,
-    found: Prediction,
-    bound: Array | None,
-    trace: Trace | None,
-) -> None:
-    assert found.curve is not None
-    figure.draw(
-        plot,
-        title=title,
-        method=type(method).__name__,
-        curve=found.curve,
-        plateau=found.mse,
-        bound=bound,
-        simulated=None if trace is None else trace.mse,
-    )
-
-
-def _print(found: Prediction, missed: str, trace: Trace | None, seconds: float) -> None:
+def _print(found: Prediction, bound: BoundCurve, trace: Trace | None, seconds: float) -> None:
     assert found.curve is not None
     table = Table(show_header=False, title="Prediction of the squared error")
     last = found.curve.size - 1
@@ -125,15 +86,22 @@ def _print(found: Prediction, missed: str, trace: Trace | None, seconds: float) 
             "of which bias, does not",
             f"{found.mse_bias_part if found.mse_bias_part > 1e-15 * found.mse else 0:.3g}",
         ),
-        ("Theorem 4.9", missed),
+        ("Theorem 4.9", _describe_bound(bound)),
         ("seconds", f"{seconds:.2f}"),
     ]
     if trace is not None:
-        error = trace.mse[:, -1].std() / np.sqrt(len(trace.theta))
-        rows.append((f"simulated, round {last}", f"{trace.mse[:, -1].mean():.4g} ± {error:.2g}"))
+        rows.append((f"simulated, round {last}", options.describe_last_mse(trace)))
         plateau = trace.plateau()
         if plateau is not None:
             rows.append(("simulated plateau", f"{plateau.mean:.4g} ± {plateau.standard_error:.2g}"))
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+
+
+def _describe_bound(bound: BoundCurve) -> str:
+    if bound.values is not None:
+        return f"at most {bound.values[-1]:.4g} after the last round"
+    if bound.missed is None:
+        return "for Scaffold with equal weights only"
+    return f"does not apply: {bound.missed.name} is missed {bound.missed.missed_by:.3g} times"

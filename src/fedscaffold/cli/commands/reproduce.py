@@ -1,43 +1,56 @@
-"""`fedscaffold reproduce`: figures of the paper."""
+"""`fedscaffold reproduce`: figures of the paper and of the documentation."""
 
-import json
 import shutil
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedscaffold.cli.errors import FAILED, refusals
-from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.files import replacing
+from fedscaffold.cli import options
+from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
+from fedscaffold.core.figures import load_matplotlib
+from fedscaffold.core.files import check_writable, folder_at
 from fedscaffold.core.progress import progress_bar
-from fedscaffold.paper import figure1 as experiment
+from fedscaffold.engines import choose_engine
+from fedscaffold.paper import figure1 as figure1_study
+from fedscaffold.paper import methods as methods_study
+from fedscaffold.paper import million as million_study
+from fedscaffold.paper.claims import Claim, save_claims
 from fedscaffold.problems.paper import L2 as PAPER_L2
 
-if TYPE_CHECKING:
-    import pandas as pd
+app = typer.Typer(help="Compute the figures of the paper and of the documentation.", no_args_is_help=True)
 
-app = typer.Typer(help="Compute a figure of the paper anew.", no_args_is_help=True)
-
-EXAMPLES = (
+FIGURE1_EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold reproduce figure1    (full size: a minute or two)\n\n"
     "  fedscaffold reproduce figure1 --clients 10,100    (a quick look)\n\n"
     "  fedscaffold reproduce figure1 --runs 10 --seed 7 --out results/again"
 )
+MILLION_EXAMPLES = (
+    "Examples:\n\n"
+    "  fedscaffold reproduce million    (a quarter of an hour of processor time)\n\n"
+    "  fedscaffold reproduce million --clients 10,100,1000,10000    (a quick look)\n\n"
+    "  fedscaffold reproduce million --engine ray"
+)
+METHODS_EXAMPLES = (
+    "Examples:\n\n"
+    "  fedscaffold reproduce methods    (a minute or two)\n\n"
+    "  fedscaffold reproduce methods --out docs/images/methods"
+)
+MILLION_FIGURES = ("million.png", "million.svg")
 
 
-@app.command("figure1", epilog=EXAMPLES)
+@app.command("figure1", epilog=FIGURE1_EXAMPLES)
 def figure1(
     clients: Annotated[
         str, typer.Option(help="Numbers of clients, each even, with commas.")
     ] = "10,100,1000,10000",
     runs: Annotated[int, typer.Option(help="Runs per curve.")] = 3,
     out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("results/figure1"),
-    seed: Annotated[int, typer.Option(help="Seed of data and noise.")] = 0,
+    seed: options.Seed = 0,
     l2: Annotated[float, typer.Option(help="Penalty; the paper does not give it.")] = PAPER_L2,
     threads: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
 ) -> None:
@@ -45,100 +58,107 @@ def figure1(
 
     Writes figure1.png and .svg, figure1.parquet and .csv, claims.json and claims.md to the folder. Ends
     with exit code 1 if one of the paper's claims does not hold. After an interruption the same command
-    goes on where it stopped.
+    resumes where it stopped.
     """
-    with refusals(interrupted="the same command goes on where it stopped"):
-        settings = experiment.Settings(clients=_numbers(clients), runs=runs, seed=seed, l2=l2, threads=threads)
-        need_packages()
-        scratch = _folder(out) / "unfinished"
-        scratch.mkdir(exist_ok=True)
+    with refusals(interrupted=RESUMABLE):
+        settings = figure1_study.Figure1Settings(
+            clients=options.numbers_of("--clients", clients, int), runs=runs, seed=seed, l2=l2, threads=threads
+        )
+        options.require_packages("matplotlib", "pandas", "pyarrow", "sklearn")
+        unfinished = folder_at(folder_at(out) / "unfinished")
         with progress_bar("Figure 1", None) as advance:
-            curves = experiment.simulate(settings, scratch=scratch, advance=advance)
-        found = experiment.claims(curves)
-        experiment.draw(curves, [out / "figure1.png", out / "figure1.svg"])
-        _write_numbers(experiment.to_frame(curves), out)
-        _write_claims(found, settings, out)
-        shutil.rmtree(scratch)
-    _print(found, curves, out)
-    if any(claim.holds is False for claim in found):
-        raise typer.Exit(FAILED)
+            curves = figure1_study.simulate(settings, scratch=unfinished, advance=advance)
+        found = figure1_study.claims(curves)
+        figure1_study.save(curves, found, settings, out)
+        shutil.rmtree(unfinished)
+    console = Console()
+    console.print(_plateaus_table(curves))
+    console.print(claims_table(found, title="The paper's claims"))
+    console.print(f"Figure, numbers and claims are in {out}", highlight=False, soft_wrap=True)
+    _exit_if_refuted(found)
 
 
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InvalidInput(f"--clients must be whole numbers with commas, such as 10,100; got {text!r}") from None
+@app.command("million", epilog=MILLION_EXAMPLES)
+def million(
+    clients: Annotated[str, typer.Option(help="Numbers of clients, with commas.")] = ",".join(
+        map(str, million_study.CLIENTS)
+    ),
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("results/million"),
+    seed: options.Seed = 0,
+    engine: Annotated[str, typer.Option(help="numba or ray.")] = "numba",
+) -> None:
+    """Plateau against the number of clients, measured and predicted: ridge falls as 1/N, logistic saturates.
+
+    Writes million.png and .svg, a Parquet file for each problem, and claims.json to the folder. Ends with exit
+    code 1 if a claim does not hold. After an interruption the same command resumes where it stopped.
+    """
+    with refusals(interrupted=RESUMABLE):
+        settings = million_study.MillionSettings(clients=options.numbers_of("--clients", clients, int), seed=seed)
+        chosen = choose_engine(engine)
+        options.require_packages("matplotlib", "pandas", "pyarrow", "sklearn")
+        files = [folder_at(out) / name for name in MILLION_FIGURES]
+        for file in files:
+            check_writable(file)
+        with progress_bar("Million", None) as advance:
+            frame = million_study.simulate(settings, out=out, engine=chosen, advance=advance)
+        lines = million_study.lines(frame)
+        found = million_study.claims(lines)
+        million_study.draw(lines, files)
+        save_claims(found, settings, out / "claims.json")
+    console = Console()
+    console.print(claims_table(found))
+    console.print(f"Figure and numbers are in {out}", highlight=False, soft_wrap=True)
+    _exit_if_refuted(found)
 
 
-def need_packages() -> None:
-    """Fail now rather than after the computation."""
-    try:
-        import matplotlib  # noqa: F401
-        import pandas  # noqa: F401
-        import pyarrow  # noqa: F401
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        raise MissingDependency(f"{error.name} is not installed; pip install 'fedscaffold[reproduce]'") from None
+@app.command("methods", epilog=METHODS_EXAMPLES)
+def methods(
+    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("results/methods"),
+) -> None:
+    """Draw what each method is for: some of the clients, unequal steps, server step sizes, √κ, vectors sent.
+
+    Writes PNG files to the folder. The same figures come out on every machine, but for rounding.
+    """
+    with refusals(interrupted="figures already drawn are in the folder"):
+        load_matplotlib()
+        folder_at(out)
+        for name in methods_study.FIGURES:
+            check_writable(out / f"{name}.png")
+        with progress_bar("Methods", None) as advance:
+            methods_study.draw(out, advance=advance)
+    typer.echo(f"Figures are in {out}")
 
 
-def _folder(path: Path) -> Path:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(f"cannot make the folder {path}: {error.strerror}") from None
-    return path
-
-
-def _write_numbers(frame: "pd.DataFrame", out: Path) -> None:
-    with replacing(out / "figure1.parquet") as temporary:
-        frame.to_parquet(temporary, index=False)
-    with replacing(out / "figure1.csv") as temporary:
-        frame.to_csv(temporary, index=False)
-
-
-def _write_claims(found: list[experiment.Claim], settings: experiment.Settings, out: Path) -> None:
-    content = {"settings": asdict(settings), "claims": [asdict(claim) for claim in found]}
-    with replacing(out / "claims.json") as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
-    lines = ["| claim | measured | holds |", "|---|---|---|"]
-    lines += [f"| {claim.claim} | {claim.measured} | {_verdict(claim)} |" for claim in found]
-    with replacing(out / "claims.md") as temporary:
-        temporary.write_text("\n".join(lines) + "\n")
-
-
-def _plateau(curve: experiment.Curve) -> str:
-    mean, error, *_ = curve.plateau
-    return f"{mean:.3g} ± {error:.1g}{'' if curve.stationary else ' *'}"
-
-
-def _verdict(claim: experiment.Claim) -> str:
-    return {True: "yes", False: "NO", None: "not tested"}[claim.holds]
-
-
-def claims_table(found: list[experiment.Claim], *, title: str | None = None) -> Table:
-    """Claims, what was measured, and whether they hold."""
+def claims_table(found: Sequence[Claim], *, title: str | None = None) -> Table:
+    """A table of claims, what was measured, and whether they hold."""
     table = Table(title=title)
     for column in ("claim", "measured", "holds"):
         table.add_column(column)
     for claim in found:
         colour = {True: "green", False: "red", None: "yellow"}[claim.holds]
-        table.add_row(claim.claim, claim.measured, f"[{colour}]{_verdict(claim)}[/{colour}]")
+        table.add_row(claim.claim, claim.measured, f"[{colour}]{claim.verdict}[/{colour}]")
     return table
 
 
-def _print(found: list[experiment.Claim], curves: list[experiment.Curve], out: Path) -> None:
-    console = Console()
-    plateaus = Table(
+def _plateaus_table(curves: Sequence[figure1_study.Figure1Curve]) -> Table:
+    table = Table(
         title="Plateau of the squared error, ± standard error",
         caption="* still moving: last quarter of the rounds",
     )
     for column in ("problem", "N", "Scaffold", "FedAvg"):
-        plateaus.add_column(column, justify="left" if column == "problem" else "right")
-    values = {(curve.kind, curve.n_clients, curve.method): _plateau(curve) for curve in curves}
+        table.add_column(column, justify="left" if column == "problem" else "right")
+    values = {(curve.kind, curve.n_clients, curve.method): _describe_plateau(curve) for curve in curves}
     for kind, n_clients in dict.fromkeys((curve.kind, curve.n_clients) for curve in curves):
         pair = (values[kind, n_clients, name] for name in ("Scaffold", "FedAvg"))
-        plateaus.add_row(kind, f"{n_clients:,}", *pair)
-    console.print(plateaus)
-    console.print(claims_table(found, title="The paper's claims"))
-    console.print(f"Figure, numbers and claims are in {out}", highlight=False, soft_wrap=True)
+        table.add_row(kind, f"{n_clients:,}", *pair)
+    return table
+
+
+def _describe_plateau(curve: figure1_study.Figure1Curve) -> str:
+    plateau = curve.plateau
+    return f"{plateau.mean:.3g} ± {plateau.standard_error:.1g}{'' if curve.stationary else ' *'}"
+
+
+def _exit_if_refuted(found: Sequence[Claim]) -> None:
+    if any(claim.holds is False for claim in found):
+        raise typer.Exit(FAILED)

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedscaffold.cli.errors import refusals
+from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.cli.options import batch_size_of, candidates_of
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
@@ -34,8 +34,8 @@ SUFFIXES = (".npz", ".csv", ".parquet")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What `fedscaffold run` does unless told otherwise."""
+class RunOptions:
+    """Options of `fedscaffold run` that may also come from its TOML file, with their defaults."""
 
     problem: str = "regression"
     clients: int = 100
@@ -53,7 +53,7 @@ class Settings:
     dtype: str = "float64"
 
 
-DEFAULTS = Settings()
+DEFAULTS = RunOptions()
 
 
 def _option(name: str, text: str) -> Any:
@@ -89,21 +89,21 @@ def command(
     Without options: Scaffold in the paper's setting, on regression with 100 clients.
     """
     given = {name: value for name, value in locals().items() if name not in ("config", "checkpoint", "out")}
-    advice = "the same command goes on where it stopped" if checkpoint else "with --checkpoint FILE it could go on"
+    advice = RESUMABLE if checkpoint else "with --checkpoint FILE the same command could resume"
     with refusals(interrupted=advice):
-        settings = _settings(config, {name: value for name, value in given.items() if value is not None})
+        settings = _merge_options(config, {name: value for name, value in given.items() if value is not None})
         if out is not None:
             if out.suffix not in SUFFIXES:
                 raise InvalidInput(f"--out must end in {', '.join(SUFFIXES)}, got {out}")
             check_writable(out)
-        trace, seconds = _run(settings, checkpoint)
+        trace, seconds = run_with(settings, checkpoint)
         if out is not None:
             _save(trace, out)
     _print(settings, trace, seconds)
 
 
-def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
-    """Defaults, then the file, then the options."""
+def _merge_options(config: Path | None, given: dict[str, Any]) -> RunOptions:
+    """Options from the command line, else from the file, else the defaults."""
     from_file: dict[str, Any] = {}
     if config is not None:
         try:
@@ -112,17 +112,18 @@ def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
             raise InvalidInput(f"cannot read {config}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidInput(f"{config} is not a TOML file: {error}") from None
-    known = {field.name for field in fields(Settings)}
+    allowed = {field.name for field in fields(RunOptions)}
     merged = {name.replace("-", "_"): value for name, value in from_file.items()} | given
-    unknown = sorted(merged.keys() - known)
+    unknown = sorted(merged.keys() - allowed)
     if unknown:
         raise InvalidInput(
-            f"{config} has unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+            f"{config} has unknown settings {', '.join(unknown)}; known are {', '.join(sorted(allowed))}"
         )
     return replace(DEFAULTS, **merged)
 
 
-def _run(settings: Settings, checkpoint: Path | None) -> tuple[Trace, float]:
+def run_with(settings: RunOptions, checkpoint: Path | None) -> tuple[Trace, float]:
+    """Run what the options say; the trace, and the seconds that the run took."""
     if not isinstance(settings.method, str):
         raise InvalidInput(f"method must be a name, got {settings.method!r}")
     method = candidates_of(
@@ -169,7 +170,7 @@ def _save(trace: Trace, out: Path) -> None:
             frame.to_parquet(temporary, index=False)
 
 
-def _print(settings: Settings, trace: Trace, seconds: float) -> None:
+def _print(settings: RunOptions, trace: Trace, seconds: float) -> None:
     console = Console()
     problem = trace.provenance["problem"]
     table = Table(title=f"{settings.method} on {problem['kind']}, {settings.clients:,} clients", show_header=False)

@@ -17,8 +17,8 @@ from fedscaffold.benchmarking.sweep import Family, Row, Sweep
 from fedscaffold.benchmarking.sweep import sweep as experiment
 from fedscaffold.benchmarking.sweep.figure import panels
 from fedscaffold.cli import options
-from fedscaffold.cli.errors import refusals
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.cli.errors import RESUMABLE, refusals
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import check_writable, folder_at
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Engine, Method
@@ -36,7 +36,7 @@ EXAMPLES = (
     "--predict --figure plateaus.png\n\n"
     "  fedscaffold sweep --problem logistic-stream:spectrum=1,l2=0.1 --batch-size 1,10 --start optimum\n\n"
     "  fedscaffold sweep --problem ridge-stream --clients 1000000 --engine ray --address auto  (a cluster)\n\n"
-    "After an interruption the same command goes on; another grid with the same --out adds to the table."
+    "After an interruption the same command resumes; another grid with the same --out adds to the table."
 )
 FILE = "sweep.parquet"
 SHOWN = 20  # rows of the live table
@@ -66,7 +66,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     data_seed: Annotated[int, typer.Option(help="Seed of the data.")] = 0,
     start: Annotated[str, typer.Option(help="Where runs start: zero, or optimum.")] = "zero",
-    predict: Annotated[bool, typer.Option("--predict", help="Add what theory says of each plateau.")] = False,
+    predict: Annotated[bool, typer.Option("--predict", help="Add the predicted plateaus.")] = False,
     engine: Annotated[str, typer.Option(help="numba, ray, jax or reference.")] = "numba",
     threads: Annotated[int | None, typer.Option(help="Threads of numba; all cores by default.")] = None,
     shards: Annotated[int | None, typer.Option(help="Shards on ray; one per processor by default.")] = None,
@@ -83,7 +83,7 @@ def command(
     Each cell becomes a row of one Parquet file: its plateau with a standard error, whether it was stationary,
     still moving or diverged, its last error, its time. Cells that the file has are not run again.
     """
-    with refusals(interrupted="the same command goes on where it stopped"):
+    with refusals(interrupted=RESUMABLE):
         grid = Sweep(
             family=_family(problem, data_seed),
             clients=options.numbers_of("--clients", clients, int),
@@ -96,8 +96,6 @@ def command(
         )
         chosen = _engine(engine, threads=threads, shards=shards, address=address)
         options.check_figure(figure, option="--figure")
-        if figure is not None:
-            _need_matplotlib()
         file = _file(out)
         with _shown(sys.stderr.isatty(), predict=predict) as (advance, seen):
             frame = experiment(grid, out=file, engine=chosen, predict=predict, progress=advance, seen=seen)
@@ -130,13 +128,6 @@ def _engine(name: str, *, threads: int | None, shards: int | None, address: str 
     return Numba(threads=threads) if isinstance(chosen, Numba) else chosen
 
 
-def _need_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingDependency("figures need matplotlib; pip install 'fedscaffold[reproduce]'") from None
-
-
 def _file(out: Path) -> Path:
     file = out if out.suffix == ".parquet" else folder_at(out) / FILE
     check_writable(file)
@@ -145,7 +136,7 @@ def _file(out: Path) -> Path:
 
 @contextmanager
 def _shown(wanted: bool, *, predict: bool) -> Iterator[tuple[Advance, Callable[[Row], None]]]:
-    """A table that grows, and a bar; nothing unless wanted."""
+    """Show a table that grows and a progress bar; nothing unless `wanted`."""
     if not wanted:
         yield lambda done, total: None, lambda row: None
         return
@@ -168,10 +159,10 @@ def _table(rows: Sequence[Mapping[Any, Any]], *, predict: bool) -> Table:
         table.add_column(column, justify="left" if column in ("method", "") else "right", no_wrap=True)
     for row in rows:
         B = "full" if _missing(row["batch_size"]) else str(row["batch_size"])
-        gone = row["outcome"] == "diverged"
-        reached = "–" if gone else f"{row['plateau']:.3g} ± {row['standard_error']:.1g}"
+        diverged = row["outcome"] == "diverged"
+        reached = "–" if diverged else f"{row['plateau']:.3g} ± {row['standard_error']:.1g}"
         with_prediction = "–" if _missing(row["predicted"]) else f"{row['predicted']:.3g}"
-        speed = "–" if gone else f"{row['ns_per_step']:.0f}"
+        speed = "–" if diverged else f"{row['ns_per_step']:.0f}"
         table.add_row(
             row["method"], f"{row['n_clients']:,}", f"{row['step_size']:g}", f"{row['local_steps']:g}", B, reached,
             *([with_prediction] if predict else []), row["outcome"], f"{row['seconds']:.1f}", speed,
@@ -180,14 +171,14 @@ def _table(rows: Sequence[Mapping[Any, Any]], *, predict: bool) -> Table:
 
 
 def _missing(value: Any) -> bool:
-    """None, NaN or pandas' NA."""
+    """Whether a value is None, NaN or pandas' NA."""
     import pandas as pd
 
     return bool(pd.isna(value))
 
 
 def _print(frame: "pd.DataFrame", file: Path, *, predict: bool) -> None:
-    """All rows on a terminal; how many, and where, anyway."""
+    """Print all rows on a terminal, and in any case how many there are and in which file."""
     if sys.stdout.isatty():
         Console().print(_table(frame.to_dict("records"), predict=predict))
     counts = frame["outcome"].value_counts()

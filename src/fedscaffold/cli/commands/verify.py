@@ -3,21 +3,19 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedscaffold.cli import options
 from fedscaffold.cli.errors import FAILED, refusals
-from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.files import check_writable, replacing
 from fedscaffold.core.progress import progress_bar
 from fedscaffold.paper import verify as experiment
 from fedscaffold.paper.verify import report
 from fedscaffold.paper.verify.rows import FAILURES, Row
-from fedscaffold.simulation import provenance
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -40,15 +38,13 @@ def command(
     """
     begin = time.perf_counter()
     with refusals(interrupted="nothing was written"):
-        _need_packages()
-        files = None if out is None else _files(out)
+        options.require_packages("sklearn")
+        if out is not None:
+            report.check_folder(out)
         with progress_bar("Statements", None) as advance:
             rows = experiment.verify(experiment.FULL if full else experiment.DEFAULT, advance=advance)
-        if files is not None:
-            about = {"full": full, "seconds": round(time.perf_counter() - begin, 1), **_where()}
-            for file, text in zip(files, (report.to_markdown(rows), report.to_json(rows, about)), strict=True):
-                with replacing(file) as temporary:
-                    temporary.write_text(text)
+        if out is not None:
+            report.save(rows, out, {"full": full, "seconds": round(time.perf_counter() - begin, 1)})
     show(rows, Console())
     if out is not None:
         typer.echo(f"The table is in {out}")
@@ -57,7 +53,7 @@ def command(
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """A table that can be read at 80 columns, and one sentence."""
+    """Print the rows as a table that fits 80 columns, and one sentence."""
     table = Table(title="The paper's statements, measured", show_lines=True)
     table.add_column("statement", min_width=9, max_width=14)
     table.add_column("claim, [dim]setting[/dim], [bold]measurement[/bold]", ratio=1)
@@ -75,31 +71,3 @@ def _numbers(row: Row) -> str:
     if row.relation == "is":
         return report.measured(row)
     return f"measured {report.measured(row)}; predicted {report.predicted(row)}"
-
-
-def _files(out: Path) -> tuple[Path, Path]:
-    """Refuse now what could not be written after the computation."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(f"cannot make the folder {out}: {error.strerror}") from None
-    files = out / "verify.md", out / "verify.json"
-    for file in files:
-        check_writable(file)
-    return files
-
-
-def _need_packages() -> None:
-    """The paper's data come from scikit-learn: fail now rather than after the computation."""
-    try:
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        raise MissingDependency(f"{error.name} is not installed; pip install 'fedscaffold[reproduce]'") from None
-
-
-def _where() -> dict[str, Any]:
-    return {
-        "versions": provenance.versions(),
-        "machine": provenance.machine(),
-        "finished": provenance.now(),
-    }

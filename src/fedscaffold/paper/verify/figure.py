@@ -10,7 +10,7 @@ from fedscaffold.paper.verify.settings import Budget
 
 def rows(budget: Budget) -> list[Row]:
     """One row per claim of Section 6."""
-    settings = figure1.Settings(clients=budget.figure_clients)
+    settings = figure1.Figure1Settings(clients=budget.figure_clients)
     with tempfile.TemporaryDirectory() as scratch:
         curves = figure1.simulate(settings, scratch=Path(scratch))
     clients = ", ".join(f"{n:,}" for n in budget.figure_clients)

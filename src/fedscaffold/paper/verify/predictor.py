@@ -7,7 +7,7 @@ import numpy as np
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
-from fedscaffold.paper.figure1 import BATCH_SIZE, KINDS, LOCAL_STEPS, METHODS, STEP_SIZE, Curve, Kind
+from fedscaffold.paper.figure1 import BATCH_SIZE, KINDS, LOCAL_STEPS, METHODS, STEP_SIZE, Figure1Curve, Kind
 from fedscaffold.paper.verify.convergence import contraction
 from fedscaffold.paper.verify.rows import Printed, Row, norm, norms, over_groups
 from fedscaffold.paper.verify.settings import Budget, Case, describe
@@ -45,7 +45,7 @@ def _in_paper(
         problem, method, rounds=budget.paper_rounds, batch_size=BATCH_SIZE, seed=11, progress=False,
         repetitions=max(FEWEST, budget.paper_repetitions * 10 // problem.n_clients),
     )  # fmt: skip
-    level = Curve(kind, problem.n_clients, name, trace).plateau
+    level = Figure1Curve(kind, problem.n_clients, name, trace).plateau
     found = predict(problem, method, batch_size=BATCH_SIZE, rounds=CURVE_ROUNDS)
     setting = f"{name}, {describe(problem, STEP_SIZE, LOCAL_STEPS, BATCH_SIZE)}"
     first_order = None

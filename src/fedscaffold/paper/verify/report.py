@@ -3,10 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from fedscaffold.core.files import check_writable, folder_at, replacing
 from fedscaffold.paper.verify.rows import Row, failures
+from fedscaffold.simulation import provenance
 
+FILES = ("verify.md", "verify.json")
 HEADER = ("statement", "claim", "setting", "predicted", "measured", "verdict")
 
 
@@ -80,3 +84,18 @@ def to_json(rows: Sequence[Row], provenance: dict[str, Any]) -> str:
     """Every field, with verdicts."""
     content = [{**asdict(row), "verdict": row.verdict, "printed_verdict": row.printed_verdict} for row in rows]
     return json.dumps({"provenance": provenance, "rows": content}, indent=2, ensure_ascii=False) + "\n"
+
+
+def check_folder(out: Path) -> None:
+    """Make the folder where it is missing, and refuse one that cannot be written, before any work."""
+    folder_at(out)
+    for name in FILES:
+        check_writable(out / name)
+
+
+def save(rows: Sequence[Row], out: Path, settings: dict[str, Any]) -> None:
+    """Write the table to verify.md, and to verify.json with the settings and where it came from."""
+    texts = (to_markdown(rows), to_json(rows, {**settings, **provenance.origin()}))
+    for name, text in zip(FILES, texts, strict=True):
+        with replacing(out / name) as temporary:
+            temporary.write_text(text)

@@ -1,4 +1,4 @@
-"""What the page shows, as plain values."""
+"""The content of the page about a fit, as plain values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,22 @@ Facts = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """One model of the comparison: loss, relative distance to the pooled model, metrics by name."""
+class ModelRow:
+    """A row of the table of models.
+
+    Attributes
+    ----------
+    name
+        For example "Scaffold".
+    loss
+        Loss on all rows, in the target's own units.
+    distance
+        ‖θ − θ*‖ / ‖θ*‖, relative distance to the pooled model.
+    metrics
+        Metrics on all rows, by name.
+    test
+        Metrics on the test rows, by name; None if there are no test rows.
+    """
 
     name: str
     loss: float
@@ -21,40 +35,64 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientRow:
-    """One client: rows by class (or in one count), losses, and losses on rows left out of the fit.
+    """A row of the table of clients.
 
-    `together` and `alone` are None where they were not computed, `alone` NaN where it has no model of its own.
+    Attributes
+    ----------
+    name
+        Name of the client.
+    rows
+        Its number of rows in each class, or in all for a numeric target.
+    scaffold, fedavg
+        Loss of these models on its rows, with penalty.
+    common, local
+        Loss on rows left out of the fit, of the common model and of the client's own; None where they were not
+        computed, `local` NaN where the client has no model of its own.
     """
 
     name: str
     rows: tuple[int, ...]
     scaffold: float
     fedavg: float
-    together: float | None = None
-    alone: float | None = None
+    common: float | None = None
+    local: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Content:
-    """Everything on the page.
+class ReportContent:
+    """Everything that the page about a fit shows.
 
     Attributes
     ----------
+    title, summary
+        Heading and first paragraph.
+    request, data, cost, provenance
+        Names and values for the tables of these sections.
+    classes
+        Names of the classes; empty for a numeric target.
+    clients
+        A row for every client.
+    plan
+        Paragraphs about the plan, one per line.
     distances
         ‖θ_t − θ*‖/‖θ*‖ by round, for each method.
     predicted
         The same, predicted by `theory.predict`; None where that was not computed.
     predicted_end
         What the plan predicts after the last round; None where nothing was planned.
-    candidates
-        Models to compare, the pooled one last.
+    tolerance
+        Relative distance that the fit aimed for.
+    models
+        A row for every model that is compared, the pooled one last.
     loss_name
-        What the losses are, for captions.
+        Name of the loss, for captions.
+    command
+        How to make the same fit again.
     """
 
     title: str
     summary: str
-    asked: Facts
+    request: Facts
     data: Facts
     classes: tuple[str, ...]
     clients: Sequence[ClientRow]
@@ -63,7 +101,7 @@ class Content:
     predicted: Array | None
     predicted_end: float | None
     tolerance: float
-    candidates: Sequence[Candidate]
+    models: Sequence[ModelRow]
     loss_name: str
     cost: Facts
     provenance: Facts

@@ -106,8 +106,8 @@ def pairs(names: Sequence[str], first: Sequence[float], second: Sequence[float],
         y = top + ROW * k + ROW / 2
         parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{escape(shortened(name))}</text>')
         parts.append(f'<path class="link" d="M{x(a):.1f} {y}H{x(b):.1f}"/>')
-        parts.append(f'<circle class="dot-alone" cx="{x(b):.1f}" cy="{y}" r="4.5"/>')
-        parts.append(f'<circle class="dot-together" cx="{x(a):.1f}" cy="{y}" r="5"/>')
+        parts.append(f'<circle class="dot-local" cx="{x(b):.1f}" cy="{y}" r="4.5"/>')
+        parts.append(f'<circle class="dot-common" cx="{x(a):.1f}" cy="{y}" r="5"/>')
     return _svg(title, height, parts)
 
 

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from html import escape
 
 from fedscaffold.reports.page import drawings, elements
-from fedscaffold.reports.page.content import Candidate, ClientRow, Content
+from fedscaffold.reports.page.content import ClientRow, ModelRow, ReportContent
 from fedscaffold.reports.page.style import CLASS_COLOURS, stylesheet
 
-MOST_SHOWN = 30
+MAX_SHOWN = 30
 
 
-def render(content: Content) -> str:
-    """The whole page, in one piece of HTML that needs nothing else."""
-    sections = (_asked, _data, _plan, _convergence, _comparison, _clients, _cost, _provenance)
+def render(content: ReportContent) -> str:
+    """The page as one piece of HTML that needs no other file."""
+    sections = (_request, _data, _plan, _convergence, _comparison, _clients, _cost, _provenance)
     title = escape(content.title)
     body = "\n".join(make(content) for make in sections)
     return (
@@ -25,11 +25,11 @@ def render(content: Content) -> str:
     )
 
 
-def _asked(content: Content) -> str:
-    return elements.section("What was asked", elements.facts("The request", content.asked))
+def _request(content: ReportContent) -> str:
+    return elements.section("What was asked", elements.facts("The request", content.request))
 
 
-def _data(content: Content) -> str:
+def _data(content: ReportContent) -> str:
     shown = _spread(sorted(content.clients, key=lambda row: -sum(row.rows)))
     most = sum(sum(row.rows) for row in content.clients)
     classes, groups = grouped_classes(content)
@@ -55,8 +55,8 @@ def _data(content: Content) -> str:
     return elements.section("The data", f'<div class="pair"><div>{facts}</div>\n' + "".join(parts) + "</div>")
 
 
-def grouped_classes(content: Content) -> tuple[list[str], list[tuple[int, ...]]]:
-    """As many classes as there are colours, and the rest as one."""
+def grouped_classes(content: ReportContent) -> tuple[list[str], list[tuple[int, ...]]]:
+    """Names and groups of classes: one group per colour, the smallest classes together in the last."""
     K = max(len(content.classes), 1)
     names = list(content.classes) or ["rows"]
     if K <= CLASS_COLOURS:
@@ -72,11 +72,11 @@ def _range(clients: Sequence[ClientRow], j: int) -> tuple[str, str]:
     return f"{min(shares):.1%}", f"{max(shares):.1%}"
 
 
-def _plan(content: Content) -> str:
+def _plan(content: ReportContent) -> str:
     return elements.section("The plan", *(elements.paragraph(line) for line in content.plan.splitlines()))
 
 
-def _convergence(content: Content) -> str:
+def _convergence(content: ReportContent) -> str:
     lines = [(name.lower(), values) for name, values in content.distances.items()]
     legend = [(f"line {name.lower()}", name) for name in content.distances]
     levels = [("target", content.tolerance)]
@@ -101,13 +101,13 @@ def _convergence(content: Content) -> str:
     return elements.section("Convergence", elements.figure(svg, legend, caption))
 
 
-def _comparison(content: Content) -> str:
-    names = list(content.candidates[0].metrics)
-    tested = content.candidates[0].test is not None
+def _comparison(content: ReportContent) -> str:
+    names = list(content.models[0].metrics)
+    tested = content.models[0].test is not None
     header = ["model", "loss", "above pooled", "distance", *names]
     header += [f"test {name}" for name in names] if tested else []
-    best = content.candidates[-1].loss
-    rows = [_candidate(candidate, best, names) for candidate in content.candidates]
+    best = content.models[-1].loss
+    rows = [_model_cells(model, best, names) for model in content.models]
     caption = (
         f"Loss ({content.loss_name}) and metrics on all rows"
         + (", and on the test rows" if tested else "")
@@ -120,77 +120,77 @@ def _comparison(content: Content) -> str:
     return elements.section("Scaffold, FedAvg and pooled data", words, elements.table(caption, header, rows))
 
 
-def _candidate(candidate: Candidate, best: float, names: Sequence[str]) -> list[str]:
-    cells = [candidate.name, f"{candidate.loss:.6g}", f"{candidate.loss - best:.2g}", f"{candidate.distance:.2g}"]
-    for metrics in (candidate.metrics, candidate.test):
+def _model_cells(model: ModelRow, best: float, names: Sequence[str]) -> list[str]:
+    cells = [model.name, f"{model.loss:.6g}", f"{model.loss - best:.2g}", f"{model.distance:.2g}"]
+    for metrics in (model.metrics, model.test):
         if metrics is not None:
             cells += [f"{metrics[name]:.4g}" if name in metrics else "–" for name in names]
     return cells
 
 
-def _clients(content: Content) -> str:
-    judged = [row for row in content.clients if row.alone is not None and not math.isnan(row.alone)]
-    judged.sort(key=_gain)
+def _clients(content: ReportContent) -> str:
+    compared = [row for row in content.clients if row.local is not None and not math.isnan(row.local)]
+    compared.sort(key=_gain)
     parts = []
-    if judged:
-        parts += _alone(content, judged)
+    if compared:
+        parts += _local_models(content, compared)
     else:
         parts.append(elements.paragraph("No client has enough rows, or a model of its own, to compare with."))
     parts.append(_client_table(content))
     return elements.section("Clients: who is helped", *parts)
 
 
-def _alone(content: Content, judged: Sequence[ClientRow]) -> list[str]:
-    helped = sum(_gain(row) > 0 for row in judged)
-    shown = list(judged)
-    if len(shown) > MOST_SHOWN:
-        shown = [*shown[: MOST_SHOWN // 2], *shown[-(MOST_SHOWN // 2) :]]
+def _local_models(content: ReportContent, compared: Sequence[ClientRow]) -> list[str]:
+    helped = sum(_gain(row) > 0 for row in compared)
+    shown = list(compared)
+    if len(shown) > MAX_SHOWN:
+        shown = [*shown[: MAX_SHOWN // 2], *shown[-(MAX_SHOWN // 2) :]]
     svg = drawings.pairs(
         [row.name for row in shown],
-        [row.together or 0.0 for row in shown],
-        [row.alone or 0.0 for row in shown],
-        title=f"Loss on rows left out, together and alone; {helped} of {len(judged)} clients are helped",
+        [row.common or 0.0 for row in shown],
+        [row.local or 0.0 for row in shown],
+        title=f"Loss on rows left out, together and alone; {helped} of {len(compared)} clients are helped",
         label=f"{content.loss_name} on rows left out",
     )
-    some = f" {len(judged):,} of {len(content.clients):,} clients were judged."
-    ends = f" The {MOST_SHOWN // 2} that lose most and gain most are shown." if len(shown) < len(judged) else ""
+    some = f" {len(compared):,} of {len(content.clients):,} clients were compared."
+    ends = f" The {MAX_SHOWN // 2} that lose most and gain most are shown." if len(shown) < len(compared) else ""
     words = (
-        f"{helped} of {len(judged)} clients are served better by the common model than by one of their own, "
-        "judged on rows that were left out: every other row of each client is left out of both fits, then the "
+        f"{helped} of {len(compared)} clients are served better by the common model than by one of their own, "
+        "measured on rows that were left out: every other row of each client is left out of both fits, then the "
         "halves change places. So both are models of half of the rows, and the common one is the pooled optimum "
-        "that Scaffold approaches. There are no error bars: small differences may be chance."
+        "that Scaffold approaches. There are no error bars: small differences may be noise."
     )
     caption = "From most hurt (top) to most helped by the common model; further left is better."
-    legend = [("dot-together", "together, with all clients"), ("dot-alone", "alone, on its own rows")]
+    legend = [("dot-common", "together, with all clients"), ("dot-local", "alone, on its own rows")]
     return [
-        elements.paragraph(words + (some if len(judged) < len(content.clients) else "")),
+        elements.paragraph(words + (some if len(compared) < len(content.clients) else "")),
         elements.figure(svg, legend, caption + ends),
     ]
 
 
-def _client_table(content: Content) -> str:
-    """All clients, or where there are many some of those that were judged."""
-    judged = [row for row in content.clients if row.alone is not None]
-    many = len(content.clients) > MOST_SHOWN
-    shown = _spread(sorted(judged if many and judged else content.clients, key=lambda row: -sum(row.rows)))
+def _client_table(content: ReportContent) -> str:
+    """The table of all clients or, where there are many, of some of those with a model of their own."""
+    compared = [row for row in content.clients if row.local is not None]
+    many = len(content.clients) > MAX_SHOWN
+    shown = _spread(sorted(compared if many and compared else content.clients, key=lambda row: -sum(row.rows)))
     rows = []
     for row in shown:
         verdict = "–"
-        if row.alone is not None and not math.isnan(row.alone):
+        if row.local is not None and not math.isnan(row.local):
             verdict = "helped" if _gain(row) > 0 else "hurt"
-        held = (_number(row.together), _number(row.alone), verdict)
-        rows.append([row.name, f"{sum(row.rows):,}", _number(row.scaffold), _number(row.fedavg), *held])
+        left_out = (_number(row.common), _number(row.local), verdict)
+        rows.append([row.name, f"{sum(row.rows):,}", _number(row.scaffold), _number(row.fedavg), *left_out])
     header = ("client", "rows", "Scaffold", "FedAvg", "left out: together", "alone", "verdict")
     of = "" if len(shown) == len(content.clients) else f" ({len(shown)} of {len(content.clients):,} clients)"
     caption = f"Loss per client{of}: {content.loss_name} plus penalty on its rows, and on rows left out of the fit"
     return elements.table(caption, header, rows)
 
 
-def _cost(content: Content) -> str:
-    return elements.section("Communication", elements.facts("What travels", content.cost))
+def _cost(content: ReportContent) -> str:
+    return elements.section("Communication", elements.facts("What is sent and received", content.cost))
 
 
-def _provenance(content: Content) -> str:
+def _provenance(content: ReportContent) -> str:
     return elements.section(
         "How to run it again",
         elements.code(content.command),
@@ -199,7 +199,7 @@ def _provenance(content: Content) -> str:
 
 
 def _gain(row: ClientRow) -> float:
-    return (row.alone or 0.0) - (row.together or 0.0)
+    return (row.local or 0.0) - (row.common or 0.0)
 
 
 def _number(value: float | None) -> str:
@@ -207,7 +207,7 @@ def _number(value: float | None) -> str:
 
 
 def _spread(rows: Sequence[ClientRow]) -> Sequence[ClientRow]:
-    """All, or evenly spaced ones."""
-    if len(rows) <= MOST_SHOWN:
+    """All rows, or 30 evenly spaced ones."""
+    if len(rows) <= MAX_SHOWN:
         return rows
-    return [rows[round(k * (len(rows) - 1) / (MOST_SHOWN - 1))] for k in range(MOST_SHOWN)]
+    return [rows[round(k * (len(rows) - 1) / (MAX_SHOWN - 1))] for k in range(MAX_SHOWN)]

@@ -34,8 +34,8 @@ svg .line { stroke-width: 2; fill: none; stroke-linejoin: round; }
 .scaffold { stroke: var(--scaffold); } .fedavg { stroke: var(--fedavg); stroke-dasharray: 8 3; }
 .predicted { stroke: var(--predicted); stroke-dasharray: 2 4; stroke-width: 2.5; }
 .target { stroke: var(--target); stroke-dasharray: 12 4 2 4; }
-.dot-together { fill: var(--scaffold); }
-.dot-alone { fill: var(--paper); stroke: var(--fedavg); stroke-width: 2.5; }
+.dot-common { fill: var(--scaffold); }
+.dot-local { fill: var(--paper); stroke: var(--fedavg); stroke-width: 2.5; }
 .link { stroke: var(--soft); stroke-width: 1.5; }
 .key { width: 1.6rem; height: .7rem; margin-right: .45rem; fill: none; stroke-width: 3; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .4rem 0;
@@ -66,7 +66,7 @@ PRINT = """
 
 
 def stylesheet() -> str:
-    """All of it; paper is always light."""
+    """The page's CSS: light or dark as the reader prefers, always light on paper."""
     schemes = (
         f":root {{ color-scheme: light dark; {LIGHT} }}",
         f"@media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}",

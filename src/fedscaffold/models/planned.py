@@ -1,0 +1,241 @@
+"""From a table's problem to a planned run: standardise the target, find the optimum, plan γ, H and T."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Problem
+from fedscaffold.core.types import Array
+from fedscaffold.data.framed import FramedRidge
+from fedscaffold.data.open import Framed
+from fedscaffold.methods import Scaffold
+from fedscaffold.models.model import Model, in_own_units
+from fedscaffold.theory.planning.plan import Plan, plan
+
+TOLERANCE = 0.005
+SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
+BATCH = 64
+MAX_ROUNDS = 20_000
+BatchSize = int | None | Literal["auto"]
+
+
+def automatic_batch(sizes: NDArray[np.int64]) -> int | None:
+    """Batch size for clients with these numbers of rows: None (all rows) where that is cheap, else 64."""
+    return None if sizes.mean() <= SMALL_CLIENT else BATCH
+
+
+def describe_batch(batch_size: int | None) -> str:
+    """Number of rows in a step, in words: "all of a client's" or the number."""
+    return "all of a client's" if batch_size is None else f"{batch_size}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """Settings of `fedscaffold.models.fit`; step size, local steps and rounds that are None are planned.
+
+    Parameters
+    ----------
+    tolerance
+        Distance to the pooled model to aim for, ‖θ − θ*‖ / ‖θ*‖ on standardised columns, between 0 and 1.
+    batch_size
+        Rows in each stochastic gradient, None for all of a client's, or "auto": all where clients have at most
+        512 rows on average, else 64.
+    step_size, local_steps, rounds
+        γ, H and T.
+    seed
+        Seed of the rows that are drawn.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> fs.models.FitSettings(tolerance=0.01, rounds=20).rounds
+    20
+    """
+
+    tolerance: float = TOLERANCE
+    batch_size: BatchSize = "auto"
+    step_size: float | None = None
+    local_steps: int | None = None
+    rounds: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not positive("tolerance", self.tolerance) < 1.0:
+            raise InvalidInput(f"tolerance must be below 1, got {self.tolerance!r}")
+        if self.step_size is not None:
+            positive("step_size", self.step_size)
+        for name, value in (("local_steps", self.local_steps), ("rounds", self.rounds)):
+            if value is not None:
+                whole_number(name, value, least=1)
+        if self.batch_size not in (None, "auto"):
+            whole_number("batch_size", self.batch_size, least=1)
+        whole_number("seed", self.seed, least=0)
+
+    def batch_for(self, problem: Problem) -> int | None:
+        """Batch size for this problem; None for all of a client's rows."""
+        return automatic_batch(problem.sizes) if self.batch_size == "auto" else self.batch_size
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PreparedProblem:
+    """A table's problem, its optimum, and the squared distance to the optimum that a fit should reach.
+
+    Attributes
+    ----------
+    problem
+        With a numeric target standardised: y = target_shift + target_scale · (what is fitted).
+    optimum
+        θ* of that problem, (dim,).
+    batch_size
+        Rows in each stochastic gradient; None for all of a client's.
+    target_mse
+        tolerance² ‖θ*‖².
+    target_shift, target_scale
+        Mean and standard deviation of a numeric target; 0 and 1 for classes.
+    """
+
+    problem: Framed
+    optimum: Array
+    batch_size: int | None
+    target_mse: float
+    target_shift: float = 0.0
+    target_scale: float = 1.0
+
+    def model(self, theta: Array, provenance: Mapping[str, Any] | None = None) -> Model:
+        """The model of a θ of this problem, in the table's own units."""
+        vectors = np.reshape(theta, (self.problem.vectors, self.problem.n_features))
+        encoding, equations = in_own_units(
+            self.problem.encoding, vectors, target_shift=self.target_shift, target_scale=self.target_scale
+        )
+        return Model(encoding=encoding, equations=equations, provenance=provenance or {})
+
+    def relative_distance(self, theta: Array) -> float:
+        """‖θ − θ*‖ / ‖θ*‖ of one θ of shape (dim,)."""
+        return float(np.linalg.norm(theta - self.optimum) / np.linalg.norm(self.optimum))
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor that turns a loss of this problem into one in the target's own units."""
+        return self.target_scale**2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlannedFit(PreparedProblem):
+    """A prepared problem with the method and number of rounds to run on it.
+
+    Attributes
+    ----------
+    plan
+        The plan that method and rounds were taken from; None where all of γ, H and T were given.
+    method, rounds
+        What will be run: the plan's, except where settings were given.
+    """
+
+    plan: Plan | None
+    method: Scaffold
+    rounds: int
+
+
+def prepare_problem(problem: Framed, settings: FitSettings) -> PreparedProblem:
+    """Standardise a numeric target, find θ*, and aim for ‖θ − θ*‖ ≤ tolerance · ‖θ*‖."""
+    shift, scale = 0.0, 1.0
+    if isinstance(problem, FramedRidge):
+        problem, shift, scale = standardize_target(problem)
+    optimum = problem.optimum()
+    target_mse = settings.tolerance**2 * float(optimum @ optimum)
+    if target_mse == 0.0:
+        raise InvalidInput(
+            "the features say nothing about the target: the best coefficients are all 0; choose other features"
+        )
+    return PreparedProblem(
+        problem=problem,
+        optimum=optimum,
+        batch_size=settings.batch_for(problem),
+        target_mse=target_mse,
+        target_shift=shift,
+        target_scale=scale,
+    )
+
+
+def plan_fit(problem: Framed, settings: FitSettings) -> PlannedFit:
+    """Prepare a problem, and plan what the settings leave open.
+
+    Settings that are given replace the plan's; a smaller step size takes more rounds in proportion.
+    """
+    prepared = prepare_problem(problem, settings)
+    gamma, H, T = settings.step_size, settings.local_steps, settings.rounds
+    if gamma is not None and H is not None and T is not None:
+        return PlannedFit(**vars(prepared), plan=None, method=Scaffold(step_size=gamma, local_steps=H), rounds=T)
+    try:
+        planned = first_order_plan(
+            prepared.problem,
+            prepared.optimum,
+            target_mse=prepared.target_mse,
+            batch_size=prepared.batch_size,
+            max_local_steps=H,
+        )
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"no plan reaches a tolerance of {settings.tolerance:g}; take a larger one or larger batches ({error})"
+        ) from None
+    method = planned.method
+    if gamma is not None:
+        method = replace(method, step_size=gamma)
+    if H is not None:
+        method = replace(method, local_steps=H)
+    slower = max(1.0, planned.method.step_size / method.step_size)
+    rounds = math.ceil(planned.rounds * slower) if T is None else T
+    return PlannedFit(**vars(prepared), plan=planned, method=method, rounds=rounds)
+
+
+def first_order_plan(
+    problem: Any,
+    optimum: Array,
+    *,
+    target_mse: float,
+    batch_size: int | None,
+    max_local_steps: int | None = None,
+) -> Plan:
+    """The cheapest plan for E‖θ − θ*‖² ≤ target_mse by the first-order model, within 20,000 rounds."""
+    return plan(
+        problem,
+        target_mse=target_mse,
+        batch_size=batch_size,
+        mode="first_order",
+        optimum=optimum,
+        max_local_steps=max_local_steps,
+        max_rounds=MAX_ROUNDS,
+    )
+
+
+def standardize_target(problem: FramedRidge) -> tuple[FramedRidge, float, float]:
+    """The same problem with (y − mean)/deviation over all rows, that mean and that deviation.
+
+    The optimum's features change by the factor 1/deviation, so relative distances no longer depend on where the
+    target's zero lies.
+    """
+    mean = sum(float(share @ problem.y[rows]) for rows, share in problem.shares(problem.y))
+    square = sum(float(share @ (problem.y[rows] - mean) ** 2) for rows, share in problem.shares(problem.y))
+    deviation = float(np.sqrt(square))
+    if deviation <= 1e-12 * abs(mean):
+        raise InvalidInput(
+            f"the target {problem.encoding.target!r} is the same in all rows; choose a column that varies"
+        )
+    y = problem.y - mean  # in memory, even where the rows lie in a file
+    y /= deviation
+    standardized = FramedRidge(
+        problem.x,
+        y,
+        problem.offsets,
+        l2=problem.l2,
+        weights=problem.weights,
+        client_names=problem.client_names,
+        encoding=problem.encoding,
+    )
+    return standardized, mean, deviation
