@@ -46,14 +46,15 @@ class RoundRules:
     Parameters
     ----------
     min_clients
-        Number of updates that a round needs. The round waits for them; beyond them it is closed without the clients
-        that do not answer. At most the size of the cohort counts, so that a large number means all of them.
+        Number of updates that a round needs. The round waits for them; beyond them it is closed without the
+        clients that do not answer. At most the size of the cohort counts, so that a large number means all of
+        them.
     attempts
         How often clients that did not answer are asked in a round before the run stops. It can be continued later.
     outlier_factor
         An update is refused when ‖sent − θ‖ is more than so many times the usual distance. Clients differ by their
-        data, but seldom by a factor of 1000; an update that is accepted moves θ by at most the client's weight times
-        this factor times the usual distance.
+        data, but seldom by a factor of 1000; an update that is accepted moves θ by at most the client's weight
+        times this factor times the usual distance.
 
     Examples
     --------
