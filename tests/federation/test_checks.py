@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +71,21 @@ def test_poison_is_refused_and_named_and_harms_nobody(
 ) -> None:
     """The run is that of the other clients alone."""
     federation = Federation(tmp_path, problem(), method, batch_size=None, event=poisoned_by(poison))
-    federation.run(5)
+    federation.run(3)
     assert all(result.counted == (0, 1, 3) for result in federation.results)
     assert all(list(result.refused) == [BAD] for result in federation.results)
-    assert caplog.text.count(f"client {BAD}'s update is refused") == 5
+    assert caplog.text.count(f"client {BAD}'s update is refused") == 3
     if isinstance(method, fs.TwoSidedScaffold):
         return  # its server's variate counts the share of those who take part
-    alone = fs.run(
-        problem().subset([0, 1, 3]), method, rounds=5, seed=federation.config.seed, engine="reference", record=()
-    )
-    np.testing.assert_allclose(federation.ledger.server.theta, alone.theta, rtol=0, atol=1e-12)
+    expected = theta_of_others(method, rounds=3, seed=federation.config.seed)
+    np.testing.assert_allclose(federation.ledger.server.theta, expected, rtol=0, atol=1e-12)
+
+
+@cache
+def theta_of_others(method: Method, *, rounds: int, seed: int) -> Array:
+    """θ of a run without the client whose updates are refused."""
+    others = problem().subset([0, 1, 3])
+    return fs.run(others, method, rounds=rounds, seed=seed, engine="reference", record=()).theta
 
 
 def test_a_client_that_was_offline_for_long_counts_again(tmp_path: Path) -> None:
@@ -163,7 +169,6 @@ def test_divergence_stops_the_run(tmp_path: Path) -> None:
         ({"name": 5}, "letters, digits"),
         ({"method": "scaffold"}, "method must be a dataclass"),
         ({"method": fs.Scaffold}, "method must be a dataclass"),
-        ({"method": fs.ServerOptimizer(method=SCAFFOLD, optimizer="sgd", learning_rate=1.0)}, "cannot build it"),
         ({"n_clients": 0}, "n_clients"),
         ({"dim": 0}, "dim"),
         ({"seed": -1}, "seed"),

@@ -91,11 +91,20 @@ def test_a_node_without_the_method_refuses(tmp_path: Path) -> None:
         (Scaffold(step_size=0.1, local_steps=4), "fedscaffold has a method called Scaffold"),
         (WithArray(step_size=0.1, local_steps=4, direction=np.ones(3)), "clients cannot build it from JSON"),
         (WithArray(step_size=0.1, local_steps=4, direction=(1.0, 2.0)), "clients cannot build it from JSON"),
+        (WithArray(step_size=0.1, local_steps=4, direction=OWN), "clients cannot build it from JSON"),
         (object(), "method must be a dataclass"),
     ],
 )
 def test_methods_that_cannot_be_announced(method: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
+        RunConfig(name="run", method=method, n_clients=4, dim=3)
+
+
+@pytest.mark.slow
+def test_server_optimizers_do_not_run_on_federations_yet() -> None:
+    """Their settings hold another method; building one imports JAX."""
+    method = fs.ServerOptimizer(method=fs.FedAvg(step_size=0.1, local_steps=2), optimizer="sgd", learning_rate=1.0)
+    with pytest.raises(InvalidInput, match="clients cannot build it from JSON"):
         RunConfig(name="run", method=method, n_clients=4, dim=3)
 
 
