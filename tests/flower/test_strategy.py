@@ -179,8 +179,8 @@ def test_flower_evaluates_on_clients(tmp_path: Path) -> None:
     @grid.app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         arrays = next(iter(message.content.array_records.values()))
-        told = MetricRecord({"norm": float(np.linalg.norm(vector_of(arrays))), "num-examples": 1})
-        return Message(RecordDict({"metrics": told}), reply_to=message)
+        metrics = MetricRecord({"norm": float(np.linalg.norm(vector_of(arrays))), "num-examples": 1})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     run = strategy(tmp_path, evaluation=FlowerFedAvg(fraction_evaluate=1.0))
     result = run.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=2, evaluate_config=ConfigRecord({"x": 1}))
@@ -292,8 +292,8 @@ def test_nodes_that_do_not_fit_are_ignored(
         if node.number == 300 and node.config.get("partition-id") == 7:
             node.config["partition-id"] = 2  # for its data
             reply = load(message, Context(1, 300, node.config, RecordDict(), {}))
-            told: Any = reply.content.metric_records[ABOUT]
-            told["client"] = 7
+            metrics: Any = reply.content.metric_records[ABOUT]
+            metrics["client"] = 7
             return reply
         return grid.run_app(node, message)
 

@@ -89,11 +89,13 @@ class RoundResult:
 
     Examples
     --------
-    See `run_round`, which returns it.
-
-    >>> from fedscaffold.federation import RoundResult, run_round
-    >>> run_round.__annotations__["return"] is RoundResult
-    True
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.federation import RoundResult, RunConfig, initial_ledger
+    >>> config = RunConfig(name="demo", method=fs.FedAvg(step_size=0.1, local_steps=5), n_clients=3, dim=2)
+    >>> result = RoundResult(initial_ledger(config, np.zeros(2)), (0, 2), {1: "its shape is (3,), not (2,)"})
+    >>> result.counted
+    (0, 2)
     """
 
     ledger: Ledger
