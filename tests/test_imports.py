@@ -156,6 +156,15 @@ def test_the_protocol_of_federations_knows_no_transport() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_without_flower_the_message_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['flwr'] = None; import fedscaffold as fs; fs.flower.ProblemWork\n"
+        "try: fs.flower.Strategy\nexcept fs.MissingDependency as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "federations need Flower; install it with: pip install 'fedscaffold[flower]'\n"
+
+
 def test_importing_the_library_loads_nothing_heavy() -> None:
     code = (
         "import fedscaffold, fedscaffold.conformance, json, sys; "

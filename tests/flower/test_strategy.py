@@ -109,6 +109,21 @@ def test_the_protocols_log_stands_among_flowers(tmp_path: Path) -> None:
     assert lines.getvalue().count("round 1 of 1: 4 clients counted") == 1
 
 
+def test_messages_of_another_version_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    grid = grid_on(tmp_path)
+
+    def handle(node: Node, message: Message) -> Message | None:
+        request: Any = message.content.config_records.get("request")
+        if request is not None:
+            request["version"] = 1
+        return grid.run_app(node, message)
+
+    grid.handle = handle
+    with pytest.raises(flower.TooFewClients):
+        strategy(tmp_path, attempts=1).start(grid, MODEL, num_rounds=1)
+    assert "the server has version 1 of the messages, this client version 2; install" in caplog.text
+
+
 def test_the_model_keeps_names_shapes_and_types(tmp_path: Path) -> None:
     result = strategy(tmp_path).start(grid_on(tmp_path), MODEL, num_rounds=2)
     assert list(result.arrays) == ["a", "b"]
