@@ -19,8 +19,9 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.federation.ledger import initial_ledger
 from fedscaffold.federation.messages import Reply, TrainRequest
+from fedscaffold.federation.round_rules import RoundRules, TooFewClients
 from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.server import RoundResult, RoundRules, TooFewClients, run_round, weights_from_rows
+from fedscaffold.federation.server import RoundResult, run_round, weights_from_rows
 from fedscaffold.federation.server_checkpoint import ServerCheckpoint, load_checkpoint, save_checkpoint
 from fedscaffold.federation.state_backup import StateBackup
 from fedscaffold.flower.log import LOG, show_protocol_log
