@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,26 @@ def package_of(file: Path) -> tuple[str, ...]:
     return ("fedscaffold", *file.relative_to(SOURCE).parent.parts)
 
 
+@cache
+def import_graph() -> dict[str, set[str]]:
+    """For each room those that it imports."""
+    graph: dict[str, set[str]] = {}
+    for file in FILES:
+        graph.setdefault(room_of(file), set()).update(rooms_imported(file.read_text(), package_of(file)))
+    return graph
+
+
+def reachable_rooms(start: str) -> set[str]:
+    """Rooms that a room imports, that those import, and so on."""
+    graph = import_graph()
+    seen, left = set[str](), [start]
+    while left:
+        for room in graph.get(left.pop(), set()) - seen:
+            seen.add(room)
+            left.append(room)
+    return seen
+
+
 @pytest.mark.parametrize(
     ("source", "rooms"),
     [
@@ -111,22 +132,37 @@ def test_the_rules_themselves() -> None:
 
 def test_theory_does_not_reach_the_simulator_in_a_roundabout_way() -> None:
     """What the rooms of theory and of the simulator import, and what that imports, and so on."""
-    graph: dict[str, set[str]] = {}
-    for file in FILES:
-        graph.setdefault(room_of(file), set()).update(rooms_imported(file.read_text(), package_of(file)))
-
-    def reach(start: str) -> set[str]:
-        seen, left = set[str](), [start]
-        while left:
-            for room in graph.get(left.pop(), set()) - seen:
-                seen.add(room)
-                left.append(room)
-        return seen
-
-    assert {"core", "engines"} <= reach("simulation")
-    assert not reach("theory") & SIMULATOR
+    assert {"core", "engines"} <= reachable_rooms("simulation")
+    assert not reachable_rooms("theory") & SIMULATOR
     for room in SIMULATOR:
-        assert "theory" not in reach(room)
+        assert "theory" not in reachable_rooms(room)
+
+
+def test_the_protocol_of_federations_knows_no_transport() -> None:
+    """No file of federation, nor of any room that it reaches, imports flwr at any depth; nor does importing it."""
+    reached = reachable_rooms("federation") | {"federation"}
+    assert "flower" not in reached
+    for file in FILES:
+        if room_of(file) in reached:
+            roots = {name.split(".")[0] for name in imported_names(ast.parse(file.read_text()), package_of(file))}
+            assert "flwr" not in roots, file
+    modules = [f"fedscaffold.federation.{file.stem}" for file in (SOURCE / "federation").glob("[!_]*.py")]
+    code = (
+        f"import sys, importlib; [importlib.import_module(name) for name in {modules}]; "
+        "import fedscaffold.federation as room; [getattr(room, name) for name in room.__all__]; "
+        "sys.exit('flwr' in sys.modules or 'fedscaffold.flower' in sys.modules)"
+    )
+    assert len(modules) > 8
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_flower_the_message_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['flwr'] = None; import fedscaffold as fs; fs.flower.ProblemWork\n"
+        "try: fs.flower.Strategy\nexcept fs.MissingDependency as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "federations need Flower; install it with: pip install 'fedscaffold[flower]'\n"
 
 
 def test_importing_the_library_loads_nothing_heavy() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,20 +67,25 @@ def poisoned_by(poison: Poison) -> Event:
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
 @pytest.mark.parametrize("poison", POISON.values(), ids=POISON)
 def test_poison_is_refused_and_named_and_harms_nobody(
-    tmp_path: Path, method: Method, poison: Poison, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, method: Any, poison: Poison, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The run is that of the other clients alone."""
     federation = Federation(tmp_path, problem(), method, batch_size=None, event=poisoned_by(poison))
-    federation.run(5)
+    federation.run(3)
     assert all(result.counted == (0, 1, 3) for result in federation.results)
     assert all(list(result.refused) == [BAD] for result in federation.results)
-    assert caplog.text.count(f"client {BAD}'s update is refused") == 5
+    assert caplog.text.count(f"client {BAD}'s update is refused") == 3
     if isinstance(method, fs.TwoSidedScaffold):
         return  # its server's variate counts the share of those who take part
-    alone = fs.run(
-        problem().subset([0, 1, 3]), method, rounds=5, seed=federation.config.seed, engine="reference", record=()
-    )
-    np.testing.assert_allclose(federation.ledger.server.theta, alone.theta, rtol=0, atol=1e-12)
+    expected = theta_of_others(method, rounds=3, seed=federation.config.seed)
+    np.testing.assert_allclose(federation.ledger.server.theta, expected, rtol=0, atol=1e-12)
+
+
+@cache
+def theta_of_others(method: Any, *, rounds: int, seed: int) -> Array:
+    """θ of a run without the client whose updates are refused."""
+    others = problem().subset([0, 1, 3])
+    return fs.run(others, method, rounds=rounds, seed=seed, engine="reference", record=()).theta
 
 
 def test_a_client_that_was_offline_for_long_counts_again(tmp_path: Path) -> None:
@@ -132,7 +138,7 @@ def test_one_client_alone_is_measured_by_earlier_rounds(tmp_path: Path) -> None:
     federation.event = lambda request, work: work()
     federation.run(1)
     federation.event = only_one
-    with pytest.raises(TooFewClients, match="refused: {0: 'its norm is"):
+    with pytest.raises(TooFewClients, match=r"refused: \{0: 'its norm is"):
         federation.step()
 
 
@@ -140,7 +146,9 @@ def test_a_run_stops_when_too_few_are_sound(tmp_path: Path) -> None:
     federation = Federation(
         tmp_path, problem(), SCAFFOLD, event=poisoned_by(POISON["NaN"]), rules=RoundRules(min_clients=4)
     )
-    with pytest.raises(TooFewClients, match=r"3 of 4 clients sent updates that count, 4 are needed; no answer from nobody"):
+    with pytest.raises(
+        TooFewClients, match=r"3 of 4 clients sent updates that count, 4 are needed; no answer from nobody"
+    ):
         federation.run(1)
     federation.event = lambda request, work: None if request.client == 1 else work()
     with pytest.raises(TooFewClients, match=r"no answer from \[1\], refused: nobody"):
@@ -161,7 +169,6 @@ def test_divergence_stops_the_run(tmp_path: Path) -> None:
         ({"name": 5}, "letters, digits"),
         ({"method": "scaffold"}, "method must be a dataclass"),
         ({"method": fs.Scaffold}, "method must be a dataclass"),
-        ({"method": fs.ServerOptimizer(method=SCAFFOLD, optimizer="sgd", learning_rate=1.0)}, "cannot build it"),
         ({"n_clients": 0}, "n_clients"),
         ({"dim": 0}, "dim"),
         ({"seed": -1}, "seed"),

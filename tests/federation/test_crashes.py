@@ -129,7 +129,11 @@ def losing(federation: Federation, client: int, at: int) -> None:
     """The client's disk is new in that round."""
 
     def event(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
-        if (request.round, request.client) == (at, client) and request.client_state is None and request.resets == 0:
+        if (
+            (request.round, request.client) == (at, client)
+            and request.client_state is None
+            and request.resets == 0
+        ):
             federation.state_file(client).unlink()
         return work()
 

@@ -13,15 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedscaffold as fs
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
-from fedscaffold.federation import ClientFailed, ClientUpdate, RoundRules, TooFewClients, TrainRequest
+from fedscaffold.federation import (
+    ClientFailed,
+    ClientUpdate,
+    RoundRules,
+    TooFewClients,
+    TrainRequest,
+    handle_request,
+)
+from fedscaffold.federation.ledger import train_request
 from fedscaffold.federation.messages import Reply
 from tests.federation.federation import Federation
 from tests.samples import make
 
 SIZES = (6, 9, 4, 7, 5)
 WEIGHTS = (1.0, 2.0, 0.5, 1.5, 1.0)
-METHODS = [
+METHODS: list[Method] = [
     fs.Scaffold(step_size=0.1, local_steps=4),
     fs.Scaffold(step_size=0.1, local_steps=4, participation=0.6),
     fs.Scaffold(step_size=0.1, local_steps=4, cohort=2),
@@ -119,7 +128,9 @@ HONEST, SPOILT = st.sampled_from(MISHAPS), st.sampled_from([*MISHAPS, exploded])
 
 
 @pytest.mark.parametrize(
-    "method", [*WITH_CLIENT_STATE[:2], *(pytest.param(m, marks=pytest.mark.slow) for m in WITH_CLIENT_STATE[2:])], ids=repr
+    "method",
+    [*WITH_CLIENT_STATE[:2], *(pytest.param(m, marks=pytest.mark.slow) for m in WITH_CLIENT_STATE[2:])],
+    ids=repr,
 )
 @settings(max_examples=8)
 @given(schedule=st.lists(st.tuples(HONEST, SPOILT, HONEST, HONEST, HONEST), min_size=4, max_size=4))
@@ -142,3 +153,28 @@ def test_nothing_that_happens_to_messages_breaks_the_sum(
     assert federation.drift() < 1e-13
     federation.check_backup()
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        fs.Scaffold(step_size=0.1, local_steps=4),
+        fs.Scaffold(step_size=0.1, local_steps=4, cohort=67),
+        fs.FedAvg(step_size=0.1, local_steps=4, cohort=9),
+    ],
+    ids=repr,
+)
+def test_sums_over_many_clients_have_the_bits_of_the_simulation(tmp_path: Path, method: Method) -> None:
+    """More than 64 clients are added in a tree, whose shape must not depend on who took part."""
+    many = make("ridge", (4,) * 70, 3, weights=tuple(range(1, 71)))
+    federation = Federation(tmp_path, many, method)
+    np.testing.assert_array_equal(federation.run(3).server.theta, federation.simulated(3).theta)
+
+
+def test_a_client_outside_the_cohort_refuses(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, problem(), METHODS[2])
+    absent = next(c for c in range(5) if c not in federation.config.cohort(0))
+    for client in (absent, 5):
+        request = train_request(federation.config, federation.ledger, min(client, 4))
+        with pytest.raises(InvalidInput, match=f"client {client} does not take part in round 0"):
+            handle_request(replace(request, client=client), federation.work_of(0), tmp_path)

@@ -221,7 +221,7 @@ def test_a_killed_node_comes_back(four: Federation) -> None:
     xi, weights = four.control_variates("node-killed"), four.app.problem(4).weights
     assert np.abs(weights @ xi).max() < 1e-9
     assert f"client {victim} failed" in output
-    assert ledger.counted[victim] > killed_in
+    assert ledger.last_counted[victim] > killed_in
     problem = four.app.problem(4)
     plateau = fs.run(
         problem, four.app.method(), rounds=rounds, batch_size=four.app.BATCH, seed=2, repetitions=2000

@@ -1,6 +1,8 @@
 """Strategy and client app on a grid without processes."""
 
 import io
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.flower import nodes as nodes_module
 from fedscaffold.flower.wire import ABOUT, UPDATE, vector_of
+from tests.federation.test_own_methods import OWN, HeavyBall
+from tests.federation.test_own_methods import Scaffold as SameName
 from tests.federation.test_protocol import METHODS
 from tests.flower.grid import FakeGrid, Node
 from tests.samples import make
@@ -39,11 +43,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes_module, "HELLO_TIMEOUT", 0.05)
 
 
-def grid_on(folder: Path, n_clients: int = 5) -> FakeGrid:
+def grid_on(folder: Path, n_clients: int = 5, methods: Sequence[type[Method]] = ()) -> FakeGrid:
     def load(context: Context) -> Any:
         return problem().subset([context.node_config["partition-id"]])
 
-    app = flower.client_app(load, engine="reference")
+    app = flower.client_app(load, engine="reference", methods=methods)
     configs = [{"partition-id": c, "state-dir": str(folder / f"node-{c}")} for c in range(n_clients)]
     return FakeGrid(app, [Node(100 + 7 * c % 5, config) for c, config in enumerate(configs)])
 
@@ -72,6 +76,52 @@ def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method) -> 
     result = strategy(tmp_path, method).start(grid_on(tmp_path), ArrayRecord([np.zeros(3)]), num_rounds=5)
     np.testing.assert_allclose(theta(result), simulated(5, method), rtol=0, atol=1e-12)
     assert result.train_metrics_clientapp[5]["refused"] == []
+
+
+def test_a_method_that_the_app_passes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nodes whose app does not pass it refuse, and the server's log has their sentence."""
+    start = ArrayRecord([np.zeros(3)])
+    with pytest.raises(flower.TooFewClients):
+        strategy(tmp_path / "without", OWN, attempts=1).start(grid_on(tmp_path), start, num_rounds=1)
+    assert "client 0 failed: the method HeavyBall is not known here" in caplog.text
+    result = strategy(tmp_path, OWN).start(grid_on(tmp_path, methods=[HeavyBall]), start, num_rounds=5)
+    np.testing.assert_allclose(theta(result), simulated(5, OWN), rtol=0, atol=1e-12)
+    with pytest.raises(InvalidInput, match="give your class another name"):
+        grid_on(tmp_path, methods=[SameName])
+
+
+def test_the_protocols_log_stands_among_flowers(tmp_path: Path) -> None:
+    """Each line once, written by Flower's own handler."""
+    lines = io.StringIO()
+    handler = logging.StreamHandler(lines)
+    logging.getLogger("flwr").addHandler(handler)
+    try:
+        grid = grid_on(tmp_path)
+        grid.handle = lambda node, message: (
+            Message(Error(code=0, reason="no disk"), reply_to=message)
+            if message.metadata.message_type == "train" and node is grid.nodes[0]
+            else grid.run_app(node, message)
+        )
+        strategy(tmp_path).start(grid, MODEL, num_rounds=1)
+    finally:
+        logging.getLogger("flwr").removeHandler(handler)
+    assert lines.getvalue().count("round 0: client 0 failed: no disk") == 1
+    assert lines.getvalue().count("round 1 of 1: 4 clients counted") == 1
+
+
+def test_messages_of_another_version_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    grid = grid_on(tmp_path)
+
+    def handle(node: Node, message: Message) -> Message | None:
+        request: Any = message.content.config_records.get("request")
+        if request is not None:
+            request["version"] = 1
+        return grid.run_app(node, message)
+
+    grid.handle = handle
+    with pytest.raises(flower.TooFewClients):
+        strategy(tmp_path, attempts=1).start(grid, MODEL, num_rounds=1)
+    assert "the server has version 1 of the messages, this client version 2; install" in caplog.text
 
 
 def test_the_model_keeps_names_shapes_and_types(tmp_path: Path) -> None:
@@ -144,8 +194,8 @@ def test_flower_evaluates_on_clients(tmp_path: Path) -> None:
     @grid.app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         arrays = next(iter(message.content.array_records.values()))
-        told = MetricRecord({"norm": float(np.linalg.norm(vector_of(arrays))), "num-examples": 1})
-        return Message(RecordDict({"metrics": told}), reply_to=message)
+        metrics = MetricRecord({"norm": float(np.linalg.norm(vector_of(arrays))), "num-examples": 1})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     run = strategy(tmp_path, evaluation=FlowerFedAvg(fraction_evaluate=1.0))
     result = run.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=2, evaluate_config=ConfigRecord({"x": 1}))
@@ -257,8 +307,8 @@ def test_nodes_that_do_not_fit_are_ignored(
         if node.number == 300 and node.config.get("partition-id") == 7:
             node.config["partition-id"] = 2  # for its data
             reply = load(message, Context(1, 300, node.config, RecordDict(), {}))
-            told: Any = reply.content.metric_records[ABOUT]
-            told["client"] = 7
+            metrics: Any = reply.content.metric_records[ABOUT]
+            metrics["client"] = 7
             return reply
         return grid.run_app(node, message)
 

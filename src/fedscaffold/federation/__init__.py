@@ -2,7 +2,7 @@
 
 A transport, such as Flower in `fedscaffold.flower`, carries a `TrainRequest` to each client and its reply back.
 
-Server: `server` (one round), `ledger` (its state), `state_backup`, `checks`, `server_checkpoint`.
+Server: `server` (one round), `round_rules`, `checks`, `ledger` (its state), `state_backup`, `server_checkpoint`.
 Client: `client` (one request), `client_state` (its files), `agreement` (tables that clients encode alike).
 Both: `messages`, `run_config`, `known_methods`.
 """
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from fedscaffold.federation.client import ProblemWork, Work, handle_request
     from fedscaffold.federation.ledger import Ledger, initial_ledger
     from fedscaffold.federation.messages import ClientFailed, ClientUpdate, StateLost, TrainRequest
+    from fedscaffold.federation.round_rules import RoundRules, TooFewClients
     from fedscaffold.federation.run_config import RunConfig
-    from fedscaffold.federation.server import RoundResult, RoundRules, TooFewClients, run_round
+    from fedscaffold.federation.server import RoundResult, run_round
     from fedscaffold.federation.state_backup import StateBackup
 
 __all__ = [
@@ -45,11 +46,11 @@ _MODULE_OF = {
     "Ledger": "ledger",
     "ProblemWork": "client",
     "RoundResult": "server",
-    "RoundRules": "server",
+    "RoundRules": "round_rules",
     "RunConfig": "run_config",
     "StateBackup": "state_backup",
     "StateLost": "messages",
-    "TooFewClients": "server",
+    "TooFewClients": "round_rules",
     "TrainRequest": "messages",
     "Work": "client",
     "handle_request": "client",

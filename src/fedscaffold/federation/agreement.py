@@ -104,7 +104,8 @@ class Agreement:
             unknown = set(labels(name, column).unique().to_pylist()) - set(classes)
             if unknown:
                 raise InvalidInput(
-                    f"the target {name!r} has the values {some(unknown)}, but the agreement has {some(classes)} only"
+                    f"the target {name!r} has the values {some(unknown)}, "
+                    f"but the agreement has {some(classes)} only"
                 )
         self.encoding.put_target(column, out)
         if not np.isfinite(out).all():

@@ -29,8 +29,8 @@ def distant_updates(ledger: Ledger, sent: Mapping[int, Array], outlier_factor: f
     """Clients with ‖sent − θ‖ > outlier_factor · max(lower median of the others', ledger.distance_scale), and why.
 
     A minority of clients cannot move the median. `distance_scale` is the largest median of all rounds, mostly that
-    of the first, and so how far clients go that do not agree yet: near the optimum those that agree hardly move, and
-    one that was offline for many rounds must be let in again. Where neither is known, no update is refused.
+    of the first, and so how far clients go that do not agree yet: near the optimum those that agree hardly move,
+    and one that was offline for many rounds must be let in again. Where neither is known, no update is refused.
     """
     lengths = {client: distance(ledger, vector) for client, vector in sent.items()}
     return _outliers(lengths, ledger.distance_scale, outlier_factor)
@@ -48,6 +48,7 @@ def _outliers(lengths: Mapping[int, float], scale: float, outlier_factor: float)
         usual = max(scale, lower_median(others) if others else 0.0)
         if usual > 0.0 and length > outlier_factor * usual:
             found[client] = (
-                f"its norm is {length:.3g}, usual is {usual:.3g}, and at most {outlier_factor:g} times that is accepted"
+                f"its norm is {length:.3g}, usual is {usual:.3g}, "
+                f"and at most {outlier_factor:g} times that is accepted"
             )
     return found

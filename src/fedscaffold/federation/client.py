@@ -98,9 +98,9 @@ def handle_request(
 ) -> ClientUpdate | StateLost:
     """Compute what a request asks for, and store it before it is sent.
 
-    An update enters the client state only when the server says, in a later request, that it was counted. So a reply
-    that is lost, late or refused, and a client that is killed at any moment, leave Σ w_c ξ_c as it was. The same
-    request again gives the same reply, from disk if it was stored.
+    An update enters the client state only when the server says, in a later request, that it was counted. So a
+    reply that is lost, late or refused, and a client that is killed at any moment, leave Σ w_c ξ_c as it was. The
+    same request again gives the same reply, from disk if it was stored.
 
     Parameters
     ----------
@@ -134,8 +134,8 @@ def handle_request(
     config = request.config
     if work.dim != config.dim:
         raise InvalidInput(
-            f"client {request.client}'s model has {work.dim} parameters, the server's {config.dim}; do they have the "
-            "same columns or layers?"
+            f"client {request.client}'s model has {work.dim} parameters, the server's {config.dim}; do they have "
+            "the same columns or layers?"
         )
     info = config.round_info(request.round)
     if request.client not in (range(config.n_clients) if info.cohort is None else info.cohort):
@@ -175,8 +175,8 @@ def _exchanged_gradients(request: TrainRequest, files: ClientStateFiles) -> Exch
     own = files.load_gradient(request)
     if own is None:
         raise FedScaffoldError(
-            f"client {request.client} no longer has the gradient that it sent in round {request.round}; the server "
-            "goes on without it and asks again in the next round"
+            f"client {request.client} no longer has the gradient that it sent in round {request.round}; the "
+            "server goes on without it and asks again in the next round"
         )
     return ExchangedGradients(own, request.mean_gradient[None, :])
 

@@ -63,7 +63,7 @@ def reconcile(stored: StoredClientState | None, request: TrainRequest) -> Stored
 
 
 class ClientStateFiles:
-    """One client's files of one run: state_dir/run/client-00000.npz, bound to run and client and refused elsewhere.
+    """One client's files of one run, such as state_dir/run/client-00000.npz; those of another run are refused.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Methods as a run's configuration names them, and where the class behind a name may come from.
 
-A configuration carries a class name and plain settings. A node never imports a module because a server names it; it
-knows the library's own methods, those that installed distributions advertise under the entry point group
+A configuration carries a class name and plain settings. A node never imports a module because a server names it;
+it knows the library's own methods, those that installed distributions advertise under the entry point group
 "fedscaffold.methods", and those that its own app passes.
 """
 
@@ -58,8 +58,8 @@ def check_method(method: Method) -> None:
         same = False
     if not same:
         raise InvalidInput(
-            f"{kind.__name__} cannot run on a federation, since clients cannot build it from JSON: its fields must "
-            "be numbers, text, or sequences of them that it accepts as lists"
+            f"{kind.__name__} cannot run on a federation, since clients cannot build it from JSON: its fields "
+            "must be numbers, text, or sequences of them that it accepts as lists"
         )
 
 

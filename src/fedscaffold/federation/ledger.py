@@ -77,8 +77,8 @@ def train_request(
 ) -> TrainRequest:
     """The request for local steps from θ.
 
-    A client whose update was not counted in the latest round also receives the server state after the last round in
-    which it was, since the method's rule for the client state needs it; unless it receives its state itself.
+    A client whose update was not counted in the latest round also receives the server state after the last round
+    in which it was, since the method's rule for the client state needs it; unless it receives its state itself.
     """
     counted = int(ledger.last_counted[client])
     latest = counted in (NEVER, ledger.round - 1) or not config.has_client_state
@@ -104,10 +104,10 @@ def gradient_request(config: RunConfig, ledger: Ledger, client: int) -> TrainReq
 
 
 def weighted_mean(vectors: Mapping[int, Array], weights: Array) -> tuple[Array, Array]:
-    """Σ w_c v_c over the clients that sent a vector, with weights scaled to sum to one, and their share of the weight.
+    """Σ w_c v_c / Σ w_c over the clients that sent a vector, shape (1, dim), and Σ w_c, their share, shape (1,).
 
-    Shapes (1, dim) and (1,). The order of additions is the simulator's. (Up to 64 clients, a cohort's vectors are
-    added in one einsum, which rounds the last bit otherwise than the simulator's sum over a cohort does.)
+    The additions are those of the simulator, in its order. One exception: some of at most 64 clients are added as
+    all of them would be, which rounds otherwise in the last bit than the simulator's sum over a cohort.
     """
     clients = np.array([sorted(vectors)])
     values = np.stack([vectors[client] for client in clients[0]])[None]

@@ -1,7 +1,7 @@
 """The messages between server and clients, which are all that travels.
 
-Down go the server state, θ first, and the last round in which the client's update was counted, that is, entered the
-server's mean. Up comes one vector. Client states, such as control variates, stay with their clients, with one
+Down go the server state, θ first, and the last round in which the client's update was counted, that is, entered
+the server's mean. Up comes one vector. Client states, such as control variates, stay with their clients, with one
 exception: a client that lost its own receives the server's backup of it.
 """
 

@@ -35,8 +35,8 @@ class RunConfig:
     name
         1 to 64 letters, digits and . _ -, beginning with a letter or digit; folders of the clients are called so.
     method
-        A method of `fedscaffold.methods`, or any other that is a dataclass of plain settings. Clients build it from
-        its class name and its settings, so they must know a class of that name; see `from_json`.
+        A method of `fedscaffold.methods`, or any other that is a dataclass of plain settings. Clients build it
+        from its class name and its settings, so they must know a class of that name; see `from_json`.
     n_clients
         N; clients are 0, ..., N − 1.
     dim

@@ -17,13 +17,13 @@ WHAT = "fedscaffold backup of a client state 2"
 class StateBackup:
     """Client states as the server computes them itself: with the method's rule, from what the clients sent.
 
-    A backup costs no traffic, and gives the server no new information: whoever knows what a client sent and what was
-    made of it can compute its state. It costs one file of about d numbers for each client, written when the client's
-    update is counted. Where N·d numbers are too many for the server's disk, keep no backup; a client that loses its
-    state then makes the server reset all client states.
+    A backup costs no traffic, and gives the server no new information: whoever knows what a client sent and what
+    was made of it can compute its state. It costs one file of about d numbers for each client, written when the
+    client's update is counted. Where N·d numbers are too many for the server's disk, keep no backup; a client that
+    loses its state then makes the server reset all client states.
 
-    A file belongs to one round. The file of the round before is removed by `remove_old` once the ledger is safely on
-    disk, so that a server that was killed in between finds the file that its ledger refers to.
+    A file belongs to one round. The file of the round before is removed by `remove_old` once the ledger is safely
+    on disk, so that a server that was killed in between finds the file that its ledger refers to.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class StateBackup:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def load(self, config: RunConfig, client: int, *, last_counted: int, resets: int) -> Any:
-        """The client's state after a round, a named tuple of arrays (1, 1, dim); None if there is no backup of it."""
+        """The client's state after round `last_counted`, arrays (1, 1, dim); None if there is no backup of it."""
         if last_counted == NEVER or not config.has_client_state:
             return config.initial_client_state()
         path = self._path(client, last_counted, resets)

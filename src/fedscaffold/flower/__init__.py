@@ -1,7 +1,7 @@
 """The library's methods on real federations, with Flower (extra `fedscaffold[flower]`).
 
-The server app makes a `Strategy`, the client app is made by `client_app`. This package only carries messages and finds
-nodes; the protocol is in `fedscaffold.federation`, whose names that an app needs are here too.
+The server app makes a `Strategy`, the client app is made by `client_app`. This package only carries messages and
+finds nodes; the protocol is in `fedscaffold.federation`, whose names that an app needs are here too.
 """
 
 from importlib import import_module

@@ -35,11 +35,11 @@ def client_app(
     ----------
     load
         load(context) → what this client trains: a problem with one client (`Ridge([X], [y])`, `Differentiable`,
-        `problem.subset([c])`), or an object with the interface of `Work`, such as `fedscaffold.flower.torch.Training`.
-        Flower starts a process for every message, so it is called for each.
+        `problem.subset([c])`), or an object with the interface of `Work`, such as
+        `fedscaffold.flower.torch.Training`. Flower starts a process for every message, so it is called for each.
     state_dir
-        Folder for the client state, on a disk that outlives the node; or a function state_dir(context) → folder. By
-        default the value of the key state-dir in the node's configuration, which nodes of a simulation lack.
+        Folder for the client state, on a disk that outlives the node; or a function state_dir(context) → folder.
+        By default the value of the key state-dir in the node's configuration, which nodes of a simulation lack.
     engine
         For problems, as in `fedscaffold.run`.
     methods

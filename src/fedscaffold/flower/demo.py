@@ -195,7 +195,7 @@ def _split(table: Any, column: str) -> list[SiteTable]:
 
 
 def pool_tables(parts: Sequence[SiteTable]) -> tuple[Any, str]:
-    """All tables as one, and the name of the column that says whose row it is; only to compare with a simulation."""
+    """All tables as one, and the name of its column of node names; for the comparison with a simulation."""
     pa = load_pyarrow()
     column = "node"
     while any(column in part.table.schema.names for part in parts):

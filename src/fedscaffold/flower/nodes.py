@@ -30,8 +30,8 @@ class Node(NamedTuple):
 class Nodes:
     """Finds the node of each client, also after the node was started again, and exchanges messages with it.
 
-    A new node is asked which client it is; one that fails to answer is asked again after a minute. A client whose node
-    is started again while the server waits for its reply is asked again, since that reply is lost.
+    A new node is asked which client it is; one that fails to answer is asked again after a minute. A client whose
+    node is started again while the server waits for its reply is asked again, since that reply is lost.
 
     Parameters
     ----------
@@ -86,14 +86,12 @@ class Nodes:
                 LOG.warning("node %d is ignored: %s", node.number, error)
         return {client for client, node in self._node_of.items() if node in infos}
 
-    def send(
-        self, requests: Sequence[TrainRequest], *, timeout: float, connect_timeout: float
-    ) -> Iterator[Reply]:
+    def send(self, requests: Sequence[TrainRequest], *, timeout: float, connect_timeout: float) -> Iterator[Reply]:
         """Send requests and yield replies, for `timeout` seconds at most.
 
-        Clients that are not online have `connect_timeout` seconds to come online; one that did not is not waited for
-        again as long as others are. A client whose node changes in the meantime is asked again, and an error from its
-        former node is ignored.
+        Clients that are not online have `connect_timeout` seconds to come online; one that did not is not waited
+        for again as long as others are. A client whose node changes in the meantime is asked again, and an error
+        from its former node is ignored.
         """
         online = self._wait_once({request.client for request in requests}, connect_timeout)
         for request in requests:
@@ -128,7 +126,7 @@ class Nodes:
             yield ClientFailed(client=client, reason=f"no answer within {timeout:g} seconds")
 
     def _wait_once(self, clients: set[int], connect_timeout: float) -> set[int]:
-        """Those online after a wait, which is for clients that were waited for in vain only if there are no others."""
+        """Those online after a wait; clients that were waited for in vain before are waited for only if alone."""
         self.wait_for(clients - self._offline or clients, seconds=connect_timeout)
         online = self.discover() & clients
         self._offline = (self._offline | clients) - online
@@ -137,11 +135,13 @@ class Nodes:
     def _enter(self, node: Node, key: str, hello: ClientHello) -> None:
         client = hello.client
         if not 0 <= client < self.config.n_clients:
-            raise InvalidInput(f"it says that it is client {client}, but there are {self.config.n_clients} clients")
+            raise InvalidInput(
+                f"it says that it is client {client}, but there are {self.config.n_clients} clients"
+            )
         if hello.dim != self.config.dim:
             raise InvalidInput(
-                f"client {client}'s model has {hello.dim} parameters, the server's {self.config.dim}; do they have "
-                "the same columns or layers?"
+                f"client {client}'s model has {hello.dim} parameters, the server's {self.config.dim}; do they "
+                "have the same columns or layers?"
             )
         if hello.n_rows < 1:
             raise InvalidInput(f"client {client} has no rows")

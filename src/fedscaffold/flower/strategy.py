@@ -19,8 +19,9 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.federation.ledger import initial_ledger
 from fedscaffold.federation.messages import Reply, TrainRequest
+from fedscaffold.federation.round_rules import RoundRules, TooFewClients
 from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.server import RoundResult, RoundRules, TooFewClients, run_round, weights_from_rows
+from fedscaffold.federation.server import RoundResult, run_round, weights_from_rows
 from fedscaffold.federation.server_checkpoint import ServerCheckpoint, load_checkpoint, save_checkpoint
 from fedscaffold.federation.state_backup import StateBackup
 from fedscaffold.flower.log import LOG, show_protocol_log
@@ -46,8 +47,8 @@ class Strategy:
     Parameters
     ----------
     method
-        For example `fedscaffold.Scaffold(step_size=0.05, local_steps=100)`. A method of your own must be a dataclass
-        of plain settings whose class the nodes know too; see `methods` of `client_app`.
+        For example `fedscaffold.Scaffold(step_size=0.05, local_steps=100)`. A method of your own must be a
+        dataclass of plain settings whose class the nodes know too; see `methods` of `client_app`.
     n_clients
         N. The key partition-id of a node's configuration says which client it is, 0, ..., N − 1.
     folder
@@ -61,8 +62,9 @@ class Strategy:
     min_clients, attempts, outlier_factor
         When a round may be closed and which updates are refused; see `fedscaffold.federation.RoundRules`.
     backup_client_states
-        Whether the server keeps a backup of the client states, N·d numbers on its disk, so that a run with a client
-        that lost its disk continues with the same numbers. Otherwise all client states are reset when that happens.
+        Whether the server keeps a backup of the client states, N·d numbers on its disk, so that a run with a
+        client that lost its disk continues with the same numbers. Otherwise all client states are reset when that
+        happens.
     pin_node_keys
         With node authentication: whether a client's node must keep the public key that it had first.
     connect_timeout
@@ -189,7 +191,7 @@ class Strategy:
         return result
 
     def _resolve_weights(self, nodes: Nodes) -> Array:
-        """w_c, shape (N,), summing to one; if they depend on numbers of rows, wait until all clients reported theirs."""
+        """w_c, shape (N,), summing to one; waits for all clients if they depend on the numbers of rows."""
         clients = range(self.config.n_clients)
         if not isinstance(self.weights, str):
             return np.asarray(self.weights) / np.sum(self.weights)
@@ -201,8 +203,8 @@ class Strategy:
                 return weights_from_rows({c: hello.n_rows for c, hello in nodes.hellos.items()}, len(clients))
             LOG.warning("waiting for clients %s", sorted(set(clients) - online))
         raise TooFewClients(
-            f"clients {sorted(set(clients) - online)} are not online, and weights='rows' needs to know the number of "
-            "rows of each client before the first round; start again when they are, or give weights"
+            f"clients {sorted(set(clients) - online)} are not online, and weights='rows' needs the number of rows "
+            "of each client before the first round; start again when they are, or give weights"
         )
 
 

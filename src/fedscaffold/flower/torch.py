@@ -83,7 +83,9 @@ class CorrectedSGD(torch.optim.Optimizer):  # type: ignore[misc]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step. A learning rate that was changed is refused: the rule for the client state assumes γ."""
         if self.taken == self.local_steps:
-            raise FedScaffoldError(f"this round has {self.local_steps} local steps, but the training loop takes one more")
+            raise FedScaffoldError(
+                f"this round has {self.local_steps} local steps, but the training loop takes one more"
+            )
         if any(group["lr"] != self.step_size for group in self.param_groups):
             raise FedScaffoldError(
                 "the learning rate was changed; the method's step size is the same in all steps"
@@ -119,7 +121,9 @@ class Training:
         n_c, the number of rows of data, to which the client's weight is proportional by default.
     """
 
-    def __init__(self, model: Any, train: Callable[[Any, CorrectedSGD, TrainingTask], Any], *, n_rows: int) -> None:
+    def __init__(
+        self, model: Any, train: Callable[[Any, CorrectedSGD, TrainingTask], Any], *, n_rows: int
+    ) -> None:
         moving = [name for name, buffer in model.named_buffers() if buffer.is_floating_point()]
         if moving:
             raise InvalidInput(

@@ -21,7 +21,7 @@ PHASES = ("train", "gradient")
 
 
 def pack_request(request: TrainRequest, shared: dict[int, ArrayRecord]) -> RecordDict:
-    """A request as records; arrays that several requests of a round have in common are packed once, in `shared`."""
+    """A request as records; arrays that requests of a round have in common are packed once, in `shared`."""
     about: dict[str, Any] = {
         "version": VERSION,
         "config": request.config.to_json(),
@@ -47,8 +47,8 @@ def unpack_request(records: RecordDict, methods: Sequence[type[Method]] = ()) ->
         about: Any = records.config_records[REQUEST]
         if about["version"] != VERSION:
             raise InvalidInput(
-                f"the server has version {about['version']} of the messages, this client version {VERSION}; install "
-                "the same version of fedscaffold on both"
+                f"the server has version {about['version']} of the messages, this client version {VERSION}; "
+                "install the same version of fedscaffold on both"
             )
         config = RunConfig.from_json(about["config"], methods)
         server = type(config.method.init_server(np.zeros((1, config.dim))))
