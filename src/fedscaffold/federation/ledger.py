@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedscaffold.core.sums import LEAF, partial_sums, partial_sums_of_cohort, total
+from fedscaffold.core.sums import partial_sums, partial_sums_of_cohort, total
 from fedscaffold.core.types import Array, IntArray, WorstClient
 from fedscaffold.federation.messages import NEVER, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
@@ -104,10 +104,9 @@ def gradient_request(config: RunConfig, ledger: Ledger, client: int) -> TrainReq
 
 
 def weighted_mean(vectors: Mapping[int, Array], weights: Array) -> tuple[Array, Array]:
-    """Σ w_c v_c / Σ w_c over the clients that sent a vector, shape (1, dim), and Σ w_c, their share, shape (1,).
+    """Σ w_c v_c over the clients that sent a vector, with weights scaled to sum to one, and their weight's share.
 
-    The additions are those of the simulator, in its order. One exception: some of at most 64 clients are added as
-    all of them would be, which rounds otherwise in the last bit than the simulator's sum over a cohort.
+    Shapes (1, dim) and (1,). The order of additions is the simulator's.
     """
     clients = np.array([sorted(vectors)])
     values = np.stack([vectors[client] for client in clients[0]])[None]
@@ -115,8 +114,6 @@ def weighted_mean(vectors: Mapping[int, Array], weights: Array) -> tuple[Array, 
         return total(partial_sums(values, weights)), np.ones(1)
     share = weights[clients].sum(axis=1)
     scaled = weights[clients] / share[:, None]
-    if weights.size <= LEAF:
-        return total(partial_sums(values, scaled[0])), share
     return total(partial_sums_of_cohort(values, scaled, clients, first=0, last=weights.size)), share
 
 
