@@ -87,21 +87,19 @@ def test_swapped_arguments_are_refused_with_a_sentence(call: Any) -> None:
 
 
 class Steps:
-    """Rounds that count; the state of a finished round may be lost while the next one runs, as in workers."""
+    """Rounds that count. With `overwrites`, a round destroys the state of the one before, as in workers."""
 
     def __init__(self, *, fail_in: int | None = None, overwrites: bool = False) -> None:
-        self.fail_in, self.overwrites, self.current = fail_in, overwrites, 0
+        self.fail_in, self.overwrites, self.begun = fail_in, overwrites, 0
 
     def __call__(self, state: Any) -> Any:
-        if self.overwrites:
-            self.current = state.round + 1
-        if state.round + 1 == self.fail_in:
+        self.begun = state.round + 1
+        if self.begun == self.fail_in:
             raise KeyboardInterrupt
-        self.current = state.round + 1
-        return Round(state.round + 1)
+        return Round(self.begun)
 
     def is_current(self, state: Any) -> bool:
-        return bool(state.round == self.current)
+        return not self.overwrites or bool(state.round == self.begun)
 
 
 class Round:

@@ -35,6 +35,15 @@ class ModelScore:
         ‖θ − θ*‖ / ‖θ*‖.
     client_losses
         f_c(θ) of each client, (clients,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> table = {"x": np.arange(40.0), "y": np.arange(40.0) ** 2, "site": ["a"] * 20 + ["b"] * 20}
+    >>> problem = fs.data.from_frame(table, target="y", client="site", standardize=True, intercept=True)
+    >>> fs.models.fit(problem).compare().pooled.relative_distance
+    0.0
     """
 
     name: str
