@@ -10,7 +10,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.simulation.loop import run_rounds
 from tests.samples import make
-from tests.simulation.test_checkpoint import Stopped, StopAt
+from tests.simulation.test_checkpoint import StopAt, Stopped
 
 PROBLEM = make("ridge", weights=(1, 2, 3))
 SCAFFOLD = fs.Scaffold(step_size=0.2, local_steps=4)
