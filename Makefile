@@ -13,7 +13,7 @@ test: lint browser
 
 # The pages of reports are tested in Chromium; without it these tests are skipped, and fail where CI=true.
 browser:
-	@command -v chromium chromium-browser google-chrome > /dev/null \
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null \
 	|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
 	     && apt-get -qq update > /dev/null && apt-get -qq install -y chromium > /dev/null 2>&1; } \
 	|| echo "warning: no Chromium and no way to install it; the tests of pages in a browser are skipped" >&2
