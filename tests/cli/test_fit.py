@@ -164,7 +164,7 @@ def test_model_json_holds_no_path_and_says_where_it_came_from(tmp_path: Path) ->
 
 def test_a_fit_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
     table, out = written(diabetes(), tmp_path / "d.csv"), tmp_path / "m"
-    words = ["fit", table, "--target", "target", *HERE, "--out", out]
+    words = ["fit", table, "--target", "target", *HERE, "--features", "age,bmi", "--out", out]
     assert "out of reach" in refused(*words, "--batch-size", 1, "--tolerance", 1e-7)
     assert not list(out.iterdir())
     result = runner.invoke(app, [*map(str, words), "--step-size", "9", "--local-steps", "50", "--rounds", "50"])

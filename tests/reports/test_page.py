@@ -198,7 +198,7 @@ def test_of_many_clients_those_with_their_own_models_are_listed() -> None:
             rows=(5 + c,),
             scaffold=1.0,
             fedavg=1.0,
-            **({"together": 1.0, "alone": 2.0} if c % 9 == 0 else {}),
+            **({"common": 1.0, "local": 2.0} if c % 9 == 0 else {}),
         )
         for c in range(90)
     ]

@@ -66,7 +66,7 @@ def test_observers_see_every_round_and_averages_are_of_what_they_saw() -> None:
 def test_what_was_not_recorded_is_refused_with_the_way_to_get_it() -> None:
     trace = fs.run(make("ridge"), METHOD, rounds=1, record=())
     assert trace.metrics == {}
-    with pytest.raises(fs.InvalidInput, match=r"kept nothing\); run with record=\('mse',\)"):
+    with pytest.raises(fs.InvalidInput, match=r"recorded nothing\); run with record=\('mse',\)"):
         _ = trace.mse
     with pytest.raises(fs.InvalidInput, match=r"kept 'mse'\)"):
         _ = fs.run(make("ridge"), METHOD, rounds=1).average

@@ -59,6 +59,17 @@ def by_hand(method: Any, problem: Any, stages: Any, rounds: int, repetitions: in
     return state.theta
 
 
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_neither_a_random_walk_nor_a_drift_is_called_stationary(kind: Any) -> None:
+    """With a tiny step size θ walks at random about θ* (slope 1) or drifts towards it (slope 2)."""
+    problem = make(kind, (30,) * 12, 4, l2=0.1)
+    tiny = fs.FedAvg(step_size=1e-5, local_steps=4)
+    common: dict[str, Any] = {"rounds": 140, "repetitions": 64, "progress": False}
+    walk = fs.staged(problem, tiny, theta0=problem.optimum(), batch_size=1, **common)
+    assert walk.stages == ((0, 1e-5),)
+    assert fs.staged(problem, tiny, theta0=problem.optimum() + 1.0, **common).stages == ((0, 1e-5),)
+
+
 METHODS: tuple[Any, ...] = (
     SCAFFOLD,
     replace(SCAFFOLD, cohort=2),

@@ -51,7 +51,7 @@ def test_breast_cancer_over_ten_skewed_clients() -> None:
     """Everything on "auto": as accurate as pooled rows, coefficients within 1 %; FedAvg at that cost is not."""
     X, X_test, y, y_test, clients = cancer()
     model = FederatedLogisticRegression(random_state=0).fit(X, y, clients=clients)
-    wanted, whole = pooled(X, y, LogisticRegression(tolerance=1e-10, max_iter=10_000))
+    wanted, whole = pooled(X, y, LogisticRegression(tol=1e-10, max_iter=10_000))
     assert abs(model.score(X_test, y_test) - whole.score(X_test, y_test)) <= 0.005
     assert gap(model.coef_, wanted) < 0.01
     assert model.clients_.tolist() == list(range(10))
@@ -79,7 +79,7 @@ def test_digits_over_twenty_clients_with_dirichlet_skew() -> None:
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.25, random_state=0, stratify=y)
     clients = partition.dirichlet(y, n_clients=20, alpha=0.1, seed=0)
     model = FederatedLogisticRegression(C=0.1, random_state=0).fit(X, y, clients=clients)
-    wanted, whole = pooled(X, y, LogisticRegression(C=0.1, tolerance=1e-10, max_iter=10_000))
+    wanted, whole = pooled(X, y, LogisticRegression(C=0.1, tol=1e-10, max_iter=10_000))
     assert abs(model.score(X_test, y_test) - whole.score(X_test, y_test)) <= 0.005
     assert gap(model.coef_, wanted) < 0.01
 
@@ -88,7 +88,7 @@ def test_several_classes_on_wine() -> None:
     X, y = load_wine(return_X_y=True)
     clients = partition.dirichlet(y, n_clients=5, alpha=0.3, seed=1)
     model = FederatedLogisticRegression(random_state=0).fit(X, y, clients=clients)
-    wanted, whole = pooled(X, y, LogisticRegression(tolerance=1e-10, max_iter=10_000))
+    wanted, whole = pooled(X, y, LogisticRegression(tol=1e-10, max_iter=10_000))
     assert gap(model.coef_, wanted) < 0.01
     shares = model.predict_proba(X)
     np.testing.assert_allclose(shares, whole.predict_proba(X), rtol=0, atol=0.02)

@@ -39,7 +39,7 @@ def default_step_sizes(smoothness: float) -> list[float]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class MethodComparison:
     """Curves of every candidate of every method, and what it costs to reach targets.
 
     Attributes
@@ -57,11 +57,11 @@ class Comparison:
     --------
     >>> import fedscaffold as fs
     >>> from fedscaffold.benchmarking.compare import compare
-    >>> from fedscaffold.benchmarking.comparison import Comparison
+    >>> from fedscaffold.benchmarking.comparison import MethodComparison
     >>> problem = fs.problems.paper("regression", n_clients=4)
     >>> methods = {"Scaffold": fs.Scaffold(step_size=0.05, local_steps=5)}
     >>> curves = compare(problem, methods, rounds=10, repetitions=2, batch_size=10)
-    >>> Comparison.of(curves, targets=[]).shown()["rounds"][0].name
+    >>> MethodComparison.of(curves, targets=[]).shown()["rounds"][0].name
     'Scaffold'
     """
 
@@ -71,7 +71,7 @@ class Comparison:
     growth: Sequence[Growth]
 
     @classmethod
-    def of(cls, curves: Sequence[Curve], targets: Sequence[float]) -> "Comparison":
+    def of(cls, curves: Sequence[Curve], targets: Sequence[float]) -> "MethodComparison":
         """Compare curves by what they cost to reach the targets."""
         costs = cheapest(curves, targets)
         return cls(targets, curves, costs, growth(costs))
@@ -187,10 +187,10 @@ class Comparison:
         }
 
     def __repr__(self) -> str:
-        return text_summary("Comparison", self._facts())
+        return text_summary("MethodComparison", self._facts())
 
     def _repr_html_(self) -> str:
-        return html_summary("Comparison", self._facts())
+        return html_summary("MethodComparison", self._facts())
 
 
 def check_folder(out: Path) -> Path:

@@ -35,6 +35,16 @@ class ModelScore:
         ‖θ − θ*‖ / ‖θ*‖.
     client_losses
         f_c(θ) of each client, (clients,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> import fedscaffold as fs
+    >>> table = pd.DataFrame({"x": np.arange(40.0), "y": np.arange(40.0) ** 2, "site": ["a"] * 20 + ["b"] * 20})
+    >>> problem = fs.data.from_frame(table, target="y", client="site", standardize=True, intercept=True)
+    >>> fs.models.fit(problem).compare().pooled.relative_distance
+    0.0
     """
 
     name: str
@@ -64,8 +74,9 @@ class ModelComparison:
     Examples
     --------
     >>> import numpy as np
+    >>> import pandas as pd
     >>> import fedscaffold as fs
-    >>> table = {"x": np.arange(40.0), "y": np.arange(40.0) ** 2, "site": ["a"] * 20 + ["b"] * 20}
+    >>> table = pd.DataFrame({"x": np.arange(40.0), "y": np.arange(40.0) ** 2, "site": ["a"] * 20 + ["b"] * 20})
     >>> problem = fs.data.from_frame(table, target="y", client="site", standardize=True, intercept=True)
     >>> comparison = fs.models.fit(problem).compare()
     >>> comparison.scaffold.relative_distance < comparison.fedavg.relative_distance

@@ -47,13 +47,14 @@ class Fit:
     Examples
     --------
     >>> import numpy as np
+    >>> import pandas as pd
     >>> import fedscaffold as fs
-    >>> table = {"x": np.arange(40.0), "y": 3.0 * np.arange(40.0) + 1.0, "site": ["a", "b"] * 20}
+    >>> table = pd.DataFrame({"x": np.arange(40.0), "y": 3.0 * np.arange(40.0) + 1.0, "site": ["a", "b"] * 20})
     >>> problem = fs.data.from_frame(table, target="y", client="site", standardize=True, intercept=True)
     >>> fit = fs.models.fit(problem)
     >>> fit.relative_distance < fit.settings.tolerance
     True
-    >>> fit.model.predict({"x": [10.0]}).round()
+    >>> fit.model.predict(pd.DataFrame({"x": [10.0]})).round()
     array([31.])
     """
 
@@ -161,8 +162,9 @@ def fit(
     Examples
     --------
     >>> import numpy as np
+    >>> import pandas as pd
     >>> import fedscaffold as fs
-    >>> table = {"x": np.arange(40.0), "y": 3.0 * np.arange(40.0) + 1.0, "site": ["a", "b"] * 20}
+    >>> table = pd.DataFrame({"x": np.arange(40.0), "y": 3.0 * np.arange(40.0) + 1.0, "site": ["a", "b"] * 20})
     >>> problem = fs.data.from_frame(table, target="y", client="site", standardize=True, intercept=True)
     >>> fs.models.fit(problem, settings=fs.models.FitSettings(tolerance=0.02)).model.kind
     'ridge'

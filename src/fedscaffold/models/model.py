@@ -49,8 +49,9 @@ class Model:
     Examples
     --------
     >>> import numpy as np
+    >>> import pandas as pd
     >>> import fedscaffold as fs
-    >>> table = {"x": np.arange(40.0), "y": 3.0 * np.arange(40.0) + 1.0, "site": ["a", "b"] * 20}
+    >>> table = pd.DataFrame({"x": np.arange(40.0), "y": 3.0 * np.arange(40.0) + 1.0, "site": ["a", "b"] * 20})
     >>> problem = fs.data.from_frame(table, target="y", client="site", standardize=True, intercept=True)
     >>> model = fs.models.fit(problem).model
     >>> model

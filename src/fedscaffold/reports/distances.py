@@ -21,6 +21,7 @@ def draw_distances(distances: Mapping[str, Array], *, tolerance: float, ax: "Axe
     for name, values in distances.items():
         ax.semilogy(np.arange(values.size), values, color=COLOURS[name], lw=1.6, label=name)
     ax.axhline(tolerance, color=TOLERANCE, lw=1.0, ls="--", label="tolerance")
+    ax.locator_params(axis="x", integer=True)
     ax.set_xlabel("round")
     ax.set_ylabel("$\\|\\theta_t-\\theta^*\\| / \\|\\theta^*\\|$")
     ax.margins(x=0)

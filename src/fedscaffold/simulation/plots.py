@@ -31,6 +31,7 @@ def draw_series(series: Array, name: str, *, label: str, ax: "Axes | None" = Non
         ax.fill_between(rounds, series.min(axis=0), series.max(axis=0), color=colour, alpha=0.2, lw=0)
     if (series > 0).all():
         ax.set_yscale("log")
+    ax.locator_params(axis="x", integer=True)
     ax.set_xlabel("round")
     ax.set_ylabel(LABELS.get(name, name))
     ax.margins(x=0)
@@ -66,6 +67,7 @@ def draw_extrapolation(
     ):
         ax.plot(at, (values - theta).mean(axis=0), marker, color=colour, ms=4.5, label=label)
     ax.axhline(0.0, color=INK, lw=0.7)
+    ax.locator_params(axis="x", integer=True)
     ax.set_xlabel("coordinate")
     ax.set_ylabel("difference to the extrapolated model")
     plain_grid(ax)

@@ -191,14 +191,14 @@ def richardson_romberg(
     )
 
 
-class Chain(NamedTuple):
+class ChainSetup(NamedTuple):
     """A method, and the first of each round's local steps whose records it draws."""
 
     method: Any
     first_step: int
 
 
-def chains(method: Any, n_clients: int) -> tuple[Chain, tuple[Chain, ...]]:
+def chains(method: Any, n_clients: int) -> tuple[ChainSetup, tuple[ChainSetup, ...]]:
     """The fine chain and the coarse ones, whose mean has twice the first-order bias of the fine one's."""
     kind = getattr(method, "kind", None)
     if kind not in ("fedavg", "scaffold"):
@@ -212,13 +212,13 @@ def chains(method: Any, n_clients: int) -> tuple[Chain, tuple[Chain, ...]]:
     H = method.local_steps
     doubled = replace(method, step_size=2.0 * method.step_size)
     if kind == "fedavg":
-        return Chain(method, 0), (Chain(doubled, 0),)
+        return ChainSetup(method, 0), (ChainSetup(doubled, 0),)
     if H % 2:
         raise InvalidInput(
             f"Scaffold's second chain takes half of the local steps, so local_steps must be even, got {H}"
         )
     halved = replace(doubled, local_steps=H // 2)
-    return Chain(method, 0), (Chain(halved, 0), Chain(halved, H // 2))
+    return ChainSetup(method, 0), (ChainSetup(halved, 0), ChainSetup(halved, H // 2))
 
 
 class Blocks(NamedTuple):
@@ -239,7 +239,7 @@ class Blocks(NamedTuple):
 
 def _chain_means(
     setup: RunSetup,
-    chains: tuple[Chain, ...],
+    chains: tuple[ChainSetup, ...],
     blocks: Blocks,
     file: CheckpointFile,
     *,
@@ -266,7 +266,7 @@ def _advance_chain(advance: Callable[[int, int], None], before: int, total: int,
 
 def _run_chain(
     setup: RunSetup,
-    chain: Chain,
+    chain: ChainSetup,
     k: int,
     sums: Array,
     blocks: Blocks,

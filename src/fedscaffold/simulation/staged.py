@@ -64,9 +64,9 @@ class Staged:
     >>> problem = fs.problems.paper("regression", n_clients=10)
     >>> found = fs.staged(problem, fs.Scaffold(step_size=0.05, local_steps=10), rounds=8, batch_size=10)
     >>> found.stages
-    (Stage(after=0, step_size=0.05),)
+    (Stage(after=0, step_size=0.05), Stage(after=5, step_size=0.025))
     >>> found
-    <Staged | rounds: 8, stages: 1, step sizes: 0.05 to 0.05>
+    <Staged | rounds: 8, stages: 2, step sizes: 0.05 to 0.025>
     """
 
     trace: Trace

@@ -17,7 +17,7 @@ MIN_ROUNDS = 10  # shorter series are never called stationary
 BATCHES = 40  # MSER works on the means of about so many groups of consecutive rounds
 
 
-class Estimate(NamedTuple):
+class MeanEstimate(NamedTuple):
     """A mean and its standard error."""
 
     mean: float

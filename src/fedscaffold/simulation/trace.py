@@ -13,7 +13,7 @@ from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.simulation import stationarity
-from fedscaffold.simulation.stationarity import Estimate, Plateau
+from fedscaffold.simulation.stationarity import MeanEstimate, Plateau
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,10 +90,10 @@ class Trace:
         from_round = self.stationary_from(name)
         return None if from_round is None else stationarity.plateau(self._recorded(name), from_round)
 
-    def final(self, name: str = "mse") -> Estimate:
+    def final(self, name: str = "mse") -> MeanEstimate:
         """Mean over the repetitions of a recorded series after the last round, with its standard error."""
         last = self._recorded(name)[:, -1]
-        return Estimate(float(last.mean()), float(last.std() / np.sqrt(last.size)))
+        return MeanEstimate(float(last.mean()), float(last.std() / np.sqrt(last.size)))
 
     def plot(self, ax: "Axes | None" = None, *, name: str = "mse") -> "Axes":
         """Draw a recorded series by round: its mean and, with several repetitions, their spread; return the axes.

@@ -124,14 +124,14 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """Margins: (rows,) for two classes, (rows, classes) for more."""
+        """Margins xᵀw + b of each row: (rows,) for two classes, (rows, classes) for more."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         margins = X @ self.coef_.T + self.intercept_
         return margins[:, 0] if len(self.classes_) == 2 else margins
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, (rows, classes)."""
+        """Probabilities of the classes for each row, (rows, classes)."""
         margins = self.decision_function(X)
         if margins.ndim == 1:
             second = expit(margins)
@@ -139,6 +139,6 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         return softmax(margins, axis=1)
 
     def predict(self, X: Any) -> Any:
-        """The most probable labels."""
+        """The most probable label of each row, (rows,)."""
         margins = self.decision_function(X)
         return self.classes_[(margins > 0).astype(np.int64) if margins.ndim == 1 else margins.argmax(axis=1)]

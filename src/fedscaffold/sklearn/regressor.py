@@ -112,7 +112,7 @@ class FederatedRidge(RegressorMixin, Federated):
         return self
 
     def predict(self, X: Any) -> Array:
-        """Xᵀw + b."""
+        """Predicted targets Xw + b, (rows,)."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return X @ self.coef_ + self.intercept_

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedscaffold.benchmarking.compare import Curve, compare, nested
-from fedscaffold.benchmarking.comparison import COST_LABELS, Comparison, check_folder, default_step_sizes
+from fedscaffold.benchmarking.comparison import COST_LABELS, MethodComparison, check_folder, default_step_sizes
 from fedscaffold.benchmarking.costs import Cost, Growth, best
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import RESUMABLE, refusals
@@ -105,7 +105,7 @@ def command(
                 made, methods, rounds=rounds, gradients=gradients, vectors=vectors, targets=targets,
                 batch_size=batch, seed=seed, repetitions=repetitions, engine=engine, cells=cells,
             )  # fmt: skip
-        comparison = Comparison.of(curves, targets)
+        comparison = MethodComparison.of(curves, targets)
         if plot is not None:
             comparison.draw(plot)
         if plot_costs is not None:
@@ -130,7 +130,7 @@ def _sizes(text: str | None) -> list[float]:
     return [] if text is None else options.numbers_of("--step-sizes", text, float)
 
 
-def _print(comparison: Comparison, console: Console) -> None:
+def _print(comparison: MethodComparison, console: Console) -> None:
     if not comparison.targets:
         console.print(_errors(comparison.curves))
         return
