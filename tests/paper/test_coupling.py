@@ -10,8 +10,7 @@ from fedscaffold.core.types import Array, ServerState
 from fedscaffold.methods.variates import ControlVariates
 from fedscaffold.paper.coupling import Coupling, Start, contracts, couple, to_stationarity
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.theory import bounds
-from fedscaffold.theory import constants
+from fedscaffold.theory import bounds, constants
 from tests import naive
 from tests.samples import KINDS, Kind, make
 

@@ -10,9 +10,8 @@ import pytest
 
 from fedscaffold import InvalidInput
 from fedscaffold.problems import paper
-from fedscaffold.theory import bounds
+from fedscaffold.theory import Constants, bounds, constants
 from fedscaffold.theory.bounds import Bound
-from fedscaffold.theory import Constants, constants
 from tests.samples import KINDS, Kind, make
 from tests.theory.dense_algebra import lyapunov
 

@@ -17,9 +17,8 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.theory import bounds
+from fedscaffold.theory import Constants, bounds, constants
 from fedscaffold.theory.bounds import Bound
-from fedscaffold.theory import Constants, constants
 from tests.samples import KINDS, Kind, make
 
 BATCH, DIM, RECORDS = 4, 3, 12

@@ -1,6 +1,7 @@
 """Assumptions A1 to A6, checked by enumerating every batch of small clients."""
 
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from fedscaffold import InvalidInput, theory
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
-from tests.samples import KINDS, Kind, make
+from tests.samples import KINDS, Kind, make, systems
 
 SAMPLINGS: tuple[Sampling, Sampling] = ("with_replacement", "without_replacement")
 SIZES = (4, 6, 5)
@@ -136,8 +137,9 @@ def test_refusals() -> None:
     with pytest.raises(InvalidInput, match="without replacement"):
         theory.constants(problem, batch_size=5, sampling="without_replacement")
 
-    class Strange(Ridge):
-        kind = "strange"
-
-    with pytest.raises(InvalidInput, match="strange"):
-        theory.constants(Strange([np.eye(2)], [np.ones(2)]), batch_size=1)
+    other: Any = systems()
+    with pytest.raises(InvalidInput, match="ridge, logistic and losses with record_hessians, not for linear_sa"):
+        theory.constants(other, batch_size=1)
+    nothing: Any = np.eye(2)
+    with pytest.raises(InvalidInput, match="problem must be a problem such as"):
+        theory.constants(nothing, batch_size=1)

@@ -1,5 +1,7 @@
 """First-order plans: the model against runs, and what it leaves out."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -83,7 +85,8 @@ def test_out_of_reach() -> None:
     problem = make("ridge", (10,) * 6, 5, l2=0.01)
     with pytest.raises(fs.InvalidInput, match="out of reach within max_local_steps=2 and max_rounds=3"):
         fs.plan(problem, target_mse=1e-6, batch_size=2, mode="first_order", max_local_steps=2, max_rounds=3)
+    other: Any = systems()
     with pytest.raises(fs.InvalidInput, match="gradients of single records, which linear_sa lacks"):
-        fs.plan(systems(), target_mse=1e-3, batch_size=2)
+        fs.plan(other, target_mse=1e-3, batch_size=2)
     with pytest.raises(fs.InvalidInput, match="Hessians and noise of the problem, which linear_sa lacks"):
-        fs.plan(systems(), target_mse=1e-3, batch_size=2, mode="first_order")
+        fs.plan(other, target_mse=1e-3, batch_size=2, mode="first_order")

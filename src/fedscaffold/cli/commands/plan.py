@@ -17,8 +17,8 @@ from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation.run import run
-from fedscaffold.theory import predict
-from fedscaffold.theory.planning.plan import GRADIENT_COST, ROUND_COST, plan
+from fedscaffold.theory import plan, predict
+from fedscaffold.theory.planning.planner import GRADIENT_COST, ROUND_COST
 
 EXAMPLES = (
     "Examples:\n\n"

@@ -1,0 +1,36 @@
+"""Short descriptions of results: a few lines of text for `repr`, and a small HTML table for notebooks."""
+
+import textwrap
+from collections.abc import Mapping
+from html import escape
+
+WIDTH = 79
+
+
+def text_summary(title: str, facts: Mapping[str, object]) -> str:
+    """<title | name: value, name: value, ...>, in lines of at most 79 characters.
+
+    Examples
+    --------
+    >>> from fedscaffold.core.summaries import text_summary
+    >>> text_summary("Plateau", {"mean": 0.5, "from round": 12})
+    '<Plateau | mean: 0.5, from round: 12>'
+    """
+    text = f"<{title} | " + ", ".join(f"{name}: {value}" for name, value in facts.items()) + ">"
+    return "\n".join(textwrap.wrap(text, WIDTH, subsequent_indent="  "))
+
+
+def html_summary(title: str, facts: Mapping[str, object]) -> str:
+    """The same facts as an HTML table with the title as its caption.
+
+    Examples
+    --------
+    >>> from fedscaffold.core.summaries import html_summary
+    >>> "<td>12</td>" in html_summary("Plateau", {"from round": 12})
+    True
+    """
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(str(value))}</td></tr>'
+        for name, value in facts.items()
+    )
+    return f"<table><caption>{escape(title)}</caption><tbody>{rows}</tbody></table>"
