@@ -7,7 +7,7 @@ from fedscaffold.core.types import Array
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlanRequest:
-    """Reach E‖θ_T − θ*‖² ≤ target from θ_0 = 0 with H ≤ most_local_steps and T ≤ most_rounds, at the least cost."""
+    """Reach E‖θ_T − θ*‖² ≤ target from θ_0 = 0 at the least cost, within limits on H and T."""
 
     optimum: Array  # θ*, (dim,)
     target: float
