@@ -104,6 +104,23 @@ def test_noise_at_the_optimum_is_exact_with_replacement(kind: Kind, batch_size: 
     np.testing.assert_allclose(found.noise_variance_at_optimum, max(second), rtol=1e-10)
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_slope_of_the_noise_is_at_most_a_few_times_too_large(kind: Kind, batch_size: int) -> None:
+    """Against the largest that any of many directions has, by all batches."""
+    problem = make(kind, SIZES, 2)
+    found = theory.constants(problem, batch_size=batch_size)
+    # curvature is largest where the margins are 0, so that logistic regression is as steep as the bound allows
+    here, largest = np.zeros(2), 0.0
+    for angle in np.linspace(0, np.pi, 12, endpoint=False):
+        u = 1e-3 * np.array([np.cos(angle), np.sin(angle)])
+        for c in range(3):
+            there, back = (batch_gradients(problem, c, at, batch_size, SAMPLINGS[0]) for at in (here + u, here))
+            change = (there - there.mean(axis=0)) - (back - back.mean(axis=0))
+            largest = max(largest, sixth_moment_size(change) / float(u @ u))
+    assert largest <= found.noise_lipschitz2 * (1 + 1e-6) <= 4 * largest
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_heterogeneity_is_a4(kind: Kind) -> None:
     problem = make(kind, SIZES, 3, weights=(1, 2, 3))

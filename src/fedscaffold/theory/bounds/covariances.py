@@ -60,8 +60,8 @@ def covariance_system(
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=3), batch_size=10)
-    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 3}
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
     >>> found = fs.theory.bounds.covariance_system(
     ...     known, **setting, theta=1.0, theta_xi=1.0, xi=1.0, round_noise=1.0
     ... )

@@ -34,8 +34,8 @@ def initial_distance2(
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=3), batch_size=10)
-    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 3}
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
     >>> fs.theory.bounds.initial_distance2(known, **setting, squared_error=5.0) > 5.0
     True
     """
@@ -60,8 +60,8 @@ def contraction(constants: Constants, *, step_size: float, local_steps: int, n_c
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=3), batch_size=10)
-    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 3}
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
     >>> found = fs.theory.bounds.contraction(known, **setting)
     >>> found.holds, found.value < 1
     (True, True)
@@ -95,8 +95,8 @@ def wasserstein_decay(
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=3), batch_size=10)
-    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 3}
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
     >>> fs.theory.bounds.wasserstein_decay(known, **setting, rounds=0, initial_wasserstein2=2.0).value
     2.0
     """
@@ -131,8 +131,8 @@ def wasserstein_from_start(
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=3), batch_size=10)
-    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 3}
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
     >>> found = fs.theory.bounds.wasserstein_from_start(known, **setting, rounds=100, initial_distance2=2.0)
     >>> found.holds
     True
@@ -166,8 +166,8 @@ def drift(constants: Constants, *, step_size: float, local_steps: int, n_clients
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=3), batch_size=10)
-    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 3}
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
     >>> found = fs.theory.bounds.drift(known, **setting, distance2=100.0)
     >>> found.holds, found.value < 100.0
     (True, True)
@@ -204,8 +204,8 @@ def crude_mse(
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=3), batch_size=10)
-    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 3}
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
     >>> near, far = (
     ...     fs.theory.bounds.crude_mse(known, **setting, rounds=T, initial_distance2=100.0).value for T in (1, 10)
     ... )
@@ -233,8 +233,8 @@ def stationary_mse(constants: Constants, *, step_size: float, local_steps: int, 
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=3), batch_size=10)
-    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 3}
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
     >>> fs.theory.bounds.stationary_mse(known, **setting).holds
     True
     """
@@ -258,8 +258,8 @@ def local_iterates(constants: Constants, *, step_size: float, local_steps: int, 
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=3), batch_size=10)
-    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 3}
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
     >>> fs.theory.bounds.local_iterates(known, **setting).holds
     True
     """
@@ -282,8 +282,8 @@ def control_variates(constants: Constants, *, step_size: float, local_steps: int
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=3), batch_size=10)
-    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 3}
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
     >>> fs.theory.bounds.control_variates(known, **setting).holds
     True
     """

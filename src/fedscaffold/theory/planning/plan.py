@@ -50,8 +50,8 @@ class Plan:
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> problem = fs.problems.paper("regression", n_clients=10)
-    >>> plan = fs.plan(problem, target_mse=0.5, batch_size=10, mode="first_order")
+    >>> problem = fs.problems.RidgeStream(n_clients=6, dim=3)
+    >>> plan = fs.plan(problem, target_mse=0.05, batch_size=10, mode="first_order")
     >>> plan.method.kind, plan.gradients_per_client == plan.rounds * plan.method.local_steps
     ('scaffold', True)
     >>> plan.curve.size == plan.rounds + 1

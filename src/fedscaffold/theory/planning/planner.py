@@ -77,11 +77,11 @@ def plan(
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> problem = fs.problems.paper("regression", n_clients=10)
-    >>> plan = fs.plan(problem, target_mse=0.5, batch_size=10, mode="first_order")
+    >>> problem = fs.problems.RidgeStream(n_clients=6, dim=3)
+    >>> plan = fs.plan(problem, target_mse=0.05, batch_size=10, mode="first_order")
     >>> plan.predicted_mse <= plan.target_mse
     True
-    >>> trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=10)
+    >>> trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=10, engine="reference")
     >>> bool(trace.mse[0, -1] < 2 * plan.target_mse)
     True
     """

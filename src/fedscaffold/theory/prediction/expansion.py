@@ -40,7 +40,7 @@ class Expansion:
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> problem = fs.problems.paper("classification", n_clients=3)
+    >>> problem = fs.problems.paper("classification", n_clients=4)
     >>> found = fs.theory.expansion(problem, fs.Scaffold(step_size=0.01, local_steps=5), batch_size=10)
     >>> found.cov_xi(0, 1).shape == found.cov_theta.shape == (problem.dim, problem.dim)
     True
@@ -128,7 +128,7 @@ def expansion(
     For small γH the expansion is what `predict` gives:
 
     >>> import fedscaffold as fs
-    >>> problem = fs.problems.paper("regression", n_clients=3)
+    >>> problem = fs.problems.paper("regression", n_clients=4)
     >>> method = fs.Scaffold(step_size=1e-4, local_steps=2)
     >>> first, sharp = (f(problem, method, batch_size=10) for f in (fs.theory.expansion, fs.theory.predict))
     >>> bool(abs(first.cov_theta.trace() / sharp.cov_theta.trace() - 1) < 0.01)

@@ -40,7 +40,7 @@ class Prediction:
     Examples
     --------
     >>> import fedscaffold as fs
-    >>> problem = fs.problems.paper("regression", n_clients=3)
+    >>> problem = fs.problems.paper("regression", n_clients=4)
     >>> method = fs.Scaffold(step_size=0.05, local_steps=20)
     >>> found = fs.theory.predict(problem, method, batch_size=10, rounds=50)
     >>> found.cov_theta.shape, found.curve.shape
