@@ -63,7 +63,7 @@ def test_cost_and_communication_are_those_of_the_run(problem: Any, plan: fs.Plan
 def test_a_sample_of_many_clients_leads_to_the_plan_of_all_of_them() -> None:
     """Above 80 clients the search looks at 40: with twenty copies of each of five clients it must lose nothing."""
     few = mixed(fs.problems.Ridge, 4, n_clients=5, dim=2)
-    many = few.subset(np.tile(np.arange(5), 20))
+    many = few.subset(np.repeat(np.arange(5), 20))
     plan = fs.plan(many, target_mse=0.002, batch_size=5, max_local_steps=64)
     alone = fs.theory.predict(many, plan.method, batch_size=5, rounds=plan.rounds)
     assert alone.curve is not None
