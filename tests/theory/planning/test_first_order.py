@@ -39,7 +39,7 @@ def test_the_noise_of_a_plan_is_what_the_predictor_says_for_small_steps(kind: Ki
 
 
 def test_the_noise_of_a_plan_is_exact_for_large_steps_on_averaged_gradients() -> None:
-    """With features ±1 the noise does not depend on θ; with H = 1 the variance is γ²c/(1 − (1 − γλ)²), here γ = 1/L."""
+    """With features ±1 the noise does not depend on θ; with H = 1 the variance is γ²c/(1 − (1 − γλ)²)."""
     rng = np.random.default_rng(0)
     x = rng.choice([-1.0, 1.0], size=(5, 40, 1))
     problem = fs.problems.Ridge(x, 3.0 * x[..., 0] + rng.normal(size=(5, 40)), l2=0.5)

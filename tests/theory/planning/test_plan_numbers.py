@@ -10,7 +10,7 @@ import fedscaffold as fs
 from fedscaffold.problems import Logistic
 from tests.theory.planning.test_plan import mixed
 
-PRICES: dict[str, float] = {"round_cost": 30.0, "gradient_cost": 2.0}
+PRICES: dict[str, Any] = {"round_cost": 30.0, "gradient_cost": 2.0}
 
 
 @pytest.fixture(scope="module")

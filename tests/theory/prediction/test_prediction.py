@@ -1,5 +1,7 @@
 """What predictions look like, and numbers of them that follow from the problem alone."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -30,12 +32,12 @@ def test_curves_start_at_zero_and_are_drawn() -> None:
 def test_summaries_are_short_and_comparisons_do_not_raise() -> None:
     problem, method = make("ridge"), Scaffold(step_size=0.1, local_steps=3)
     known = theory.constants(problem, batch_size=2)
-    setting = {"step_size": 0.01, "local_steps": 3, "n_clients": 3}
-    results = [
+    setting: dict[str, Any] = {"step_size": 0.01, "local_steps": 3, "n_clients": 3}
+    results: list[Any] = [
         theory.predict(problem, method, batch_size=2),
         theory.expansion(problem, method, batch_size=2),
         known,
-        theory.bounds.contraction(known, **setting),  # type: ignore[arg-type]
+        theory.bounds.contraction(known, **setting),
         theory.bounds.complexity(known, target=0.1, n_clients=3, squared_error=1.0),
     ]
     for one in results:
@@ -44,6 +46,6 @@ def test_summaries_are_short_and_comparisons_do_not_raise() -> None:
         assert one == one
         assert one != method
     first = results[0]
-    assert f"mse: {first.mse:.4g}" in repr(first)  # type: ignore[attr-defined]
+    assert f"mse: {first.mse:.4g}" in repr(first)
     with pytest.raises(InvalidInput, match="rounds=100"):
-        first.plot()  # type: ignore[attr-defined]
+        first.plot()

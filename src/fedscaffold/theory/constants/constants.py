@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from fedscaffold.core.capabilities import GeneralisedLinear, HasRecordHessians, PopulationMoments, SmoothProblem
 from fedscaffold.core.checks import check_problem
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import GeneralisedLinear, HasRecordHessians, PopulationMoments, SmoothProblem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.theory.constants.at_optimum import constants_at_optimum

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedscaffold.core.arrays import evenly_spaced_clients
+from fedscaffold.core.capabilities import HasNoiseAlong
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.memmap import grouped
-from fedscaffold.core.protocols import HasNoiseAlong
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array

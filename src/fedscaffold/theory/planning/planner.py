@@ -8,10 +8,10 @@ from typing import get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss, SmoothProblem
 from fedscaffold.core.checks import check_problem, not_negative, positive, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
-from fedscaffold.core.protocols import HasNoiseAlong, MarginLoss, SmoothProblem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.capabilities import HasNoiseCovariances, SmoothProblem
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import HasNoiseCovariances, Method, SmoothProblem
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array

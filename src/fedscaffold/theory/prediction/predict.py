@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedscaffold.core.capabilities import PopulationMoments, SmoothProblem
 from fedscaffold.core.checks import check_problem_and_method, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.figures import new_axes
-from fedscaffold.core.protocols import Method, PopulationMoments, SmoothProblem
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.threads import one_blas_thread
