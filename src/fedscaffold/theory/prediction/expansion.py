@@ -166,7 +166,7 @@ def expansion(
 
 
 def weighted(w: Array, matrices: Array) -> Array:
-    """Σ w_c M_c."""
+    """Weighted sum Σ w_c M_c of matrices (n, d, d) with weights (n,)."""
     result: Any = np.tensordot(w, matrices, axes=1)
     return np.asarray(result)
 

@@ -119,7 +119,7 @@ def predict(
     ----------
     problem
         Ridge or logistic regression, on tables or streams, with any weights and sizes of clients; or any strongly
-        convex problem that tells Hessians and `record_gradients`, such as multinomial regression, with up to
+        convex problem that has Hessians and `record_gradients`, such as multinomial regression, with up to
         some tens of parameters.
     method
         Scaffold or FedAvg.
