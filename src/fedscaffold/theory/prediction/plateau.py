@@ -156,7 +156,7 @@ def local_means(s: Setting, state: PlateauState, at: IntArray) -> Array:
 
 
 def local_paths(s: Setting, cur: Curvature, theta: Array, ahead: Array, residual: Array) -> Array:
-    """E θ_c^h − θ* at the nodes, (k, m, d), from θ − θ*, ahead = ξ_c − ξ*_c and residuals fitted in the eigenbasis."""
+    """E θ_c^h − θ* at the nodes, (k, m, d), from θ − θ*, ahead = ξ_c − ξ*_c and fitted residuals."""
     start, pull = np.einsum("kij,i->kj", cur.U, theta), np.einsum("kij,ki->kj", cur.U, ahead)
     powers, sums = powers_of(cur, s.steps.along), sums_of(cur, s.steps.along)
     forced = accumulate_vectors(s.steps, cur, residual, s.steps.along) + sums * pull[:, None]
