@@ -42,22 +42,20 @@ def ridge_covariance(
     """Exact stationary (covariance of (θ, ξ), mean of (θ − θ*, ξ − ξ*)) for ridge, one local step after another.
 
     The noise of a step is that of θ* plus what the second moments of the local models add, without any
-    approximation, since gradients of ridge are linear in θ.
+    approximation, since gradients of ridge are linear in θ. A round is then an affine map of the covariance, which
+    is applied to a basis of symmetric matrices to find its fixed point.
     """
     N, d, w = problem.n_clients, problem.dim, problem.weights
-    optimum = problem.optimum()
+    optimum, eye = problem.optimum(), np.eye(problem.dim)
     hessians, ahead = problem.client_hessians(optimum), problem.client_gradients(optimum)
-    covariance, mean = np.zeros(((N + 1) * d,) * 2), np.zeros((N + 1) * d)
-    if not scaffold:
-        mean[d:] = ahead.ravel()
-    eye = np.eye(d)
     lift = block_diag(np.kron(np.ones((N, 1)), eye), np.eye(N * d))
     average = np.kron(w[None, :], eye)
+    centred = np.eye(N * d) - np.kron(np.ones((N, 1)), average)
     turn = np.zeros(((N + 1) * d, 2 * N * d))
     turn[:d, : N * d] = average
-    turn[d:, N * d :] = np.eye(N * d)
+    turn[d:, N * d :] = centred if scaffold else np.eye(N * d)  # Σ w_c ξ_c stays 0: see `round_matrices`
     if scaffold:
-        turn[d:, : N * d] = (np.eye(N * d) - np.kron(np.ones((N, 1)), average)) / (gamma * H)
+        turn[d:, : N * d] = centred / (gamma * H)
     step = np.block(
         [
             [np.eye(N * d) - gamma * block_diag(*hessians), -gamma * np.eye(N * d)],
@@ -65,7 +63,13 @@ def ridge_covariance(
         ]
     )
     records = [record_slopes(problem, c) for c in range(N)]
-    for _ in range(20000):
+    mean = np.zeros((N + 1) * d)
+    if not scaffold:  # ξ_c = 0 in every round, and θ is where a round leads back to
+        A = turn @ np.linalg.matrix_power(step, H) @ lift
+        mean[d:] = ahead.ravel()
+        mean[:d] = np.linalg.solve(eye - A[:d, :d], A[:d, d:] @ mean[d:])
+
+    def one_round(covariance: Array) -> Array:
         local, local_mean = lift @ covariance @ lift.T, lift @ mean
         for _ in range(H):
             noise = np.zeros_like(local)
@@ -73,11 +77,20 @@ def ridge_covariance(
                 at = slice(c * d, (c + 1) * d)
                 noise[at, at] = batch_noise(records[c], local[at, at], optimum + local_mean[at], batch_size)
             local, local_mean = step @ local @ step.T + gamma**2 * noise, step @ local_mean
-        new, new_mean = turn @ local @ turn.T, turn @ local_mean
-        moved = np.abs(new - covariance).max() + np.abs(new_mean - mean).max()
-        covariance, mean = new, new_mean
-        if moved <= 1e-14 * np.abs(covariance).max():
-            break
+        return np.asarray(turn @ local @ turn.T)
+
+    size = (N + 1) * d if scaffold else d  # FedAvg's ξ does not vary
+    rows, columns = np.triu_indices(size)
+    nothing = np.zeros(((N + 1) * d,) * 2)
+    offset = one_round(nothing)
+    columns_of_map = []
+    for i, j in zip(rows, columns, strict=True):
+        basis = nothing.copy()
+        basis[i, j] = basis[j, i] = 1.0
+        columns_of_map.append((one_round(basis) - offset)[rows, columns])
+    entries = np.linalg.solve(np.eye(rows.size) - np.array(columns_of_map).T, offset[rows, columns])
+    covariance = nothing.copy()
+    covariance[rows, columns] = covariance[columns, rows] = entries
     return covariance, mean
 
 

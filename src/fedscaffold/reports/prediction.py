@@ -1,14 +1,14 @@
-"""A predicted curve, with its bound and a simulation on top."""
+"""A figure of a predicted error curve, with its bound and a simulation on top."""
 
 from pathlib import Path
 
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.figures import plain_grid
 from fedscaffold.core.types import Array
-from fedscaffold.reports.layout import COLOURS, ERROR_LABEL, INK, saved_panels
-from fedscaffold.theory.prediction.predict import Prediction
+from fedscaffold.reports.layout import COLOURS, saved_panels
+from fedscaffold.theory import Prediction
+from fedscaffold.theory.error_curves import draw_error_curve
 
 BOUND, TARGET = "#999999", "#009E73"
 
@@ -23,7 +23,7 @@ def draw(
     simulated: Array | None = None,
     target: float | None = None,
 ) -> None:
-    """Draw the squared error by round on a log scale, to a PNG, SVG or PDF file.
+    """Save squared errors by round, on a logarithmic scale, to a PNG, SVG or PDF file.
 
     Parameters
     ----------
@@ -55,15 +55,10 @@ def draw(
                 rounds, np.maximum(mean - spread, mean / 10), mean + spread, color=colour, alpha=0.25
             )
             axis.semilogy(rounds, mean, color=colour, lw=1.4, label=f"simulated, mean of {len(simulated)}")
-        axis.semilogy(rounds, curve, color=INK, lw=1.4, ls="--", label="predicted")
-        axis.axhline(prediction.mse, color=INK, lw=0.8, ls=":", label="predicted plateau")
+        draw_error_curve(axis, curve, prediction.mse)
         if target is not None:
             axis.axhline(target, color=TARGET, lw=1.0, label="target")
         if bound is not None:
             axis.semilogy(rounds, bound, color=BOUND, lw=1.2, label="bound (Theorem 4.9)")
         axis.set_title(title, fontsize=10)
-        axis.set_xlabel("round")
-        axis.set_ylabel(ERROR_LABEL)
-        plain_grid(axis)
-        axis.margins(x=0)
         axis.legend(frameon=False, fontsize=9)

@@ -1,4 +1,4 @@
-"""Numbers in, numbers out: what the paper and its refinements say about a run before it is run.
+"""What the paper and its refinements say about a run before it is run: constants, bounds, predictions, plans.
 
 The paper is "Scaffold with Stochastic Gradients: New Analysis with Linear Speed-Up", Mangold, Durmus, Dieuleveut,
 Moulines, ICML 2025.
@@ -6,7 +6,8 @@ Moulines, ICML 2025.
 
 from fedscaffold.theory import bounds
 from fedscaffold.theory.constants.constants import Constants, constants
-from fedscaffold.theory.planning.plan import Plan, plan
+from fedscaffold.theory.planning.plan import Plan
+from fedscaffold.theory.planning.planner import plan
 from fedscaffold.theory.prediction.expansion import Expansion, expansion
 from fedscaffold.theory.prediction.predict import Prediction, predict, predict_at_scale
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedscaffold.core.protocols import GeneralisedLinear, PopulationMoments, Problem
+from fedscaffold.core.capabilities import GeneralisedLinear, PopulationMoments
+from fedscaffold.core.protocols import Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
 

@@ -4,16 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedscaffold.core.capabilities import GeneralisedLinear, HasRecordGradients, MarginLoss, PopulationMoments
 from fedscaffold.core.checks import check_problem_and_method
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import (
-    GeneralisedLinear,
-    HasRecordGradients,
-    MarginLoss,
-    Method,
-    PopulationMoments,
-    Problem,
-)
+from fedscaffold.core.protocols import Method, Problem
 
 LARGEST_STREAM = 20_000_000  # numbers in the Hessians of streamed clients, of which theory holds a dozen copies
 

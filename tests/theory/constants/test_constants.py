@@ -1,6 +1,7 @@
 """Assumptions A1 to A6, checked by enumerating every batch of small clients."""
 
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from fedscaffold import InvalidInput, theory
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
-from tests.samples import KINDS, Kind, make
+from tests.samples import KINDS, Kind, make, systems
 
 SAMPLINGS: tuple[Sampling, Sampling] = ("with_replacement", "without_replacement")
 SIZES = (4, 6, 5)
@@ -103,6 +104,23 @@ def test_noise_at_the_optimum_is_exact_with_replacement(kind: Kind, batch_size: 
     np.testing.assert_allclose(found.noise_variance_at_optimum, max(second), rtol=1e-10)
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_slope_of_the_noise_is_at_most_a_few_times_too_large(kind: Kind, batch_size: int) -> None:
+    """Against the largest that any of many directions has, by all batches."""
+    problem = make(kind, SIZES, 2)
+    found = theory.constants(problem, batch_size=batch_size)
+    # curvature is largest where the margins are 0, so that logistic regression is as steep as the bound allows
+    here, largest = np.zeros(2), 0.0
+    for angle in np.linspace(0, np.pi, 12, endpoint=False):
+        u = 1e-3 * np.array([np.cos(angle), np.sin(angle)])
+        for c in range(3):
+            there, back = (batch_gradients(problem, c, at, batch_size, SAMPLINGS[0]) for at in (here + u, here))
+            change = (there - there.mean(axis=0)) - (back - back.mean(axis=0))
+            largest = max(largest, sixth_moment_size(change) / float(u @ u))
+    assert largest <= found.noise_lipschitz2 * (1 + 1e-6) <= 4 * largest
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_heterogeneity_is_a4(kind: Kind) -> None:
     problem = make(kind, SIZES, 3, weights=(1, 2, 3))
@@ -136,8 +154,9 @@ def test_refusals() -> None:
     with pytest.raises(InvalidInput, match="without replacement"):
         theory.constants(problem, batch_size=5, sampling="without_replacement")
 
-    class Strange(Ridge):
-        kind = "strange"
-
-    with pytest.raises(InvalidInput, match="strange"):
-        theory.constants(Strange([np.eye(2)], [np.ones(2)]), batch_size=1)
+    other: Any = systems()
+    with pytest.raises(InvalidInput, match="ridge, logistic and losses with record_hessians, not for linear_sa"):
+        theory.constants(other, batch_size=1)
+    nothing: Any = np.eye(2)
+    with pytest.raises(InvalidInput, match="problem must be a problem such as"):
+        theory.constants(nothing, batch_size=1)

@@ -109,7 +109,6 @@ def test_certified_plans_explain_themselves_and_cost_more_than_sharp_ones() -> N
         ({"round_cost": -1.0}, "round_cost must be"),
         ({"round_cost": 0.0, "gradient_cost": 0.0}, "cannot both be 0"),
         ({"batch_size": 0}, "batch_size must be"),
-        ({"target_mse": 1e-9, "max_rounds": 3, "max_local_steps": 2}, "noise binds.* larger batch_size"),
         ({"mode": "certified", "max_rounds": 1}, "above max_rounds=1"),
         ({"target_mse": 1e3}, "nothing to run"),
     ],
@@ -126,8 +125,7 @@ def test_refusals(options: dict[str, object], message: str) -> None:
     [
         (0.01, 2, 8, r"the rounds bind.* allow about (?P<rounds>\d+) rounds"),
         (0.001, 10, 1, r"the local steps bind.* allow about (?P<steps>\d+) local steps"),
-        (0.01, 20, 4, r"lifting either is enough; allow about (?P<rounds>\d+) rounds, or"),
-        (0.01, 20, 4, r"lifting either is enough; .* or about (?P<steps>\d+) local steps"),
+        (0.01, 20, 4, r"lifting either is enough; allow about \d+ rounds, or about (?P<steps>\d+) local steps"),
         (
             0.001,
             2,
@@ -158,7 +156,7 @@ def test_out_of_reach_says_which_limit_binds_and_what_would_do(
 def test_noise_binds_no_more_with_a_larger_batch() -> None:
     problem = mixed(fs.problems.Ridge, 7, n_clients=4, dim=2)
     limits = {"target_mse": 1e-9, "max_rounds": 20, "max_local_steps": 8}
-    with pytest.raises(fs.InvalidInput, match="noise binds"):
+    with pytest.raises(fs.InvalidInput, match=r"noise binds.* larger batch_size"):
         fs.plan(problem, batch_size=5, **limits)  # type: ignore[arg-type]
     plan = fs.plan(problem, batch_size=None, **limits)  # type: ignore[arg-type]
     assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-9

@@ -35,10 +35,10 @@ def assert_within(found: Array, value: Array, error: Array) -> None:
     assert norm(found - value) <= TOLERANCE * norm(value)
 
 
-def check_against_simulation(problem: Ridge | Logistic, *, repetitions: int, rounds: int) -> None:
+def check_against_simulation(problem: Ridge | Logistic, *, repetitions: int, rounds: int, burn: int = 400) -> None:
     method = small_steps(problem)
     found = theory.expansion(problem, method, batch_size=2)
-    measured = covariances(problem, method, batch_size=2, repetitions=repetitions, burn=400, rounds=rounds)
+    measured = covariances(problem, method, batch_size=2, repetitions=repetitions, burn=burn, rounds=rounds)
     clients = range(problem.n_clients)
     assert_within(found.cov_theta, *measured.theta)
     for c in clients:
@@ -51,9 +51,9 @@ def check_against_simulation(problem: Ridge | Logistic, *, repetitions: int, rou
             assert_within(found.cov_xi(c, i), measured.xi.value[c, i], measured.xi.error[c, i])
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("ridge", 21), ("logistic", 6)])
-def test_lemma_5_1_covariances_with_two_clients(kind: Kind, seed: int) -> None:
-    check_against_simulation(make(kind, (12, 9), 2, l2=0.3, seed=seed), repetitions=20_000, rounds=40)
+def test_lemma_5_1_covariances_with_two_clients() -> None:
+    """Of logistic regression; those of ridge are compared with exact algebra below."""
+    check_against_simulation(make("logistic", (12, 9), 2, l2=0.3, seed=6), repetitions=20_000, burn=200, rounds=15)
 
 
 @pytest.mark.slow

@@ -1,12 +1,11 @@
 """The predictor against dense algebra: no simulation, no statistics."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedscaffold import FedAvg, InvalidInput, Scaffold, run, theory
+from fedscaffold import FedAvg, FedLin, InvalidInput, Scaffold, TwoSidedScaffold, run, theory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Ridge
@@ -19,8 +18,9 @@ from fedscaffold.theory.prediction.local_steps import (
     steps,
 )
 from fedscaffold.theory.prediction.plateau import covariances as client_covariances
-from fedscaffold.theory.prediction.plateau import linear_start, one_pass, setting, solve_stationary, solved
-from fedscaffold.theory.prediction.reduced_system import noise_input, reduced, stationary
+from fedscaffold.theory.prediction.plateau import linear_start, one_pass, solve_stationary, solved
+from fedscaffold.theory.prediction.reduced_system import noise_input, reduced_system, solve_lyapunov
+from fedscaffold.theory.prediction.setting import setting
 from tests.samples import Kind, make
 from tests.theory.dense_algebra import lyapunov, ridge_covariance, round_matrices
 
@@ -47,8 +47,8 @@ def test_elimination_of_clients_solves_the_full_lyapunov_equation(
     Q = noises(3, 2)
     full = lyapunov(hessians, w, gamma, H, Q)
     cur = curvature(hessians, gamma, H)
-    system = reduced(w, cur, 1e-10)
-    P = stationary(system.A, gamma**2 * noise_input(system, w**2, cur, rotate(cur.U, Q)))
+    system = reduced_system(w, cur, 1e-10)
+    P = solve_lyapunov(system.A, gamma**2 * noise_input(system, w**2, cur, rotate(cur.U, Q)))
     found = P.reshape(system.c.size, 2, system.c.size, 2).sum(axis=(0, 2))
     np.testing.assert_allclose(found, full[:2, :2], rtol=1e-8, atol=1e-8 * np.abs(full[:2, :2]).max())
 
@@ -205,7 +205,7 @@ def test_contraction_is_all_that_is_asked_for() -> None:
     problem = make("ridge", dim=2)
     hessians = problem.client_hessians(np.zeros(2))
     largest = float(np.linalg.eigvalsh(hessians)[:, -1].max())
-    for share in np.linspace(0.2, 3.0, 29):
+    for share in np.linspace(0.2, 3.0, 15):
         for H in (1, 2, 3, 4):
             gamma = share / largest
             A, _ = round_matrices(hessians, problem.weights, gamma, H)
@@ -237,34 +237,49 @@ def test_passes_settle() -> None:
     np.testing.assert_allclose(later.bias, state.bias, rtol=1e-3)
 
 
-@dataclass(frozen=True)
-class Other:
-    """A method with everything that methods may have."""
-
-    kind: str = "scaffold"
-    step_size: float = 0.1
-    local_steps: int | tuple[int, ...] = 2
-    participation: float = 1.0
-    cohort: int | None = None
+OTHER_METHODS = (
+    FedLin(step_size=0.1, local_steps=2),
+    TwoSidedScaffold(step_size=0.1, server_step_size=1.0, local_steps=2),
+)
 
 
-@pytest.mark.parametrize("kind", ["two_sided", "proxskip", "fedlin", "Scaffold"])
-def test_unknown_methods_are_refused(kind: str) -> None:
+@pytest.mark.parametrize("method", OTHER_METHODS, ids=lambda method: method.kind)
+def test_other_methods_are_refused(method: TwoSidedScaffold | FedLin) -> None:
     for ask in (theory.predict, theory.expansion):
-        with pytest.raises(InvalidInput, match=f"Scaffold and FedAvg, not {kind}"):
-            ask(make("ridge"), Other(kind=kind), batch_size=1)
+        with pytest.raises(InvalidInput, match=f"Scaffold and FedAvg, not {method.kind}; simulate it"):
+            ask(make("ridge"), method, batch_size=1)
 
 
-@pytest.mark.parametrize("change", [{"participation": 0.5}, {"cohort": 2}, {"local_steps": (2, 2, 2)}])
+@pytest.mark.parametrize("change", [{"participation": 0.7}, {"cohort": 2}, {"local_steps": (2, 2, 2)}])
 def test_clients_that_differ_are_refused(change: dict[str, Any]) -> None:
+    method = Scaffold(**{"step_size": 0.1, "local_steps": 2, **change})
     for ask in (theory.predict, theory.expansion):
         with pytest.raises(InvalidInput, match="full participation with the same number of local steps"):
-            ask(make("ridge"), Other(**change), batch_size=1)
+            ask(make("ridge"), method, batch_size=1)
 
 
 def test_theory_reads_kind_and_not_the_name_of_the_class() -> None:
-    plain = theory.predict(make("ridge"), FedAvg(step_size=0.1, local_steps=2), batch_size=1)
-    assert theory.predict(make("ridge"), Other(kind="fedavg"), batch_size=1).mse == plain.mse
+    class Renamed(FedAvg):
+        pass
+
+    plain, other = (
+        theory.predict(make("ridge"), kind(step_size=0.1, local_steps=2), batch_size=1)
+        for kind in (FedAvg, Renamed)
+    )
+    assert other.mse == plain.mse
+
+
+def test_swapped_arguments_are_refused_with_a_sentence() -> None:
+    problem: Any = make("ridge")
+    method: Any = Scaffold(step_size=0.1, local_steps=2)
+    no_method: Any = Scaffold
+    for ask in (theory.predict, theory.expansion, theory.predict_at_scale):
+        with pytest.raises(
+            InvalidInput, match="problem comes first and the method second; got Scaffold and Ridge"
+        ):
+            ask(method, problem, batch_size=1)
+        with pytest.raises(InvalidInput, match="method must be a method such as Scaffold"):
+            ask(problem, no_method, batch_size=1)
 
 
 def test_no_rounds_are_refused() -> None:

@@ -49,8 +49,15 @@ def check_paper(
     assert_within(found.curve, way, 0.10)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("ridge", Scaffold),
+        ("logistic", FedAvg),
+        pytest.param("ridge", FedAvg, marks=pytest.mark.slow),
+        pytest.param("logistic", Scaffold, marks=pytest.mark.slow),
+    ],
+)
 def test_papers_setting_with_ten_clients(kind: Kind, method: type[Scaffold | FedAvg]) -> None:
     check_paper(kind, method, n_clients=10, repetitions=250, rounds=200)
 

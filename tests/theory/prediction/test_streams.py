@@ -3,7 +3,6 @@
 Tolerances and seeds as in `test_predict_simulation`: a right prediction fails by chance in 0.3 % of cases at most.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,11 @@ from fedscaffold.theory.prediction.streams import averages, norm_moment
 
 import fedscaffold as fs
 from fedscaffold import FedAvg, Scaffold, theory
-from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array
 from fedscaffold.problems import LogisticStream, RidgeStream
+from fedscaffold.theory.client_blocks import ClientBlock
+from fedscaffold.theory.prediction.cubature import StreamAverages
 from tests.theory.measured import curve, plateau
-from tests.theory.test_predict_simulation import assert_within
+from tests.theory.prediction.test_predict_simulation import assert_within
 
 KINDS: Any = [RidgeStream, LogisticStream]
 METHODS: Any = [Scaffold, FedAvg]
@@ -125,64 +124,9 @@ def test_averages_over_a_cloud(kind: Any) -> None:
     points = mean + np.concatenate([drawn, -drawn])
     client = np.array([2])
     many = problem.averages(client, points[None, None])
-    gradient, noise, hessian = averages(problem, client, mean[None, None], cov[None, None], np.ones(1))
+    block = ClientBlock(client, *(np.empty((1, 0, 7)), np.empty((1, 0)), np.empty((1, 0))))
+    gradient, noise, hessian = StreamAverages(problem).over_clouds(
+        block, mean[None, None], cov[None, None], np.ones(1)
+    )
     for found, wanted in ((gradient, many.gradient), (noise, many.noise), (hessian, many.hessian)):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=0.015 * np.abs(wanted).max())
-
-
-def drawn(problem: Any, c: int, theta: Array, batch_size: int) -> Array:
-    """Independent stochastic gradients of client c at θ, the same draws for every θ."""
-    start = np.broadcast_to(theta, (20_000, theta.size))
-    with fs.engines.Numba().open(problem, Batches(batch_size), seed=8) as local_sgd:
-        nothing = np.zeros((1, 1, theta.size))
-        one = np.array([[c]])
-        return start - local_sgd(start, nothing, step_size=1.0, local_steps=1, round=0, clients=one)[:, 0]
-
-
-@pytest.mark.parametrize("batch_size", [1, 5])
-@pytest.mark.parametrize("kind", KINDS)
-def test_constants_hold(kind: Any, batch_size: int) -> None:
-    """A3, A5 and the noise at θ*, by 20,000 gradients of each client; bounds are at most ten times off."""
-    problem = make(kind, n_clients=4)
-    known = theory.constants(problem, batch_size=batch_size)
-    optimum, u = problem.optimum(), np.eye(7)[0]
-    second, sixth, slope = [], [], []
-    for c in range(4):
-        here, there = (drawn(problem, c, at, batch_size) for at in (optimum, optimum + u))
-        here = here - problem.client_gradients(optimum)[c]
-        there = there - problem.client_gradients(optimum + u)[c]
-        square = np.square(here).sum(axis=1)
-        second.append(square.mean())
-        sixth.append(np.cbrt((square**3).mean()))
-        slope.append(np.cbrt((np.square(there - here).sum(axis=1) ** 3).mean()))
-    assert known.noise_variance_at_optimum == pytest.approx(max(second), rel=0.05)
-    assert max(sixth) < known.noise_at_optimum < 10 * max(sixth)
-    assert max(slope) < known.noise_lipschitz2
-    third = np.abs(problem.client_third_derivatives(optimum, np.outer(u, u))).max()
-    assert third <= known.Q
-    assert known.mu <= known.mu_at_optimum <= known.L_at_optimum <= known.L < known.L_record == math.inf
-    assert theory.constants(problem, batch_size=None).noise_at_optimum == 0.0
-
-
-def test_norm_moments() -> None:
-    for n in range(1, 7):
-        wanted = math.prod(5 + 2 * k for k in range(n))
-        assert norm_moment(np.ones(5), n) == pytest.approx(wanted)
-    assert norm_moment(np.array([1.0, 3.0]), 2) == pytest.approx(16.0 + 2 * 10.0)
-
-
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [
-        (RidgeStream, "first_order"),
-        (LogisticStream, "first_order"),
-        pytest.param(RidgeStream, "sharp", marks=pytest.mark.slow),
-        pytest.param(LogisticStream, "sharp", marks=pytest.mark.slow),
-    ],
-)
-def test_plans(kind: Any, mode: Any) -> None:
-    problem = make(kind, n_clients=20, signal=2.0)
-    found = fs.plan(problem, target_mse=0.02, batch_size=4, mode=mode)
-    assert found.predicted_mse <= 0.02
-    measured = fs.run(problem, found.method, rounds=found.rounds, batch_size=4, repetitions=20).mse[:, -1]
-    assert measured.mean() < 0.02

@@ -15,8 +15,8 @@ from fedscaffold.models.planned import FitSettings, prepare_problem
 from fedscaffold.problems import paper
 from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation.run import run
-from fedscaffold.theory import predict
-from fedscaffold.theory.planning.plan import GRADIENT_COST, ROUND_COST, Plan, plan
+from fedscaffold.theory import Plan, plan, predict
+from fedscaffold.theory.planning.planner import GRADIENT_COST, ROUND_COST
 
 EXAMPLES = (
     "Examples:\n\n"

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.theory.constants.constants import Constants
 
 BELOW = 1.0 - 1e-9  # so that a limit met exactly is not missed by rounding
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Condition:
     """value ≤ limit, as a statement of the paper asks.
 
@@ -24,6 +25,14 @@ class Condition:
         Whether value ≤ limit.
     missed_by
         value/limit: by which factor the condition is missed; at most 1 when it is satisfied.
+
+    Examples
+    --------
+    >>> from fedscaffold.theory.bounds import Condition
+    >>> Condition("γ ≤ 1/(2L)", 0.5, 0.25)
+    Condition(γ ≤ 1/(2L): 0.5 > 0.25, missed by a factor 2)
+    >>> Condition("γ ≤ 1/(2L)", 0.1, 0.25).satisfied
+    True
     """
 
     name: str
@@ -36,8 +45,14 @@ class Condition:
         object.__setattr__(self, "satisfied", self.value <= self.limit)
         object.__setattr__(self, "missed_by", self.value / self.limit)
 
+    def __repr__(self) -> str:
+        if self.satisfied:
+            return f"Condition({self.name}: {self.value:.3g} ≤ {self.limit:.3g})"
+        missed = f"missed by a factor {self.missed_by:.3g}"
+        return f"Condition({self.name}: {self.value:.3g} > {self.limit:.3g}, {missed})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Bound:
     """A number that is proved to be an upper bound if its conditions hold.
 
@@ -49,6 +64,13 @@ class Bound:
         Whether all conditions are satisfied, so that `value` is a bound.
     conditions
         All that the proof needs of γ and H.
+
+    Examples
+    --------
+    >>> from fedscaffold.theory.bounds import Bound, Condition
+    >>> bound = Bound(0.3, (Condition("γ ≤ 1/(2L)", 0.1, 0.25),))
+    >>> bound
+    <Bound | value: 0.3, holds: True, conditions satisfied: 1 of 1>
     """
 
     value: float
@@ -57,6 +79,21 @@ class Bound:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "holds", all(condition.satisfied for condition in self.conditions))
+
+    def _facts(self) -> dict[str, object]:
+        satisfied = sum(condition.satisfied for condition in self.conditions)
+        return {
+            "value": f"{self.value:.4g}",
+            "holds": self.holds,
+            "conditions satisfied": f"{satisfied} of {len(self.conditions)}",
+        }
+
+    def __repr__(self) -> str:
+        return text_summary("Bound", self._facts())
+
+    def _repr_html_(self) -> str:
+        sides = {one.name: f"{one.value:.3g}, limit {one.limit:.3g}" for one in self.conditions}
+        return html_summary("Bound", {**self._facts(), **sides})
 
 
 def setting(

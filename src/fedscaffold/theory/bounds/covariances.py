@@ -9,11 +9,18 @@ from fedscaffold.theory.constants.constants import Constants
 
 
 class CovarianceSystem(NamedTuple):
-    """Upper bounds, each in terms of the others."""
+    """Upper bounds on the sizes A, B and C of stationary covariances, each in terms of the others.
 
-    theta: Bound
-    theta_xi: Bound
-    xi: Bound
+    Examples
+    --------
+    >>> from fedscaffold.theory.bounds import Bound, CovarianceSystem
+    >>> CovarianceSystem(theta=Bound(0.1, ()), theta_xi=Bound(0.2, ()), xi=Bound(0.3, ())).xi.value
+    0.3
+    """
+
+    theta: Bound  # on A, of θ
+    theta_xi: Bound  # on B, of θ with ξ_c
+    xi: Bound  # on C, of ξ_c with ξ_c'
 
 
 def covariance_system(
@@ -49,6 +56,17 @@ def covariance_system(
     ------
     InvalidInput
         If the losses are not quadratic: Q > 0.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
+    >>> found = fs.theory.bounds.covariance_system(
+    ...     known, **setting, theta=1.0, theta_xi=1.0, xi=1.0, round_noise=1.0
+    ... )
+    >>> found.theta.holds
+    True
     """
     gamma, H, N, mu, L = setting(constants, step_size, local_steps, n_clients)
     if constants.Q > 0:

@@ -30,6 +30,14 @@ def initial_distance2(
         As in `contraction`.
     squared_error
         ‖θ⁰ − θ*‖².
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
+    >>> fs.theory.bounds.initial_distance2(known, **setting, squared_error=5.0) > 5.0
+    True
     """
     gamma, H, _, _, _ = setting(constants, step_size, local_steps, n_clients)
     return not_negative("squared_error", squared_error) + (gamma * H * constants.zeta1) ** 2
@@ -48,6 +56,15 @@ def contraction(constants: Constants, *, step_size: float, local_steps: int, n_c
         γ and H.
     n_clients
         N, of equal weight. Only Theorems 4.8 and 4.9 depend on it.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
+    >>> found = fs.theory.bounds.contraction(known, **setting)
+    >>> found.holds, found.value < 1
+    (True, True)
     """
     gamma, H, _, mu, L = setting(constants, step_size, local_steps, n_clients)
     return Bound(rate(gamma, mu, H), (small_step(gamma, L, 2), short_round(gamma, H, L, mu, 1)))
@@ -74,6 +91,14 @@ def wasserstein_decay(
         T.
     initial_wasserstein2
         W₂²(ρ, π), or an upper bound on it, of the law ρ that the run starts from.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
+    >>> fs.theory.bounds.wasserstein_decay(known, **setting, rounds=0, initial_wasserstein2=2.0).value
+    2.0
     """
     factor = contraction(constants, step_size=step_size, local_steps=local_steps, n_clients=n_clients)
     T = whole_number("rounds", rounds, least=0)
@@ -102,6 +127,15 @@ def wasserstein_from_start(
         T.
     initial_distance2
         ‖X⁰ − X*‖²_Λ, for example from the function of this name.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
+    >>> found = fs.theory.bounds.wasserstein_from_start(known, **setting, rounds=100, initial_distance2=2.0)
+    >>> found.holds
+    True
     """
     crude = stationary_mse(constants, step_size=step_size, local_steps=local_steps, n_clients=n_clients)
     start = not_negative("initial_distance2", initial_distance2)
@@ -128,6 +162,15 @@ def drift(constants: Constants, *, step_size: float, local_steps: int, n_clients
         As in `contraction`.
     distance2
         ‖X − X*‖²_Λ at the start of the round.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
+    >>> found = fs.theory.bounds.drift(known, **setting, distance2=100.0)
+    >>> found.holds, found.value < 100.0
+    (True, True)
     """
     gamma, H, _, mu, L = setting(constants, step_size, local_steps, n_clients)
     sigma2 = constants.noise_variance_at_optimum
@@ -157,6 +200,17 @@ def crude_mse(
         T.
     initial_distance2
         ‖X⁰ − X*‖²_Λ, for example from the function of this name.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
+    >>> near, far = (
+    ...     fs.theory.bounds.crude_mse(known, **setting, rounds=T, initial_distance2=100.0).value for T in (1, 10)
+    ... )
+    >>> far < near
+    True
     """
     gamma, H, _, mu, L = setting(constants, step_size, local_steps, n_clients)
     T = whole_number("rounds", rounds, least=0)
@@ -175,6 +229,14 @@ def stationary_mse(constants: Constants, *, step_size: float, local_steps: int, 
     ----------
     constants, step_size, local_steps, n_clients
         As in `contraction`.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
+    >>> fs.theory.bounds.stationary_mse(known, **setting).holds
+    True
     """
     gamma, H, _, mu, L = setting(constants, step_size, local_steps, n_clients)
     return Bound(_plateau(constants, gamma), _crude_conditions(gamma, H, L, mu))
@@ -192,6 +254,14 @@ def local_iterates(constants: Constants, *, step_size: float, local_steps: int, 
     ----------
     constants, step_size, local_steps, n_clients
         As in `contraction`.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
+    >>> fs.theory.bounds.local_iterates(known, **setting).holds
+    True
     """
     gamma, H, _, mu, L = setting(constants, step_size, local_steps, n_clients)
     sigma2, conditions = _local_noise(constants, gamma, H, L, mu)
@@ -208,6 +278,14 @@ def control_variates(constants: Constants, *, step_size: float, local_steps: int
     ----------
     constants, step_size, local_steps, n_clients
         As in `contraction`.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
+    >>> fs.theory.bounds.control_variates(known, **setting).holds
+    True
     """
     gamma, H, _, mu, L = setting(constants, step_size, local_steps, n_clients)
     sigma2, conditions = _local_noise(constants, gamma, H, L, mu)

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedscaffold.core.capabilities import HasRecordHessians
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import HasRecordHessians
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from fedscaffold.core.capabilities import GeneralisedLinear, HasRecordHessians, PopulationMoments, SmoothProblem
 from fedscaffold.core.checks import check_problem
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import GeneralisedLinear, HasRecordHessians, PopulationMoments, SmoothProblem
 from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.theory.constants.at_optimum import constants_at_optimum
 from fedscaffold.theory.constants.margins import margin_constants
 from fedscaffold.theory.constants.streams import stream_constants
@@ -13,9 +14,9 @@ from fedscaffold.theory.constants.streams import stream_constants
 LOCAL = ("zeta1", "zeta2", "mu_at_optimum", "L_at_optimum", "noise_at_optimum", "noise_variance_at_optimum")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Constants:
-    """μ, L, Q, G, ζ₁, ζ₂, σ*², β of assumptions A1 to A6, each the smallest value that this room can certify.
+    """μ, L, Q, G, ζ₁, ζ₂, σ*², β of assumptions A1 to A6, each the smallest value that can be certified here.
 
     Those named in `local` are values at θ*, exact. The others hold for all θ ("global"): they are exact for
     ridge where nothing else is said, and upper bounds (μ: lower bound) for logistic regression.
@@ -52,6 +53,14 @@ class Constants:
         Smallest and largest eigenvalue of any ∇²f_c(θ*).
     local
         Names of the constants that are about θ* only; all of them for a `Differentiable` loss.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.Ridge([[[1.0], [1.0]], [[2.0], [2.0]]], [[0.0, 2.0], [0.0, 4.0]])
+    >>> found = fs.theory.constants(problem, batch_size=1)
+    >>> found.mu, found.L, found.zeta2
+    (1.0, 4.0, 1.5)
     """
 
     mu: float
@@ -69,6 +78,16 @@ class Constants:
     mu_at_optimum: float
     L_at_optimum: float
     local: tuple[str, ...] = LOCAL
+
+    def _facts(self) -> dict[str, object]:
+        names = ("mu", "L", "L_record", "Q", "G", "zeta1", "zeta2", "sigma_star2", "beta")
+        return {name: f"{getattr(self, name):.4g}" for name in names}
+
+    def __repr__(self) -> str:
+        return text_summary("Constants", self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_summary("Constants of assumptions A1 to A6", self._facts())
 
     def noise_bound(self, slack: float) -> tuple[float, float]:
         """A5's pair (σ*², β) = ((1 + a) s², (1 + 1/a) ℓ²) for any a > 0; the fields have a = 1.
@@ -95,6 +114,15 @@ def constants(
         Records in each stochastic gradient; None for full gradients.
     sampling
         "with_replacement" or "without_replacement", within a batch.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.Ridge([[[1.0], [1.0]], [[2.0], [2.0]]], [[0.0, 2.0], [0.0, 4.0]])
+    >>> fs.theory.constants(problem, batch_size=None).noise_variance_at_optimum
+    0.0
+    >>> round(fs.theory.constants(problem, batch_size=1).noise_variance_at_optimum, 6)  # client 1: xy is 0 or 8
+    16.0
     """
     check_problem(problem)
     batches = Batches(batch_size, sampling)

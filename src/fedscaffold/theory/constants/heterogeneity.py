@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedscaffold.core.protocols import SmoothProblem
+from fedscaffold.core.capabilities import SmoothProblem
 from fedscaffold.core.types import Array
 
 

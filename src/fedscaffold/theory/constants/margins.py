@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedscaffold.core.protocols import GeneralisedLinear
+from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks, noise_factors

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedscaffold.core.protocols import HasResidualVariances, PopulationMoments
+from fedscaffold.core.capabilities import HasResidualVariances, PopulationMoments
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import noise_factors

@@ -1,4 +1,4 @@
-"""The predictor as the planner asks it: how many rounds a step size and local steps need to reach an aim."""
+"""The predictor as the planner uses it: how many rounds a step size and local steps need to reach an aim."""
 
 import math
 from dataclasses import dataclass, replace
@@ -6,8 +6,8 @@ from functools import cache
 
 import numpy as np
 
+from fedscaffold.core.capabilities import SmoothProblem
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import SmoothProblem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
@@ -44,14 +44,14 @@ class CurveModel:
     def of(
         cls, problem: SmoothProblem, batches: Batches, *, optimum: Array | None = None, noise_scale: float = 1.0
     ) -> "CurveModel":
-        """Everything that does not depend on γ and H."""
+        """The model of a problem: compute everything that does not depend on γ and H."""
         base = setting(problem, Scaffold(step_size=1e-6, local_steps=1), batches, optimum)
         curvatures = np.linalg.eigvalsh(problem.client_hessians(base.optimum))
         coarse = replace(base, tolerance=COARSE, settled=SETTLED)
         return cls(coarse, float(curvatures.min()), float(curvatures.max()), noise_scale)
 
     def settled(self, gamma: float, H: int) -> tuple[Setting, PlateauState]:
-        """The stationary law."""
+        """Setting and stationary law for the step size γ and H local steps."""
         s = replace(self.base, gamma=gamma, H=H, steps=steps(gamma, H, self.smallest, self.largest, STEPS))
         return s, solve_stationary(s)
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedscaffold.core.arrays import evenly_spaced_clients
+from fedscaffold.core.capabilities import HasNoiseAlong
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.memmap import grouped
-from fedscaffold.core.protocols import HasNoiseAlong
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
+from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.prediction.local_steps import Curvature, curvature
 
 AIM = 0.8  # of the target, since this is a first-order model
@@ -31,59 +32,58 @@ LARGEST = 20_000_000  # numbers in all clients' Hessians; above it, a sample of 
 GROWN = 1e6
 
 
-@dataclass(frozen=True)
-class FirstOrder:
+@dataclass(frozen=True, eq=False)
+class FirstOrderPlan:
     """The cheapest γ, H, T that the model knows of."""
 
     step_size: float
     local_steps: int
     rounds: int
-    predicted_mse: float
-    variance_part: float
+    curve: Array  # predicted E‖θ_t − θ*‖² of rounds 0 to `rounds`
+    variance_part: float  # the trace of the covariance, which the model takes as the same in every round
+
+    @property
+    def predicted_mse(self) -> float:
+        """E‖θ_T − θ*‖² after the last round."""
+        return float(self.curve[-1])
 
 
 @one_blas_thread
-def first_order(
-    problem: HasNoiseAlong,
-    batches: Batches,
-    *,
-    optimum: Array,
-    target: float,
-    most_local_steps: int,
-    most_rounds: int,
-    round_cost: float,
-    gradient_cost: float,
-) -> FirstOrder:
-    """γ, H, T with about the least T (round_cost + H gradient_cost); H is a power of two, or the most allowed."""
-    aim = AIM * target
-    gamma, variance = _step_size(problem, batches, optimum, NOISE * aim)
-    weights, hessians, slopes = _sample(problem, optimum)
+def first_order_plan(problem: HasNoiseAlong, batches: Batches, request: PlanRequest) -> FirstOrderPlan:
+    """γ, H, T of about the least cost; H is a power of two, or the most allowed."""
+    aim, longest, optimum = AIM * request.target, request.most_local_steps, request.optimum
+    gamma, variance = step_size_for_noise(problem, batches, optimum, NOISE * aim)
+    weights, hessians, slopes = sampled_clients(problem, optimum)
     slopes = slopes - weights @ slopes  # of a sample: as if θ* were its optimum
-    ladder = [2**k for k in range(31) if 2**k < most_local_steps] + [most_local_steps]
-    best: tuple[float, FirstOrder] | None = None
+    ladder = [2**k for k in range(31) if 2**k < longest] + [longest]
+    best: tuple[float, FirstOrderPlan] | None = None
     rising = 0
     for H in reversed(ladder):  # long rounds first: their paths are the shortest
-        each = round_cost + H * gradient_cost
-        enough = most_rounds if best is None else min(most_rounds, int(best[0] / each))
-        found = _path(weights, curvature(hessians, gamma, H), slopes, optimum, gamma * H, aim - variance, enough)
-        if found is None:
+        enough = request.most_rounds
+        if best is not None:
+            enough = min(enough, int(best[0] / request.cost(1, H)))
+        squares = noiseless_path(
+            weights, curvature(hessians, gamma, H), slopes, optimum, gamma * H, aim - variance, enough
+        )
+        if squares is None:
             rising += best is not None
             if rising == 3:
                 break
             continue
-        T, square = found
-        rising = 0
-        best = T * each, FirstOrder(gamma, H, T, square + variance, variance)
+        T, rising = len(squares) - 1, 0
+        best = request.cost(T, H), FirstOrderPlan(gamma, H, T, squares + variance, variance)
     if best is None:
         raise InvalidInput(
-            f"target_mse={target:g} is out of reach within max_local_steps={most_local_steps:,} and "
-            f"max_rounds={most_rounds:,} with step_size={gamma:.3g}, the largest that the noise allows; allow "
-            "more of either, take larger batches, or ask for a larger target"
+            f"target_mse={request.target:g} is out of reach within max_local_steps={longest:,} and "
+            f"max_rounds={request.most_rounds:,} with step_size={gamma:.3g}, the largest that the noise allows; "
+            "allow more of either, take larger batches, or ask for a larger target"
         )
     return best[1]
 
 
-def _step_size(problem: HasNoiseAlong, batches: Batches, optimum: Array, most: float) -> tuple[float, float]:
+def step_size_for_noise(
+    problem: HasNoiseAlong, batches: Batches, optimum: Array, most: float
+) -> tuple[float, float]:
     """The largest γ ≤ 1/L whose covariance has at most this trace, and that trace."""
     lam, U = np.linalg.eigh(problem.hessian(optimum))
     real = lam > FLAT * lam[-1]
@@ -100,7 +100,7 @@ def _step_size(problem: HasNoiseAlong, batches: Batches, optimum: Array, most: f
     return gamma, trace(gamma)
 
 
-def _sample(problem: HasNoiseAlong, optimum: Array) -> tuple[Array, Array, Array]:
+def sampled_clients(problem: HasNoiseAlong, optimum: Array) -> tuple[Array, Array, Array]:
     """Weights, Hessians and gradients at θ* of all clients, or of evenly spaced ones where the Hessians of all
     would not fit; these some at a time, since their records may not fit either.
     """
@@ -116,23 +116,40 @@ def _sample(problem: HasNoiseAlong, optimum: Array) -> tuple[Array, Array, Array
     return weights, np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
-def _path(
+def noiseless_path(
     w: Array, cur: Curvature, slopes: Array, optimum: Array, length: float, aim: float, most: int
-) -> tuple[int, float] | None:
-    """Rounds of Scaffold from θ = 0, ξ = 0 until ‖m‖² ≤ aim, and ‖m‖²; None if it takes more than `most`.
+) -> Array | None:
+    """‖m_t‖² for t = 0, ..., T, where T ≥ 1 is the first round of Scaffold from θ = 0, ξ = 0 with ‖m_T‖² ≤ aim.
 
     Without noise θ_c = Γ^H m − γHδ a_c in client c's eigenbasis, with a_c = ξ_c − ξ*_c and δ = mean of Γ^h, h < H.
+
+    Parameters
+    ----------
+    w
+        Weights of the clients, (n,).
+    cur
+        Curvatures of the clients for γ and H.
+    slopes
+        ∇f_c(θ*), (n, dim).
+    optimum
+        θ*, (dim,).
+    length
+        γH.
+    aim, most
+        None is returned if more than `most` rounds are needed.
     """
     m = -optimum
     ahead = np.einsum("kij,ki->kj", cur.U, slopes)
-    start = square = float(m @ m)
-    for t in range(most + 1):
-        if square <= aim:
-            return max(t, 1), square
+    squares = [float(m @ m)]
+    if squares[0] <= aim:
+        return np.array(2 * squares)  # a plan has one round at least
+    while squares[-1] > aim:
+        if len(squares) > most:
+            return None
         local = cur.gH * np.einsum("kij,i->kj", cur.U, m) - length * cur.delta * ahead
         m = np.einsum("k,kij,kj->i", w, cur.U, local, optimize=True)
         ahead = ahead + (local - np.einsum("kij,i->kj", cur.U, m)) / length
-        square = float(m @ m)
-        if not square < GROWN * start:
+        squares.append(float(m @ m))
+        if not squares[-1] < GROWN * squares[0]:
             return None
-    return None
+    return np.array(squares)

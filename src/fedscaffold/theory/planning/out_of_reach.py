@@ -1,4 +1,4 @@
-"""Which limit keeps a plan from its target: asked of the predictor with the limits lifted."""
+"""Which limit keeps a plan from its target, found by running the predictor with the limits lifted."""
 
 import math
 
@@ -35,7 +35,7 @@ def out_of_reach(
 
 
 def _both(model: CurveModel, aim: float, steps: int, most_rounds: int) -> str:
-    """What to say when lifting one limit is not enough."""
+    """The end of the message when lifting one limit is not enough."""
     rounds = _rounds_needed(model, steps, aim, most_rounds)
     if rounds is not None:
         return (
@@ -74,6 +74,6 @@ def _steps_needed(model: CurveModel, most_local_steps: int, aim: float, most_rou
 
 
 def _rounded_up(number: int) -> int:
-    """To two digits."""
+    """A whole number rounded up to its two leading digits."""
     unit = 10 ** max(0, len(str(number)) - 2)
     return -(-number // unit) * unit

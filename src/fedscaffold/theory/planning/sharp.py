@@ -9,16 +9,16 @@ sample of them, with the noise of the mean scaled to all; the last steps look at
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from fedscaffold.core.arrays import evenly_spaced_clients
+from fedscaffold.core.capabilities import SmoothProblem
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import SmoothProblem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.planning.curve_model import CurveModel, best_step_size
 from fedscaffold.theory.planning.out_of_reach import out_of_reach
+from fedscaffold.theory.planning.request import PlanRequest
 
 AIM = 0.9  # of the target, so that a few percent of error in the prediction do no harm
 SAMPLE = 40  # clients that the search looks at
@@ -26,57 +26,45 @@ TRIES = 6
 CLOSE, FINE = 0.85, 1.05  # of the aim: good enough to stop, and to keep
 
 
-@dataclass(frozen=True)
-class Found:
+@dataclass(frozen=True, eq=False)
+class SharpPlan:
     """The cheapest way to the target that the search found."""
 
     step_size: float
     local_steps: int
     rounds: int
-    predicted_mse: float
+    curve: Array  # predicted E‖θ_t − θ*‖² of rounds 0 to `rounds`
     plateau: float
-    variance_part: float
+    variance_part: float  # of the plateau
 
-
-class Limits(NamedTuple):
-    """What a plan may take at most."""
-
-    local_steps: int
-    rounds: int
+    @property
+    def predicted_mse(self) -> float:
+        """E‖θ_T − θ*‖² after the last round."""
+        return float(self.curve[-1])
 
 
 @one_blas_thread
-def sharp(
+def sharp_plan(
     problem: SmoothProblem,
     batches: Batches,
-    *,
-    optimum: Array,
-    target: float,
-    most_local_steps: int,
-    most_rounds: int,
-    round_cost: float,
-    gradient_cost: float,
+    request: PlanRequest,
     advance: Callable[[int, int], None] = lambda done, total: None,
-) -> Found:
-    """γ, H, T with the least T (round_cost + H gradient_cost) whose predicted error is at most the target.
+) -> SharpPlan:
+    """γ, H, T with the least cost whose predicted error is at most the target; `advance` reports the progress.
 
     Raises
     ------
     InvalidInput
         If nothing within the limits reaches the target; says which limit binds.
     """
-    aim = AIM * target
-    model = _sampled(problem, batches, optimum)
+    aim, longest, most_rounds = AIM * request.target, request.most_local_steps, request.most_rounds
+    model = _sampled(problem, batches, request.optimum)
     start = float(model.base.optimum @ model.base.optimum)
-    if start <= target:
+    if start <= request.target:
         raise InvalidInput(
-            f"θ = 0 is already within target_mse={target:g} of the optimum ({start:.3g}): nothing to run"
+            f"θ = 0 is already within target_mse={request.target:g} of the optimum ({start:.3g}): nothing to run"
         )
-    grid = [H for H in (4**k for k in range(20)) if most_local_steps > H] + [most_local_steps]
-
-    def cost(rounds: float, H: int) -> float:
-        return rounds * (round_cost + H * gradient_cost)  # a fraction of a round is fewer local steps in it
-
+    grid = [H for H in (4**k for k in range(20)) if longest > H] + [longest]
     best: tuple[float, int, float, float] | None = None  # cost, H, γ, rounds
     rising = 0
     for k, H in enumerate(reversed(grid)):  # long rounds first: their curves are the shortest
@@ -84,7 +72,7 @@ def sharp(
         advance(k + 1, len(grid) + 1)
         if rounds > most_rounds:
             continue
-        now = cost(rounds, H)
+        now = request.cost(rounds, H)
         if best is None or now < best[0]:
             best, rising = (now, H, gamma, rounds), 0
         else:
@@ -92,10 +80,11 @@ def sharp(
             if rising == 2:
                 break
     if best is None:
-        raise out_of_reach(model, target, aim, most_local_steps, most_rounds)
-    limits = Limits(most_local_steps, most_rounds)
-    whole = model if model.base.problem is problem else CurveModel.of(problem, batches, optimum=optimum)
-    found = _polished(whole, model, aim, best[1], best[2], max(1, math.ceil(best[3])), limits)
+        raise out_of_reach(model, request.target, aim, longest, most_rounds)
+    whole = model
+    if model.base.problem is not problem:
+        whole = CurveModel.of(problem, batches, optimum=request.optimum)
+    found = _polished(whole, model, aim, best[1], best[2], max(1, math.ceil(best[3])), request)
     advance(len(grid) + 1, len(grid) + 1)
     return found
 
@@ -114,32 +103,38 @@ def _spread(problem: SmoothProblem) -> float:
 
 
 def _polished(
-    whole: CurveModel, model: CurveModel, aim: float, H: int, gamma: float, T: int, limits: Limits
-) -> Found:
+    whole: CurveModel, model: CurveModel, aim: float, H: int, gamma: float, T: int, request: PlanRequest
+) -> SharpPlan:
     """The least H that reaches the aim in T rounds: by halving on the sample, then by secants on all clients."""
     low, high, step = H // 4, H, gamma
     while high - low > max(1, H // 32):
         middle = (low + high) // 2
-        there, rounds = best_step_size(model, middle, aim, limits.rounds, step) if middle else (step, math.inf)
+        there, rounds = (
+            best_step_size(model, middle, aim, request.most_rounds, step) if middle else (step, math.inf)
+        )
         low, high, step = (low, middle, there) if rounds <= T else (middle, high, step)
     H, found = high, []
     for _ in range(TRIES):
         curve, plateau, variance = whole.curve(step, H, T)
-        found.append(Found(step, H, T, float(curve[T]), plateau, variance))
+        found.append(SharpPlan(step, H, T, curve, plateau, variance))
         if CLOSE * aim <= curve[T] <= aim:
             break
         if plateau > 0.98 * aim:  # noise alone: smaller steps, as many more of them, and one more round
             ratio = max(0.5, 0.9 * aim / plateau)
-            step, H, T = step * ratio, min(math.ceil(H / ratio), limits.local_steps), min(T + 1, limits.rounds)
+            step, H, T = (
+                step * ratio,
+                min(math.ceil(H / ratio), request.most_local_steps),
+                min(T + 1, request.most_rounds),
+            )
         else:
             other = math.ceil(1.2 * H) if curve[T] > aim else int(0.8 * H)
             if other == 0:
                 break
             slope = math.log(model.curve(step, other, T)[0][T] / model.curve(step, H, T)[0][T]) / (other - H)
             wanted = H + math.log(0.95 * aim / curve[T]) / min(slope, -1e-9)
-            before, H = H, max(1, min(2 * H, limits.local_steps, max(H // 2, math.ceil(wanted))))
+            before, H = H, max(1, min(2 * H, request.most_local_steps, max(H // 2, math.ceil(wanted))))
             if before == H and curve[T] > aim:
-                T = min(T + math.ceil(T / 20), limits.rounds)
+                T = min(T + math.ceil(T / 20), request.most_rounds)
     fine = [one for one in found if one.predicted_mse <= aim * FINE]
     if not fine:
         raise InvalidInput("no plan found that holds for all clients; ask for a larger target")

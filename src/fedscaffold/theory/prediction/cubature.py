@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedscaffold.core.protocols import HasRecordGradients, PopulationMoments
+from fedscaffold.core.capabilities import HasRecordGradients, PopulationMoments
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock
 from fedscaffold.theory.prediction.averages import Averages

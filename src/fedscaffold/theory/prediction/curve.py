@@ -34,7 +34,7 @@ class Propagator:
 
 
 def propagator(s: Setting, state: PlateauState) -> Propagator:
-    """Coefficients for every client, once."""
+    """Coefficients of the H local steps of every client; they are the same in all rounds."""
     g = state.cur.g
     N, d = g.shape
     m = s.steps.nodes.size
@@ -51,7 +51,7 @@ def propagator(s: Setting, state: PlateauState) -> Propagator:
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """Means at the start of a round."""
+    """Means of the model and of the control variates at the start of a round, relative to θ* and ξ*_c."""
 
     theta: Array  # θ − θ*, (d,)
     ahead: Array  # ξ_c − ξ*_c, (N, d), in the eigenbasis
@@ -85,7 +85,7 @@ def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Ar
 
 
 def theta_trace(P: Array, d: int) -> float:
-    """Tr Cov θ from the covariance of the reduced state."""
+    """The trace of Cov θ, from the covariance P of the reduced state."""
     M = P.shape[0] // d
     return float(np.einsum("aibi->", P.reshape(M, d, M, d)))
 
@@ -151,7 +151,7 @@ class NoiseAlong:
 
     @classmethod
     def at_plateau(cls, s: Setting, state: PlateauState) -> "NoiseAlong":
-        """Splits the noise of the plateau in three."""
+        """The three parts of the noise on the plateau, with no round of the path yet."""
         everyone = np.arange(s.problem.n_clients)
         means = local_means(s, state, everyone)
         path = input_of(s, state, path_noise(s, state, means))
@@ -168,11 +168,11 @@ class NoiseAlong:
         return t in (octave, octave + octave // 2)
 
     def extended(self, t: int, path: Array) -> "NoiseAlong":
-        """With the noise of round t."""
+        """The same with W_path of round t added; t must be later than the rounds before."""
         return replace(self, rounds=(*self.rounds, t), found=(*self.found, path))
 
     def at(self, t: int) -> Array:
-        """W_path(t)."""
+        """W_path(t), interpolated between the rounds at which it was found."""
         after = bisect_left(self.rounds, t)
         if after == len(self.rounds):
             return self.path

@@ -5,14 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.capabilities import HasNoiseCovariances, SmoothProblem
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import HasNoiseCovariances, Method, SmoothProblem
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.theory.supported import parse_method
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Expansion:
     """Lemma 5.1 and Theorem 5.3: leading terms as γ → 0 of the stationary covariances and bias of Scaffold.
 
@@ -21,10 +23,28 @@ class Expansion:
 
     Attributes
     ----------
+    step_size, local_steps
+        γ and H.
+    weights
+        w_c, (N,).
     cov_theta
         Cov θ, (d, d).
     bias
         E θ − θ*, (d,).
+    hessian, client_hessians
+        ∇²f(θ*), (d, d), and ∇²f_c(θ*), (N, d, d).
+    noise, mean_noise
+        C_c(θ*), (N, d, d), and Σ w_c² C_c(θ*), (d, d), with C_c the covariance of a stochastic gradient.
+    curvature_pull
+        ½ ∇³f_c(θ*)[Cov θ], (N, d).
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("classification", n_clients=4)
+    >>> found = fs.theory.expansion(problem, fs.Scaffold(step_size=0.01, local_steps=5), batch_size=10)
+    >>> found.cov_xi(0, 1).shape == found.cov_theta.shape == (problem.dim, problem.dim)
+    True
     """
 
     step_size: float
@@ -32,11 +52,11 @@ class Expansion:
     weights: Array
     cov_theta: Array
     bias: Array
-    hessian: Array  # ∇²f(θ*)
-    client_hessians: Array  # ∇²f_c(θ*), (N, d, d)
-    noise: Array  # C_c(θ*), (N, d, d)
-    mean_noise: Array  # Σ w_c² C_c(θ*)
-    curvature_pull: Array  # ½ ∇³f_c(θ*)[Cov θ], (N, d)
+    hessian: Array
+    client_hessians: Array
+    noise: Array
+    mean_noise: Array
+    curvature_pull: Array
 
     def cov_theta_xi(self, client: int) -> Array:
         """Cov(θ, ξ_c) = −Cov θ (∇²f_c − ∇²f) + γ (w_c C_c − Σ w_i² C_i).  Lemma 5.1, an expansion.
@@ -63,6 +83,21 @@ class Expansion:
         pull = self.curvature_pull[c] - self.weights @ self.curvature_pull
         return -(self.client_hessians[c] - self.hessian) @ self.bias - pull
 
+    def _facts(self) -> dict[str, object]:
+        return {
+            "step_size": f"{self.step_size:.4g}",
+            "local_steps": self.local_steps,
+            "clients": self.weights.size,
+            "trace of Cov θ": f"{np.trace(self.cov_theta):.4g}",
+            "squared bias": f"{self.bias @ self.bias:.4g}",
+        }
+
+    def __repr__(self) -> str:
+        return text_summary("Expansion of Scaffold's stationary law", self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_summary("Expansion of Scaffold's stationary law", self._facts())
+
     def _client(self, client: int) -> int:
         if not 0 <= client < self.weights.size:
             raise InvalidInput(f"client must be between 0 and {self.weights.size - 1}, got {client}")
@@ -88,6 +123,17 @@ def expansion(
         Records in each stochastic gradient; None for full gradients.
     sampling
         "with_replacement" or "without_replacement", within a batch.
+
+    Examples
+    --------
+    For small γH the expansion is what `predict` gives:
+
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> method = fs.Scaffold(step_size=1e-4, local_steps=2)
+    >>> first, sharp = (f(problem, method, batch_size=10) for f in (fs.theory.expansion, fs.theory.predict))
+    >>> bool(abs(first.cov_theta.trace() / sharp.cov_theta.trace() - 1) < 0.01)
+    True
     """
     scaffold, gamma, H = parse_method(problem, method)
     if not scaffold:
@@ -120,7 +166,7 @@ def expansion(
 
 
 def weighted(w: Array, matrices: Array) -> Array:
-    """Σ w_c M_c."""
+    """Weighted sum Σ w_c M_c of matrices (n, d, d) with weights (n,)."""
     result: Any = np.tensordot(w, matrices, axes=1)
     return np.asarray(result)
 

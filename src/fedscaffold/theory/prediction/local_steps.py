@@ -16,7 +16,7 @@ MOST_NODES = 20
 CANDIDATES = 60  # rates to choose from, of either sign
 STEPS_LOOKED_AT = 300
 FADED = 1e3  # noise may fall by this factor along a round and still be as precise, relative to itself, at its end
-SLOWEST = 1e-3  # slower rates than this, in units of 1/H, cannot be told from constants
+SLOWEST = 1e-3  # slower rates than this, in units of 1/H, are as good as constant
 NEAR = 1e-3
 CLOSE = 0.1  # of a base to a rate, in units of 1/H: quotients of differences would lose digits
 
@@ -33,7 +33,7 @@ class Steps:
 
     @property
     def along(self) -> list[int]:
-        """The nodes as whole numbers of Python."""
+        """The nodes h_q as a list of Python integers."""
         return [int(h) for h in self.nodes]
 
 
@@ -92,7 +92,7 @@ class Curvature:
     delta: Array  # (k, d): (1/H) Σ_{h<H} g^h, so that C̃ = 1 − δ
 
     def __getitem__(self, clients: IntArray) -> "Curvature":
-        """Of some of them."""
+        """The curvatures of some of the clients, by their positions."""
         return Curvature(
             self.U[clients], self.lam[clients], self.g[clients], self.gH[clients], self.delta[clients]
         )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedscaffold.core.protocols import GeneralisedLinear
+from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock
 from fedscaffold.theory.prediction.averages import Averages

@@ -83,7 +83,7 @@ def solve_stationary(s: Setting) -> PlateauState:
 
 
 def linear_start(s: Setting) -> PlateauState:
-    """No covariance yet, curvature at θ*, mean of the linear model."""
+    """First guess of the stationary law: no covariance, the curvature at θ*, the mean of the linear model."""
     N, d, m = s.problem.n_clients, s.problem.dim, s.steps.nodes.size
     cur = curvature(s.problem.client_hessians(s.optimum), s.gamma, s.H)
     return solved(s, cur, np.zeros((N, m, d, d)), np.zeros((N, d, d)), np.zeros((N, m, d)))
@@ -156,7 +156,7 @@ def local_means(s: Setting, state: PlateauState, at: IntArray) -> Array:
 
 
 def local_paths(s: Setting, cur: Curvature, theta: Array, ahead: Array, residual: Array) -> Array:
-    """The same from θ − θ*, ahead = ξ_c − ξ*_c and residuals fitted in the eigenbasis; in the original basis."""
+    """E θ_c^h − θ* at the nodes, (k, m, d), from θ − θ*, ahead = ξ_c − ξ*_c and fitted residuals."""
     start, pull = np.einsum("kij,i->kj", cur.U, theta), np.einsum("kij,ki->kj", cur.U, ahead)
     powers, sums = powers_of(cur, s.steps.along), sums_of(cur, s.steps.along)
     forced = accumulate_vectors(s.steps, cur, residual, s.steps.along) + sums * pull[:, None]

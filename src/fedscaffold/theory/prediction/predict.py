@@ -1,23 +1,31 @@
-"""What a run will reach, before running it."""
+"""Predictions of what a run will reach: the plateau, and the curve that leads there."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedscaffold.core.capabilities import PopulationMoments, SmoothProblem
 from fedscaffold.core.checks import check_problem_and_method, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import Method, PopulationMoments, SmoothProblem
+from fedscaffold.core.figures import new_axes
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
+from fedscaffold.theory.error_curves import draw_error_curve
 from fedscaffold.theory.prediction.curve import curve
 from fedscaffold.theory.prediction.plateau import control_variate_biases, solve_stationary
 from fedscaffold.theory.prediction.setting import Setting, setting
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Prediction:
-    """E‖θ − θ*‖² = tr Cov θ + ‖E θ − θ*‖² on the plateau, and on the way to it.
+    """E‖θ − θ*‖² = tr Cov θ + ‖E θ − θ*‖² on the plateau, and on the way to it: the result of `theory.predict`.
 
     Attributes
     ----------
@@ -29,6 +37,17 @@ class Prediction:
         E ξ_c − ξ*_c on the plateau, (n_clients, d), where ξ*_c = −∇f_c(θ*). FedAvg's ξ_c is 0, so ∇f_c(θ*).
     curve
         E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0 and ξ_c = 0; None unless rounds were asked for.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=20)
+    >>> found = fs.theory.predict(problem, method, batch_size=10, rounds=50)
+    >>> found.cov_theta.shape, found.curve.shape
+    ((20, 20), (51,))
+    >>> found.mse == found.mse_variance_part + found.mse_bias_part
+    True
     """
 
     cov_theta: Array
@@ -38,7 +57,7 @@ class Prediction:
 
     @property
     def mse_variance_part(self) -> float:
-        """Tr Cov θ; shrinks like 1/N."""
+        """The trace of Cov θ; shrinks like 1/N."""
         return float(np.trace(self.cov_theta))
 
     @property
@@ -50,6 +69,35 @@ class Prediction:
     def mse(self) -> float:
         """E‖θ − θ*‖² on the plateau."""
         return self.mse_variance_part + self.mse_bias_part
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the predicted squared error by round, and the plateau; needs matplotlib and a curve.
+
+        Parameters
+        ----------
+        ax
+            Axes to draw on; those of a new figure by default.
+        """
+        if self.curve is None:
+            raise InvalidInput("there is no curve to draw; predict it with theory.predict(..., rounds=100)")
+        axes = new_axes(ax)
+        draw_error_curve(axes, self.curve, self.mse)
+        axes.legend(frameon=False)
+        return axes
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "mse": f"{self.mse:.4g}",
+            "variance part": f"{self.mse_variance_part:.4g}",
+            "bias part": f"{self.mse_bias_part:.4g}",
+        }
+        return facts if self.curve is None else {**facts, "rounds of the curve": self.curve.size - 1}
+
+    def __repr__(self) -> str:
+        return text_summary("Prediction of the plateau", self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_summary("Prediction of the plateau", self._facts())
 
 
 @one_blas_thread
@@ -71,7 +119,7 @@ def predict(
     ----------
     problem
         Ridge or logistic regression, on tables or streams, with any weights and sizes of clients; or any strongly
-        convex problem that tells Hessians and `record_gradients`, such as multinomial regression, with up to
+        convex problem that has Hessians and `record_gradients`, such as multinomial regression, with up to
         some tens of parameters.
     method
         Scaffold or FedAvg.
@@ -86,6 +134,18 @@ def predict(
     ------
     InvalidInput
         If the method does not contract, so that it has no plateau.
+
+    Examples
+    --------
+    Predicted and simulated plateau, which agree within a few percent:
+
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=20)
+    >>> predicted = fs.theory.predict(problem, method, batch_size=10).mse
+    >>> trace = fs.run(problem, method, rounds=300, batch_size=10, repetitions=20)
+    >>> bool(abs(trace.plateau().mean / predicted - 1) < 0.1)
+    True
     """
     if rounds is not None:
         whole_number("rounds", rounds, least=1)
@@ -120,6 +180,18 @@ def predict_at_scale(
         N, the problem's own by default; clients of equal weight unless it is the problem's own.
     rounds
         If given, also predict the curve of that many rounds from θ_0 = 0.
+
+    Examples
+    --------
+    Six million clients cost no more than six:
+
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.RidgeStream(n_clients=6, dim=3)
+    >>> method = fs.Scaffold(step_size=0.1, local_steps=10)
+    >>> few = fs.theory.predict_at_scale(problem, method, batch_size=4)
+    >>> many = fs.theory.predict_at_scale(problem, method, batch_size=4, n_clients=6_000_000)
+    >>> round(few.mse / many.mse / 1e6, 1)
+    1.0
     """
     check_problem_and_method(problem, method)
     if not isinstance(problem, PopulationMoments):

@@ -4,14 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedscaffold.core.capabilities import GeneralisedLinear, HasRecordGradients, PopulationMoments, SmoothProblem
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import (
-    GeneralisedLinear,
-    HasRecordGradients,
-    Method,
-    PopulationMoments,
-    SmoothProblem,
-)
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import noise_factors

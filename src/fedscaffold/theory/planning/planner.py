@@ -1,0 +1,212 @@
+"""The planner: which step size, local steps and rounds reach a target."""
+
+import math
+import sys
+from collections.abc import Callable
+from typing import get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss, SmoothProblem
+from fedscaffold.core.checks import check_problem, not_negative, positive, whole_number
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.progress import Progress, progress_bar
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.types import Array
+from fedscaffold.methods import Scaffold
+from fedscaffold.theory.bounds.speed_up import complexity
+from fedscaffold.theory.constants.constants import constants
+from fedscaffold.theory.planning.first_order import first_order_plan
+from fedscaffold.theory.planning.plan import Mode, Plan
+from fedscaffold.theory.planning.request import PlanRequest
+from fedscaffold.theory.planning.sharp import sharp_plan
+from fedscaffold.theory.supported import gives_averages, is_quadratic
+
+MOST_LOCAL_STEPS, MOST_ROUNDS = 1024, 2000
+UNLIMITED = sys.maxsize
+ROUND_COST, GRADIENT_COST = 100.0, 1.0
+VANISHES = 1e-6  # of the clients' gradients at 0: what may be left of f's gradient at an optimum
+
+
+def plan(
+    problem: SmoothProblem,
+    *,
+    target_mse: float,
+    batch_size: int | None,
+    mode: Mode = "sharp",
+    max_local_steps: int | None = None,
+    max_rounds: int | None = None,
+    round_cost: float = ROUND_COST,
+    gradient_cost: float = GRADIENT_COST,
+    sampling: Sampling = "with_replacement",
+    optimum: ArrayLike | None = None,
+    progress: Progress = None,
+) -> Plan:
+    """Step size, local steps and rounds with which Scaffold brings E‖θ_T − θ*‖² from θ_0 = 0 down to a target.
+
+    Parameters
+    ----------
+    problem
+        Ridge or logistic regression; for "sharp" and "first_order" also multinomial and `Differentiable`.
+    target_mse
+        The squared distance to the optimum to reach.
+    batch_size
+        Records in each stochastic gradient; None for full gradients.
+    mode
+        "sharp" minimises T (round_cost + H gradient_cost) by the predictor of `theory.predict`. "first_order" does
+        so by a simpler model, which takes a fraction of a second and works with hundreds of features, for small
+        targets. "certified" follows Corollary 4.10 of the paper with Theorem 4.9's explicit constants: it never
+        misses, and costs far more.
+    max_local_steps, max_rounds
+        Limits on H (1,024 unless given) and T (2,000 unless given); certified plans have none unless given.
+    round_cost, gradient_cost
+        What a communication and a stochastic gradient cost; by default a communication costs a hundred gradients.
+    sampling
+        "with_replacement" or "without_replacement", within a batch.
+    optimum
+        θ*, where it is known already; otherwise Newton's method finds it.
+    progress
+        As in `fedscaffold.run`.
+
+    Raises
+    ------
+    InvalidInput
+        If the target is out of reach within the limits; the message says which one binds.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.RidgeStream(n_clients=6, dim=3)
+    >>> plan = fs.plan(problem, target_mse=0.05, batch_size=10, mode="first_order")
+    >>> plan.predicted_mse <= plan.target_mse
+    True
+    >>> trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=10, engine="reference")
+    >>> bool(trace.mse[0, -1] < 2 * plan.target_mse)
+    True
+    """
+    check_problem(problem)
+    positive("target_mse", target_mse)
+    if mode not in get_args(Mode):
+        raise InvalidInput(f"mode must be one of {get_args(Mode)}, got {mode!r}")
+    for name, limit in (("max_local_steps", max_local_steps), ("max_rounds", max_rounds)):
+        if limit is not None:
+            whole_number(name, limit, least=1)
+    not_negative("round_cost", round_cost)
+    if not_negative("gradient_cost", gradient_cost) + round_cost == 0:
+        raise InvalidInput("round_cost and gradient_cost cannot both be 0")
+    batches = Batches(batch_size, sampling)
+    batches.check_fits(problem.sizes)
+    _check_suits(problem, mode)
+    endless = mode == "certified"
+    request = PlanRequest(
+        optimum=problem.optimum() if optimum is None else _checked(problem, optimum),
+        target=target_mse,
+        most_local_steps=max_local_steps or (UNLIMITED if endless else MOST_LOCAL_STEPS),
+        most_rounds=max_rounds or (UNLIMITED if endless else MOST_ROUNDS),
+        round_cost=round_cost,
+        gradient_cost=gradient_cost,
+    )
+    if mode == "certified":
+        return _certified(problem, batches, request)
+    if mode == "first_order":
+        return _first_order(problem, batches, request)
+    with progress_bar("planning", progress) as advance:
+        return _sharp(problem, batches, request, advance)
+
+
+def _check_suits(problem: SmoothProblem, mode: Mode) -> None:
+    """Refuse a problem that lacks what this kind of plan needs."""
+    if mode == "first_order" and not isinstance(problem, HasNoiseAlong):
+        raise InvalidInput(f"first-order plans need Hessians and noise of the problem, which {problem.kind} lacks")
+    if mode == "sharp" and not gives_averages(problem):
+        raise InvalidInput(
+            f"sharp plans need the gradients of single records, which {problem.kind} lacks; use 'first_order'"
+        )
+    if mode == "certified" and not isinstance(problem, MarginLoss):
+        raise InvalidInput(
+            "certified plans need constants that hold for all θ, known for ridge and logistic regression; of "
+            f"{problem.kind} theory.constants knows at most those at θ*, which prove nothing. Use mode='sharp', "
+            "or theory.bounds.complexity with constants that you can vouch for"
+        )
+    if mode == "certified" and np.ptp(problem.weights) > 1e-12 * problem.weights[0]:
+        raise InvalidInput("the paper's theorems are for clients of equal weight; use mode='sharp'")
+
+
+def _checked(problem: SmoothProblem, optimum: ArrayLike) -> Array:
+    """An optimum that was given, refused where the gradient does not vanish."""
+    theta = np.asarray(optimum, dtype=np.float64)
+    if theta.shape != (problem.dim,):
+        raise InvalidInput(f"optimum must have shape ({problem.dim},), got {theta.shape}")
+    cancelling = problem.weights @ np.linalg.norm(problem.client_gradients(np.zeros(problem.dim)), axis=1)
+    left = float(np.linalg.norm(problem.weights @ problem.client_gradients(theta)))
+    if not left <= VANISHES * cancelling:
+        raise InvalidInput(f"optimum is not where the gradient vanishes: its norm there is {left:.3g}")
+    return theta
+
+
+def _sharp(
+    problem: SmoothProblem, batches: Batches, request: PlanRequest, advance: Callable[[int, int], None]
+) -> Plan:
+    """The cheapest plan by the predictor of `theory.predict`."""
+    found = sharp_plan(problem, batches, request, advance)
+    floor = 0.0 if is_quadratic(problem) else max(found.plateau - found.variance_part, 0.0)
+    return Plan(
+        mode="sharp",
+        target_mse=request.target,
+        method=Scaffold(step_size=found.step_size, local_steps=found.local_steps),
+        rounds=found.rounds,
+        predicted_mse=found.predicted_mse,
+        n_clients=problem.n_clients,
+        max_useful_clients=problem.n_clients * found.variance_part / floor if floor else math.inf,
+        cost=request.cost(found.rounds, found.local_steps),
+        variance_part=found.variance_part,
+        bias_part=floor,
+        curve=found.curve,
+    )
+
+
+def _first_order(problem: SmoothProblem, batches: Batches, request: PlanRequest) -> Plan:
+    """The cheapest plan by the quadratic model at θ* and Lemma 5.1's covariance."""
+    assert isinstance(problem, HasNoiseAlong)  # as `_check_suits` has seen
+    found = first_order_plan(problem, batches, request)
+    return Plan(
+        mode="first_order",
+        target_mse=request.target,
+        method=Scaffold(step_size=found.step_size, local_steps=found.local_steps),
+        rounds=found.rounds,
+        predicted_mse=found.predicted_mse,
+        n_clients=problem.n_clients,
+        max_useful_clients=None,
+        cost=request.cost(found.rounds, found.local_steps),
+        variance_part=found.variance_part,
+        curve=found.curve,
+    )
+
+
+def _certified(problem: SmoothProblem, batches: Batches, request: PlanRequest) -> Plan:
+    """The plan of Corollary 4.10 with Theorem 4.9's constants."""
+    proved = complexity(
+        constants(problem, batch_size=batches.size, sampling=batches.sampling),
+        target=request.target,
+        n_clients=problem.n_clients,
+        squared_error=float(request.optimum @ request.optimum),
+    )
+    for name, needed, limit in (
+        ("max_local_steps", proved.local_steps, request.most_local_steps),
+        ("max_rounds", proved.rounds, request.most_rounds),
+    ):
+        if needed > limit:
+            raise InvalidInput(
+                f"the proof for target_mse={request.target:g} needs {needed:,}, above {name}={limit:,}"
+            )
+    return Plan(
+        mode="certified",
+        target_mse=request.target,
+        method=Scaffold(step_size=proved.step_size, local_steps=proved.local_steps),
+        rounds=proved.rounds,
+        predicted_mse=proved.bound.value,
+        n_clients=problem.n_clients,
+        max_useful_clients=float(proved.largest_n_clients),
+        cost=request.cost(proved.rounds, proved.local_steps),
+    )

@@ -1,0 +1,90 @@
+"""The numbers that a plan states, each computed in another way."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import fedscaffold as fs
+from fedscaffold.problems import Logistic
+from tests.theory.planning.test_plan import mixed
+
+PRICES: dict[str, Any] = {"round_cost": 30.0, "gradient_cost": 2.0}
+
+
+@pytest.fixture(scope="module")
+def problem() -> Any:
+    return mixed(Logistic, 3, n_clients=8, dim=4)
+
+
+@pytest.fixture(scope="module")
+def plan(problem: Any) -> fs.Plan:
+    return fs.plan(problem, target_mse=0.02, batch_size=5, **PRICES)
+
+
+@pytest.fixture(scope="module")
+def predicted(problem: Any, plan: fs.Plan) -> fs.theory.Prediction:
+    return fs.theory.predict(problem, plan.method, batch_size=5, rounds=plan.rounds)
+
+
+def test_error_and_curve_are_those_of_the_predictor(plan: fs.Plan, predicted: fs.theory.Prediction) -> None:
+    assert plan.curve is not None
+    assert predicted.curve is not None
+    np.testing.assert_allclose(plan.curve, predicted.curve, rtol=0.01)
+    assert plan.predicted_mse == plan.curve[-1]
+
+
+def test_the_parts_of_the_plateau_are_those_of_the_predictor(
+    plan: fs.Plan, predicted: fs.theory.Prediction
+) -> None:
+    assert plan.variance_part == pytest.approx(predicted.mse_variance_part, rel=0.02)
+    assert plan.bias_part == pytest.approx(predicted.mse_bias_part, rel=0.1)
+
+
+def test_with_as_many_clients_as_are_useful_noise_and_bias_are_equal(problem: Any, plan: fs.Plan) -> None:
+    """Every client repeated k times: then there are k times as many clients and the same f."""
+    assert plan.max_useful_clients is not None
+    copies = round(plan.max_useful_clients / problem.n_clients)
+    assert copies > 3
+    many = problem.subset(np.tile(np.arange(problem.n_clients), copies))
+    there = fs.theory.predict(many, plan.method, batch_size=5)
+    assert there.mse_variance_part == pytest.approx(there.mse_bias_part, rel=0.15)
+
+
+def test_cost_and_communication_are_those_of_the_run(problem: Any, plan: fs.Plan) -> None:
+    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=5)
+    gradients, vectors = trace.gradients_per_client[0, -1], trace.vectors_per_client[-1]
+    assert plan.gradients_per_client == gradients
+    assert plan.cost == pytest.approx(plan.rounds * PRICES["round_cost"] + gradients * PRICES["gradient_cost"])
+    assert f"computes {gradients:,.0f} stochastic gradients and exchanges {vectors:,.0f} vectors" in plan.explain()
+
+
+def test_a_sample_of_many_clients_leads_to_the_plan_of_all_of_them() -> None:
+    """Above 80 clients the search looks at 40: with twenty copies of each of five clients it must lose nothing."""
+    few = mixed(fs.problems.Ridge, 4, n_clients=5, dim=2)
+    many = few.subset(np.repeat(np.arange(5), 20))
+    plan = fs.plan(many, target_mse=0.002, batch_size=5, max_local_steps=64)
+    alone = fs.theory.predict(many, plan.method, batch_size=5, rounds=plan.rounds)
+    assert alone.curve is not None
+    assert 0.7 * plan.target_mse < alone.curve[-1] <= plan.target_mse
+    assert plan.variance_part == pytest.approx(alone.mse_variance_part, rel=0.01)
+
+
+def test_what_a_plan_looks_like(plan: fs.Plan) -> None:
+    text = repr(plan)
+    assert max(map(len, text.splitlines())) < 80
+    assert f"rounds: {plan.rounds}" in text
+    assert f"<td>{plan.rounds}</td>" in plan._repr_html_()
+    own = Figure().subplots()
+    assert plan.plot(own) is own
+    lines = {line.get_label(): line.get_ydata() for line in own.get_lines()}
+    np.testing.assert_array_equal(lines["predicted"], plan.curve)
+    assert set(np.asarray(lines["target"])) == {plan.target_mse}
+
+
+def test_certified_plans_have_no_curve_to_draw() -> None:
+    problem = mixed(fs.problems.Ridge, 6, n_clients=4, dim=2, l2=1.0)
+    plan = fs.plan(problem, target_mse=0.5, batch_size=30, mode="certified")
+    with pytest.raises(fs.InvalidInput, match="mode='sharp'"):
+        plan.plot()
