@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
 from fedscaffold.data import from_frame
-from fedscaffold.data.open import Framed
+from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models import compare
 from fedscaffold.models.fit import Settings, Task, prepare
 from fedscaffold.models.heterogeneity import class_counts, heterogeneity
@@ -20,7 +20,7 @@ from tests.hospitals import cancer, diabetes, wine
 L2 = 0.02
 
 
-def problem_of(frame: pd.DataFrame, target: str, kind: str) -> Framed:
+def problem_of(frame: pd.DataFrame, target: str, kind: str) -> EncodedProblem:
     return from_frame(
         frame, target=target, client="hospital", kind=kind, l2=L2, standardize=True, intercept=True,  # type: ignore[arg-type]
     )  # fmt: skip

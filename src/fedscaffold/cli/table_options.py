@@ -9,7 +9,8 @@ import typer
 
 from fedscaffold.cli import options
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.data.open import Framed, open_problem
+from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.data.open import open_problem
 from fedscaffold.models.fit import BatchSize
 
 Data = Annotated[Path, typer.Argument(help="The table: a .csv or .parquet file, or a folder of the latter.")]
@@ -20,8 +21,8 @@ Features = Annotated[str | None, typer.Option(help="Columns to predict from, a,b
 Missing = Annotated[str, typer.Option(help="Missing values: error, or mean (fill in the mean).")]
 Tolerance = Annotated[float, typer.Option(help="Relative distance to the pooled model to reach.")]
 Batch = Annotated[str, typer.Option(help="Rows per step, 'full' or 'auto'.")]
-Records = Annotated[
-    Path | None, typer.Option(help="Parquet: keep the encoded rows in this folder, not in memory.")
+CacheDir = Annotated[
+    Path | None, typer.Option(help="Parquet: keep the encoded records in this folder, not in memory.")
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the rows drawn.")]
 
@@ -40,9 +41,9 @@ def open_table(
     features: str | None,
     l2: float,
     missing: str,
-    records: Path | None = None,
+    cache_dir: Path | None = None,
     max_bytes_in_memory: int = 0,
-) -> Framed:
+) -> EncodedProblem:
     """The problem that a file holds."""
     wanted: Any = kind
     filled: Any = missing
@@ -55,12 +56,12 @@ def open_table(
         features=columns,
         l2=l2,
         missing=filled,
-        records=records,
+        cache_dir=cache_dir,
         max_bytes_in_memory=max_bytes_in_memory,
     )
 
 
-def chosen(problem: Framed, given: str | None) -> str:
+def chosen(problem: EncodedProblem, given: str | None) -> str:
     """The kind of model and, where it was guessed, why."""
     name = problem.encoding.target
     if problem.classes is None:

@@ -113,7 +113,7 @@ class Category:
             row = int((places < 0).argmax())
             raise InvalidInput(
                 f"column {self.name!r} has the unknown value {column[row].as_py()!r} in row {first_row + row}; "
-                f"known are {some(known)}; unknown='zero' encodes unknown values as zeros"
+                f"known are {some(known)}; unknown='ignore' encodes unknown values as zeros"
             )
         rows = np.flatnonzero(places >= 0)
         out[rows, places[rows]] = 1.0
@@ -161,6 +161,11 @@ class Encoding:
     def dim(self) -> int:
         """How many coordinates θ has."""
         return len(self.names)
+
+    @property
+    def n_vectors(self) -> int:
+        """Number of vectors of `dim` coordinates in θ: one per class where there are more than two, else one."""
+        return 1 if self.classes is None or len(self.classes) == 2 else len(self.classes)
 
     @property
     def places(self) -> tuple[slice, ...]:

@@ -13,8 +13,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import labels, load_pyarrow
 from fedscaffold.data.columns import check_names, pick, some
-from fedscaffold.data.open import is_parquet, read_table
-from fedscaffold.data.options import existing
+from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.models.fit import Task
 
@@ -157,7 +156,7 @@ class Demo:
 def parts_of(files: Sequence[Path], client: str | None) -> list[SiteTable]:
     """A table for each node: one file each, or one file whose rows name their client in a column."""
     for file in files:
-        is_parquet(existing(file))
+        is_parquet(existing_file(file))
     if client is not None:
         if len(files) != 1:
             raise InvalidInput(

@@ -10,11 +10,11 @@ from scipy.optimize import minimize
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.memmap import grouped, in_file, spans
+from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.progress import Progress
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.data.framed import offsets_of
-from fedscaffold.data.open import Framed
+from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.methods import FedAvg
 from fedscaffold.models.fit import ENGINE, Settings, Task
 from fedscaffold.simulation import Mse, Trace
@@ -103,7 +103,7 @@ def alone(task: Task, *, most: int = MOST_ALONE) -> Alone:
     return Alone(clients=chosen, together=together, alone=own)
 
 
-def _half(problem: Framed, clients: Sequence[int] | NDArray[np.int64], parity: int) -> Framed:
+def _half(problem: EncodedProblem, clients: Sequence[int] | NDArray[np.int64], parity: int) -> EncodedProblem:
     """The problem on every other row of some clients; a client of one row keeps it in both halves."""
     chosen = np.asarray(clients)
     sizes = problem.sizes[chosen]
@@ -122,7 +122,7 @@ def _half(problem: Framed, clients: Sequence[int] | NDArray[np.int64], parity: i
     return other
 
 
-def _common(problem: Framed, parity: int, start: Array) -> Array:
+def _common(problem: EncodedProblem, parity: int, start: Array) -> Array:
     """The pooled optimum of all clients' halves; of rows in a file, some clients' at a time are in memory."""
     if not in_file(problem.x):
         return _minimiser(_half(problem, range(problem.n_clients), parity), start)
@@ -140,12 +140,12 @@ def _common(problem: Framed, parity: int, start: Array) -> Array:
     return np.asarray(minimize(both, start, jac=True, method="L-BFGS-B", options={"maxiter": 500}).x)
 
 
-def _minimiser(problem: Framed, start: Array) -> Array:
+def _minimiser(problem: EncodedProblem, start: Array) -> Array:
     found = minimize(problem.loss, start, jac=problem.gradient, method="L-BFGS-B", options={"maxiter": 500})
     return np.asarray(found.x)
 
 
-def _own_minimiser(problem: Framed, start: Array) -> Array | None:
+def _own_minimiser(problem: EncodedProblem, start: Array) -> Array | None:
     """A client's own model; its intercept is penalised too, since it may have rows of one class only."""
     if problem.l2 == 0.0:
         try:
@@ -157,5 +157,5 @@ def _own_minimiser(problem: Framed, start: Array) -> Array | None:
     return _minimiser(held, start)
 
 
-def _data_loss(problem: Framed, theta: Array) -> float:
+def _data_loss(problem: EncodedProblem, theta: Array) -> float:
     return problem.loss(theta) - 0.5 * float(problem.penalty @ theta**2)

@@ -16,8 +16,7 @@ from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Progress
 from fedscaffold.core.types import Array
-from fedscaffold.data.framed import FramedRidge
-from fedscaffold.data.open import Framed
+from fedscaffold.data.encoded import EncodedProblem, EncodedRidge
 from fedscaffold.engines import Numba
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.model import Model, in_own_units
@@ -79,7 +78,7 @@ class Settings:
             whole_number("batch_size", self.batch_size, least=1)
         whole_number("seed", self.seed, least=0)
 
-    def batch_for(self, problem: Framed) -> int | None:
+    def batch_for(self, problem: EncodedProblem) -> int | None:
         """Rows per step; None for all."""
         return automatic_batch(problem.sizes) if self.batch_size == "auto" else self.batch_size
 
@@ -88,7 +87,7 @@ class Settings:
 class Task:
     """A problem ready to run: for ridge the target is standardised, y = shift + scale · (what is fitted)."""
 
-    problem: Framed
+    problem: EncodedProblem
     optimum: Array
     plan: Plan | None
     method: Scaffold
@@ -135,7 +134,7 @@ class Fit:
 class Goal(NamedTuple):
     """What there is to plan: a problem, its optimum, rows per step, and the squared distance to reach."""
 
-    problem: Framed
+    problem: EncodedProblem
     optimum: Array
     batch_size: int | None
     target_mse: float
@@ -143,10 +142,10 @@ class Goal(NamedTuple):
     target_scale: float
 
 
-def goal(problem: Framed, settings: Settings) -> Goal:
+def goal(problem: EncodedProblem, settings: Settings) -> Goal:
     """‖θ − θ*‖ ≤ tolerance · ‖θ*‖, on the problem with a numeric target standardised."""
     shift, scale = 0.0, 1.0
-    if isinstance(problem, FramedRidge):
+    if isinstance(problem, EncodedRidge):
         problem, shift, scale = standardised_target(problem)
     optimum = problem.optimum()
     wanted = settings.tolerance**2 * float(optimum @ optimum)
@@ -155,7 +154,7 @@ def goal(problem: Framed, settings: Settings) -> Goal:
     return Goal(problem, optimum, settings.batch_for(problem), wanted, shift, scale)
 
 
-def prepare(problem: Framed, settings: Settings) -> Task:
+def prepare(problem: EncodedProblem, settings: Settings) -> Task:
     """The goal, and a plan for what was not given."""
     found = goal(problem, settings)
     planned, method, rounds = _planned(found, settings)
@@ -190,7 +189,7 @@ def _planned(found: Goal, settings: Settings) -> tuple[Plan | None, Scaffold, in
     return planned, method, math.ceil(planned.rounds * slower) if T is None else T
 
 
-def standardised_target(problem: FramedRidge) -> tuple[FramedRidge, float, float]:
+def standardised_target(problem: EncodedRidge) -> tuple[EncodedRidge, float, float]:
     """The same problem with (y − mean)/deviation over all rows, that mean and that deviation.
 
     The optimum's features change by the factor 1/deviation, so relative distances no longer depend on where the
@@ -203,7 +202,7 @@ def standardised_target(problem: FramedRidge) -> tuple[FramedRidge, float, float
         raise InvalidInput(f"the target {problem.encoding.target!r} is the same in all rows; nothing to fit")
     y = problem.y - mean  # in memory, even where the rows lie in a file
     y /= deviation
-    other = FramedRidge(
+    other = EncodedRidge(
         problem.x,
         y,
         problem.offsets,
@@ -216,7 +215,7 @@ def standardised_target(problem: FramedRidge) -> tuple[FramedRidge, float, float
 
 
 def fit(
-    problem: Framed,
+    problem: EncodedProblem,
     *,
     settings: Settings | None = None,
     checkpoint: str | os.PathLike[str] | None = None,

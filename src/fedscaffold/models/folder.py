@@ -8,7 +8,7 @@ from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import check_writable, replacing
-from fedscaffold.data.open import Framed
+from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models.fit import Settings
 from fedscaffold.models.model import Model
 
@@ -19,7 +19,7 @@ FILES = (MODEL, TRACE, REPORT, CHECKPOINT, PENDING)
 OVERWRITE = "choose another folder, or replace it with --overwrite"
 
 
-def request_of(problem: Framed, settings: Settings) -> dict[str, Any]:
+def request_of(problem: EncodedProblem, settings: Settings) -> dict[str, Any]:
     """What makes two fits the same: the rows, how they are encoded, and the settings."""
     encoding = hashlib.sha256(problem.encoding.to_json().encode()).hexdigest()
     return {"rows": problem.fingerprint(), "encoding": encoding, **asdict(settings)}

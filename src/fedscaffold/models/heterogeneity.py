@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedscaffold.core.memmap import grouped, spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.data.open import Framed
+from fedscaffold.data.encoded import EncodedProblem
 
 LARGEST = 20_000_000  # numbers in all clients' Hessians; above it, a sample of clients
 
@@ -34,7 +34,7 @@ class Heterogeneity:
 
 
 @one_blas_thread
-def heterogeneity(problem: Framed, optimum: Array) -> Heterogeneity:
+def heterogeneity(problem: EncodedProblem, optimum: Array) -> Heterogeneity:
     """ζ₁, ζ₂ and the condition number of a problem of any kind, at its optimum."""
     eigenvalues = np.linalg.eigvalsh(problem.hessian(optimum))
     most = max(2, LARGEST // problem.dim**2)
@@ -57,7 +57,7 @@ def heterogeneity(problem: Framed, optimum: Array) -> Heterogeneity:
     )
 
 
-def class_counts(problem: Framed) -> NDArray[np.int64] | None:
+def class_counts(problem: EncodedProblem) -> NDArray[np.int64] | None:
     """Rows of each class on each client, (clients, classes); None for a numeric target."""
     if problem.classes is None:
         return None

@@ -10,7 +10,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, frame_source, is_number, labels, numbers, positions, value_set
 from fedscaffold.data.columns import pick, some
-from fedscaffold.data.survey import Moments
+from fedscaffold.data.statistics import Moments
 from fedscaffold.models.model import Model
 
 SMALLEST = np.finfo(np.float64).tiny

@@ -16,9 +16,9 @@ from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.files import replacing
 from fedscaffold.core.memmap import in_file
 from fedscaffold.core.progress import progress_bar
-from fedscaffold.data.on_disk.folder import OtherRecords, discard
-from fedscaffold.data.open import L2, comfortable, is_parquet, read_table
-from fedscaffold.data.options import existing
+from fedscaffold.data.files import existing_file, is_parquet, read_table
+from fedscaffold.data.on_disk.cache import CacheMismatch, remove_cache
+from fedscaffold.data.open import L2, default_max_bytes_in_memory
 from fedscaffold.models import compare, folder
 from fedscaffold.models.fit import TOLERANCE, Settings, prepare, run_task
 from fedscaffold.models.metrics import of_model
@@ -50,11 +50,11 @@ def command(
     local_steps: Annotated[int | None, typer.Option(help="H; planned unless given.")] = None,
     rounds: Annotated[int | None, typer.Option(help="T; planned unless given.")] = None,
     seed: tables.Seed = 0,
-    records: Annotated[
+    cache_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Parquet: keep the encoded rows in this folder, not in memory. Unless given, tables that would "
-            "take more than a quarter of the memory are kept in the folder 'records' of --out."
+            help="Parquet: keep the encoded records in this folder, not in memory. Unless given, tables that "
+            "would take more than a quarter of the memory are kept in the folder 'records' of --out."
         ),
     ] = None,
     overwrite: Annotated[
@@ -76,11 +76,11 @@ def command(
             rounds=rounds,
             seed=seed,
         )
-        is_parquet(data if data.is_dir() else existing(data))
+        is_parquet(data if data.is_dir() else existing_file(data))
         if test is not None:
-            is_parquet(existing(test))
+            is_parquet(existing_file(test))
         folder.check_folder(out)
-        own = out / folder.RECORDS if records is None else records
+        own = out / folder.RECORDS if cache_dir is None else cache_dir
         asked: dict[str, Any] = {
             "target": target,
             "client": client,
@@ -88,16 +88,16 @@ def command(
             "features": features,
             "l2": l2,
             "missing": missing,
-            "records": own,
-            "max_bytes_in_memory": comfortable() if records is None else 0,
+            "cache_dir": own,
+            "max_bytes_in_memory": default_max_bytes_in_memory() if cache_dir is None else 0,
         }
         with progress_bar("Reading the table", None):
             try:
                 problem = tables.open_table(data, **asked)
-            except OtherRecords:
-                if not overwrite or records is not None:
+            except CacheMismatch:
+                if not overwrite or cache_dir is not None:
                     raise
-                discard(own)
+                remove_cache(own)
                 problem = tables.open_table(data, **asked)
             request = arrays.plain(folder.request_of(problem, settings))
         if not overwrite:

@@ -28,7 +28,7 @@ def command(
     tolerance: tables.Tolerance = TOLERANCE,
     batch_size: tables.Batch = "auto",
     seed: tables.Seed = 0,
-    records: tables.Records = None,
+    cache_dir: tables.CacheDir = None,
 ) -> None:
     """Show a table's clients, how much they differ, and where FedAvg would end.
 
@@ -44,7 +44,7 @@ def command(
             features=features,
             l2=l2,
             missing=missing,
-            records=records,
+            cache_dir=cache_dir,
         )
         task = prepare(problem, settings)
         spread = heterogeneity(task.problem, task.optimum)

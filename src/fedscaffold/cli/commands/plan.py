@@ -29,7 +29,7 @@ EXAMPLES = (
 )
 
 
-TABLES_ONLY = ("target", "client", "kind", "features", "missing", "tolerance", "records")
+TABLES_ONLY = ("target", "client", "kind", "features", "missing", "tolerance", "cache_dir")
 PAPER_ONLY = ("problem", "clients")
 
 
@@ -66,7 +66,7 @@ def command(
     seed: options.Seed = 0,
     simulate: options.Simulate = 0,
     plot: options.Plot = None,
-    records: tables.Records = None,
+    cache_dir: tables.CacheDir = None,
 ) -> None:
     """Find the cheapest way to a target, on a table or one of the paper's problems, and explain it."""
     given = {name for name in context.params if _given(context, name)}
@@ -96,7 +96,7 @@ def command(
                 features=features,
                 l2=l2,
                 missing=missing,
-                records=records,
+                cache_dir=cache_dir,
             )
             made, optimum, batch, squared_error, *_ = goal(table, settings)
             title = f"{target}, N = {made.n_clients:,}"

@@ -13,7 +13,7 @@ from fedscaffold.cli.errors import refusals
 from fedscaffold.core.files import check_writable, replacing
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import load_pyarrow
-from fedscaffold.data.open import read_table
+from fedscaffold.data.files import read_table
 from fedscaffold.models import Model
 from fedscaffold.models.metrics import of_predictions
 

@@ -20,7 +20,7 @@ def test_tables_that_do_not_fit_comfortably_are_kept_in_the_folder(
     words = ["fit", table, "--target", "diagnosis", *HERE, "--rounds", 5]
     printed = invoke(*words, "--out", tmp_path / "whole")
     assert "are read from" not in printed
-    monkeypatch.setattr(cli_fit, "comfortable", lambda: 1000)
+    monkeypatch.setattr(cli_fit, "default_max_bytes_in_memory", lambda: 1000)
     printed = invoke(*words, "--out", out)
     assert f"are read from {out / 'records'}; that folder may be removed" in printed
     assert sorted(file.name for file in out.iterdir()) == FILES
@@ -39,7 +39,7 @@ def test_tables_that_do_not_fit_comfortably_are_kept_in_the_folder(
 
 def test_a_folder_for_records_may_be_given(tmp_path: Path) -> None:
     table, records = written(diabetes(), tmp_path / "d.parquet"), tmp_path / "numbers"
-    words = ["--target", "target", *HERE, "--records", records]
+    words = ["--target", "target", *HERE, "--cache-dir", records]
     printed = invoke("fit", table, *words, "--rounds", 3, "--out", tmp_path / "m")
     assert f"are read from {records}" in printed
     assert (records / "x.npy").exists()
@@ -51,15 +51,15 @@ def test_a_folder_for_records_may_be_given(tmp_path: Path) -> None:
     )
     assert (records / "x.npy").exists()
     csv = written(diabetes(), tmp_path / "d.csv")
-    assert "records in a folder are for Parquet" in refused("fit", csv, *words, "--out", tmp_path / "k")
-    assert "--records is for a table" in refused("plan", "1.0", "--records", records)
+    assert "cache_dir is for Parquet" in refused("fit", csv, *words, "--out", tmp_path / "k")
+    assert "--cache-dir is for a table" in refused("plan", "1.0", "--cache-dir", records)
 
 
 def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, out = written(cancer(), tmp_path / "c.parquet"), tmp_path / "m"
     words = ["fit", table, "--target", "diagnosis", *HERE, "--rounds", 5, "--out"]
     invoke(*words, tmp_path / "whole")
-    monkeypatch.setattr(cli_fit, "comfortable", lambda: 1000)
+    monkeypatch.setattr(cli_fit, "default_max_bytes_in_memory", lambda: 1000)
 
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
