@@ -150,4 +150,4 @@ def _given(context: typer.Context, name: str) -> bool:
 def _refuse(given: set[str], names: tuple[str, ...], why: str) -> None:
     for name in names:
         if name in given:
-            raise InvalidInput(f"--{name} is for {why}")
+            raise InvalidInput(f"--{name.replace('_', '-')} is for {why}")
