@@ -1,5 +1,7 @@
 """Problems from CSV and svmlight files."""
 
+from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
+
 import os
 from collections.abc import Callable
 from typing import Any, Unpack

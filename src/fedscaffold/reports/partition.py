@@ -28,7 +28,7 @@ def draw_partition(
     Parameters
     ----------
     counts
-        Numbers of rows, (clients, classes), as in `data.partition.Summary`.
+        Numbers of rows, (clients, classes), as in `data.partition.PartitionSummary`.
     clients, classes
         Their names.
     file

@@ -23,19 +23,25 @@ NUMBERS_PER_CALL = 1 << 24  # of models on the device at once
 
 @dataclass(frozen=True, kw_only=True)
 class Jax:
-    """Chunks of clients by `vmap`, their steps by a loop, in one compiled function.
+    """Local steps compiled by XLA, with chunks of clients side by side (`jax.vmap`).
 
-    It draws the same records as the other engines and gives their numbers to rounding. It serves ridge, logistic
+    It draws the same records as the other engines and gives their numbers to rounding. It runs ridge, logistic
     and multinomial regression and `fedscaffold.problems.Differentiable`.
 
     Parameters
     ----------
     dtype
-        What local steps compute in. The server's sums are float64 always.
+        Precision of the local steps, "float64" or "float32". The server's sums are always float64.
     clients_at_once
-        How many clients take their steps side by side; None for as many as suit the device.
+        Number of clients that take their steps side by side; None for as many as suit the device.
     device
         "cpu", "gpu" or "tpu"; None for what JAX prefers.
+
+    Examples
+    --------
+    >>> from fedscaffold.engines import Jax
+    >>> Jax(dtype="float32", clients_at_once=8, device="cpu").name
+    'jax-float32-cpu-8-at-once'
     """
 
     dtype: Dtype = "float64"
@@ -50,7 +56,7 @@ class Jax:
 
     @property
     def name(self) -> str:
-        """With the device and the number of clients at once, as both change the order of additions."""
+        """Name in provenance and checkpoints; device and clients at once change the order of additions."""
         together = "" if self.clients_at_once is None else f"-{self.clients_at_once}-at-once"
         return f"jax-{self.dtype}-{self._device().platform}{together}"
 
@@ -63,7 +69,7 @@ class Jax:
 
     @contextmanager
     def open(self, problem: Problem, batches: Batches, *, seed: int, first_client: int = 0) -> Iterator[LocalSgd]:
-        """Bring the records to the device; the first call compiles."""
+        """Copy the records to the device and yield the local steps, which are compiled by the first call."""
         if in_file(getattr(problem, "x", None)):
             raise InvalidInput("the jax engine holds all records in memory, but these lie in a file; use 'numba'")
         jax, device = _jax(), self._device()
