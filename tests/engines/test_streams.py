@@ -129,7 +129,7 @@ def test_single_precision_to_its_own_accuracy(kind: str) -> None:
         (
             fs.FedAvg(step_size=0.1, local_steps=2),
             {"batch_size": 2, "sampling": "without_replacement"},
-            "anew",
+            "none is put back",
         ),
         (fs.FedLin(step_size=0.1, local_steps=2), {"batch_size": 2}, "correction_gradients='minibatch'"),
     ],

@@ -17,7 +17,7 @@ ROUNDING = 1e-15  # of the loss: what Newton's step would gain when rounding sto
 
 
 class Smooth(Protocol):
-    """What Newton's method needs."""
+    """A function of θ with its first two derivatives, as Newton's method needs it."""
 
     dim: int
 

@@ -130,7 +130,7 @@ class Numba:
 
 
 def _cores() -> int:
-    """Number of cores that this process may use; of all cores on macOS and Windows, which do not say."""
+    """Number of cores that this process may use; of all cores on macOS and Windows, which do not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

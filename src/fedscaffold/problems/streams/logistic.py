@@ -22,7 +22,7 @@ SHORT = 1e-150
 
 
 class ScaleSums(NamedTuple):
-    """Sums over all clients that f needs: means over s_c as sums over few scales, and Λ Σ w_c s_c E σ'(xᵀw_c) w_c."""
+    """Sums over clients that f needs: means over s_c as sums over few scales, and Λ Σ w_c s_c E σ'(xᵀw_c) w_c."""
 
     scales: Array
     shares: Array
