@@ -12,7 +12,7 @@ from fedscaffold.data.encode_rows import TableLayout, encoded_features, encoded_
 from fedscaffold.data.encoded import EncodedProblem, problem_class, weights_of
 from fedscaffold.data.encoding import Category, Column, Encoding, Number
 from fedscaffold.data.options import TableOptions
-from fedscaffold.data.statistics import MOST_CLASSES, LabelCounts, Moments, TableStatistics, table_statistics
+from fedscaffold.data.statistics import MOST_CLASSES, ColumnMoments, LabelCounts, TableStatistics, table_statistics
 from fedscaffold.problems.client_arrays import aligned_empty
 
 
@@ -108,7 +108,7 @@ def _classes(found: TableStatistics, choices: TableOptions) -> tuple[Label, ...]
     goal, name = found.target, choices.target
     if goal.missing:
         raise InvalidInput(f"the target {name!r} has {goal.missing} missing values; drop those rows first")
-    if isinstance(goal, Moments):
+    if isinstance(goal, ColumnMoments):
         if goal.infinite:
             raise InvalidInput(f"the target {name!r} has {goal.infinite} infinite values; drop those rows first")
         return None
@@ -133,13 +133,13 @@ def _columns(found: TableStatistics, choices: TableOptions) -> tuple[Column, ...
     if choices.missing == "error":
         _refuse_counted({name: column.missing for name, column in found.features.items()}, "missing values",
                         "fill them, drop those rows, or take missing='mean'")  # fmt: skip
-    moments = {name: column for name, column in found.features.items() if isinstance(column, Moments)}
+    moments = {name: column for name, column in found.features.items() if isinstance(column, ColumnMoments)}
     _refuse_counted({name: column.infinite for name, column in moments.items()}, "infinite values",
                     "replace them or drop those rows")  # fmt: skip
     return tuple(_column(name, column, choices) for name, column in found.features.items())
 
 
-def _column(name: str, column: Moments | LabelCounts, choices: TableOptions) -> Column:
+def _column(name: str, column: ColumnMoments | LabelCounts, choices: TableOptions) -> Column:
     if isinstance(column, LabelCounts):
         values: tuple[Label | None, ...] = column.values
         return Category(name=name, values=(*values, None) if column.missing else values)

@@ -30,7 +30,7 @@ LOOKS_LIKE_A_NUMBER = re.compile(r"\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)
 
 
 @dataclass(frozen=True)
-class Moments:
+class ColumnMoments:
     """Count, mean and Σ(v − mean)² of a column's finite values; how many were missing or infinite."""
 
     count: int = 0
@@ -39,7 +39,7 @@ class Moments:
     missing: int = 0
     infinite: int = 0
 
-    def after(self, values: Array) -> "Moments":
+    def after(self, values: Array) -> "ColumnMoments":
         """Moments with some more values: means weighted by counts, squares by Chan, Golub and LeVeque's rule."""
         missing, infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
         finite = values[np.isfinite(values)] if missing or infinite else values
@@ -49,7 +49,7 @@ class Moments:
             step = here - mean
             mean += step * finite.size / count
             squares += float(((finite - here) ** 2).sum()) + step**2 * self.count * finite.size / count
-        return Moments(count, mean, squares, self.missing + missing, self.infinite + infinite)
+        return ColumnMoments(count, mean, squares, self.missing + missing, self.infinite + infinite)
 
     @property
     def deviation(self) -> float:
@@ -110,8 +110,8 @@ class TableStatistics:
 
     rows: int
     clients: LabelCounts
-    target: Moments | LabelCounts
-    features: dict[str, Moments | LabelCounts]
+    target: ColumnMoments | LabelCounts
+    features: dict[str, ColumnMoments | LabelCounts]
 
 
 def table_statistics(
@@ -126,7 +126,7 @@ def table_statistics(
 ) -> TableStatistics:
     """Read every column once. Columns of types that cannot be used are refused at the first block."""
     clients = LabelCounts(None)
-    goal: Moments | LabelCounts = LabelCounts(MOST_CLASSES) if classes else Moments()
+    goal: ColumnMoments | LabelCounts = LabelCounts(MOST_CLASSES) if classes else ColumnMoments()
     rows = 0
     for block in blocks(read([client, target])):
         columns = by_name(block)
@@ -139,7 +139,7 @@ def table_statistics(
         rows += block.num_rows
     if rows == 0:
         raise InvalidInput("the table has no rows")
-    found: dict[str, Moments | LabelCounts] = {}
+    found: dict[str, ColumnMoments | LabelCounts] = {}
     for group in groups(features):
         first_row = 0
         for block in blocks(read(group)):
@@ -151,14 +151,16 @@ def table_statistics(
     return TableStatistics(rows, clients, goal, {name: found[name] for name in features})
 
 
-def _after(so_far: Moments | LabelCounts, name: str, array: Any, first_row: int) -> Moments | LabelCounts:
-    if isinstance(so_far, Moments):
+def _after(
+    so_far: ColumnMoments | LabelCounts, name: str, array: Any, first_row: int
+) -> ColumnMoments | LabelCounts:
+    if isinstance(so_far, ColumnMoments):
         return so_far.after(numbers(array))
     so_far.add(labels(name, array), first_row)
     return so_far
 
 
-def _start(name: str, kind: Any, categorical: tuple[str, ...], max_categories: int) -> Moments | LabelCounts:
+def _start(name: str, kind: Any, categorical: tuple[str, ...], max_categories: int) -> ColumnMoments | LabelCounts:
     types = load_pyarrow().types
     if types.is_null(kind):
         raise InvalidInput(f"column {name!r} has no values at all; leave it out of features")
@@ -170,7 +172,7 @@ def _start(name: str, kind: Any, categorical: tuple[str, ...], max_categories: i
             )
         return LabelCounts(max_categories, suspicious=is_text(kind) and name not in categorical)
     if is_number(kind):
-        return Moments()
+        return ColumnMoments()
     raise InvalidInput(
         f"column {name!r} is of type {kind}; features are numbers, booleans, text or categories: "
         "convert it, or leave it out of features"

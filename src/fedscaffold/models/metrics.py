@@ -10,7 +10,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, frame_source, is_number, labels, numbers, positions, value_set
 from fedscaffold.data.columns import pick, some
-from fedscaffold.data.statistics import Moments
+from fedscaffold.data.statistics import ColumnMoments
 from fedscaffold.models.model import Model
 
 SMALLEST = np.finfo(np.float64).tiny
@@ -44,7 +44,7 @@ def of_classes(seen: NDArray[np.int64], shares: Array) -> dict[str, float]:
 
 def of_value_pieces(pieces: Iterable[tuple[Array, Array]]) -> dict[str, float]:
     """`of_values` from (seen, predicted) of some rows at a time."""
-    moments, squares, sizes = Moments(), 0.0, 0.0
+    moments, squares, sizes = ColumnMoments(), 0.0, 0.0
     for seen, predicted in pieces:
         errors = seen - predicted
         moments = moments.after(seen)

@@ -74,7 +74,7 @@ class Jax:
             raise InvalidInput("the jax engine holds all records in memory, but these lie in a file; use 'numba'")
         jax, device = _jax(), self._device()
         from fedscaffold.engines.jax_.gradients import gradient_and_records
-        from fedscaffold.engines.jax_.steps import Draw, Pairs, Table, Task, local_models
+        from fedscaffold.engines.jax_.steps import Draw, Pairs, StepsConfig, Table, local_models
 
         gradient, records = gradient_and_records(problem)
         wide = self.dtype == "float64"
@@ -83,7 +83,7 @@ class Jax:
         if begins[-1] >= 2**31:
             raise InvalidInput(f"the jax engine takes fewer than 2**31 records, got {begins[-1]:,}")
         batch = int(sizes.max()) if batches.size is None else batches.size
-        task = Task(
+        config = StepsConfig(
             gradient=gradient,
             batch=batch,
             sampling=None if batches.size is None else batches.sampling,
@@ -125,7 +125,7 @@ class Jax:
                     filled[: r.size] = xi[r, k]
                     pairs = Pairs(*(_filled(v[part], (chunks, p)) for v in (who, repetition, steps)))
                     local = local_models(
-                        task=task, table=table, theta=model, xi=there(filled.reshape(chunks, p, -1)),
+                        config=config, table=table, theta=model, xi=there(filled.reshape(chunks, p, -1)),
                         pairs=there(pairs), step_size=np.dtype(self.dtype).type(step_size), draw=draw,
                     )  # fmt: skip
                     out[r, k] = np.asarray(local).reshape(chunks * p, -1)[: r.size]

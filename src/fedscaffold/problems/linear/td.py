@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.checks import not_negative, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.draws import Chain, Draws, interval_ends
+from fedscaffold.core.random.draws import Draws, MarkovChain, interval_ends
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import digest, freeze
 from fedscaffold.problems.client_arrays import client_weights
-from fedscaffold.problems.linear.garnet import Chains, garnet, stationary
+from fedscaffold.problems.linear.garnet import MarkovChains, garnet, stationary
 from fedscaffold.problems.linear.linear_sa import LinearSA
 from fedscaffold.problems.linear.mean_system import LinearSystem
 
@@ -172,7 +172,7 @@ class GarnetTD(LinearSystem):
         return digest(words, self.weights, *self.chains)
 
 
-def _records(chains: Chains, discount: float) -> tuple[Array, Array, Array]:
+def _records(chains: MarkovChains, discount: float) -> tuple[Array, Array, Array]:
     """φ(s), φ(s) − λφ(s') and r_c(s) of all transitions, client after client."""
     n_clients, _, branching = chains.kernel.shape
     now = np.repeat(chains.features, branching, axis=0)
@@ -181,11 +181,11 @@ def _records(chains: Chains, discount: float) -> tuple[Array, Array, Array]:
     return x, m, np.repeat(chains.rewards.reshape(-1), branching)
 
 
-def _draws(chains: Chains, probabilities: Array, *, chain: bool) -> Draws:
+def _draws(chains: MarkovChains, probabilities: Array, *, chain: bool) -> Draws:
     """Transitions by their probabilities, the first of a stretch or all; those that follow one start in its s'."""
     n_clients, _, branching = chains.kernel.shape
     ends = interval_ends(probabilities).reshape(-1)
     if not chain:
         return Draws(ends)
     follows = np.tile((branching * chains.successors.reshape(-1)).astype(np.int32), n_clients)
-    return Draws(ends, Chain(interval_ends(chains.kernel).reshape(-1), follows, branching))
+    return Draws(ends, MarkovChain(interval_ends(chains.kernel).reshape(-1), follows, branching))
