@@ -6,7 +6,7 @@ from scipy.stats import chisquare
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.draws import Chain, Draws, drawn_batches, interval_ends, positions
+from fedscaffold.core.random.draws import Draws, MarkovChain, drawn_batches, interval_ends, positions
 from fedscaffold.core.random.stream import Stream, words
 
 SHARES = np.array([0.2, 0.0, 0.5, 0.3, 0.0])
@@ -18,7 +18,7 @@ LAW = np.array([0.4 / 1.15, 0.75 / 1.15])  # μ₀·0.75 = μ₁·0.4
 
 def chain() -> Draws:
     joint = (LAW[:, None] * KERNEL).reshape(-1)
-    return Draws(interval_ends(joint), Chain(interval_ends(KERNEL).reshape(-1), FOLLOWS, 2))
+    return Draws(interval_ends(joint), MarkovChain(interval_ends(KERNEL).reshape(-1), FOLLOWS, 2))
 
 
 def test_intervals_are_as_long_as_the_shares() -> None:

@@ -18,7 +18,8 @@ from sklearn.datasets import dump_svmlight_file, load_breast_cancer
 from fedscaffold import InvalidInput, MissingDependency
 from fedscaffold.data import from_csv, from_frame, from_parquet, from_svmlight, partition
 from fedscaffold.data.arrow import Source
-from fedscaffold.data.build import Choices, build
+from fedscaffold.data.build import build_problem
+from fedscaffold.data.options import TableOptions
 from fedscaffold.problems import Logistic
 from tests.data.test_frames import FEATURES, mixed
 
@@ -180,10 +181,10 @@ def test_a_table_that_changes_while_it_is_read(when: int, change: str) -> None:
 
     source = Source(tuple(frame.columns), lambda columns: read)
     if when == 3 and len(other) == len(frame):  # the clients had been read already
-        assert build(source, Choices(**OPTIONS)).n_clients == 3
+        assert build_problem(source, TableOptions(**OPTIONS)).n_clients == 3
         return
     with pytest.raises(InvalidInput, match="the table changed while it was being read"):
-        build(source, Choices(**OPTIONS))
+        build_problem(source, TableOptions(**OPTIONS))
     assert len(reads) > 2
 
 
@@ -197,7 +198,7 @@ STATUS = Path("/proc/self/status")  # its VmHWM, unlike getrusage's peak, does n
 MEASURE = """
 import json, pathlib, re, sys
 import pyarrow.compute, pyarrow.parquet
-from fedscaffold.problems import from_parquet
+from fedscaffold.data import from_parquet
 def peak():
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
 before = peak()

@@ -114,7 +114,7 @@ def test_everything_but_the_metadata_is_as_the_ordinary_constructor_makes_it() -
     expected = vars(Ridge(X, [part["cost"] for part in parts], l2=0.1, weights=[len(part) for part in parts]))
     problem = from_frame(frame, target="cost", client="hospital", features=FEATURES, l2=0.1)
     found = vars(problem)
-    assert set(found) == set(expected) | {"client_names", "encoding"}
+    assert set(found) == set(expected) | {"client_names", "encoding", "vectors"}
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value)
         assert type(found[name]) is type(value)

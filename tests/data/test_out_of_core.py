@@ -25,8 +25,7 @@ SCRIPT = """
 import json, pathlib, resource, sys, threading
 import fedscaffold as fs
 from benchmarks.out_of_core import memory, write
-from fedscaffold.problems.build import _room
-from tests.data.test_out_of_core import work
+from tests.data.test_out_of_core import OPTIONS, work
 
 threading.stack_size(1 << 20)  # what threads reserve counts as well
 folder, limit, fitted = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "fit"
@@ -38,7 +37,7 @@ resident, private = memory("VmRSS"), memory("VmData")
 resource.setrlimit(resource.RLIMIT_DATA, (private + limit, private + limit))
 refused = ""
 try:
-    _room(3 * limit // 8, 1)
+    fs.data.from_parquet(folder / "t.parquet", **OPTIONS)
 except fs.InvalidInput as error:
     refused = str(error)
 theta = work(folder / "t.parquet", folder / f"records {sys.argv[3]}", fitted)
@@ -46,17 +45,17 @@ print(json.dumps({"refused": refused, "theta": theta, "grown": memory("VmHWM") -
 """
 
 
-def work(file: Path, records: Path | None, fitted: bool) -> list[float]:
+def work(file: Path, cache_dir: Path | None, fitted: bool) -> list[float]:
     """What is done under the limit: a run, which finds the optimum too, or a whole fit with its comparisons."""
     if not fitted:
-        problem = fs.data.from_parquet(file, records=records, **OPTIONS)
+        problem = fs.data.from_parquet(file, cache_dir=cache_dir, **OPTIONS)
         trace = fs.run(problem, METHOD, rounds=2, batch_size=10, engine=ENGINE, record=("mse", "loss"))
         return [*trace.theta[0].tolist(), float(trace.mse[0, -1]), float(trace.loss[0, -1])]
     from fedscaffold.models.compare import run_fedavg, score_model
     from fedscaffold.models.local_models import compare_local_models
     from fedscaffold.models.metrics import training_metrics
 
-    problem = fs.data.open_problem(file, target="y", client="client", records=records)
+    problem = fs.data.open_problem(file, target="y", client="client", cache_dir=cache_dir)
     settings = fs.models.FitSettings(tolerance=0.05, rounds=3, local_steps=4)
     found = fs.models.fit(problem, settings=settings, progress=False)
     run_fedavg(found.planned, settings, rounds=3, progress=False)
@@ -77,7 +76,7 @@ def under(limit: int, folder: Path, what: str) -> dict[str, Any]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert "keep them in a file: from_parquet(..., records=FOLDER)" in found["refused"]
+    assert "keep them in files: from_parquet(..., cache_dir=FOLDER)" in found["refused"]
     return dict(found)
 
 

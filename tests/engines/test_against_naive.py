@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Sampling
+from fedscaffold.engines import Numba, Reference
 from tests import naive
 from tests.samples import KINDS, Kind, tables
 
@@ -13,7 +15,7 @@ GAMMA, H, T, SEED = 0.15, 4, 5, 2**40 + 17
 THETA0 = [0.3, -1.0, 2.0]
 
 
-@pytest.mark.parametrize("engine", ["reference", "numba"])
+@pytest.mark.parametrize("engine", [Reference(), Numba(specialise=False)], ids=["reference", "numba"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("batch_size", "sampling"),
@@ -28,7 +30,7 @@ THETA0 = [0.3, -1.0, 2.0]
 )
 @pytest.mark.parametrize("name", ["Scaffold", "FedAvg"])
 def test_run_is_the_pseudo_code(
-    engine: str, kind: Kind, batch_size: int | None, sampling: Sampling, name: str
+    engine: Engine, kind: Kind, batch_size: int | None, sampling: Sampling, name: str
 ) -> None:
     X, y = tables(kind, SIZES, DIM, seed=3)
     share = [w / sum(WEIGHTS) for w in WEIGHTS]

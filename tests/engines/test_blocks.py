@@ -14,8 +14,8 @@ from fedscaffold.problems import Ridge
 def test_a_block_draws_as_its_clients_do(engine: Engine, sampling: Sampling) -> None:
     rng = np.random.default_rng(3)
     sizes = [7, 5, 9, 6, 8]
-    problem = Ridge([rng.standard_normal((n, 4)) for n in sizes], [rng.standard_normal(n) for n in sizes], l2=0.1)
-    theta, xi = rng.standard_normal((2, 4)), rng.standard_normal((2, 5, 4))
+    problem = Ridge([rng.standard_normal((n, 7)) for n in sizes], [rng.standard_normal(n) for n in sizes], l2=0.1)
+    theta, xi = rng.standard_normal((2, 7)), rng.standard_normal((2, 5, 7))
 
     def models(of: Ridge, correction: np.ndarray, first_client: int) -> np.ndarray:
         with engine.open(of, Batches(3, sampling), seed=11, first_client=first_client) as local_sgd:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Sampling
+from fedscaffold.engines import Numba, Reference
 from fedscaffold.problems.linear.td import Observing
 from tests import naive
 from tests.samples import systems
@@ -14,7 +16,7 @@ from tests.samples import systems
 WEIGHTS = (1.0, 2.0, 0.5)
 SHARES = [w / sum(WEIGHTS) for w in WEIGHTS]
 GAMMA, H, T, SEED = 0.15, 4, 3, 2**40 + 17
-ENGINES = ["reference", "numba"]
+ENGINES = [Reference(), Numba(specialise=False)]
 
 
 def assert_same(problem: Any, clients: naive.Systems, draw: naive.Draw, name: str, **kwargs: Any) -> None:
@@ -31,7 +33,7 @@ def assert_same(problem: Any, clients: naive.Systems, draw: naive.Draw, name: st
         np.testing.assert_allclose(trace.mse[r], errors, rtol=1e-11, atol=0)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, ids=["reference", "numba"])
 @pytest.mark.parametrize("name", ["ScaffLSA", "FedAvg"])
 @pytest.mark.parametrize(
     ("batch_size", "sampling"),
@@ -43,7 +45,7 @@ def assert_same(problem: Any, clients: naive.Systems, draw: naive.Draw, name: st
         (None, "with_replacement"),
     ],
 )
-def test_linear_sa(engine: str, name: str, batch_size: int | None, sampling: Sampling) -> None:
+def test_linear_sa(engine: Engine, name: str, batch_size: int | None, sampling: Sampling) -> None:
     problem = systems((5, 9, 3), 3, weights=WEIGHTS)
     parts = [slice(i, j) for i, j in zip(problem.offsets[:-1], problem.offsets[1:], strict=True)]
     A, b = [problem.A[part].tolist() for part in parts], [problem.b[part].tolist() for part in parts]
@@ -52,11 +54,11 @@ def test_linear_sa(engine: str, name: str, batch_size: int | None, sampling: Sam
     assert_same(problem, clients, draw, name, batch_size=batch_size, sampling=sampling, engine=engine)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, ids=["reference", "numba"])
 @pytest.mark.parametrize("name", ["ScaffLSA", "FedAvg"])
 @pytest.mark.parametrize("sampling", ["iid", "markov"])
 @pytest.mark.parametrize("batch_size", [1, 3, None])
-def test_temporal_differences(engine: str, name: str, sampling: Observing, batch_size: int | None) -> None:
+def test_temporal_differences(engine: Engine, name: str, sampling: Observing, batch_size: int | None) -> None:
     problem = fs.problems.GarnetTD(
         n_clients=3, states=6, branching=3, dim=3, discount=0.8, sampling=sampling, weights=WEIGHTS, seed=4
     )

@@ -37,7 +37,7 @@ def _running() -> Iterator[None]:
 def problem(n_clients: int = N, records: int = 12) -> Ridge:
     rng = np.random.default_rng(1)
     weights = rng.random(n_clients)
-    X, y = rng.standard_normal((n_clients, records, 3)), rng.standard_normal((n_clients, records))
+    X, y = rng.standard_normal((n_clients, records, 7)), rng.standard_normal((n_clients, records))
     return Ridge(X, y, l2=0.1, weights=weights / weights.sum())
 
 
@@ -146,7 +146,7 @@ def test_either_goes_on_from_the_others_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_control_variates_to_start_from_are_divided() -> None:
-    xi = np.random.default_rng(0).standard_normal((N, 3))
+    xi = np.random.default_rng(0).standard_normal((N, 7))
     xi -= problem().weights @ xi
     settings: Any = {"rounds": 3, "batch_size": 4, "control_variates0": xi}
     same(fs.run(problem(), SCAFFOLD, engine=Ray(shards=2), **settings), fs.run(problem(), SCAFFOLD, **settings))

@@ -33,7 +33,7 @@ def test_little_work_is_one_block_and_much_is_many() -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_number_of_threads_does_not_change_a_bit(kind: Kind, dtype: str) -> None:
     sizes = [20 + c % 7 for c in range(50)]
-    problem = make(kind, sizes, 20)
+    problem = make(kind, sizes, 7)
     one_step = 2 * len(sizes) * problem.dim * 10
     local_steps = 20 * NUMBERS_WORTH_A_THREAD // one_step + 1
     assert [len(split(len(sizes), one_step * local_steps, threads)) for threads in (1, 2, 5)] == [1, 2, 5]

@@ -13,13 +13,13 @@ import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, GradientKind, IntArray, ServerState
 from fedscaffold.federation import RunConfig
-from fedscaffold.methods.base import Base, Sampled
+from fedscaffold.methods.base import BaseMethod, CohortMethod
 from tests.federation.federation import Federation
 from tests.samples import make
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeavyBall(Sampled):
+class HeavyBall(CohortMethod):
     """FedAvg whose server adds a multiple of its last change: θ⁺ = mean + β(mean − θ)."""
 
     kind: ClassVar[str] = "heavy ball"
@@ -37,7 +37,7 @@ class HeavyBall(Sampled):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnequalFedLin(Base):
+class UnequalFedLin(BaseMethod):
     """FedLin with minibatches, in which client c takes c + 1 local steps: draws must not depend on the block."""
 
     kind: ClassVar[str] = "unequal"
@@ -108,7 +108,9 @@ def test_server_optimizers_do_not_run_on_federations_yet() -> None:
         RunConfig(name="run", method=method, n_clients=4, dim=3)
 
 
-@pytest.mark.parametrize("name", ["marker:Method", "marker", "marker.Method", "os:system", "np", "Base", 5, None])
+@pytest.mark.parametrize(
+    "name", ["marker:Method", "marker", "marker.Method", "os:system", "np", "BaseMethod", 5, None]
+)
 def test_nothing_is_imported_because_a_server_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any
 ) -> None:

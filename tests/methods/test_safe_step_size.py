@@ -92,7 +92,7 @@ def test_four_times_as_much_diverges(name: str) -> None:
 @pytest.mark.parametrize("name", ["fedlin", "two-sided"])
 def test_a_rule_without_local_steps_would_be_wrong(name: str) -> None:
     """At 0.4/L, four times FedLin's rule for H = 1, many local steps carry the model away."""
-    far = {"fedlin": fs.FedLin(step_size=0.4 / L, local_steps=400),
+    far: dict[str, Method] = {"fedlin": fs.FedLin(step_size=0.4 / L, local_steps=400),
            "two-sided": fs.TwoSidedScaffold(step_size=0.4 / L, local_steps=400, server_step_size=3.0)}  # fmt: skip
     with pytest.raises(fs.Diverged):
         distances(far[name], rounds=300)

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
 from fedscaffold.data import from_frame
-from fedscaffold.data.open import Framed
+from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models.compare import run_fedavg, score_model
 from fedscaffold.models.heterogeneity import class_counts, heterogeneity
 from fedscaffold.models.local_models import compare_local_models
@@ -22,7 +22,7 @@ from tests.hospitals import cancer, diabetes, wine
 L2 = 0.02
 
 
-def problem_of(frame: pd.DataFrame, target: str, kind: str) -> Framed:
+def problem_of(frame: pd.DataFrame, target: str, kind: str) -> EncodedProblem:
     return from_frame(
         frame, target=target, client="hospital", kind=kind, l2=L2, standardize=True, intercept=True,  # type: ignore[arg-type]
     )  # fmt: skip

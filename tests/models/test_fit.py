@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fedscaffold import InvalidInput, Scaffold
 from fedscaffold.data import from_frame, open_problem
-from fedscaffold.data.framed import FramedRidge
+from fedscaffold.data.encoded import EncodedRidge
 from fedscaffold.models import fit
 from fedscaffold.models.compare import run_fedavg
 from fedscaffold.models.fit import run_fit
@@ -75,7 +75,7 @@ def test_where_the_targets_zero_lies_does_not_matter() -> None:
 
 def test_the_standardize_targets_optimum_is_the_same_one() -> None:
     problem = from_frame(diabetes(), target="target", client="hospital", l2=L2, standardize=True, intercept=True)
-    assert isinstance(problem, FramedRidge)
+    assert isinstance(problem, EncodedRidge)
     other, mean, deviation = standardize_target(problem)
     back = other.optimum() * deviation
     back[-1] += mean

@@ -34,7 +34,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     make().to_parquet(tmp_path / "t.parquet")
     words: dict[str, Any] = {"target": target, "client": "hospital"}
     held = open_problem(tmp_path / "t.parquet", **words)
-    there = open_problem(tmp_path / "t.parquet", records=tmp_path / "records", **words)
+    there = open_problem(tmp_path / "t.parquet", cache_dir=tmp_path / "records", **words)
     assert held.kind == there.kind == request.param
     assert in_file(there.x)
     assert not in_file(held.x)
@@ -127,11 +127,11 @@ def test_metrics_of_pieces() -> None:
     assert "r2" not in streamed_values([(np.ones(3), np.zeros(3))])
 
 
-def test_a_quarter_of_the_memory_is_comfortable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quarter_of_the_memory_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_tables, "memory_limit", lambda: 1000)
-    assert model_tables.comfortable() == 250
+    assert model_tables.default_max_bytes_in_memory() == 250
     monkeypatch.setattr(model_tables, "memory_limit", lambda: None)
-    assert model_tables.comfortable() > 10**15
+    assert model_tables.default_max_bytes_in_memory() > 10**15
 
 
 def test_parts_of_a_table(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from scipy.optimize._numdiff import approx_derivative
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.problems import tabular as records
+from fedscaffold.problems import base as records
 from tests import naive
 from tests.samples import KINDS, Kind, make, tables
 

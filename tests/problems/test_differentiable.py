@@ -327,7 +327,7 @@ def test_where_there_is_no_optimum_it_says_what_to_record() -> None:
 
 def test_engines_that_cannot_run_it_name_the_one_that_can() -> None:
     with pytest.raises(fs.InvalidInput, match="use engine='jax'"):
-        fs.run(huber(), fs.FedAvg(step_size=0.01, local_steps=1), rounds=1)
+        fs.run(huber(), fs.FedAvg(step_size=0.01, local_steps=1), rounds=1, engine="numba")
 
 
 def test_divergence_names_a_step_size_that_works() -> None:

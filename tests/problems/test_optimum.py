@@ -31,7 +31,7 @@ def test_logistic_agrees_with_a_general_minimiser() -> None:
     problem = make("logistic", SIZES, 4, l2=0.01, weights=WEIGHTS)
     found = minimize(problem.loss, np.ones(4), jac=problem.gradient, method="BFGS", options={"gtol": 1e-9})
     np.testing.assert_allclose(problem.optimum(), found.x, atol=1e-7)
-    assert problem.loss(problem.optimum()) <= found.fun
+    assert problem.loss(problem.optimum()) <= found.fun + 4 * np.spacing(found.fun)  # rounding of the sums
 
 
 def test_far_optimum_of_nearly_separable_labels() -> None:

@@ -12,7 +12,8 @@ import typer
 
 from fedscaffold.cli import options
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.data.open import L2, Framed, open_problem
+from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.data.open import L2, open_problem
 from fedscaffold.models.planned import TOLERANCE, BatchSize
 
 Data = Annotated[Path, typer.Argument(help="The table: a .csv or .parquet file, or a folder of the latter.")]
@@ -23,7 +24,7 @@ Features = Annotated[str | None, typer.Option(help="Columns to predict from, a,b
 Missing = Annotated[str, typer.Option(help="Missing values: error, or mean (fill in the mean).")]
 Tolerance = Annotated[float, typer.Option(help="Relative distance to the pooled model to reach.")]
 Batch = Annotated[str, typer.Option(help="Rows per step, 'full' or 'auto'.")]
-Records = Annotated[
+CacheDir = Annotated[
     Path | None, typer.Option(help="Parquet: keep the encoded rows in this folder, not in memory.")
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the rows drawn.")]
@@ -40,9 +41,9 @@ class TableOptions:
     l2: options.Penalty = L2
     missing: Missing = "error"
     tolerance: Tolerance = TOLERANCE
-    records: Records = None
+    cache_dir: CacheDir = None
 
-    def open(self, data: Path, *, records: Path | None, max_bytes_in_memory: int = 0) -> Framed:
+    def open(self, data: Path, *, cache_dir: Path | None, max_bytes_in_memory: int = 0) -> EncodedProblem:
         """The problem of the table in a file, with its encoded rows kept as `open_problem` says."""
         kind: Any = self.kind
         missing: Any = self.missing
@@ -55,12 +56,12 @@ class TableOptions:
             features=None if columns is None else [name for name in columns if name],
             l2=self.l2,
             missing=missing,
-            records=records,
+            cache_dir=cache_dir,
             max_bytes_in_memory=max_bytes_in_memory,
         )
 
-    def opener(self, data: Path) -> Callable[..., Framed]:
-        """A function of `records` and `max_bytes_in_memory` that opens the table."""
+    def opener(self, data: Path) -> Callable[..., EncodedProblem]:
+        """A function of `cache_dir` and `max_bytes_in_memory` that opens the table."""
         return partial(self.open, data)
 
 
@@ -108,7 +109,7 @@ def parse_batch(text: str) -> BatchSize:
     return "auto" if text == "auto" else options.batch_size_of(text)
 
 
-def describe_kind(problem: Framed, given: str | None) -> str:
+def describe_kind(problem: EncodedProblem, given: str | None) -> str:
     """The kind of model and, where it was guessed, why."""
     name = problem.encoding.target
     if problem.classes is None:

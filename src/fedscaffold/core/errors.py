@@ -1,4 +1,4 @@
-"""What can go wrong, each with a message that says what to do about it."""
+"""Errors that fedscaffold raises, each with a message that says what to do about it."""
 
 
 class FedScaffoldError(Exception):
@@ -6,7 +6,7 @@ class FedScaffoldError(Exception):
 
 
 class InvalidInput(FedScaffoldError, ValueError):
-    """Refused before any work started."""
+    """An argument that cannot be used; raised before any work starts."""
 
 
 class MissingDependency(FedScaffoldError, ImportError):
@@ -18,11 +18,21 @@ class CheckpointMismatch(FedScaffoldError):
 
 
 class NotStationary(FedScaffoldError):
-    """A run was too short: it still moves, so that nothing can be said about where it ends."""
+    """A run was too short: it has not reached its stationary regime, so its limit cannot be estimated."""
 
 
 class Diverged(FedScaffoldError, ArithmeticError):
-    """A run left every bound; `safe_step_size` would have kept it."""
+    """A run diverged.
+
+    Attributes
+    ----------
+    round
+        Number of the round in which it was noticed.
+    client
+        The client whose local model was largest.
+    safe_step_size
+        A step size with which the method does not diverge; 0 if none is known.
+    """
 
     def __init__(self, message: str, *, round: int, client: int, safe_step_size: float) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, then renamed into it."""
+"""Files that are complete or missing: written under a temporary name, then renamed."""
 
 import os
 import tempfile
@@ -44,7 +44,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def folder_at(path: str | os.PathLike[str]) -> Path:
-    """A folder that can be written in, made if it is not there."""
+    """A folder that can be written in, made if it is missing."""
     target = Path(path)
     try:
         target.mkdir(parents=True, exist_ok=True)

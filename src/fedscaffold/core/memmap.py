@@ -1,4 +1,4 @@
-"""Arrays in files: pages are read ahead of use and let go behind, so that resident memory stays flat."""
+"""Arrays in files: pages are read ahead of their use and released after it, so that resident memory stays flat."""
 
 import ctypes
 import mmap
@@ -30,13 +30,13 @@ def read_ahead(array: NDArray[Any], begin: int, end: int) -> None:
 def let_go(array: NDArray[Any], begin: int, end: int) -> None:
     """Take rows begin to end − 1 of an array that is `in_file` out of this process's memory.
 
-    The system may keep them in its cache as long as nobody else needs the room.
+    The system may keep them in its cache as long as no other process needs the memory.
     """
     _advise(array, begin, end, mmap.MADV_DONTNEED)
 
 
 def _advise(array: NDArray[Any], begin: int, end: int, advice: int) -> None:
-    """Advice about whole pages. The system is free to take none, so what it answers is not looked at."""
+    """Give the system advice about whole pages, which it is free to ignore: its answer is not checked."""
     madvise = _madvise()
     if madvise is None or end <= begin:
         return

@@ -7,7 +7,7 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 
 def memory_limit() -> int | None:
-    """Bytes: the machine's, its container's, or what the process was limited to; None where nobody tells."""
+    """Bytes of memory that the machine, its container and the process's own limit allow; None if none is known."""
     found = [limit for limit in (_machine(), _process(), *map(_container, LIMITS)) if limit is not None]
     return min(found, default=None)
 

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from fedscaffold.core.files import replacing
 
 DESCRIPTION = "description"
-NAMES = "arrays"  # in the description, since a damaged table of contents may lose some without a word
+NAMES = "arrays"  # in the description, since a damaged table of contents may lose some without an error
 
 
 def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], description: dict[str, Any]) -> None:
-    """Write or replace the file, in one go."""
+    """Write or replace the file; an interrupted write leaves the old one."""
     text = np.frombuffer(_json({**description, NAMES: sorted(arrays)}).encode(), dtype=np.uint8)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, allow_pickle=False, **{DESCRIPTION: text}, **arrays)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """(arrays, description); OSError when it cannot be read, ValueError when it is not such a file."""
+    """(arrays, description) of a file; OSError if it cannot be read, ValueError if `write` did not write it."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

@@ -1,4 +1,4 @@
-"""Threads of our own against threads of the linear algebra library.
+"""Linear algebra on one thread, where clients are already spread over threads.
 
 Where blocks of clients run on all cores, each with small matrices, a BLAS that starts threads for every product
 slows everything down several times: it is kept to one thread there.
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 def one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, with linear algebra on one thread while it runs."""
+    """Decorator that keeps linear algebra to one thread while the function runs."""
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -3,7 +3,7 @@
 from fedscaffold.data import partition
 from fedscaffold.data.csv import from_csv, from_svmlight
 from fedscaffold.data.encoding import Encoding
-from fedscaffold.data.frames import from_frame
+from fedscaffold.data.frame import from_frame
 from fedscaffold.data.open import open_problem
 from fedscaffold.data.parquet import from_parquet
 

@@ -1,91 +1,43 @@
-"""From a table to a problem in two passes: survey, then fill one array client by client."""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+"""From a table to a problem in two passes: statistics of the columns, then the rows into one array."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import not_negative, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, Source
 from fedscaffold.data.columns import check_names, pick, pick_features, some
+from fedscaffold.data.encode_rows import TableLayout, encoded_features, encoded_targets
+from fedscaffold.data.encoded import EncodedProblem, problem_class, weights_of
 from fedscaffold.data.encoding import Category, Column, Encoding, Number
-from fedscaffold.data.filling import Layout, features, targets
-from fedscaffold.data.framed import (
-    FramedLogistic,
-    FramedMultinomial,
-    FramedRidge,
-    Weights,
-    check_weights,
-    offsets_of,
-    weights_of,
-)
-from fedscaffold.data.survey import MOST_CLASSES, Moments, Survey, Tally, survey
+from fedscaffold.data.options import TableOptions
+from fedscaffold.data.statistics import MOST_CLASSES, ColumnMoments, LabelCounts, TableStatistics, table_statistics
 from fedscaffold.problems.client_arrays import aligned_empty
 
-Kind = Literal["ridge", "logistic"]
-Missing = Literal["error", "mean"]
 
-Problem = FramedRidge | FramedLogistic | FramedMultinomial
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    """What a user asks of a table; see `from_frame`."""
-
-    target: str
-    client: str
-    features: Sequence[str] | None = None
-    categorical: Sequence[str] = ()
-    kind: Kind = "ridge"
-    l2: float = 0.0
-    weights: Weights = "rows"
-    missing: Missing = "error"
-    standardize: bool = False
-    intercept: bool = False
-    min_rows: int = 2
-    max_categories: int = 100
-
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise InvalidInput(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
-        if self.missing not in get_args(Missing):
-            raise InvalidInput(f"missing must be one of {get_args(Missing)}, got {self.missing!r}")
-        if isinstance(self.categorical, str):
-            raise InvalidInput(f"categorical must be a list of column names, got the text {self.categorical!r}")
-        if self.target == self.client:
-            raise InvalidInput(f"column {self.target!r} cannot be both target and client")
-        not_negative("l2", self.l2)
-        check_weights(self.weights)
-        whole_number("min_rows", self.min_rows, least=1)
-        whole_number("max_categories", self.max_categories, least=1)
-
-
-def build(source: Source, choices: Choices) -> Problem:
+def build_problem(source: Source, choices: TableOptions) -> EncodedProblem:
     """The problem that a table holds, rows in table order within each client, clients sorted by name."""
-    return in_memory(lay_out(source, choices), choices)
+    return problem_in_memory(table_layout(source, choices), choices)
 
 
-def in_memory(layout: Layout, choices: Choices) -> Problem:
-    """The second pass: the rows into one array."""
-    x, y = _room(layout.rows, layout.encoding.dim)
+def problem_in_memory(layout: TableLayout, choices: TableOptions) -> EncodedProblem:
+    """The problem whose records are held in memory: the second pass over the table fills them in."""
+    x, y = _allocate(layout.rows, layout.encoding.dim)
     rows, first = np.empty(layout.rows, dtype=np.int64), 0
-    for to, goal in targets(layout):
+    for to, goal in encoded_targets(layout):
         y[to] = goal
         rows[first : first + to.size] = to
         first += to.size
-    for first, place, part in features(layout):
+    for first, place, part in encoded_features(layout):
         x[rows[first : first + len(part)], place] = part
     if layout.encoding.intercept:
         x[:, -1] = 1.0
-    return problem_of(x, y, layout.encoding, layout.names, layout.sizes, choices)
+    return encoded_problem(x, y, layout.encoding, layout.names, layout.sizes, choices)
 
 
-def lay_out(source: Source, choices: Choices) -> Layout:
-    """The first pass: everything about the table but its rows."""
+def table_layout(source: Source, choices: TableOptions) -> TableLayout:
+    """Encoding, client names and sizes of a table: what the first pass over it finds."""
     check_names(source.names)
     target, client = pick(source.names, choices.target), pick(source.names, choices.client)
     features = pick_features(source.names, choices.features, target=target, client=client)
@@ -93,7 +45,7 @@ def lay_out(source: Source, choices: Choices) -> Layout:
         if pick(source.names, name) not in features:
             raise InvalidInput(f"categorical names column {name!r}, which is not a feature")
     read = source.open([*features, target, client])
-    found = survey(
+    found = table_statistics(
         read,
         target=target,
         client=client,
@@ -112,19 +64,19 @@ def lay_out(source: Source, choices: Choices) -> Layout:
     )
     sizes = np.array([found.clients.counts[name] for name in names], dtype=np.int64)
     weights_of(choices.weights, names, sizes)
-    return Layout(read=read, encoding=encoding, names=names, sizes=sizes)
+    return TableLayout(read=read, encoding=encoding, names=names, sizes=sizes)
 
 
-def problem_of(
+def encoded_problem(
     x: Array,
     y: Array,
     encoding: Encoding,
     names: tuple[Label, ...],
     sizes: NDArray[np.int64],
-    choices: Choices,
-) -> Problem:
-    """The problem on rows that are encoded and in order."""
-    return _kind(encoding)(
+    choices: TableOptions,
+) -> EncodedProblem:
+    """The problem on records that are encoded and in the clients' order."""
+    return problem_class(encoding)(
         x,
         y,
         offsets_of(sizes),
@@ -135,13 +87,7 @@ def problem_of(
     )
 
 
-def _kind(encoding: Encoding) -> type[Problem]:
-    if encoding.classes is None:
-        return FramedRidge
-    return FramedLogistic if len(encoding.classes) == 2 else FramedMultinomial
-
-
-def _clients(found: Survey, choices: Choices) -> tuple[Label, ...]:
+def _clients(found: TableStatistics, choices: TableOptions) -> tuple[Label, ...]:
     tally = found.clients
     if tally.missing:
         raise InvalidInput(
@@ -158,11 +104,11 @@ def _clients(found: Survey, choices: Choices) -> tuple[Label, ...]:
     return tally.values
 
 
-def _classes(found: Survey, choices: Choices) -> tuple[Label, ...] | None:
+def _classes(found: TableStatistics, choices: TableOptions) -> tuple[Label, ...] | None:
     goal, name = found.target, choices.target
     if goal.missing:
         raise InvalidInput(f"the target {name!r} has {goal.missing} missing values; drop those rows first")
-    if isinstance(goal, Moments):
+    if isinstance(goal, ColumnMoments):
         if goal.infinite:
             raise InvalidInput(f"the target {name!r} has {goal.infinite} infinite values; drop those rows first")
         return None
@@ -175,8 +121,8 @@ def _classes(found: Survey, choices: Choices) -> tuple[Label, ...] | None:
     return goal.values
 
 
-def _columns(found: Survey, choices: Choices) -> tuple[Column, ...]:
-    tallies = {name: column for name, column in found.features.items() if isinstance(column, Tally)}
+def _columns(found: TableStatistics, choices: TableOptions) -> tuple[Column, ...]:
+    tallies = {name: column for name, column in found.features.items() if isinstance(column, LabelCounts)}
     for name, tally in tallies.items():
         _refuse_numbers_as_text(name, tally)
         if tally.too_many:
@@ -187,14 +133,14 @@ def _columns(found: Survey, choices: Choices) -> tuple[Column, ...]:
     if choices.missing == "error":
         _refuse_counted({name: column.missing for name, column in found.features.items()}, "missing values",
                         "fill them, drop those rows, or take missing='mean'")  # fmt: skip
-    moments = {name: column for name, column in found.features.items() if isinstance(column, Moments)}
+    moments = {name: column for name, column in found.features.items() if isinstance(column, ColumnMoments)}
     _refuse_counted({name: column.infinite for name, column in moments.items()}, "infinite values",
                     "replace them or drop those rows")  # fmt: skip
     return tuple(_column(name, column, choices) for name, column in found.features.items())
 
 
-def _column(name: str, column: Moments | Tally, choices: Choices) -> Column:
-    if isinstance(column, Tally):
+def _column(name: str, column: ColumnMoments | LabelCounts, choices: TableOptions) -> Column:
+    if isinstance(column, LabelCounts):
         values: tuple[Label | None, ...] = column.values
         return Category(name=name, values=(*values, None) if column.missing else values)
     if column.count == 0:
@@ -207,7 +153,7 @@ def _column(name: str, column: Moments | Tally, choices: Choices) -> Column:
     return Number(name=name, fill=fill, shift=column.mean, scale=column.deviation)
 
 
-def _refuse_numbers_as_text(name: str, tally: Tally) -> None:
+def _refuse_numbers_as_text(name: str, tally: LabelCounts) -> None:
     """Text that is a number in at least half of the rows: a numeric column gone wrong."""
     if tally.first_number is None or 2 * tally.numeric_rows < tally.rows:
         return
@@ -232,11 +178,11 @@ def _refuse_counted(counts: dict[str, int], what: str, remedy: str) -> None:
         raise InvalidInput(f"there are {what}: column {listed}{more}; {remedy}")
 
 
-def _room(rows: int, dim: int) -> tuple[Array, Array]:
+def _allocate(rows: int, dim: int) -> tuple[Array, Array]:
     try:
         return aligned_empty((rows, dim)), np.empty(rows)
     except MemoryError:
         raise InvalidInput(
             f"{rows:,} rows of {dim:,} features need {8 * rows * dim / 2**30:,.1f} GiB of memory; "
-            "take fewer rows or features, or keep them in a file: from_parquet(..., records=FOLDER)"
+            "take fewer rows or features, or keep them in files: from_parquet(..., cache_dir=FOLDER)"
         ) from None

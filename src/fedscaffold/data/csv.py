@@ -1,5 +1,7 @@
 """Problems from CSV and svmlight files."""
 
+from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
+
 import os
 from collections.abc import Callable
 from typing import Any, Unpack
@@ -7,18 +9,25 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.data.arrow import frame_source, load_pyarrow
-from fedscaffold.data.build import Choices, Problem, build
-from fedscaffold.data.options import Fit, Options, existing
+from fedscaffold.data.build import build_problem
+from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.data.files import existing_file, read_csv
+from fedscaffold.data.options import LossKeywords, TableKeywords, TableOptions
 
 TARGET, CLIENT = "target", "client"
 
 
+@shared_parameters(TableOptions)
 def from_csv(
-    path: str | os.PathLike[str], *, target: str, client: str, delimiter: str = ",", **options: Unpack[Options]
-) -> Problem:
-    """Σ_c w_c f_c, where client c holds the rows of a CSV file that name it in one column.
+    path: str | os.PathLike[str],
+    *,
+    delimiter: str = ",",
+    **options: Unpack[TableKeywords],
+) -> EncodedProblem:
+    r"""Σ_c w_c f_c, where client c holds the rows of a CSV file that name it in one column.
 
     The first line names the columns. Their types are found from all rows; empty fields and the usual spellings
     of a missing value (NA, NaN, null, ...) are missing. The whole file is held in memory besides the problem: for
@@ -28,41 +37,34 @@ def from_csv(
     ----------
     path
         The file; compressed if its name ends in .gz, .bz2 or .zst.
-    target, client, **options
-        As for `from_frame`.
+    {TableOptions}
     delimiter
-        What separates fields.
+        The character that separates fields.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> import fedscaffold as fs
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "visits.csv"
+    ...     _ = file.write_text("hospital,age,days\nA,50,2\nA,61,5\nB,47,4\nB,70,3\n")
+    ...     fs.data.from_csv(file, target="days", client="hospital")
+    EncodedRidge(n_clients=2, dim=1, n_records=4, l2=0.0)
     """
-    choices = Choices(target=target, client=client, **options)
-    return build(frame_source(read_csv(path, delimiter=delimiter)), choices)
+    choices = TableOptions(**options)
+    return build_problem(frame_source(read_csv(path, delimiter=delimiter)), choices)
 
 
-def read_csv(path: str | os.PathLike[str], *, delimiter: str = ",") -> Any:
-    """A CSV file as a pyarrow Table, types found from all rows; see `from_csv`."""
-    if len(delimiter) != 1:
-        raise InvalidInput(f"delimiter must be one character, got {delimiter!r}")
-    pa = load_pyarrow()
-    from pyarrow import csv
-
-    file = existing(path)
-    try:
-        return csv.read_csv(
-            file,
-            parse_options=csv.ParseOptions(delimiter=delimiter),
-            convert_options=csv.ConvertOptions(strings_can_be_null=True),
-        )
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"cannot read {path} as CSV: {error}") from None
-
-
+@shared_parameters(TableOptions, leave_out=("target", "client", "features", "categorical", "max_categories"))
 def from_svmlight(
     path: str | os.PathLike[str],
     *,
     clients: ArrayLike | Callable[[Any], ArrayLike],
     n_features: int | None = None,
-    **options: Unpack[Fit],
-) -> Problem:
-    """Σ_c w_c f_c from a file in svmlight format, which does not say whose row it is.
+    **options: Unpack[LossKeywords],
+) -> EncodedProblem:
+    r"""Σ_c w_c f_c from a file in svmlight format, which does not say to which client a row belongs.
 
     The features become a dense array. In the encoding they are called x0, x1, ...
 
@@ -74,11 +76,21 @@ def from_svmlight(
         Each row's client, text or whole numbers; or a function that makes them from the targets, such as
         ``lambda y: partition.dirichlet(y, n_clients=10, alpha=0.5, seed=0)``.
     n_features
-        How many features there are, if the file may lack the last ones.
-    **options
-        As for `from_frame`: kind, l2, weights, missing, standardize, intercept, min_rows.
+        Number of features, if the file may lack the last ones.
+    {TableOptions}
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> import fedscaffold as fs
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "rows.svm"
+    ...     _ = file.write_text("1.5 1:2 2:3\n0.5 2:1\n2.5 1:1\n1.0 1:4 2:2\n")
+    ...     fs.data.from_svmlight(file, clients=["A", "A", "B", "B"], l2=0.1)
+    EncodedRidge(n_clients=2, dim=2, n_records=4, l2=0.1)
     """
-    choices = Choices(target=TARGET, client=CLIENT, **options)
+    choices = TableOptions(target=TARGET, client=CLIENT, **options)
     pa = load_pyarrow()
     try:
         from sklearn.datasets import load_svmlight_file
@@ -86,7 +98,7 @@ def from_svmlight(
         raise MissingDependency(
             "svmlight files need scikit-learn; install it with: pip install 'fedscaffold[data]'"
         ) from error
-    file = existing(path)
+    file = existing_file(path)
     try:
         x, y = load_svmlight_file(str(file), n_features=n_features)
     except (ValueError, OSError) as error:
@@ -98,4 +110,5 @@ def from_svmlight(
         raise InvalidInput(f"clients must be text or whole numbers, got {owners.dtype}")
     dense = x.toarray(order="F")
     columns = {f"x{j}": dense[:, j] for j in range(dense.shape[1])}
-    return build(frame_source(pa.table({**columns, TARGET: y, CLIENT: pa.array(owners.tolist())})), choices)
+    table = pa.table({**columns, TARGET: y, CLIENT: pa.array(owners.tolist())})
+    return build_problem(frame_source(table), choices)

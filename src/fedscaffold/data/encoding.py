@@ -113,7 +113,7 @@ class Category:
             row = int((places < 0).argmax())
             raise InvalidInput(
                 f"column {self.name!r} has the unknown value {column[row].as_py()!r} in row {first_row + row}; "
-                f"known are {some(known)}; unknown='zero' encodes unknown values as zeros"
+                f"known are {some(known)}; unknown='ignore' encodes unknown values as zeros"
             )
         rows = np.flatnonzero(places >= 0)
         out[rows, places[rows]] = 1.0
@@ -136,6 +136,17 @@ class Encoding:
         The target's classes: two are kept as −1 and +1, more as 0, 1, ... None for a numeric target.
     intercept
         Whether a constant coordinate 1 comes last.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import fedscaffold as fs
+    >>> visits = pd.DataFrame({"hospital": list("AABB"), "ward": list("xyyx"), "days": [2, 5, 4, 3]})
+    >>> encoding = fs.data.from_frame(visits, target="days", client="hospital", intercept=True).encoding
+    >>> encoding.names
+    ('ward=x', 'ward=y', 'intercept')
+    >>> encoding.encode(pd.DataFrame({"ward": ["y"]}))
+    array([[0., 1., 1.]])
     """
 
     columns: tuple[Column, ...]
@@ -153,23 +164,28 @@ class Encoding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the coordinates of θ."""
+        """Names of the coordinates of an encoded row, and of θ."""
         names = tuple(name for column in self.columns for name in column.names)
         return (*names, "intercept") if self.intercept else names
 
     @property
     def dim(self) -> int:
-        """How many coordinates θ has."""
+        """Number of coordinates of an encoded row."""
         return len(self.names)
 
     @property
+    def n_vectors(self) -> int:
+        """Number of vectors of `dim` coordinates in θ: one per class where there are more than two, else one."""
+        return 1 if self.classes is None or len(self.classes) == 2 else len(self.classes)
+
+    @property
     def places(self) -> tuple[slice, ...]:
-        """Which coordinates each column has."""
+        """The coordinates of each column, in the columns' order."""
         ends = np.cumsum([len(column.names) for column in self.columns]).tolist()
         return tuple(slice(begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True))
 
     def encode(self, frame: Any, *, unknown: Unknown = "error") -> Array:
-        """The features of new rows, (rows, dim); the target and client columns need not be there.
+        """Features of new rows, shape (rows, dim); the table may lack the target and client columns.
 
         `unknown="ignore"` encodes a category that was not there before as zeros instead of refusing it.
         """
@@ -216,13 +232,13 @@ class Encoding:
             raise InvalidInput(f"this is not an encoding that fedscaffold wrote: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON."""
+        """Write the encoding to a JSON file."""
         with replacing(path) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote."""
+        """Read an encoding that `save` wrote."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

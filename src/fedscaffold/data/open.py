@@ -1,63 +1,29 @@
-"""Tables in files, and the problems they hold."""
+"""Problems from tables in files, as the command line opens them."""
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.memory_limit import memory_limit
-from fedscaffold.data.arrow import frame_source, is_number, labels, load_pyarrow
-from fedscaffold.data.build import Kind, Missing
+from fedscaffold.data.arrow import frame_source, is_number, labels
 from fedscaffold.data.columns import check_names, pick
-from fedscaffold.data.csv import read_csv
-from fedscaffold.data.framed import FramedLogistic, FramedMultinomial, FramedRidge
-from fedscaffold.data.frames import from_frame
-from fedscaffold.data.options import existing
-from fedscaffold.data.parquet import from_parquet, parquet_files, reading
+from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.data.files import is_parquet, open_parquet, parquet_files, read_csv
+from fedscaffold.data.frame import from_frame
+from fedscaffold.data.options import Kind, Missing
+from fedscaffold.data.parquet import from_parquet
 
-Framed = FramedRidge | FramedLogistic | FramedMultinomial
 L2 = 0.01
 FEW_VALUES = 20  # a numeric target with more different values than this is a quantity, not a class
-COMPRESSED = (".gz", ".bz2", ".zst")
-COMFORTABLE = 4  # times its size: what a fit takes of memory where its table is held there
+MEMORY_PER_TABLE = 4  # a fit takes about four times the memory of its table, where the table is held in memory
 
 
-def is_parquet(path: str | os.PathLike[str]) -> bool:
-    """Whether a file's name says Parquet, as a folder does; refused unless it says that or CSV."""
-    if Path(path).is_dir():
-        return True
-    suffixes = Path(path).suffixes
-    if suffixes and suffixes[-1] in COMPRESSED:
-        suffixes.pop()
-        if suffixes and suffixes[-1] == ".csv":
-            return False
-    elif suffixes and suffixes[-1] in (".csv", ".parquet"):
-        return suffixes[-1] == ".parquet"
-    raise InvalidInput(f"{path} must be a table in a file whose name ends in .csv or .parquet")
-
-
-def read_table(path: str | os.PathLike[str]) -> Any:
-    """A CSV or Parquet file as a pyarrow Table."""
-    if not is_parquet(path):
-        return read_csv(path)
-    pa = load_pyarrow()
-    from pyarrow import parquet
-
-    file = existing(path)
-    try:
-        with parquet.ParquetFile(file) as found:
-            check_names(found.schema_arrow.names)
-            return found.read()
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
-
-
-def comfortable() -> int:
-    """Bytes of numbers up to which a table is better held in memory than in a file."""
+def default_max_bytes_in_memory() -> int:
+    """Size in bytes up to which a table's records are better held in memory than in a file."""
     limit = memory_limit()
-    return sys.maxsize if limit is None else limit // COMFORTABLE
+    return sys.maxsize if limit is None else limit // MEMORY_PER_TABLE
 
 
 def open_problem(
@@ -69,10 +35,10 @@ def open_problem(
     features: Sequence[str] | None = None,
     l2: float = L2,
     missing: Missing = "error",
-    records: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
     max_bytes_in_memory: int = 0,
-) -> Framed:
-    """Σ_c w_c f_c over the rows of a table in a file, as `fedscaffold fit` sees it.
+) -> EncodedProblem:
+    r"""Σ_c w_c f_c over the rows of a table in a file, as `fedscaffold fit` minimises it.
 
     Features are standardised, there is an intercept, and a client's weight is its number of rows.
 
@@ -83,9 +49,22 @@ def open_problem(
     target, client, features, l2, missing
         As for `data.from_frame`.
     kind
-        "ridge" or "logistic"; by default as `guess_kind` says.
-    records, max_bytes_in_memory
-        As for `data.from_parquet`: where to keep the numbers of a table that is larger than memory.
+        "ridge" or "logistic"; by default ridge for numbers with more than 20 different values, else logistic.
+    cache_dir
+        Folder for the encoded records of a Parquet table that is larger than memory; see `data.from_parquet`.
+    max_bytes_in_memory
+        Records of at most this many bytes are held in memory although `cache_dir` is given.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> import fedscaffold as fs
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "visits.csv"
+    ...     _ = file.write_text("hospital,age,ill\nA,50,no\nA,61,yes\nB,47,no\nB,70,yes\n")
+    ...     fs.data.open_problem(file, target="ill", client="hospital")
+    EncodedLogistic(n_clients=2, dim=2, n_records=4, l2=0.01)
     """
     options: Any = {
         "target": target,
@@ -101,12 +80,12 @@ def open_problem(
         return from_parquet(
             path,
             kind=kind or guess_kind(_parquet_column(path, target)),
-            records=records,
+            cache_dir=cache_dir,
             max_bytes_in_memory=max_bytes_in_memory,
             **options,
         )
-    if records is not None and max_bytes_in_memory == 0:
-        raise InvalidInput(f"records in a folder are for Parquet, but {path} is CSV; write the table as Parquet")
+    if cache_dir is not None and max_bytes_in_memory == 0:
+        raise InvalidInput(f"cache_dir is for Parquet, but {path} is CSV; write the table as Parquet")
     table = read_csv(path)
     if kind is None:
         names = frame_source(table).names
@@ -116,7 +95,10 @@ def open_problem(
 
 
 def guess_kind(column: Iterator[Any] | Sequence[Any]) -> Kind:
-    """Ridge for numbers with more than 20 different values, else logistic; the column as Arrow arrays."""
+    """Kind of problem for a target column, given as Arrow arrays.
+
+    "ridge" for numbers with more than 20 different values, else "logistic".
+    """
     seen: set[Any] = set()
     for array in column:
         if not is_number(array.type):
@@ -128,7 +110,7 @@ def guess_kind(column: Iterator[Any] | Sequence[Any]) -> Kind:
 
 
 def _parquet_column(path: str | os.PathLike[str], name: str) -> Iterator[Any]:
-    with reading(parquet_files(path)) as source:
+    with open_parquet(parquet_files(path)) as source:
         wanted = [pick(source.names, name)]
         for batch in source.open(wanted)(wanted):
             yield batch.column(0)

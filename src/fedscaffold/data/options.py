@@ -1,17 +1,19 @@
-"""What readers of files share: their options, and files that must be there."""
+"""Options of the functions that make a problem from a table."""
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Required, TypedDict, get_args
 
+from fedscaffold.core.checks import not_negative, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.data.build import Kind, Missing
-from fedscaffold.data.framed import Weights
+
+Kind = Literal["ridge", "logistic"]
+Missing = Literal["error", "mean"]
+Weights = Literal["rows", "uniform"] | Mapping[Any, float]
 
 
-class Fit(TypedDict, total=False):
-    """The options that do not name columns; see `from_frame`."""
+class LossKeywords(TypedDict, total=False):
+    """The fields of `TableOptions` that do not name columns, as keyword arguments."""
 
     kind: Kind
     l2: float
@@ -22,18 +24,77 @@ class Fit(TypedDict, total=False):
     min_rows: int
 
 
-class Options(Fit, total=False):
-    """All other options of `from_frame`."""
+class TableKeywords(LossKeywords, total=False):
+    """The fields of `TableOptions`, as keyword arguments."""
 
+    target: Required[str]
+    client: Required[str]
     features: Sequence[str] | None
     categorical: Sequence[str]
     max_categories: int
 
 
-def existing(path: str | os.PathLike[str]) -> Path:
-    """A file's path, refused unless there is such a file."""
-    file = Path(path)
-    if not file.is_file():
-        what = "it is a folder" if file.is_dir() else "there is no such file"
-        raise InvalidInput(f"cannot read {path}: {what}")
-    return file
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How a table becomes a problem: which columns, which loss, which weights.
+
+    Parameters
+    ----------
+    target
+        Name of the column to predict. Ridge: numbers. Logistic: two or more different values of any kind.
+    client
+        Name of the column that says to which client a row belongs: text or whole numbers.
+    features
+        Names of the columns to predict from; by default all others. Numbers are taken as they are, booleans as 0
+        and 1, text and categorical columns as one 0/1 coordinate per value.
+    categorical
+        Features to treat as categories although they hold whole numbers, booleans or text that looks numeric.
+    kind
+        "ridge" or "logistic" (multinomial where the target has more than two classes).
+    l2
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes. An intercept is not penalised.
+    weights
+        "rows": in proportion to the clients' numbers of rows, so that f is the loss of the pooled table.
+        "uniform": the same for all clients. Or a dictionary from client name to weight.
+    missing
+        "error" refuses missing values. "mean" replaces a missing number by the mean over all rows that have one,
+        which takes only each client's count and sum; a missing category becomes a category of its own.
+    standardize
+        Whether to subtract from each number its mean and divide by its standard deviation, over all rows.
+    intercept
+        Whether to add a last coordinate that is 1 in every row.
+    min_rows
+        Clients with fewer rows are refused.
+    max_categories
+        Text columns with more different values are refused.
+    """
+
+    target: str
+    client: str
+    features: Sequence[str] | None = None
+    categorical: Sequence[str] = ()
+    kind: Kind = "ridge"
+    l2: float = 0.0
+    weights: Weights = "rows"
+    missing: Missing = "error"
+    standardize: bool = False
+    intercept: bool = False
+    min_rows: int = 2
+    max_categories: int = 100
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise InvalidInput(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
+        if self.missing not in get_args(Missing):
+            raise InvalidInput(f"missing must be one of {get_args(Missing)}, got {self.missing!r}")
+        if isinstance(self.categorical, str):
+            raise InvalidInput(f"categorical must be a list of column names, got the text {self.categorical!r}")
+        if self.target == self.client:
+            raise InvalidInput(f"column {self.target!r} cannot be both target and client")
+        if not isinstance(self.weights, Mapping) and self.weights not in ("rows", "uniform"):
+            raise InvalidInput(
+                f"weights must be 'rows', 'uniform' or a dictionary from client to weight, got {self.weights!r}"
+            )
+        not_negative("l2", self.l2)
+        whole_number("min_rows", self.min_rows, least=1)
+        whole_number("max_categories", self.max_categories, least=1)

@@ -1,141 +1,77 @@
-"""Problems from Parquet files, without holding the file; and from files whose numbers exceed memory."""
+"""Problems from Parquet files, without holding the files in memory, nor even the problem's records."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from fedscaffold.core.checks import whole_number
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.data.arrow import BLOCK, Source, load_pyarrow
-from fedscaffold.data.build import Choices, Problem, in_memory, lay_out
-from fedscaffold.data.columns import check_names
-from fedscaffold.data.on_disk import folder as stored
-from fedscaffold.data.on_disk.convert import convert
-from fedscaffold.data.options import Options, existing
-
-READ_AHEAD = 65536  # bytes per column, instead of a whole row group
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+from fedscaffold.data.build import problem_in_memory, table_layout
+from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.data.files import Paths, open_parquet, parquet_files
+from fedscaffold.data.on_disk.cache import cache_exists, cache_identity, description, open_cache, remove_cache
+from fedscaffold.data.on_disk.write import write_cache
+from fedscaffold.data.options import TableKeywords, TableOptions
 
 
+@shared_parameters(TableOptions)
 def from_parquet(
     path: Paths,
     *,
-    target: str,
-    client: str,
-    records: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
     max_bytes_in_memory: int = 0,
-    **options: Unpack[Options],
-) -> Problem:
+    **options: Unpack[TableKeywords],
+) -> EncodedProblem:
     """Σ_c w_c f_c, where client c holds the rows of Parquet files that name it in one column.
 
     Files are read twice, some rows at a time, and never held as a whole: the first pass counts, the second
     fills the problem's array of float64. So memory is that array, 8 bytes for each row and coordinate, and some
-    tens of megabytes. Clients may be interleaved in any order. All options are those of `from_frame`, and the
-    result is the same to the bit.
+    tens of megabytes. Clients may be interleaved in any order. The result equals that of `from_frame` to the bit.
 
-    With `records` that array is written to a folder, client after client, and mapped into memory instead of held
-    there: then it may be larger than memory. The folder is made once; the same call opens it at once, whatever
-    `l2` and `weights` it asks for. It takes as much disk as the array, and twice that while it is made.
+    With `cache_dir` that array is written to a folder, client after client, and memory-mapped instead of held in
+    memory: then it may be larger than memory. The folder is written once; the same call opens it at once, whatever
+    `l2` and `weights` it asks for. It takes as much disk as the array, and twice that while it is written.
 
     Parameters
     ----------
     path
         The file; or several, as a list, or as a folder whose .parquet files are taken in the order of their names.
         All must have the same columns.
-    target, client, **options
-        As for `from_frame`.
-    records
-        A folder for the encoded numbers; made where it is missing. One that holds those of another table, of this
-        one before it changed, or of other options is refused.
+    {TableOptions}
+    cache_dir
+        Folder for the encoded records: x.npy, y.npy, and records.json, which says of which table and options they
+        are. Made where it is missing. A folder that holds the records of another table, of this one before it
+        changed, or of other options is refused.
     max_bytes_in_memory
-        Bytes: an array of at most so many is held in memory although `records` is given, unless there is
-        such a folder already.
+        Records of at most this many bytes are held in memory although `cache_dir` is given, unless the folder
+        holds them already.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> import pandas as pd
+    >>> import fedscaffold as fs
+    >>> visits = pd.DataFrame({"hospital": ["A", "A", "B", "B"], "age": [50, 61, 47, 70], "days": [2, 5, 4, 3]})
+    >>> with TemporaryDirectory() as folder:
+    ...     visits.to_parquet(Path(folder) / "visits.parquet")
+    ...     fs.data.from_parquet(Path(folder) / "visits.parquet", target="days", client="hospital")
+    EncodedRidge(n_clients=2, dim=1, n_records=4, l2=0.0)
     """
-    choices = Choices(target=target, client=client, **options)
+    choices = TableOptions(**options)
     whole_number("max_bytes_in_memory", max_bytes_in_memory, least=0)
     files = parquet_files(path)
-    folder = None if records is None else Path(records)
-    made_of = stored.identity(files, choices)
-    if folder is not None and stored.is_there(folder):
-        return stored.open_problem(folder, made_of, choices)
-    with reading(files) as source:
-        layout = lay_out(source, choices)
+    folder = None if cache_dir is None else Path(cache_dir)
+    identity = cache_identity(files, choices)
+    if folder is not None and cache_exists(folder):
+        return open_cache(folder, identity, choices)
+    with open_parquet(files) as source:
+        layout = table_layout(source, choices)
         if folder is None or layout.nbytes <= max_bytes_in_memory:
-            return in_memory(layout, choices)
-        convert(layout, folder, stored.description(layout, made_of))
-    if stored.identity(files, choices) != made_of:
-        stored.discard(folder)
+            return problem_in_memory(layout, choices)
+        write_cache(layout, folder, description(layout, identity))
+    if cache_identity(files, choices) != identity:
+        remove_cache(folder)
         raise InvalidInput(f"{path} changed while it was being read; start again")
-    return stored.open_problem(folder, made_of, choices)
-
-
-def parquet_files(path: Paths) -> tuple[Path, ...]:
-    """The files that a path, a folder or a list of files stands for."""
-    if not isinstance(path, str | os.PathLike):
-        files = tuple(existing(one) for one in path)
-        if not files:
-            raise InvalidInput("the list of Parquet files is empty; name at least one")
-        return files
-    folder = Path(path)
-    if not folder.is_dir():
-        return (existing(folder),)
-    files = tuple(sorted(file for file in folder.glob("*.parquet") if file.is_file()))
-    if not files:
-        raise InvalidInput(f"cannot read {path}: the folder has no files whose names end in .parquet")
-    return files
-
-
-@contextmanager
-def reading(files: Sequence[Path]) -> Iterator[Source]:
-    """Files of the same columns as one table, one after another; what Arrow refuses is refused in a sentence."""
-    pa = load_pyarrow()
-    from pyarrow import parquet
-
-    with ExitStack() as stack:
-        opened: list[Any] = []
-        for file in files:
-            with refusing(file, pa):
-                opened.append(
-                    stack.enter_context(parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False))
-                )
-        names = tuple(opened[0].schema_arrow.names)
-        check_names(names)
-        for file, other in zip(files[1:], opened[1:], strict=True):
-            _check_same(files[0], opened[0].schema_arrow, file, other.schema_arrow)
-
-        def read(columns: Sequence[str]) -> Iterable[Any]:
-            for file, one in zip(files, opened, strict=True):
-                with refusing(file, pa):
-                    for batch in one.iter_batches(batch_size=BLOCK, columns=list(columns), use_threads=False):
-                        yield batch.select(list(columns))
-
-        try:
-            yield Source(names, lambda columns: read)
-        except pa.ArrowException as error:
-            raise InvalidInput(f"cannot read {files[0]} as Parquet: {error}") from None
-
-
-@contextmanager
-def refusing(file: Path, pa: Any) -> Iterator[None]:
-    """Errors of reading a file as one sentence."""
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"cannot read {file} as Parquet: {error}") from None
-
-
-def _check_same(first: Path, schema: Any, file: Path, other: Any) -> None:
-    """Refuse files that are not parts of one table."""
-    for name in sorted(set(schema.names) ^ set(other.names)):
-        there, lacking = (first, file) if name in schema.names else (file, first)
-        raise InvalidInput(
-            f"{there} has a column {name!r}, which {lacking} lacks; all files need the same columns"
-        )
-    for name in schema.names:
-        kinds = schema.field(name).type, other.field(name).type
-        if kinds[0] != kinds[1]:
-            raise InvalidInput(
-                f"column {name!r} is of type {kinds[0]} in {first}, but {kinds[1]} in {file}; write it as one type"
-            )
+    return open_cache(folder, identity, choices)

@@ -21,18 +21,24 @@ MOST_LINES = 20
 
 
 def iid(y: ArrayLike, *, n_clients: int, seed: int, min_rows: int = 2) -> Ids:
-    """Every client a random share of the rows; shares differ by at most one row.
+    """No skew: rows are dealt out at random, and clients' numbers of rows differ by at most one.
 
     Parameters
     ----------
     y
-        Anything with one entry per row.
+        Anything with one entry per row, of which only the length counts.
     n_clients
-        N.
+        N, the number of clients.
     seed
-        Chooses the split.
+        Seed of NumPy's generator: the same seed gives the same split.
     min_rows
-        Refused unless there are this many rows for each client.
+        Smallest number of rows of a client; tables with fewer rows per client are refused.
+
+    Examples
+    --------
+    >>> from fedscaffold.data import partition
+    >>> partition.iid(range(6), n_clients=3, seed=0)
+    array([2, 2, 0, 0, 1, 1])
     """
     rows = _rows("y", y)
     rng = _generator(rows, n_clients, seed, min_rows)
@@ -42,21 +48,29 @@ def iid(y: ArrayLike, *, n_clients: int, seed: int, min_rows: int = 2) -> Ids:
 def dirichlet(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows: int = 2) -> Ids:
     """Label skew: the rows of each class are shared out in proportions p ~ Dirichlet(α, ..., α) over clients.
 
-    Small α gives each class to few clients, large α is close to i.i.d. with sizes that vary a little. Clients that
-    fall short of `min_rows` then get rows, picked at random, from the clients that have the most.
+    Small α gives each class to few clients, large α is close to i.i.d. with sizes that vary a little. Clients with
+    fewer than `min_rows` rows then get rows, picked at random, from the clients that have the most.
 
     Parameters
     ----------
     y
         Each row's class, of any kind.
     n_clients
-        N.
+        N, the number of clients.
     alpha
         Concentration; 0.1 is strong skew, 100 almost none.
     seed
-        Chooses the split.
+        Seed of NumPy's generator: the same seed gives the same split.
     min_rows
-        The least that a client gets.
+        Smallest number of rows of a client.
+
+    Examples
+    --------
+    >>> from fedscaffold.data import partition
+    >>> y = ["ill", "well"] * 10
+    >>> clients = partition.dirichlet(y, n_clients=3, alpha=0.5, seed=0)
+    >>> partition.summary(clients, y).rows
+    array([ 5,  2, 13])
     """
     labels = np.asarray(y)
     rows = _rows("y", labels)
@@ -77,15 +91,22 @@ def quantity(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows:
     Parameters
     ----------
     y
-        Anything with one entry per row.
+        Anything with one entry per row, of which only the length counts.
     n_clients
-        N.
+        N, the number of clients.
     alpha
         Concentration; with small α a few clients hold most rows.
     seed
-        Chooses the split.
+        Seed of NumPy's generator: the same seed gives the same split.
     min_rows
-        The least that a client gets.
+        Smallest number of rows of a client.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.data import partition
+    >>> np.bincount(partition.quantity(range(20), n_clients=3, alpha=0.5, seed=0))
+    array([ 7,  2, 11])
     """
     rows = _rows("y", y)
     positive("alpha", alpha)
@@ -110,15 +131,21 @@ def feature_shift(
     X
         Features, (rows, d).
     n_clients
-        N.
+        N, the number of clients.
     strength
-        s, between 0 and 1.
+        s, between 0 (no skew) and 1 (fully sorted).
     seed
-        Chooses the split.
+        Seed of NumPy's generator: the same seed gives the same split.
     column
         Sort by this column instead of the principal direction.
     min_rows
-        Refused unless there are this many rows for each client.
+        Smallest number of rows of a client; tables with fewer rows per client are refused.
+
+    Examples
+    --------
+    >>> from fedscaffold.data import partition
+    >>> partition.feature_shift([[3.0], [1.0], [4.0], [2.0]], n_clients=2, strength=1.0, seed=0, column=0)
+    array([1, 0, 1, 0])
     """
     features = np.asarray(X, dtype=np.float64)
     if features.ndim != 2 or features.shape[1] == 0:
@@ -135,11 +162,27 @@ def feature_shift(
     return _dealt(np.argsort(key, kind="stable"), n_clients)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """How many rows of each class each client has.
+@dataclass(frozen=True, eq=False)
+class PartitionSummary:
+    """Numbers of rows of each client and class; `print` shows them as a table.
 
-    `clients` are the ids in order, `classes` the classes in order, `counts` has shape (clients, classes).
+    Parameters
+    ----------
+    clients
+        The clients' ids, in ascending order.
+    classes
+        The classes, in ascending order.
+    counts
+        Numbers of rows, shape (clients, classes).
+
+    Examples
+    --------
+    >>> from fedscaffold.data import partition
+    >>> print(partition.summary(["A", "A", "B", "B"], ["ill", "well", "ill", "ill"]))
+    2 clients, 4 rows, 2 to 2 per client; label skew 0.25
+    client     rows     ill   well
+         A        2     50%    50%
+         B        2    100%     0%
     """
 
     clients: tuple[Any, ...]
@@ -148,17 +191,17 @@ class Summary:
 
     @property
     def rows(self) -> Ids:
-        """Rows per client."""
+        """Number of rows of each client, shape (clients,)."""
         return self.counts.sum(axis=1)
 
     @property
     def shares(self) -> Array:
-        """Each client's share of each class, rows that sum to one."""
+        """Share of each class among a client's rows, shape (clients, classes)."""
         return self.counts / self.rows[:, None]
 
     @property
     def skew(self) -> float:
-        """Σ_c w_c ½‖p_c − p‖₁: how far clients' class shares are from the whole table's, 0 to 1, by rows."""
+        """Σ_c w_c ½‖p_c − p‖₁, w_c by rows: distance of clients' class shares from the whole table's, 0 to 1."""
         whole = self.counts.sum(axis=0) / self.counts.sum()
         return float(self.rows @ (0.5 * np.abs(self.shares - whole).sum(axis=1)) / self.rows.sum())
 
@@ -180,7 +223,7 @@ class Summary:
         return "\n".join([head, *lines])
 
 
-def summary(clients: ArrayLike, y: ArrayLike) -> Summary:
+def summary(clients: ArrayLike, y: ArrayLike) -> PartitionSummary:
     """Count the rows of each client and class.
 
     Parameters
@@ -189,6 +232,13 @@ def summary(clients: ArrayLike, y: ArrayLike) -> Summary:
         Each row's client.
     y
         Each row's class.
+
+    Examples
+    --------
+    >>> from fedscaffold.data import partition
+    >>> partition.summary(["A", "A", "B", "B"], ["ill", "well", "ill", "ill"]).counts
+    array([[1, 1],
+           [2, 0]])
     """
     owners, labels = np.asarray(clients), np.asarray(y)
     if owners.shape != labels.shape or owners.ndim != 1 or owners.size == 0:
@@ -199,7 +249,7 @@ def summary(clients: ArrayLike, y: ArrayLike) -> Summary:
     classes, which = np.unique(labels, return_inverse=True)
     counts = np.zeros((names.size, classes.size), dtype=np.int64)
     np.add.at(counts, (who, which), 1)
-    return Summary(tuple(names.tolist()), tuple(classes.tolist()), counts)
+    return PartitionSummary(tuple(names.tolist()), tuple(classes.tolist()), counts)
 
 
 def _rows(name: str, values: ArrayLike) -> int:
@@ -257,4 +307,4 @@ def _column(column: Any, dim: int) -> int:
     return int(column)
 
 
-__all__: Sequence[str] = ["Summary", "dirichlet", "feature_shift", "iid", "quantity", "summary"]
+__all__: Sequence[str] = ["PartitionSummary", "dirichlet", "feature_shift", "iid", "quantity", "summary"]

@@ -24,6 +24,21 @@ def choose_engine(engine: str | Engine, problem: Any = None) -> Engine:
 
     "auto" takes Numba where it has a kernel for the problem's loss, else JAX for a loss that JAX can
     differentiate, else the reference engine.
+
+    Parameters
+    ----------
+    engine
+        "auto", "numba", "jax", "reference", "ray", or an engine such as `engines.Numba(threads=1)`.
+    problem
+        The problem to run, for "auto".
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> fs.engines.choose_engine("auto", fs.problems.RidgeStream(n_clients=2, dim=3)).name
+    'numba-float64'
+    >>> fs.engines.choose_engine("reference")
+    Reference()
     """
     if isinstance(engine, str):
         if engine == "auto":

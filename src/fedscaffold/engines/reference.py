@@ -18,13 +18,24 @@ from fedscaffold.core.types import Array, IntArray
 
 @dataclass(frozen=True)
 class Reference:
-    """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), one step after another, one client after another."""
+    """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c) in plain NumPy, one step after another, one client after another.
+
+    It runs every problem that has `batch_gradient` or `drawn_gradient`, and is slow.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.RidgeStream(n_clients=2, dim=3)
+    >>> method = fs.FedAvg(step_size=0.1, local_steps=2)
+    >>> fs.run(problem, method, rounds=1, batch_size=4, engine=fs.engines.Reference()).theta.shape
+    (1, 3)
+    """
 
     name = "reference"
 
     @contextmanager
     def open(self, problem: Any, batches: Batches, *, seed: int, first_client: int = 0) -> Iterator[LocalSgd]:
-        """Nothing to make ready."""
+        """Check that the batches fit the problem, and yield the function that does the local steps."""
         if isinstance(problem, Streamed):
             check_streamed(batches, problem)
         if isinstance(problem, NonUniformSampling):
@@ -36,8 +47,8 @@ class Reference:
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
             clients: IntArray | None = None, first_step: int = 0,
         ) -> Array:  # fmt: skip
-            everyone = np.arange(problem.n_clients)[None, :]
-            chosen = np.atleast_2d(everyone if clients is None else clients)
+            all_clients = np.arange(problem.n_clients)[None, :]
+            chosen = np.atleast_2d(all_clients if clients is None else clients)
             chosen = np.broadcast_to(chosen, (theta.shape[0], chosen.shape[1]))
             steps = np.broadcast_to(local_steps, chosen.shape)
             local = np.repeat(theta[:, None, :], chosen.shape[1], axis=1)
@@ -57,21 +68,21 @@ class Reference:
 def _gradients(
     problem: Any, c: int, stream: Stream, steps: range, batches: Batches
 ) -> Iterator[Callable[[Array], Array]]:
-    """Client c's stochastic gradient at each step, a function of θ."""
+    """Client c's stochastic gradient at each of the steps, as a function of θ."""
     if isinstance(problem, Streamed):
         size = batches.size or 0
         for h in steps:
-            yield partial(_drawn, problem, c, stream, h * size, size)
+            yield partial(_drawn_gradient, problem, c, stream, h * size, size)
     else:
         for rows in _rows(problem, c, stream, steps, batches):
-            yield partial(_tabled, problem, c, rows)
+            yield partial(_batch_gradient, problem, c, rows)
 
 
-def _drawn(problem: Streamed, c: int, stream: Stream, first: int, count: int, theta: Array) -> Array:
+def _drawn_gradient(problem: Streamed, c: int, stream: Stream, first: int, count: int, theta: Array) -> Array:
     return problem.drawn_gradient(c, theta, stream, first, count)
 
 
-def _tabled(problem: HasBatchGradient, c: int, rows: IntArray, theta: Array) -> Array:
+def _batch_gradient(problem: HasBatchGradient, c: int, rows: IntArray, theta: Array) -> Array:
     return problem.batch_gradient(c, theta, rows)
 
 

@@ -13,9 +13,10 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import replacing
 from fedscaffold.data.arrow import labels
 from fedscaffold.data.columns import check_names, pick, some
+from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Encoding
-from fedscaffold.data.framed import FramedLogistic, FramedMultinomial, FramedRidge
-from fedscaffold.data.open import L2, Framed, read_table
+from fedscaffold.data.files import read_table
+from fedscaffold.data.open import L2
 
 FORMAT = "fedscaffold agreement 1"
 
@@ -66,7 +67,7 @@ class Agreement:
         classes = self.encoding.classes
         return self.encoding.dim * (len(classes) if classes is not None and len(classes) > 2 else 1)
 
-    def problem(self, table: Any) -> Framed:
+    def problem(self, table: Any) -> EncodedProblem:
         """The problem of one client, from its rows.
 
         Parameters
@@ -84,13 +85,11 @@ class Agreement:
         target = pick(source.names, self.encoding.target)
         parts = [self._target(by_name(block)[target]) for block in blocks(source.open([target])([target]))]
         y, offsets = np.concatenate(parts), np.array([0, len(x)], dtype=np.int64)
-        classes = self.encoding.classes
-        kind: Any = FramedRidge if classes is None else FramedLogistic if len(classes) == 2 else FramedMultinomial
-        return kind(
+        return problem_class(self.encoding)(
             x, y, offsets, l2=self.l2, weights=np.ones(1), client_names=("this client",), encoding=self.encoding
         )
 
-    def read(self, path: str | os.PathLike[str]) -> Framed:
+    def read(self, path: str | os.PathLike[str]) -> EncodedProblem:
         """The problem of one client, from its .csv or .parquet file at `path`."""
         try:
             return self.problem(read_table(path))

@@ -14,8 +14,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import labels, load_pyarrow
 from fedscaffold.data.columns import check_names, pick, some
-from fedscaffold.data.open import is_parquet, read_table
-from fedscaffold.data.options import existing
+from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.models.planned import PlannedFit
 
@@ -155,7 +154,7 @@ class Demo:
 def site_tables(files: Sequence[Path], client: str | None) -> list[SiteTable]:
     """A table for each node: from one file each, or from one file with a column that names the client."""
     for file in files:
-        is_parquet(existing(file))
+        is_parquet(existing_file(file))
     if client is not None:
         if len(files) != 1:
             raise InvalidInput(

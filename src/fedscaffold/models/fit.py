@@ -14,7 +14,7 @@ from fedscaffold.core import npz as arrays
 from fedscaffold.core.progress import Progress
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
-from fedscaffold.data.open import Framed
+from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.engines import Numba
 from fedscaffold.models.model import Model
 from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
@@ -140,7 +140,7 @@ class Fit:
 
 
 def fit(
-    problem: Framed,
+    problem: EncodedProblem,
     *,
     settings: FitSettings | None = None,
     checkpoint: str | os.PathLike[str] | None = None,

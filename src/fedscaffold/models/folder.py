@@ -11,8 +11,9 @@ from fedscaffold.core import npz as arrays
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.files import check_writable, folder_at, replacing
 from fedscaffold.core.progress import progress_bar
-from fedscaffold.data.on_disk.folder import OtherRecords, discard
-from fedscaffold.data.open import Framed, comfortable
+from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.data.on_disk.cache import CacheMismatch, remove_cache
+from fedscaffold.data.open import default_max_bytes_in_memory
 from fedscaffold.models.compare import compare_models
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.model import Model
@@ -22,7 +23,7 @@ from fedscaffold.reports.page import ReportContent
 
 MODEL, TRACE, REPORT = "model.json", "trace.npz", "report.html"
 CHECKPOINT, PENDING = "checkpoint.npz", "checkpoint.json"
-RECORDS = "records"  # a folder for the encoded rows of tables that do not fit in memory
+CACHE = "cache"  # a folder for the encoded rows of tables that do not fit in memory
 FILES = (MODEL, TRACE, REPORT, CHECKPOINT, PENDING)
 OVERWRITE = "choose another folder, or replace it with --overwrite"
 
@@ -30,31 +31,31 @@ OVERWRITE = "choose another folder, or replace it with --overwrite"
 class OpenTable(Protocol):
     """Opens one table, with its encoded rows in memory up to a number of bytes and in a folder above it."""
 
-    def __call__(self, *, records: Path, max_bytes_in_memory: int) -> Framed:
+    def __call__(self, *, cache_dir: Path, max_bytes_in_memory: int) -> EncodedProblem:
         """The problem that the table holds."""
 
 
-def open_with_records(
-    open_table: OpenTable, out: Path, *, records: Path | None = None, overwrite: bool = False
-) -> Framed:
+def open_with_cache(
+    open_table: OpenTable, out: Path, *, cache_dir: Path | None = None, overwrite: bool = False
+) -> EncodedProblem:
     """Open a table for a fit in the folder `out`.
 
-    Encoded rows go to the folder `records` or, where that is None and they would take more than a quarter of the
+    Encoded rows go to the folder `cache_dir` or, where that is None and they would take more than a quarter of the
     memory, to a folder of `out`, whose rows of another table `overwrite` replaces.
     """
-    folder = out / RECORDS if records is None else records
-    in_memory = comfortable() if records is None else 0
+    folder = out / CACHE if cache_dir is None else cache_dir
+    in_memory = default_max_bytes_in_memory() if cache_dir is None else 0
     try:
-        return open_table(records=folder, max_bytes_in_memory=in_memory)
-    except OtherRecords:
-        if not overwrite or records is not None:
+        return open_table(cache_dir=folder, max_bytes_in_memory=in_memory)
+    except CacheMismatch:
+        if not overwrite or cache_dir is not None:
             raise
-        discard(folder)
-        return open_table(records=folder, max_bytes_in_memory=in_memory)
+        remove_cache(folder)
+        return open_table(cache_dir=folder, max_bytes_in_memory=in_memory)
 
 
 def fit_in_folder(
-    problem: Framed,
+    problem: EncodedProblem,
     settings: FitSettings,
     out: Path,
     *,
@@ -117,7 +118,7 @@ def fit_in_folder(
     return content
 
 
-def request_of(problem: Framed, settings: FitSettings) -> dict[str, Any]:
+def request_of(problem: EncodedProblem, settings: FitSettings) -> dict[str, Any]:
     """What identifies a fit: digests of its rows and of their encoding, and the settings."""
     encoding = hashlib.sha256(problem.encoding.to_json().encode()).hexdigest()
     return {"rows": problem.fingerprint(), "encoding": encoding, **asdict(settings)}

@@ -9,7 +9,7 @@ from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.memmap import grouped, spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.data.open import Framed
+from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models.compare import ModelScore, run_fedavg, score_model
 from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
 from fedscaffold.theory.constants.heterogeneity import gradient_heterogeneity, hessian_heterogeneity
@@ -45,7 +45,7 @@ class Heterogeneity:
 
 
 @one_blas_thread
-def heterogeneity(problem: Framed, optimum: Array) -> Heterogeneity:
+def heterogeneity(problem: EncodedProblem, optimum: Array) -> Heterogeneity:
     """ζ₁, ζ₂ and the condition number of a problem of any kind, at its optimum."""
     eigenvalues = np.linalg.eigvalsh(problem.hessian(optimum))
     most = max(2, MAX_NUMBERS // problem.dim**2)
@@ -65,7 +65,7 @@ def heterogeneity(problem: Framed, optimum: Array) -> Heterogeneity:
     )
 
 
-def class_counts(problem: Framed) -> NDArray[np.int64] | None:
+def class_counts(problem: EncodedProblem) -> NDArray[np.int64] | None:
     """Rows of each class on each client, (clients, classes); None for a numeric target."""
     if problem.classes is None:
         return None
@@ -103,7 +103,7 @@ class ClientsReport:
     pooled: ModelScore
 
 
-def inspect_clients(problem: Framed, settings: FitSettings) -> ClientsReport:
+def inspect_clients(problem: EncodedProblem, settings: FitSettings) -> ClientsReport:
     """Measure how different clients are, plan for Scaffold, and run FedAvg with the same settings."""
     planned = plan_fit(problem, settings)
     averaged = run_fedavg(planned, settings, rounds=planned.rounds)

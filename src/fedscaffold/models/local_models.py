@@ -10,10 +10,10 @@ from scipy.optimize import minimize
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.memmap import grouped, in_file, spans
+from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.data.framed import offsets_of
-from fedscaffold.data.open import Framed
+from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models.planned import PreparedProblem
 
 MAX_LOCAL_MODELS = 100  # clients for which a model of their own is fitted
@@ -71,7 +71,9 @@ def compare_local_models(
     return LocalModelComparison(clients=chosen, common=common, local=local)
 
 
-def half_of_rows(problem: Framed, clients: Sequence[int] | NDArray[np.int64], parity: int) -> Framed:
+def half_of_rows(
+    problem: EncodedProblem, clients: Sequence[int] | NDArray[np.int64], parity: int
+) -> EncodedProblem:
     """The problem on every other row of some clients; a client of one row keeps it in both halves."""
     chosen = np.asarray(clients)
     sizes = problem.sizes[chosen]
@@ -90,7 +92,7 @@ def half_of_rows(problem: Framed, clients: Sequence[int] | NDArray[np.int64], pa
     return half
 
 
-def _common_model(problem: Framed, parity: int, start: Array) -> Array:
+def _common_model(problem: EncodedProblem, parity: int, start: Array) -> Array:
     """θ that minimises the loss on all clients' halves; of rows in a file, a block of clients is in memory."""
     if not in_file(problem.x):
         return _minimiser(half_of_rows(problem, range(problem.n_clients), parity), start)
@@ -108,13 +110,13 @@ def _common_model(problem: Framed, parity: int, start: Array) -> Array:
     return np.asarray(minimize(both, start, jac=True, method="L-BFGS-B", options={"maxiter": 500}).x)
 
 
-def _minimiser(problem: Framed, start: Array) -> Array:
+def _minimiser(problem: EncodedProblem, start: Array) -> Array:
     """θ that minimises a problem's loss, by L-BFGS from `start`."""
     found = minimize(problem.loss, start, jac=problem.gradient, method="L-BFGS-B", options={"maxiter": 500})
     return np.asarray(found.x)
 
 
-def _local_model(problem: Framed, start: Array) -> Array | None:
+def _local_model(problem: EncodedProblem, start: Array) -> Array | None:
     """θ of a client's own model; the intercept is penalised too, since it may have rows of one class only.
 
     None where the client's rows have no unique minimiser.
@@ -131,6 +133,6 @@ def _local_model(problem: Framed, start: Array) -> Array | None:
     return _minimiser(penalised, start)
 
 
-def _data_loss(problem: Framed, theta: Array) -> float:
+def _data_loss(problem: EncodedProblem, theta: Array) -> float:
     """The loss without the l2 penalty."""
     return problem.loss(theta) - 0.5 * float(problem.penalty @ theta**2)

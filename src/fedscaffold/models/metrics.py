@@ -11,7 +11,7 @@ from fedscaffold.core.memmap import in_file
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, frame_source, is_number, labels, numbers, positions, value_set
 from fedscaffold.data.columns import pick, some
-from fedscaffold.data.survey import Moments
+from fedscaffold.data.statistics import ColumnMoments
 from fedscaffold.models.model import Model
 from fedscaffold.models.planned import PreparedProblem
 
@@ -62,7 +62,7 @@ def classification_metrics(observed: NDArray[np.int64], probabilities: Array) ->
 
 def streamed_regression_metrics(blocks: Iterable[tuple[Array, Array]]) -> dict[str, float]:
     """`regression_metrics` from (observed, predicted) of one block of rows after another."""
-    moments, squares, absolutes = Moments(), 0.0, 0.0
+    moments, squares, absolutes = ColumnMoments(), 0.0, 0.0
     for observed, predicted in blocks:
         errors = observed - predicted
         moments = moments.after(observed)

@@ -12,11 +12,10 @@ from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
-from fedscaffold.data.framed import FramedRidge
-from fedscaffold.data.open import Framed
+from fedscaffold.data.encoded import EncodedProblem, EncodedRidge
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.model import Model, in_own_units
-from fedscaffold.theory.planning.plan import Plan, plan
+from fedscaffold.theory import Plan, plan
 
 TOLERANCE = 0.005
 SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
@@ -100,7 +99,7 @@ class PreparedProblem:
         Mean and standard deviation of a numeric target; 0 and 1 for classes.
     """
 
-    problem: Framed
+    problem: EncodedProblem
     optimum: Array
     batch_size: int | None
     target_mse: float
@@ -142,10 +141,10 @@ class PlannedFit(PreparedProblem):
     rounds: int
 
 
-def prepare_problem(problem: Framed, settings: FitSettings) -> PreparedProblem:
+def prepare_problem(problem: EncodedProblem, settings: FitSettings) -> PreparedProblem:
     """Standardise a numeric target, find θ*, and aim for ‖θ − θ*‖ ≤ tolerance · ‖θ*‖."""
     shift, scale = 0.0, 1.0
-    if isinstance(problem, FramedRidge):
+    if isinstance(problem, EncodedRidge):
         problem, shift, scale = standardize_target(problem)
     optimum = problem.optimum()
     target_mse = settings.tolerance**2 * float(optimum @ optimum)
@@ -163,7 +162,7 @@ def prepare_problem(problem: Framed, settings: FitSettings) -> PreparedProblem:
     )
 
 
-def plan_fit(problem: Framed, settings: FitSettings) -> PlannedFit:
+def plan_fit(problem: EncodedProblem, settings: FitSettings) -> PlannedFit:
     """Prepare a problem, and plan what the settings leave open.
 
     Settings that are given replace the plan's; a smaller step size takes more rounds in proportion.
@@ -214,7 +213,7 @@ def first_order_plan(
     )
 
 
-def standardize_target(problem: FramedRidge) -> tuple[FramedRidge, float, float]:
+def standardize_target(problem: EncodedRidge) -> tuple[EncodedRidge, float, float]:
     """The same problem with (y − mean)/deviation over all rows, that mean and that deviation.
 
     The optimum's features change by the factor 1/deviation, so relative distances no longer depend on where the
@@ -229,7 +228,7 @@ def standardize_target(problem: FramedRidge) -> tuple[FramedRidge, float, float]
         )
     y = problem.y - mean  # in memory, even where the rows lie in a file
     y /= deviation
-    standardized = FramedRidge(
+    standardized = EncodedRidge(
         problem.x,
         y,
         problem.offsets,

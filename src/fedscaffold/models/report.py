@@ -11,7 +11,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import replacing
 from fedscaffold.core.memmap import in_file
 from fedscaffold.core.types import Array
-from fedscaffold.data.open import read_table
+from fedscaffold.data.files import read_table
 from fedscaffold.models.compare import ModelComparison, ModelScore
 from fedscaffold.models.fit import Fit
 from fedscaffold.models.heterogeneity import class_counts

@@ -3,6 +3,8 @@
 Everything about the loss is in five functions of the margin z = xᵀθ; the rest is the same for all.
 """
 
+from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -18,20 +20,20 @@ from fedscaffold.problems.tabular import TabularProblem
 
 
 class Glm(TabularProblem, ABC):
-    """f = Σ_c w_c f_c over clients that hold tables of records.
+    """f = Σ_c w_c f_c over clients that hold tables of records (x, y), with a loss ℓ of the margin z = xᵀθ.
 
     Parameters
     ----------
     X
-        Features: an (N, n, d) array, or a sequence of N arrays (n_c, d).
+        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
     y
-        Targets: an (N, n) array, or a sequence of N arrays (n_c,).
+        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
     l2
         Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
     weights
         One positive weight per client, scaled to sum to one; uniform by default.
     n_unpenalised
-        How many of the last features the penalty leaves out; 1 where the last is an intercept's column of ones.
+        Number of last features that are not penalised; 1 where the last one is an intercept's column of ones.
     """
 
     curvature: ClassVar[float]  # the largest ℓ''
@@ -52,13 +54,13 @@ class Glm(TabularProblem, ABC):
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
-        """Targets as the loss wants them; refuses what it cannot use."""
+        """Targets as the loss takes them; those that it cannot take are refused."""
         return targets
 
     @staticmethod
     @abstractmethod
     def value(z: Array, y: Array) -> Array:
-        """ℓ(z, y)."""
+        """ℓ(z, y), elementwise."""
 
     @staticmethod
     @abstractmethod
@@ -68,12 +70,12 @@ class Glm(TabularProblem, ABC):
     @staticmethod
     @abstractmethod
     def d2(z: Array, y: Array) -> Array:
-        """ℓ''(z, y)."""
+        """ℓ''(z, y), with respect to z."""
 
     @staticmethod
     @abstractmethod
     def d3(z: Array, y: Array) -> Array:
-        """ℓ'''(z, y)."""
+        """ℓ'''(z, y), with respect to z."""
 
     # f and its derivatives
 
@@ -85,14 +87,14 @@ class Glm(TabularProblem, ABC):
         return total + 0.5 * float(self.penalty @ theta**2)
 
     def gradient(self, theta: Array) -> Array:
-        """∇f(θ)."""
+        """∇f(θ), shape (d,)."""
         total = self.penalty * theta
         for x, y, share in self.pieces():
             total = total + (share * self.d1(x @ theta, y)) @ x
         return total
 
     def hessian(self, theta: Array) -> Array:
-        """∇²f(θ)."""
+        """∇²f(θ), shape (d, d)."""
         total = np.diag(self.penalty)
         for x, y, share in self.pieces():
             total += x.T @ ((share * self.d2(x @ theta, y))[:, None] * x)

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.glm import Glm
@@ -11,10 +12,27 @@ from fedscaffold.problems.glm import Glm
 LOGISTIC_DERIVATIVE_BOUNDS = (1.0 / (6.0 * float(np.sqrt(3.0))), 1.0 / 8.0)  # of |ℓ'''| and |ℓ''''|
 
 
+@shared_parameters(Glm)
 class Logistic(Glm):
-    """f_c(θ) = mean of log(1 + exp(−y xᵀθ)) over client c's records, plus l2/2 ‖θ‖².
+    """f_c(θ) = mean of log(1 + exp(−y xᵀθ)) over client c's records, plus l2/2 ‖θ‖²: logistic regression.
 
-    Labels are {0, 1} or {−1, 1}; they are kept as ±1.
+    Labels y are {0, 1} or {−1, 1}; they are kept as ±1.
+
+    Parameters
+    ----------
+    {Glm}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(4, 50, 3))  # 4 clients with 50 records of 3 features each
+    >>> problem = fs.problems.Logistic(X, X[:, :, 0] > 0, l2=0.1)
+    >>> problem
+    Logistic(n_clients=4, dim=3, n_records=200, l2=0.1)
+    >>> bool(problem.loss(problem.optimum()) < problem.loss(np.zeros(3)))
+    True
     """
 
     kind = "logistic"
@@ -23,7 +41,7 @@ class Logistic(Glm):
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
-        """Labels as ±1."""
+        """Labels as ±1; other labels than {0, 1} and {−1, 1} are refused."""
         labels = np.unique(targets)
         if np.isin(labels, (-1.0, 1.0)).all():
             return targets
@@ -38,21 +56,21 @@ class Logistic(Glm):
 
     @staticmethod
     def value(z: Array, y: Array) -> Array:
-        """log(1 + exp(−y z))."""
+        """ℓ(z, y) = log(1 + exp(−y z))."""
         return np.logaddexp(0.0, -y * z)
 
     @staticmethod
     def d1(z: Array, y: Array) -> Array:
-        """−y σ(−y z)."""
+        """ℓ'(z, y) = −y σ(−y z)."""
         return -y * expit(-y * z)
 
     @staticmethod
     def d2(z: Array, y: Array) -> Array:
-        """σ(z) σ(−z)."""
+        """ℓ''(z, y) = σ(z) σ(−z)."""
         return expit(z) * expit(-z)
 
     @staticmethod
     def d3(z: Array, y: Array) -> Array:
-        """σ(z) σ(−z) (σ(−z) − σ(z))."""
+        """ℓ'''(z, y) = σ(z) σ(−z) (σ(−z) − σ(z))."""
         p, q = expit(z), expit(-z)
         return p * q * (q - p)

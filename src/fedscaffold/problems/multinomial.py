@@ -1,5 +1,7 @@
 """Logistic regression with more than two classes."""
 
+from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
+
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,14 +9,17 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax, softmax
 
 from fedscaffold.core.checks import whole_number
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems.client_arrays import flatten
+from fedscaffold.problems.glm import Glm
 from fedscaffold.problems.newton import minimise
 from fedscaffold.problems.tabular import TabularProblem
 
 
+@shared_parameters(Glm, leave_out=("X", "y"))
 class Multinomial(TabularProblem):
     """f_c(θ) = mean of log Σ_k exp(xᵀθ_k) − xᵀθ_y over client c's records, plus l2/2 ‖θ‖².
 
@@ -24,17 +29,21 @@ class Multinomial(TabularProblem):
     Parameters
     ----------
     X
-        Features: an (N, n, d) array, or a sequence of N arrays (n_c, d).
+        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
     y
-        Classes 0, ..., K − 1: an (N, n) array, or a sequence of N arrays (n_c,).
+        Classes 0, ..., K − 1: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
     n_classes
-        K; one more than the largest class by default.
-    l2
-        Strength of the penalty.
-    weights
-        One positive weight per client, scaled to sum to one; uniform by default.
-    n_unpenalised
-        How many of the last features the penalty leaves out; 1 where the last is an intercept's column of ones.
+        K, the number of classes; one more than the largest class by default.
+    {Glm}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(4, 50, 3))  # 4 clients with 50 records of 3 features each
+    >>> fs.problems.Multinomial(X, X.argmax(axis=2), l2=0.1)
+    Multinomial(n_clients=4, dim=9, n_records=200, l2=0.1)
     """
 
     kind = "multinomial"
@@ -60,7 +69,7 @@ class Multinomial(TabularProblem):
 
     @property
     def n_classes(self) -> int:
-        """K."""
+        """K, the number of classes."""
         return self.vectors
 
     def loss(self, theta: Array) -> float:
@@ -163,7 +172,7 @@ class Multinomial(TabularProblem):
 
 
 class _Centred:
-    """f plus ½‖Σ_k θ_k‖² over n_unpenalised features: the same minimiser, made unique."""
+    """f plus ½‖Σ_k θ_k‖² over the features that are not penalised: the same minimiser, made unique."""
 
     def __init__(self, problem: Multinomial) -> None:
         self._problem, self.dim = problem, problem.dim

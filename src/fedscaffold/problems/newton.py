@@ -16,8 +16,8 @@ SETTLED = 1e-6  # of θ: the last step must be that small, which it never is whe
 ROUNDING = 1e-15  # of the loss: what Newton's step would gain when rounding stops it
 
 
-class Smooth(Protocol):
-    """What Newton's method needs."""
+class SmoothFunction(Protocol):
+    """A function of θ with its first two derivatives, as Newton's method needs it."""
 
     dim: int
 
@@ -27,7 +27,7 @@ class Smooth(Protocol):
 
 
 @one_blas_thread
-def minimise(f: Smooth) -> Array:
+def minimise(f: SmoothFunction) -> Array:
     """Argmin f, until the gradient's norm is 1e-12 of the sizes that cancel in it.
 
     Steps are halved until the loss falls; near the end, where rounding hides the fall, full steps are
@@ -54,7 +54,9 @@ def minimise(f: Smooth) -> Array:
     )
 
 
-def _descended(f: Smooth, theta: Array, gradient: Array, step: NDArray[np.floating[Any]]) -> tuple[Array, Array]:
+def _descended(
+    f: SmoothFunction, theta: Array, gradient: Array, step: NDArray[np.floating[Any]]
+) -> tuple[Array, Array]:
     """θ after the longest of the steps 1, 1/2, 1/4, ... that helps."""
     norm, loss = np.linalg.norm(gradient), f.loss(theta)
     for halvings in range(60):
@@ -65,7 +67,7 @@ def _descended(f: Smooth, theta: Array, gradient: Array, step: NDArray[np.floati
     return theta, gradient
 
 
-def _polished(f: Smooth, theta: Array, gradient: Array, hessian: Array) -> Array:
+def _polished(f: SmoothFunction, theta: Array, gradient: Array, hessian: Array) -> Array:
     """One more full step where it still shrinks the gradient."""
     candidate = theta - np.linalg.solve(hessian, gradient)
     return candidate if np.linalg.norm(f.gradient(candidate)) < np.linalg.norm(gradient) else theta

@@ -34,11 +34,17 @@ def paper(
     kind
         "regression" for ridge, "classification" for logistic regression.
     n_clients
-        N, even.
+        N, the number of clients, even.
     l2
-        The penalty, which the paper does not give; 0.01 reproduces its picture.
+        Strength of the penalty, which the paper does not give; 0.01 reproduces its figure.
     seed
         Chooses the two datasets.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> fs.problems.paper("regression", n_clients=10)
+    Ridge(n_clients=10, dim=20, n_records=2000, l2=0.01)
     """
     if kind not in ("regression", "classification"):
         raise InvalidInput(f"kind must be 'regression' or 'classification', got {kind!r}")

@@ -2,12 +2,31 @@
 
 import numpy as np
 
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.types import Array
 from fedscaffold.problems.glm import Glm
 
 
+@shared_parameters(Glm)
 class Ridge(Glm):
-    """f_c(θ) = mean of ½(xᵀθ − y)² over client c's records, plus l2/2 ‖θ‖²."""
+    """f_c(θ) = mean of ½(xᵀθ − y)² over client c's records, plus l2/2 ‖θ‖²: linear regression.
+
+    Parameters
+    ----------
+    {Glm}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(4, 50, 3))  # 4 clients with 50 records of 3 features each
+    >>> problem = fs.problems.Ridge(X, X @ np.array([1.0, 2.0, 3.0]), l2=0.01)
+    >>> problem
+    Ridge(n_clients=4, dim=3, n_records=200, l2=0.01)
+    >>> problem.optimum().round(1)
+    array([1., 2., 3.])
+    """
 
     kind = "ridge"
     curvature = 1.0
@@ -15,22 +34,22 @@ class Ridge(Glm):
 
     @staticmethod
     def value(z: Array, y: Array) -> Array:
-        """½(z − y)²."""
+        """ℓ(z, y) = ½(z − y)²."""
         return 0.5 * (z - y) ** 2
 
     @staticmethod
     def d1(z: Array, y: Array) -> Array:
-        """Z − y."""
+        """ℓ'(z, y) = z − y."""
         return z - y
 
     @staticmethod
     def d2(z: Array, y: Array) -> Array:
-        """1."""
+        """ℓ''(z, y) = 1."""
         return np.ones_like(z)
 
     @staticmethod
     def d3(z: Array, y: Array) -> Array:
-        """0."""
+        """ℓ'''(z, y) = 0."""
         return np.zeros_like(z)
 
     def strong_convexity(self) -> float:

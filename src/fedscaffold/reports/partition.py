@@ -27,7 +27,7 @@ def draw_partition(
     Parameters
     ----------
     counts
-        Numbers of rows, (clients, classes), as in `data.partition.Summary`.
+        Numbers of rows, (clients, classes), as in `data.partition.PartitionSummary`.
     clients, classes
         Names of the clients and of the classes.
     file

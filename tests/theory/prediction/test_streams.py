@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedscaffold.theory.prediction.streams import averages, norm_moment
 
 import fedscaffold as fs
 from fedscaffold import FedAvg, Scaffold, theory

@@ -12,8 +12,7 @@ from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.memmap import in_file
 from fedscaffold.core.progress import progress_bar
-from fedscaffold.data.open import is_parquet
-from fedscaffold.data.options import existing
+from fedscaffold.data.files import existing_file, is_parquet
 from fedscaffold.models import folder
 from fedscaffold.models.planned import FitSettings
 from fedscaffold.reports.page import ReportContent
@@ -46,8 +45,8 @@ def command(
 
     Numbers are standardised, text becomes categories, there is an intercept, and clients count by their rows. Step
     size, local steps and rounds are chosen so that the model comes within --tolerance of the one that pooled data
-    would give. A Parquet table that would take more than a quarter of the memory is kept in the folder 'records'
-    of --out unless --records is given.
+    would give. A Parquet table that would take more than a quarter of the memory is kept in the folder 'cache'
+    of --out unless --cache-dir is given.
     """
     console = Console(highlight=False)
     with refusals(interrupted=RESUMABLE):
@@ -59,18 +58,20 @@ def command(
             rounds=rounds,
             seed=seed,
         )
-        is_parquet(data if data.is_dir() else existing(data))
+        is_parquet(data if data.is_dir() else existing_file(data))
         if test is not None:
-            is_parquet(existing(test))
+            is_parquet(existing_file(test))
         folder.check_folder(out)
         with progress_bar("Reading the table", None):
-            problem = folder.open_with_records(table.opener(data), out, records=table.records, overwrite=overwrite)
+            problem = folder.open_with_cache(
+                table.opener(data), out, cache_dir=table.cache_dir, overwrite=overwrite
+            )
         kind = tables.describe_kind(problem, table.kind)
         console.print(f"Model: {kind}", soft_wrap=True, markup=False)
         if in_file(problem.x):
             console.print(
                 f"The table's numbers, {problem.x.nbytes / 2**30:,.2f} GiB, are read from "
-                f"{table.records or out / folder.RECORDS}; that folder may be removed when it is no longer "
+                f"{table.cache_dir or out / folder.CACHE}; that folder may be removed when it is no longer "
                 "needed.",
                 soft_wrap=True,
                 markup=False,

@@ -27,7 +27,7 @@ def command(
     """
     with refusals(interrupted="nothing was written"):
         settings = FitSettings(tolerance=table.tolerance, batch_size=tables.parse_batch(batch_size), seed=seed)
-        problem = table.open(data, records=table.records)
+        problem = table.open(data, cache_dir=table.cache_dir)
         found = inspect_clients(problem, settings)
     console = Console(highlight=False)
     console.print(f"Model: {tables.describe_kind(problem, table.kind)}", soft_wrap=True, markup=False)

@@ -25,7 +25,7 @@ EXAMPLES = (
     "  fedscaffold plan 1.0 --round-cost 1000    (communication is dear)\n\n"
     "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01"
 )
-TABLES_ONLY = ("target", "client", "kind", "features", "missing", "tolerance", "records")
+TABLES_ONLY = ("target", "client", "kind", "features", "missing", "tolerance", "cache_dir")
 PAPER_ONLY = ("problem", "clients")
 
 
@@ -79,7 +79,7 @@ def command(
             if not table.target or not table.client:
                 raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
             settings = FitSettings(tolerance=table.tolerance, batch_size=tables.parse_batch(batch_size or "auto"))
-            prepared = prepare_problem(table.open(Path(what), records=table.records), settings)
+            prepared = prepare_problem(table.open(Path(what), cache_dir=table.cache_dir), settings)
             name, made, optimum = table.target, prepared.problem, prepared.optimum
             batch, squared_error = prepared.batch_size, prepared.target_mse
             mode = mode or "first_order"
@@ -131,4 +131,4 @@ def _parse_number(text: str) -> float | None:
 def _refuse_options(given: set[str], names: tuple[str, ...], why: str) -> None:
     for name in names:
         if name in given:
-            raise InvalidInput(f"--{name} is for {why}")
+            raise InvalidInput(f"--{name.replace('_', '-')} is for {why}")

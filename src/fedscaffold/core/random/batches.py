@@ -14,7 +14,15 @@ Sampling = Literal["with_replacement", "without_replacement"]
 
 @dataclass(frozen=True)
 class Batches:
-    """`size` records a step, drawn with or without replacement within the batch; None: all records."""
+    """How a stochastic gradient picks its records.
+
+    Parameters
+    ----------
+    size
+        B, the number of records in a batch; None for all of a client's records.
+    sampling
+        "with_replacement" or "without_replacement", within a batch.
+    """
 
     size: int | None = None
     sampling: Sampling = "with_replacement"

@@ -19,7 +19,7 @@ from fedscaffold.core.random.stream import Stream, words
 WORDS = 2**32
 
 
-class Chain(NamedTuple):
+class MarkovChain(NamedTuple):
     """Which records may follow which: `branching` consecutive ones, from follows[i] on, for record i.
 
     ends are those of a record's interval among the records that follow the same ones. Indices count from the
@@ -35,7 +35,7 @@ class Draws(NamedTuple):
     """A word w draws the client's first record i with w < ends[i]; along a chain, only at the round's first."""
 
     ends: NDArray[np.uint64]  # of all clients' records, client after client
-    chain: Chain | None = None
+    chain: MarkovChain | None = None
 
 
 def interval_ends(probabilities: NDArray[np.float64]) -> NDArray[np.uint64]:

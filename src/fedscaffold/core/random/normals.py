@@ -62,7 +62,7 @@ def check_streamed(batches: Batches, problem: Streamed) -> None:
         )
     if batches.sampling != "with_replacement":
         raise InvalidInput(
-            "this problem's clients are distributions: every record is drawn anew and none is put back; "
+            "this problem's clients are distributions: every record is a new one and none is put back; "
             "use sampling='with_replacement'"
         )
 

@@ -4,10 +4,10 @@ Counter-based: a word is a pure function of (seed, repetition, round, client, po
 reads the same indices in any order, on any number of threads or machines. The seed is the key; the
 counter's four words are (position // 4, round, client, repetition), and position % 4 picks one of the
 four words that come out. Local step h reads positions h·B to h·B + B − 1. The server has a stream of its
-own, that of client 2³² − 1: position 0 is the round's chance, positions from 4 on choose who takes part.
-Where records are drawn and not kept (`core.normals`), step h reads instead the numbers h·B·d to h·B·d + B·d − 1
-for its features, and h·B to h·B + B − 1 of those from position 2³³ on for its targets; what a client is like is
-drawn with the problem's seed, in round and repetition 2³² − 1.
+own, that of client 2³² − 1: position 0 is the round's uniform number, those from 4 on choose the cohort.
+Where records are drawn and not kept (`core.random.normals`), step h reads instead the numbers h·B·d to
+h·B·d + B·d − 1 for its features, and h·B to h·B + B − 1 of those from position 2³³ on for its targets; the
+clients' distributions are drawn with the problem's seed, in round and repetition 2³² − 1.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ COHORT = 4  # the position from which the server's words choose who takes part
 
 
 class Stream(NamedTuple):
-    """Where a client's draws of one round come from."""
+    """The random words of one client in one round of one repetition."""
 
     seed: int
     repetition: int
@@ -82,7 +82,7 @@ def distinct(stream: Stream, first: int, count: int, n: int) -> NDArray[np.int64
 
 
 def cohorts(seed: int, repetitions: int, round: int, count: int, n_clients: int) -> NDArray[np.int64]:
-    """Who takes part in a round: `count` different clients per repetition, in ascending order."""
+    """The cohort of a round: `count` different clients per repetition, ascending, shape (repetitions, count)."""
     rows = [
         np.sort(distinct(Stream(seed, r, round, SERVER), COHORT, count, n_clients)) for r in range(repetitions)
     ]

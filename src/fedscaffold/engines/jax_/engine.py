@@ -23,19 +23,25 @@ NUMBERS_PER_CALL = 1 << 24  # of models on the device at once
 
 @dataclass(frozen=True, kw_only=True)
 class Jax:
-    """Chunks of clients by `vmap`, their steps by a loop, in one compiled function.
+    """Local steps compiled by XLA, with chunks of clients side by side (`jax.vmap`).
 
-    It draws the same records as the other engines and gives their numbers to rounding. It serves ridge, logistic
+    It draws the same records as the other engines and gives their numbers to rounding. It runs ridge, logistic
     and multinomial regression and `fedscaffold.problems.Differentiable`.
 
     Parameters
     ----------
     dtype
-        What local steps compute in. The server's sums are float64 always.
+        Precision of the local steps, "float64" or "float32". The server's sums are always float64.
     clients_at_once
-        How many clients take their steps side by side; None for as many as suit the device.
+        Number of clients that take their steps side by side; None for as many as suit the device.
     device
         "cpu", "gpu" or "tpu"; None for what JAX prefers.
+
+    Examples
+    --------
+    >>> from fedscaffold.engines import Jax
+    >>> Jax(dtype="float32", clients_at_once=8, device="cpu").name
+    'jax-float32-cpu-8-at-once'
     """
 
     dtype: Dtype = "float64"
@@ -50,7 +56,7 @@ class Jax:
 
     @property
     def name(self) -> str:
-        """With the device and the number of clients at once, as both change the order of additions."""
+        """Name in provenance and checkpoints; device and clients at once change the order of additions."""
         together = "" if self.clients_at_once is None else f"-{self.clients_at_once}-at-once"
         return f"jax-{self.dtype}-{self._device().platform}{together}"
 
@@ -63,12 +69,12 @@ class Jax:
 
     @contextmanager
     def open(self, problem: Problem, batches: Batches, *, seed: int, first_client: int = 0) -> Iterator[LocalSgd]:
-        """Bring the records to the device; the first call compiles."""
+        """Copy the records to the device and yield the local steps, which are compiled by the first call."""
         if in_file(getattr(problem, "x", None)):
             raise InvalidInput("the jax engine holds all records in memory, but these lie in a file; use 'numba'")
         jax, device = _jax(), self._device()
         from fedscaffold.engines.jax_.gradients import gradient_and_records
-        from fedscaffold.engines.jax_.steps import Draw, Pairs, Table, Task, local_models
+        from fedscaffold.engines.jax_.steps import Draw, Pairs, StepsConfig, Table, local_models
 
         gradient, records = gradient_and_records(problem)
         wide = self.dtype == "float64"
@@ -77,7 +83,7 @@ class Jax:
         if begins[-1] >= 2**31:
             raise InvalidInput(f"the jax engine takes fewer than 2**31 records, got {begins[-1]:,}")
         batch = int(sizes.max()) if batches.size is None else batches.size
-        task = Task(
+        config = StepsConfig(
             gradient=gradient,
             batch=batch,
             sampling=None if batches.size is None else batches.sampling,
@@ -119,7 +125,7 @@ class Jax:
                     filled[: r.size] = xi[r, k]
                     pairs = Pairs(*(_filled(v[part], (chunks, p)) for v in (who, repetition, steps)))
                     local = local_models(
-                        task=task, table=table, theta=model, xi=there(filled.reshape(chunks, p, -1)),
+                        config=config, table=table, theta=model, xi=there(filled.reshape(chunks, p, -1)),
                         pairs=there(pairs), step_size=np.dtype(self.dtype).type(step_size), draw=draw,
                     )  # fmt: skip
                     out[r, k] = np.asarray(local).reshape(chunks * p, -1)[: r.size]

@@ -1,39 +1,52 @@
 """Gradients of a batch, θ ↦ Σ_i share_i ∇ℓ(θ, record_i), as functions that JAX can trace and tell apart."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import HasBatchLoss, NonUniformSampling, Streamed
 
-KINDS = ("ridge", "logistic", "multinomial")
+
+def _ridge(x: Any, y: Any, theta: Any, vectors: int) -> Any:
+    return x @ theta - y
+
+
+def _logistic(x: Any, y: Any, theta: Any, vectors: int) -> Any:
+    return -y * jax.nn.sigmoid(-y * (x @ theta))
+
+
+def _multinomial(x: Any, y: Any, theta: Any, vectors: int) -> Any:
+    slopes = jax.nn.softmax(x @ theta.reshape(vectors, x.shape[1]).T)
+    return slopes - jax.nn.one_hot(y.astype(jnp.int32), vectors, dtype=theta.dtype)
+
+
+SLOPES = {"ridge": _ridge, "logistic": _logistic, "multinomial": _multinomial}  # ℓ' of each record, by kind
 
 
 class Gradient(Protocol):
-    """Hashable, so that runs with the same one share what was compiled."""
+    """Gradient of a batch's loss; hashable, so that runs with the same one share compiled code."""
 
     def __call__(self, theta: Any, batch: Any, share: Any) -> Any:
-        """Of a batch whose records count share (B,), or 1/B each where that is None."""
+        """Gradient at θ of a batch whose records have weights share (B,), or 1/B each where that is None."""
 
 
 class BatchLoss(Protocol):
-    """The same for a loss; hashable too."""
+    """Loss of a batch, with the same arguments as `Gradient`; hashable too."""
 
     def __call__(self, theta: Any, batch: Any, share: Any) -> Any: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
 class OfLoss:
-    """By reverse-mode differentiation."""
+    """Gradient of a loss by reverse-mode differentiation."""
 
     loss: BatchLoss
 
     def __call__(self, theta: Any, batch: Any, share: Any) -> Any:
-        """∇ of the batch's loss."""
+        """Gradient of the batch's loss at θ."""
         return jax.grad(self.loss)(theta, batch, share)
 
 
@@ -41,24 +54,18 @@ class OfLoss:
 class OfMargins:
     """Σ_i share_i ℓ'(xᵀθ, y) x + l2 θ, with one margin per class for multinomial regression."""
 
-    kind: Literal["ridge", "logistic", "multinomial"]
+    kind: str  # a key of SLOPES
     vectors: int
     l2: float
     n_unpenalised: int
 
     def __call__(self, theta: Any, batch: Any, share: Any) -> Any:
-        """Of records (x, y)."""
+        """Gradient at θ of a batch of records (x, y)."""
         x, y = batch
         d = x.shape[1]
         own = jnp.where(jnp.arange(d) < d - self.n_unpenalised, jnp.asarray(self.l2, theta.dtype), 0)
         penalty = jnp.tile(own, self.vectors) * theta
-        if self.kind == "multinomial":
-            slopes = jax.nn.softmax(x @ theta.reshape(self.vectors, d).T)
-            slopes = slopes - jax.nn.one_hot(y, self.vectors, dtype=theta.dtype)
-        elif self.kind == "ridge":
-            slopes = x @ theta - y
-        else:
-            slopes = -y * jax.nn.sigmoid(-y * (x @ theta))
+        slopes = SLOPES[self.kind](x, y, theta, self.vectors)
         if share is None:
             return (slopes.T @ x).ravel() / y.shape[0] + penalty
         weighted = slopes * share.reshape(-1, *([1] * (slopes.ndim - 1)))
@@ -71,11 +78,10 @@ def gradient_and_records(problem: Any) -> tuple[Gradient, Any]:
         return OfLoss(problem.batch_loss), problem.records
     if isinstance(problem, Streamed):
         raise InvalidInput("the jax engine takes tables of records, not streamed clients; use engine='numba'")
-    if isinstance(problem, NonUniformSampling) or problem.kind not in KINDS:
+    if isinstance(problem, NonUniformSampling) or problem.kind not in SLOPES:
         raise InvalidInput(
             f"the jax engine has no gradient for {problem.kind!r}; use engine='reference', or state the problem "
             "as problems.Differentiable"
         )
-    y = problem.y.astype(np.int32) if problem.kind == "multinomial" else problem.y
     gradient = OfMargins(problem.kind, int(problem.vectors), float(problem.l2), int(problem.n_unpenalised))
-    return gradient, (problem.x, y)
+    return gradient, (problem.x, problem.y)

@@ -14,8 +14,8 @@ from fedscaffold.engines.jax_.stream import Place, with_replacement, without_rep
 DRAWN_AT_ONCE = 256  # words per client, about; fewer are slow to make, more are wasted on short rounds
 
 
-class Task(NamedTuple):
-    """What the code is compiled for."""
+class StepsConfig(NamedTuple):
+    """Settings that the local steps are compiled for: runs with the same ones share compiled code."""
 
     gradient: Gradient
     batch: int  # records in a step; with full gradients, of the largest client
@@ -54,40 +54,42 @@ class Draw(NamedTuple):
     first_client: Any  # as whom the first client draws
 
 
-@partial(jax.jit, static_argnames="task", donate_argnames="xi")
+@partial(jax.jit, static_argnames="config", donate_argnames="xi")
 def local_models(
-    *, task: Task, table: Table, theta: Any, xi: Any, pairs: Pairs, step_size: Any, draw: Draw
+    *, config: StepsConfig, table: Table, theta: Any, xi: Any, pairs: Pairs, step_size: Any, draw: Draw
 ) -> Any:
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c) for all pairs: models (chunks, p, d) from θ (repetitions, d) and ξ."""
 
     def chunk(arguments: tuple[Any, Pairs]) -> Any:
-        return _chunk(task, table, theta, *arguments, step_size, draw)
+        return _chunk(config, table, theta, *arguments, step_size, draw)
 
     return lax.map(chunk, (xi, pairs))
 
 
-def _chunk(task: Task, table: Table, theta: Any, xi: Any, pairs: Pairs, step_size: Any, draw: Draw) -> Any:
+def _chunk(
+    config: StepsConfig, table: Table, theta: Any, xi: Any, pairs: Pairs, step_size: Any, draw: Draw
+) -> Any:
     begins, sizes = table.begins[pairs.clients][:, None], table.sizes[pairs.clients]
     longest = pairs.steps.max()
 
     def stepped(h: Any, local: Any, batch: Any, share: Any) -> Any:
-        gradient = jax.vmap(task.gradient, in_axes=(0, 0, None if share is None else 0))(local, batch, share)
+        gradient = jax.vmap(config.gradient, in_axes=(0, 0, None if share is None else 0))(local, batch, share)
         return jnp.where((h < pairs.steps)[:, None], local - step_size * (gradient + xi), local)
 
     def of(rows: Any) -> Any:
         return jax.tree.map(lambda array: array.at[begins + rows].get(mode="promise_in_bounds"), table.records)
 
     local = theta[pairs.repetitions]
-    if task.sampling is None:
-        which = jnp.arange(task.batch, dtype=jnp.int32)
+    if config.sampling is None:
+        which = jnp.arange(config.batch, dtype=jnp.int32)
         batch = of(jnp.minimum(which, sizes[:, None] - 1))
         real = which < sizes[:, None]
-        share = None if task.equal else real / sizes[:, None].astype(theta.dtype)
+        share = None if config.equal else real / sizes[:, None].astype(theta.dtype)
         return lax.fori_loop(0, longest, lambda h, local: stepped(h, local, batch, share), local)
 
     place = Place(draw.key, draw.round, draw.first_client + pairs.clients, pairs.repetitions)
-    S, B = task.group, task.batch
-    drawn = with_replacement if task.sampling == "with_replacement" else without_replacement
+    S, B = config.group, config.batch
+    drawn = with_replacement if config.sampling == "with_replacement" else without_replacement
 
     def some_steps(state: tuple[Any, Any]) -> tuple[Any, Any]:
         begin, local = state

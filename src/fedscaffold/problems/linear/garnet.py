@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedscaffold.core.types import Array
 
 
-class Chains(NamedTuple):
+class MarkovChains(NamedTuple):
     """One chain per client, on a common graph.
 
     Attributes
@@ -35,7 +35,7 @@ class Chains(NamedTuple):
 
 def garnet(
     *, n_clients: int, states: int, branching: int, dim: int, heterogeneity: float, environments: int, seed: int
-) -> Chains:
+) -> MarkovChains:
     """P_c = (1 − ε)P + ε Q_c and r_c = (1 − ε)r + ε q_c, with P, Q_c and r, q_c drawn alike.
 
     Each state's first successor is its next one on a random cycle through all states, so that every state is
@@ -55,7 +55,7 @@ def garnet(
         kernel[c] = (1.0 - heterogeneity) * common_kernel + heterogeneity * _pieces(own, states, branching)
         rewards[c] = (1.0 - heterogeneity) * common_rewards + heterogeneity * own.uniform(size=states)
     lives_in = np.arange(n_clients) % environments
-    return Chains(successors, kernel[lives_in], rewards[lives_in], features)
+    return MarkovChains(successors, kernel[lives_in], rewards[lives_in], features)
 
 
 def _graph(rng: np.random.Generator, states: int, branching: int) -> NDArray[np.int64]:
@@ -74,7 +74,7 @@ def _pieces(rng: np.random.Generator, states: int, branching: int) -> Array:
     return np.diff(cuts, axis=1, prepend=0.0, append=1.0)
 
 
-def matrices(chains: Chains) -> Array:
+def matrices(chains: MarkovChains) -> Array:
     """P_c as full matrices, (N, states, states)."""
     n_clients, states, branching = chains.kernel.shape
     full = np.zeros((n_clients, states, states))
@@ -83,7 +83,7 @@ def matrices(chains: Chains) -> Array:
     return full
 
 
-def stationary(chains: Chains) -> Array:
+def stationary(chains: MarkovChains) -> Array:
     """μ_c with μ_cᵀP_c = μ_cᵀ and Σ_s μ_c(s) = 1, (N, states)."""
     full = matrices(chains)
     states = full.shape[1]

@@ -1,5 +1,7 @@
 """Linear stochastic approximation on clients that hold linear systems."""
 
+from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
+
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -22,11 +24,20 @@ class LinearSA(LinearSystem):
     Parameters
     ----------
     A
-        Matrices: an (N, n, d, d) array, or a sequence of N arrays (n_c, d, d).
+        Matrices: an array of shape (N, n, d, d), or a sequence of N arrays of shape (n_c, d, d), one per client.
     b
-        Right-hand sides: an (N, n, d) array, or a sequence of N arrays (n_c, d).
+        Right-hand sides: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d).
     weights
         One positive weight per client, scaled to sum to one; uniform by default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> A = np.array([[[[2.0, 1.0], [-1.0, 2.0]]], [[[1.0, 0.0], [0.0, 1.0]]]])  # 2 clients, one record each
+    >>> problem = fs.problems.LinearSA(A, np.array([[[3.0, 0.0]], [[0.0, 0.0]]]))
+    >>> problem.optimum()
+    array([0.9, 0.3])
     """
 
     kind = "linear_sa"
@@ -54,7 +65,7 @@ class LinearSA(LinearSystem):
         at = self.offsets[client] + rows
         return (self.A[at] @ theta - self.b[at]).mean(axis=0)
 
-    def mean_field(self) -> "LinearSA":
+    def mean_field(self) -> LinearSA:
         """The problem with one record per client, its mean: its gradients are this one's full gradients."""
         if int(self.sizes.max()) == 1:
             return self

@@ -1,4 +1,4 @@
-"""Clients that are distributions, not tables: what all such problems share."""
+"""Clients that are distributions instead of tables: what all such problems share."""
 
 import copy
 from abc import abstractmethod
@@ -23,14 +23,14 @@ LARGEST_SPREAD = 0.9
 FLATTEST = 0.1  # of the default spectrum, whose largest entry is 1
 
 
-class Law(NamedTuple):
-    """What some clients are like."""
+class ClientLaws(NamedTuple):
+    """The distributions of k clients: x ~ N(0, s_c Λ), and y depends on xᵀw_c."""
 
     scale: Array  # s_c, (k,)
     w: Array  # w_c, (k, d)
 
 
-class At(NamedTuple):
+class Derivatives(NamedTuple):
     """Gradients, Hessians and the covariance of one record's gradient, averaged over some points each."""
 
     gradient: Array  # (k, m, d)
@@ -39,7 +39,7 @@ class At(NamedTuple):
 
 
 class Streams(ProblemBase):
-    """Client c draws x ~ N(0, s_c Λ) and a target that depends on xᵀw_c, anew for every step.
+    """Client c draws new records (x, y) at every step: x ~ N(0, s_c Λ) and a target y that depends on xᵀw_c.
 
     With τ_c uniform in (−1, 1) and n_c ~ N(0, I),
 
@@ -48,6 +48,29 @@ class Streams(ProblemBase):
     and w, of length `signal`, and v, of length one, shared by all. As s_c and w_c go together, clients' Hessians
     and optima do, which is what biases FedAvg for any number of clients. τ_c and n_c are functions of (seed, c),
     computed when they are needed: nothing of a client is stored.
+
+    Parameters
+    ----------
+    n_clients
+        N, the number of clients, below 2³².
+    dim
+        d, the number of features.
+    heterogeneity
+        How far clients' models w_c lie from each other: w_c = w + heterogeneity (n_c/√d + τ_c v), with n_c normal,
+        τ_c uniform in (−1, 1), and v of length one.
+    scale_spread
+        How different clients' features are, at most 0.9: their covariances are s_c Λ, s_c = 1 + scale_spread τ_c.
+    spectrum
+        Diagonal of Λ, shape (d,): the features' variances on average over clients; geometric from 1 to 0.1 by
+        default.
+    signal
+        Length of w.
+    l2
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    seed
+        Chooses w, v and the clients. The records are chosen by the run's seed.
     """
 
     repr_fields = ("n_clients", "dim", "l2", "seed")
@@ -88,7 +111,7 @@ class Streams(ProblemBase):
         self._take(np.arange(n_clients, dtype=np.int64), client_weights(weights, int(n_clients)))
 
     def _take(self, client_ids: IntArray, weights: Array) -> None:
-        """Be the problem of these clients."""
+        """Set the clients and their weights, and the sums over them."""
         self.client_ids, self.weights = client_ids, weights
         self.n_clients = client_ids.size
         self.sizes: NDArray[np.int64] = np.broadcast_to(np.int64(ENDLESS), client_ids.shape)
@@ -108,7 +131,7 @@ class Streams(ProblemBase):
         """μ with ∇²f_c ≥ μI everywhere, for every client."""
 
     @abstractmethod
-    def averages(self, clients: IntArray, points: Array) -> At:
+    def averages(self, clients: IntArray, points: Array) -> Derivatives:
         """∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
 
     @abstractmethod
@@ -118,7 +141,7 @@ class Streams(ProblemBase):
     # clients
 
     def subset(self, clients: ArrayLike) -> Self:
-        """The same problem on some of the clients, which stay who they are; weights are scaled to sum to one."""
+        """The same problem on some of the clients, whose distributions stay; weights are scaled to sum to one."""
         chosen = np.asarray(clients, dtype=np.int64)
         other = copy.copy(self)
         if self.given is not None:
@@ -131,7 +154,7 @@ class Streams(ProblemBase):
         """Clients first, ..., last − 1. Engines open it with first_client=first, to draw as in the whole."""
         return self.subset(np.arange(first, last))
 
-    def law(self, clients: IntArray) -> Law:
+    def law(self, clients: IntArray) -> ClientLaws:
         """s_c and w_c of some clients."""
         if self.given is None:
             normal, uniform = of_clients(self.seed, self.client_ids[clients], self.dim)
@@ -139,9 +162,9 @@ class Streams(ProblemBase):
         else:
             spread, tau = self.given[0][clients], self.given[1][clients]
         w = self.centre + self.heterogeneity * (spread + tau[:, None] * self.tilt)
-        return Law(1.0 + self.scale_spread * tau, w)
+        return ClientLaws(1.0 + self.scale_spread * tau, w)
 
-    def _chunks(self) -> Iterator[tuple[Law, Array]]:
+    def _chunks(self) -> Iterator[tuple[ClientLaws, Array]]:
         """(law, weights) of all clients in order, some at a time."""
         for begin in range(0, self.n_clients, CLIENTS_AT_ONCE):
             chunk = np.arange(begin, min(begin + CLIENTS_AT_ONCE, self.n_clients))
@@ -169,18 +192,18 @@ class Streams(ProblemBase):
 
     def client_gradients(self, theta: Array) -> Array:
         """∇f_c(θ), shape (N, d)."""
-        return np.concatenate([at.gradient[:, 0] for at in self._everyone(theta)])
+        return np.concatenate([at.gradient[:, 0] for at in self._all_clients(theta)])
 
     def client_hessians(self, theta: Array) -> Array:
         """∇²f_c(θ), shape (N, d, d)."""
-        return np.concatenate([at.hessian[:, 0] for at in self._everyone(theta)])
+        return np.concatenate([at.hessian[:, 0] for at in self._all_clients(theta)])
 
     def client_noise_covariances(
         self, theta: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
     ) -> Array:
         """C_c(θ)/B, the covariance of a minibatch gradient, shape (N, d, d); 0 for full gradients."""
         factor = Batches(batch_size, sampling).noise_factor(ENDLESS)
-        return factor * np.concatenate([at.noise[:, 0] for at in self._everyone(theta)])
+        return factor * np.concatenate([at.noise[:, 0] for at in self._all_clients(theta)])
 
     def client_noise_along(
         self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
@@ -189,11 +212,11 @@ class Streams(ProblemBase):
         factor = Batches(batch_size, sampling).noise_factor(ENDLESS)
         rows = [
             np.einsum("im,kij,jm->km", directions, at.noise[:, 0], directions, optimize=True)
-            for at in self._everyone(theta)
+            for at in self._all_clients(theta)
         ]
         return factor * np.concatenate(rows)
 
-    def _everyone(self, theta: Array) -> Iterator[At]:
+    def _all_clients(self, theta: Array) -> Iterator[Derivatives]:
         for begin in range(0, self.n_clients, CLIENTS_AT_ONCE):
             chunk = np.arange(begin, min(begin + CLIENTS_AT_ONCE, self.n_clients))
             yield self.averages(chunk, np.broadcast_to(theta, (chunk.size, 1, 1, self.dim)))
@@ -210,10 +233,10 @@ class Streams(ProblemBase):
         largest, total = self.largest_scale * self.spectrum.max(), self.largest_scale * self.spectrum.sum()
         return float(self.curvature * (v * (total + 2.0 * largest) + (1.0 - v) * largest) + self.l2)
 
-    # who it is
+    # what identifies the problem
 
     def describe(self) -> dict[str, Any]:
-        """Kind, sizes and how clients are drawn."""
+        """The kind, sizes and how clients are drawn."""
         return {
             "kind": self.kind,
             "n_clients": int(self.n_clients),
@@ -227,7 +250,7 @@ class Streams(ProblemBase):
         }
 
     def fingerprint(self) -> str:
-        """SHA-256 of everything that the clients are made of."""
+        """SHA-256 digest of everything that the clients are made of."""
         given = () if self.given is None else self.given
         words = repr(sorted(self.describe().items()))
         return digest(words, self.client_ids, self.weights, self.spectrum, self.centre, self.tilt, *given)

@@ -1,17 +1,20 @@
 """Logistic regression on clients that are distributions."""
 
+from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
+
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.random.normals import normals, uniforms
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.problems.logistic import LOGISTIC_DERIVATIVE_BOUNDS
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.streams.base import At, Streams
+from fedscaffold.problems.streams.base import Derivatives, Streams
 from fedscaffold.problems.streams.sigmoid import Margin, Pair, margin, mean_softplus, pair
 
 SCALES = 40  # points between the least and the largest s_c, from which sums over clients are made
@@ -19,19 +22,21 @@ GRID, LINE = 6, 12  # points of the grids from which a client's means at many po
 SHORT = 1e-150
 
 
-class Summary(NamedTuple):
-    """What f needs of all clients: means over s_c as sums over a few scales, and Λ Σ w_c s_c E σ'(xᵀw_c) w_c."""
+class ScaleSums(NamedTuple):
+    """Sums over clients that f needs: means over s_c as sums over few scales, and Λ Σ w_c s_c E σ'(xᵀw_c) w_c."""
 
     scales: Array
     shares: Array
     pull: Array
 
 
+@shared_parameters(Streams)
 class LogisticStream(Streams):
     """f_c(θ) = E log(1 + exp(−y xᵀθ)) + l2/2 ‖θ‖², x ~ N(0, s_c Λ), P(y = 1 | x) = σ(xᵀw_c), y = ±1.
 
-    Records are drawn anew at every step; nothing of a client is stored. By Stein's identity everything is a matter
-    of means over one or two Gaussian margins (`problems.sigmoid`): with S_c = s_c Λ, t = S_c θ, z ~ N(0, θᵀS_cθ),
+    New records are drawn at every step; nothing of a client is stored. By Stein's identity all derivatives are
+    means over one or two Gaussian margins (`problems.streams.sigmoid`): with S_c = s_c Λ, t = S_c θ and
+    z ~ N(0, θᵀS_cθ),
 
         ∇f_c = E σ'(z) t − E σ'(xᵀw_c) S_c w_c + l2 θ,     ∇²f_c = E σ'(z) S_c + E σ'''(z) t tᵀ + l2,
         ∇³f_c[M] = E σ'''(z) (2 S_c M t + tr(S_c M) t) + E σ⁽⁵⁾(z) (tᵀM t) t.
@@ -41,25 +46,13 @@ class LogisticStream(Streams):
 
     Parameters
     ----------
-    n_clients
-        N, below 2³².
-    dim
-        d.
-    heterogeneity
-        How far clients' models w_c lie from each other: w_c = w + heterogeneity (n_c/√d + τ_c v), with n_c normal,
-        τ_c uniform in (−1, 1), and v of length one.
-    scale_spread
-        How different clients' features are, at most 0.9: s_c = 1 + scale_spread τ_c.
-    spectrum
-        Diagonal of Λ, the features' variances on average over clients; from 1 to 0.1, geometrically, by default.
-    signal
-        Length of w.
-    l2
-        Strength of the penalty.
-    weights
-        One positive weight per client, scaled to sum to one; uniform by default.
-    seed
-        Chooses w, v and the clients. The records are chosen by the run's seed.
+    {Streams}
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> fs.problems.LogisticStream(n_clients=1000, dim=20)
+    LogisticStream(n_clients=1000, dim=20, l2=0.01, seed=0)
     """
 
     kind = "logistic_stream"
@@ -96,23 +89,23 @@ class LogisticStream(Streams):
             pull += (weights * law.scale * slope) @ law.w
             self.smallest_scale = min(self.smallest_scale, float(law.scale.min()))
             self.largest_scale = max(self.largest_scale, float(law.scale.max()))
-        self.summary = Summary(1.0 + self.scale_spread * points, shares, self.spectrum * pull)
+        self.scale_sums = ScaleSums(1.0 + self.scale_spread * points, shares, self.spectrum * pull)
 
     def loss(self, theta: Array) -> float:
         """f(θ) = Σ w_c f_c(θ)."""
-        scales, shares, pull = self.summary
+        scales, shares, pull = self.scale_sums
         level = float(shares @ mean_softplus(scales * float(self.spectrum @ theta**2)))
         return level - float(pull @ theta) + 0.5 * self.l2 * float(theta @ theta)
 
     def gradient(self, theta: Array) -> Array:
         """∇f(θ)."""
-        scales, shares, pull = self.summary
+        scales, shares, pull = self.scale_sums
         slope = float((shares * scales) @ margin(scales * float(self.spectrum @ theta**2)).first)
         return (slope * self.spectrum + self.l2) * theta - pull
 
     def hessian(self, theta: Array) -> Array:
         """∇²f(θ)."""
-        scales, shares, _ = self.summary
+        scales, shares, _ = self.scale_sums
         means = margin(scales * float(self.spectrum @ theta**2))
         t = self.spectrum * theta
         bend = float((shares * scales**2) @ means.third)
@@ -122,7 +115,7 @@ class LogisticStream(Streams):
         """θ* = argmin f, by Newton's method, to a gradient of 1e-12 relative."""
         return minimise(self)
 
-    def averages(self, clients: IntArray, points: Array) -> At:
+    def averages(self, clients: IntArray, points: Array) -> Derivatives:
         """∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
         law = self.law(clients)
         S = law.scale[:, None] * self.spectrum  # (k, d)
@@ -146,7 +139,7 @@ class LogisticStream(Streams):
         noise -= 2.0 * two.second_t.mean(axis=2)[..., None, None] * (own[:, None, :, None] * own[:, None, None, :])
         level = (0.5 - means.first - 2.0 * two.both).mean(axis=2)
         noise[..., every, every] += level[..., None] * S[:, None]
-        return At(gradient.mean(axis=2) + self.l2 * points.mean(axis=2), hessian, noise)
+        return Derivatives(gradient.mean(axis=2) + self.l2 * points.mean(axis=2), hessian, noise)
 
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
         """∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is symmetric, (d, d) or (N, d, d)."""
@@ -168,7 +161,7 @@ class LogisticStream(Streams):
         return (-y * expit(-y * (x @ theta))) @ x / count + self.l2 * theta
 
     def strong_convexity(self) -> float:
-        """What the penalty gives."""
+        """l2: what the penalty alone gives."""
         return self.l2
 
 

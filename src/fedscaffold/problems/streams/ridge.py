@@ -1,21 +1,25 @@
 """Linear regression on clients that are distributions."""
 
+from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
+
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import not_negative
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.random.normals import normals
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.problems.streams.base import At, Streams
+from fedscaffold.problems.streams.base import Derivatives, Streams
 
 
+@shared_parameters(Streams)
 class RidgeStream(Streams):
     """f_c(θ) = ½ E(xᵀθ − y)² + l2/2 ‖θ‖², x ~ N(0, s_c Λ), y = xᵀw_c + noise ε, ε ~ N(0, 1).
 
-    Records are drawn anew at every step; nothing of a client is stored. With S_c = s_c Λ and u = θ − w_c,
+    New records are drawn at every step; nothing of a client is stored. With S_c = s_c Λ and u = θ − w_c,
 
         ∇f_c = S_c u + l2 θ,     ∇²f_c = S_c + l2,     C_c = (uᵀS_c u + noise²) S_c + S_c u uᵀ S_c
 
@@ -23,27 +27,15 @@ class RidgeStream(Streams):
 
     Parameters
     ----------
-    n_clients
-        N, below 2³².
-    dim
-        d.
-    heterogeneity
-        How far clients' models w_c lie from each other: w_c = w + heterogeneity (n_c/√d + τ_c v), with n_c normal,
-        τ_c uniform in (−1, 1), and v of length one.
-    scale_spread
-        How different clients' Hessians are, at most 0.9: s_c = 1 + scale_spread τ_c.
     noise
         Standard deviation of y given x.
-    spectrum
-        Diagonal of Λ, the features' variances on average over clients; from 1 to 0.1, geometrically, by default.
-    signal
-        Length of w.
-    l2
-        Strength of the penalty.
-    weights
-        One positive weight per client, scaled to sum to one; uniform by default.
-    seed
-        Chooses w, v and the clients. The records are chosen by the run's seed.
+    {Streams}
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> fs.problems.RidgeStream(n_clients=1000, dim=20)
+    RidgeStream(n_clients=1000, dim=20, l2=0.0, seed=0)
     """
 
     kind = "ridge_stream"
@@ -103,7 +95,7 @@ class RidgeStream(Streams):
         scale, first, _ = self.moments
         return self.spectrum * first / (self.spectrum * scale + self.l2)
 
-    def averages(self, clients: IntArray, points: Array) -> At:
+    def averages(self, clients: IntArray, points: Array) -> Derivatives:
         """∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
         law = self.law(clients)
         S = law.scale[:, None] * self.spectrum  # (k, d)
@@ -115,7 +107,7 @@ class RidgeStream(Streams):
         noise[..., every, every] += square[..., None] * S[:, None]
         hessian = np.zeros_like(noise)
         hessian[..., every, every] = S[:, None] + self.l2
-        return At(pull.mean(axis=2) + self.l2 * points.mean(axis=2), hessian, noise)
+        return Derivatives(pull.mean(axis=2) + self.l2 * points.mean(axis=2), hessian, noise)
 
     def residual_variances(self, theta: Array, clients: IntArray) -> Array:
         """E(xᵀθ − y)² = s_c (θ − w_c)ᵀΛ(θ − w_c) + noise² of some clients, shape (k,)."""
@@ -123,7 +115,7 @@ class RidgeStream(Streams):
         return law.scale * ((theta - law.w) ** 2 @ self.spectrum) + self.noise**2
 
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
-        """0, shape (N, d)."""
+        """∇³f_c = 0, shape (N, d)."""
         return np.zeros((self.n_clients, self.dim))
 
     def drawn_gradient(self, client: int, theta: Array, stream: Stream, first: int, count: int) -> Array:
@@ -139,5 +131,5 @@ class RidgeStream(Streams):
         return self.smallest_scale * float(self.spectrum.min()) + self.l2
 
     def describe(self) -> dict[str, Any]:
-        """Kind, sizes and how clients and records are drawn."""
+        """The kind, sizes and how clients and records are drawn."""
         return {**super().describe(), "noise": self.noise}

@@ -1,7 +1,7 @@
-"""Problems made from a table, which know their clients' names and how rows are encoded."""
+"""Problems made from a table, which keep their clients' names and the encoding of rows."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,16 +12,15 @@ from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label
 from fedscaffold.data.columns import some
 from fedscaffold.data.encoding import Encoding
+from fedscaffold.data.options import Weights
 from fedscaffold.problems.logistic import Logistic
 from fedscaffold.problems.multinomial import Multinomial
 from fedscaffold.problems.ridge import Ridge
 from fedscaffold.problems.tabular import TabularProblem
 
-Weights = Literal["rows", "uniform"] | Mapping[Any, float]
 
-
-class Framed(TabularProblem):
-    """f = Σ_c w_c f_c over the clients of a table; a problem like any other that also knows where it came from.
+class FromTable(TabularProblem):
+    """f = Σ_c w_c f_c over the clients of a table, with their names and the encoding of rows.
 
     `client_names[c]` is client c's name in the table, `encoding` how rows became numbers. An intercept is not
     penalised.
@@ -40,8 +39,7 @@ class Framed(TabularProblem):
     ) -> None:
         self.client_names = client_names
         self.encoding = encoding
-        if self.kind == "multinomial":
-            self.vectors = len(encoding.classes or ())
+        self.vectors = encoding.n_vectors
         self._set_data(x, y, offsets, l2=l2, weights=weights, n_unpenalised=int(encoding.intercept))
 
     @property
@@ -56,33 +54,30 @@ class Framed(TabularProblem):
         return other
 
 
-class FramedRidge(Framed, Ridge):
+class EncodedRidge(FromTable, Ridge):
     """f_c(θ) = mean of ½(xᵀθ − y)² over client c's rows of a table, plus l2/2 ‖θ‖²."""
 
 
-class FramedLogistic(Framed, Logistic):
+class EncodedLogistic(FromTable, Logistic):
     """f_c(θ) = mean of log(1 + exp(−y xᵀθ)) over client c's rows of a table, plus l2/2 ‖θ‖²."""
 
 
-class FramedMultinomial(Framed, Multinomial):
+class EncodedMultinomial(FromTable, Multinomial):
     """f_c(θ) = mean of log Σ_k exp(xᵀθ_k) − xᵀθ_y over client c's rows of a table, plus l2/2 ‖θ‖²."""
 
 
-def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each client's rows begin, and where the last one's end."""
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+EncodedProblem = EncodedRidge | EncodedLogistic | EncodedMultinomial
 
 
-def check_weights(weights: Any) -> None:
-    """Refuse anything but "rows", "uniform" or weights by client name."""
-    if not isinstance(weights, Mapping) and weights not in ("rows", "uniform"):
-        raise InvalidInput(
-            f"weights must be 'rows', 'uniform' or a dictionary from client to weight, got {weights!r}"
-        )
+def problem_class(encoding: Encoding) -> type[EncodedProblem]:
+    """The class of problem for an encoding's target: numbers, two classes or more."""
+    if encoding.classes is None:
+        return EncodedRidge
+    return EncodedLogistic if len(encoding.classes) == 2 else EncodedMultinomial
 
 
 def weights_of(weights: Weights, names: tuple[Label, ...], sizes: NDArray[np.int64]) -> Array:
-    """One weight per client, not yet scaled."""
+    """One weight per client, in the clients' order, not yet scaled to sum to one."""
     if not isinstance(weights, Mapping):
         return sizes.astype(np.float64) if weights == "rows" else np.ones(len(names))
     for name in names:

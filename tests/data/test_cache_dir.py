@@ -17,7 +17,7 @@ import pytest
 from fedscaffold import InvalidInput
 from fedscaffold.core.memmap import in_file
 from fedscaffold.data import from_frame, from_parquet
-from fedscaffold.data.on_disk import convert
+from fedscaffold.data.on_disk import write
 from tests.data.test_files import OPTIONS, holed
 from tests.hospitals import wine
 
@@ -32,15 +32,15 @@ def table(tmp_path: Path) -> Path:
 
 
 def converted(table: Path, **options: Any) -> Any:
-    return from_parquet(table, records=table.parent / "records", **{**OPTIONS, **options})
+    return from_parquet(table, cache_dir=table.parent / "records", **{**OPTIONS, **options})
 
 
-@pytest.mark.parametrize("piece", [convert.PIECE, 8 * 1000, 8 * 60])
+@pytest.mark.parametrize("piece", [write.PIECE, 8 * 1000, 8 * 60])
 @pytest.mark.parametrize("intercept", [True, False])
 def test_the_same_to_the_bit(piece: int, intercept: bool, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the pieces that are put in order at once: here also some tens of rows, and a few."""
-    monkeypatch.setattr(convert, "PIECE", piece)
-    monkeypatch.setattr(convert, "AT_ONCE", 100_000)
+    monkeypatch.setattr(write, "PIECE", piece)
+    monkeypatch.setattr(write, "AT_ONCE", 100_000)
     expected = from_frame(holed(), **OPTIONS, intercept=intercept)
     problem = converted(table, intercept=intercept)
     assert problem.fingerprint() == expected.fingerprint()
@@ -57,19 +57,19 @@ def test_classes(tmp_path: Path) -> None:
     frame = wine()
     frame.to_parquet(tmp_path / "t.parquet")
     options: dict[str, Any] = {"target": "target", "client": "hospital", "kind": "logistic"}
-    problem = from_parquet(tmp_path / "t.parquet", records=tmp_path / "r", **options)
+    problem = from_parquet(tmp_path / "t.parquet", cache_dir=tmp_path / "r", **options)
     assert problem.kind == "multinomial"
     assert problem.fingerprint() == from_frame(frame, **options).fingerprint()
     two = frame[frame.target < 2]
     two.to_parquet(tmp_path / "two.parquet")
-    problem = from_parquet(tmp_path / "two.parquet", records=tmp_path / "r2", **options)
+    problem = from_parquet(tmp_path / "two.parquet", cache_dir=tmp_path / "r2", **options)
     assert problem.classes == (0, 1)
     assert problem.fingerprint() == from_frame(two, **options).fingerprint()
 
 
 def test_it_is_converted_once(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = converted(table)
-    monkeypatch.setattr("fedscaffold.data.parquet.lay_out", None)  # nothing is read again
+    monkeypatch.setattr("fedscaffold.data.parquet.table_layout", None)  # nothing is read again
     again = converted(table)
     assert again.fingerprint() == first.fingerprint()
     other = converted(table, l2=0.7, weights="uniform")
@@ -95,7 +95,7 @@ def test_another_table_or_other_options_are_refused(table: Path) -> None:
     with pytest.raises(
         InvalidInput, match=r"holds the records of another table, t\.parquet; choose another folder"
     ):
-        from_parquet(other, records=folder, **OPTIONS)
+        from_parquet(other, cache_dir=folder, **OPTIONS)
     os.utime(table, ns=(1, 1))
     with pytest.raises(InvalidInput, match=r"t\.parquet has changed since its records were written"):
         converted(table)
@@ -117,7 +117,7 @@ def test_bad_folders(table: Path) -> None:
     (folder / "x.npy").unlink()
     converted(table)  # into a folder that is there and empty
     with pytest.raises(InvalidInput, match="max_bytes_in_memory"):
-        from_parquet(table, records=folder, max_bytes_in_memory=-1, **OPTIONS)
+        from_parquet(table, cache_dir=folder, max_bytes_in_memory=-1, **OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,11 @@ def test_damaged_records(damage: str, table: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
-@pytest.mark.parametrize("when", ["targets", "features", "_header"])
+@pytest.mark.parametrize("when", ["encoded_targets", "encoded_features", "fsync"])
 def test_an_interrupted_conversion_leaves_nothing(
     error: Any, when: str, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = getattr(convert, when)
-
-    def broken(*args: Any) -> Any:
+    def broken_after_a_block(*args: Any) -> Any:
         yield from list(whole(*args))[:1]
         raise error
 
@@ -157,7 +155,11 @@ def test_an_interrupted_conversion_leaves_nothing(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(convert, when, broken_at_once if when == "_header" else broken)
+        if when == "fsync":
+            patched.setattr(os, when, broken_at_once)
+        else:
+            whole = getattr(write, when)
+            patched.setattr(write, when, broken_after_a_block)
         expected: Any = KeyboardInterrupt if error is KeyboardInterrupt else InvalidInput
         message = None if error is KeyboardInterrupt else "No space left on device"
         with pytest.raises(expected, match=message):
@@ -173,16 +175,16 @@ def test_bad_values_are_refused_and_leave_nothing(table: Path) -> None:
 
 
 KILLED = """
-import sys
-from fedscaffold.problems import convert, from_parquet
+import os, sys
+from fedscaffold.data import from_parquet
 from tests.data.test_files import OPTIONS
 
-def slow(layout, *args):
-    print("dealt", flush=True)
+def slow(handle):
+    print("written", flush=True)
     sys.stdin.read()
 
-convert._put_in_order = slow
-from_parquet(sys.argv[1], records=sys.argv[2], **OPTIONS)
+os.fsync = slow
+from_parquet(sys.argv[1], cache_dir=sys.argv[2], **OPTIONS)
 """
 
 
@@ -193,7 +195,7 @@ def test_a_killed_conversion_is_not_taken_for_whole_and_two_at_once_are_refused(
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        assert process.stdout.readline() == "dealt\n"
+        assert process.stdout.readline() == "written\n"
         if sys.platform != "win32":
             with pytest.raises(InvalidInput, match="another process is writing records"):
                 converted(table)
@@ -215,13 +217,10 @@ def test_a_disk_that_is_too_small(table: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_table_that_changes_while_it_is_converted(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = convert._put_in_order
-
-    def changed(*args: Any) -> None:
-        whole(*args)
+    def changed(handle: int) -> None:
         os.utime(table, ns=(time.time_ns(), 5))
 
-    monkeypatch.setattr(convert, "_put_in_order", changed)
+    monkeypatch.setattr(os, "fsync", changed)
     with pytest.raises(InvalidInput, match="changed while it was being read"):
         converted(table)
     assert [file.name for file in table.parent.iterdir()] == ["t.parquet"]
@@ -247,12 +246,12 @@ def test_several_files(table: Path, tmp_path: Path) -> None:
     assert len(files) > 2
     assert from_parquet(folder, **OPTIONS).fingerprint() == expected
     assert from_parquet(files, **OPTIONS).fingerprint() == expected
-    assert from_parquet(folder, records=tmp_path / "r", **OPTIONS).fingerprint() == expected
-    assert from_parquet(files, records=tmp_path / "r", **OPTIONS).fingerprint() == expected
+    assert from_parquet(folder, cache_dir=tmp_path / "r", **OPTIONS).fingerprint() == expected
+    assert from_parquet(files, cache_dir=tmp_path / "r", **OPTIONS).fingerprint() == expected
     with pytest.raises(
         InvalidInput, match=r"another table, part-0.parquet, part-1.parquet, part-2.parquet, \.\.\."
     ):
-        from_parquet(files[:2], records=tmp_path / "r", **OPTIONS)
+        from_parquet(files[:2], cache_dir=tmp_path / "r", **OPTIONS)
     with pytest.raises(InvalidInput, match="the list of Parquet files is empty"):
         from_parquet([], **OPTIONS)
     pd.read_parquet(files[1]).drop(columns="age").to_parquet(files[1])

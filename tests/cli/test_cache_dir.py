@@ -10,7 +10,7 @@ from fedscaffold.models import folder
 from tests.cli.test_fit import HERE, invoke, refused, runner
 from tests.hospitals import cancer, diabetes, written
 
-FILES = ["model.json", "records", "report.html", "trace.npz"]
+FILES = ["cache", "model.json", "report.html", "trace.npz"]
 
 
 def test_tables_that_do_not_fit_comfortably_are_kept_in_the_folder(
@@ -27,19 +27,19 @@ def test_tables_that_do_not_fit_comfortably_are_kept_in_the_folder(
     one, two = (Model.load(made / "model.json") for made in (out, tmp_path / "whole"))
     assert one.equations == two.equations
     assert one.provenance["request"] == two.provenance["request"]
-    before = (out / "records" / "x.npy").stat().st_mtime_ns
+    before = (out / "cache" / "x.npy").stat().st_mtime_ns
     invoke(*words, "--out", out)
-    assert (out / "records" / "x.npy").stat().st_mtime_ns == before
+    assert (out / "cache" / "x.npy").stat().st_mtime_ns == before
 
     written(cancer().iloc[:-9], table)
     assert "has changed since its records were written" in refused(*words, "--out", out)
     invoke(*words, "--out", out, "--overwrite")
-    assert (out / "records" / "x.npy").stat().st_mtime_ns != before
+    assert (out / "cache" / "x.npy").stat().st_mtime_ns != before
 
 
 def test_a_folder_for_records_may_be_given(tmp_path: Path) -> None:
     table, records = written(diabetes(), tmp_path / "d.parquet"), tmp_path / "numbers"
-    words = ["--target", "target", *HERE, "--records", records]
+    words = ["--target", "target", *HERE, "--cache-dir", records]
     printed = invoke("fit", table, *words, "--rounds", 3, "--out", tmp_path / "m")
     assert f"are read from {records}" in printed
     assert (records / "x.npy").exists()
@@ -51,8 +51,8 @@ def test_a_folder_for_records_may_be_given(tmp_path: Path) -> None:
     )
     assert (records / "x.npy").exists()
     csv = written(diabetes(), tmp_path / "d.csv")
-    assert "records in a folder are for Parquet" in refused("fit", csv, *words, "--out", tmp_path / "k")
-    assert "--records is for a table" in refused("plan", "1.0", "--records", records)
+    assert "cache_dir is for Parquet" in refused("fit", csv, *words, "--out", tmp_path / "k")
+    assert "--cache-dir is for a table" in refused("plan", "1.0", "--cache-dir", records)
 
 
 def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

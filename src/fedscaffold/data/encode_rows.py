@@ -1,4 +1,4 @@
-"""The second pass over a table: its rows as numbers, and where each belongs."""
+"""The second pass over a table: its rows as numbers, and where each one goes among its client's records."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, Reader, blocks, by_name, groups, labels, positions, value_set
 from fedscaffold.data.encoding import Encoding
-from fedscaffold.data.framed import offsets_of
 
 CHANGED = "the table changed while it was being read; start again"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """What the first pass found: how columns are encoded, the clients' names in order, and their rows' numbers."""
+class TableLayout:
+    """What the first pass found: the encoding, the clients' names in order, and their numbers of rows."""
 
     read: Reader
     encoding: Encoding
@@ -26,17 +26,17 @@ class Layout:
 
     @property
     def rows(self) -> int:
-        """Of all clients."""
+        """Number of rows of all clients together."""
         return int(self.sizes.sum())
 
     @property
     def nbytes(self) -> int:
-        """Of the encoded rows and targets."""
+        """Size of the encoded rows and targets in bytes."""
         return 8 * self.rows * (self.encoding.dim + 1)
 
 
-def targets(layout: Layout) -> Iterator[tuple[NDArray[np.int64], Array]]:
-    """Of each block of rows, where they belong among all clients' rows, and their targets."""
+def encoded_targets(layout: TableLayout) -> Iterator[tuple[NDArray[np.int64], Array]]:
+    """(places, targets) of each block of rows: places among the records of all clients, client after client."""
     encoding, offsets = layout.encoding, offsets_of(layout.sizes)
     known = value_set(layout.names)
     free, seen = offsets[:-1].copy(), 0
@@ -59,8 +59,8 @@ def targets(layout: Layout) -> Iterator[tuple[NDArray[np.int64], Array]]:
         raise InvalidInput(CHANGED)
 
 
-def features(layout: Layout) -> Iterator[tuple[int, slice, Array]]:
-    """Of some columns at a time, of each block of rows, its first row, its coordinates and their values."""
+def encoded_features(layout: TableLayout) -> Iterator[tuple[int, slice, Array]]:
+    """(first row, coordinates, values) of each block of rows, for some columns at a time."""
     encoding = layout.encoding
     places = dict(zip((column.name for column in encoding.columns), encoding.places, strict=True))
     columns = {column.name: column for column in encoding.columns}

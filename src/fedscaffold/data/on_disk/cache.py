@@ -1,6 +1,6 @@
-"""A folder with a table's encoded numbers: x.npy, y.npy, and records.json, which says whose they are.
+"""A folder with a table's encoded records: x.npy, y.npy, and records.json, which says of which table they are.
 
-The folder is made under another name and renamed when it is complete, so that it is whole or not there.
+The folder is written under another name and renamed when it is complete, so that it is complete or missing.
 """
 
 import json
@@ -13,20 +13,22 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.data.build import Choices, Problem, problem_of
+from fedscaffold.data.build import encoded_problem
+from fedscaffold.data.encode_rows import TableLayout
+from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.encoding import Encoding
-from fedscaffold.data.filling import Layout
+from fedscaffold.data.options import TableOptions
 
 FORMAT = "fedscaffold records 1"
 X, Y, DESCRIPTION = "x.npy", "y.npy", "records.json"
 AGAIN = "choose another folder, or remove this one to convert the table again"
 
 
-class OtherRecords(InvalidInput):
-    """A folder holds records, but not those that were asked for."""
+class CacheMismatch(InvalidInput):
+    """A cache folder holds other records than those of the table and options that were given."""
 
 
-def identity(files: Sequence[Path], choices: Choices) -> dict[str, Any]:
+def cache_identity(files: Sequence[Path], choices: TableOptions) -> dict[str, Any]:
     """What makes two folders the same: the files, by name, size and time of change, and the columns' options."""
     sources = []
     for file in files:
@@ -47,11 +49,11 @@ def identity(files: Sequence[Path], choices: Choices) -> dict[str, Any]:
     return {"source": sources, "options": options}
 
 
-def description(layout: Layout, made_of: dict[str, Any]) -> str:
-    """The content of records.json."""
+def description(layout: TableLayout, identity: dict[str, Any]) -> str:
+    """Content of records.json: the identity, the encoding, and the clients' names and sizes."""
     content = {
         "format": FORMAT,
-        **made_of,
+        **identity,
         "encoding": json.loads(layout.encoding.to_json()),
         "clients": layout.names,
         "sizes": layout.sizes.tolist(),
@@ -59,7 +61,7 @@ def description(layout: Layout, made_of: dict[str, Any]) -> str:
     return json.dumps(content, indent=1, allow_nan=False)
 
 
-def is_there(folder: Path) -> bool:
+def cache_exists(folder: Path) -> bool:
     """Whether there are records to open; False where they can be written, anything else is refused."""
     if folder.is_dir():
         if (folder / DESCRIPTION).is_file():
@@ -73,28 +75,28 @@ def is_there(folder: Path) -> bool:
     return False
 
 
-def open_problem(folder: Path, made_of: dict[str, Any], choices: Choices) -> Problem:
-    """The problem on a folder's numbers, memory-mapped; refused unless they are those of `made_of`."""
+def open_cache(folder: Path, identity: dict[str, Any], choices: TableOptions) -> EncodedProblem:
+    """The problem on a folder's numbers, memory-mapped; refused unless they are those of `identity`."""
     try:
         found = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
-            raise OtherRecords(f"{folder} holds records of another format than {FORMAT!r}; {AGAIN}")
-        _check(folder, found, made_of)
+            raise CacheMismatch(f"{folder} holds records of another format than {FORMAT!r}; {AGAIN}")
+        _check(folder, found, identity)
         encoding = Encoding.from_json(json.dumps(found["encoding"]))
         names = tuple(found["clients"])
         sizes = np.array(found["sizes"], dtype=np.int64)
         rows = int(sizes.sum())
         x, y = _mapped(folder / X, (rows, encoding.dim)), _mapped(folder / Y, (rows,))
-        return problem_of(x, y, encoding, names, sizes, choices)
+        return encoded_problem(x, y, encoding, names, sizes, choices)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise OtherRecords(f"{folder} holds records that are damaged ({error}); {AGAIN}") from None
+        raise CacheMismatch(f"{folder} holds records that are damaged ({error}); {AGAIN}") from None
 
 
-def discard(folder: Path) -> None:
+def remove_cache(folder: Path) -> None:
     """Remove a folder's records, and nothing else."""
-    if is_there(folder):
+    if cache_exists(folder):
         for name in (DESCRIPTION, X, Y):
             (folder / name).unlink(missing_ok=True)
         if not any(folder.iterdir()):
@@ -109,19 +111,19 @@ def _mapped(file: Path, shape: tuple[int, ...]) -> Array:
     return found
 
 
-def _check(folder: Path, found: dict[str, Any], made_of: dict[str, Any]) -> None:
+def _check(folder: Path, found: dict[str, Any], identity: dict[str, Any]) -> None:
     """Refuse what was made of another table, of this one before it changed, or with other options."""
-    theirs, ours = found["source"], made_of["source"]
+    theirs, ours = found["source"], identity["source"]
     if [file["name"] for file in theirs] != [file["name"] for file in ours]:
         which = ", ".join(file["name"] for file in theirs[:3]) + (", ..." if len(theirs) > 3 else "")
-        raise OtherRecords(f"{folder} holds the records of another table, {which}; {AGAIN}")
+        raise CacheMismatch(f"{folder} holds the records of another table, {which}; {AGAIN}")
     for old, new in zip(theirs, ours, strict=True):
         if old != new:
-            raise OtherRecords(f"{new['name']} has changed since its records were written to {folder}; {AGAIN}")
-    differ = [name for name, value in made_of["options"].items() if found["options"][name] != value]
+            raise CacheMismatch(f"{new['name']} has changed since its records were written to {folder}; {AGAIN}")
+    differ = [name for name, value in identity["options"].items() if found["options"][name] != value]
     if differ:
         name = differ[0]
-        raise OtherRecords(
+        raise CacheMismatch(
             f"{folder} holds this table's records with {name}={found['options'][name]!r}, "
-            f"not {made_of['options'][name]!r}; {AGAIN}"
+            f"not {identity['options'][name]!r}; {AGAIN}"
         )

@@ -1,7 +1,7 @@
 """A table's rows, client after client, into files, in memory that does not grow with the table.
 
 Rows of a client may be scattered over the table. Put straight into their places they would touch the whole output
-again and again, a few bytes in each page. So they are dealt out first: the output is cut into pieces of
+again and again, a few bytes in each page. So they are sorted by piece first: the output is cut into pieces of
 some megabytes, and each piece has a section of a temporary file to which its rows are appended as they come. Then
 piece after piece is put in order in memory and written once.
 """
@@ -19,24 +19,24 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.memmap import AT_ONCE, let_go
-from fedscaffold.data.filling import Layout, features, targets
-from fedscaffold.data.on_disk.folder import DESCRIPTION, X, Y
+from fedscaffold.data.encode_rows import TableLayout, encoded_features, encoded_targets
+from fedscaffold.data.on_disk.cache import DESCRIPTION, X, Y
 
 PIECE = 1 << 24  # bytes of x in order at once
 
 
-def convert(layout: Layout, folder: Path, description: str) -> None:
+def write_cache(layout: TableLayout, folder: Path, description: str) -> None:
     """Write x.npy, y.npy and records.json into a folder, which appears when all is done."""
     with _making(folder, layout.nbytes) as temporary:
-        dealt = _deal(layout, temporary)
-        _put_in_order(layout, dealt, temporary)
-        for spilled in (dealt.to, dealt.goal, *(column for _, column in dealt.columns)):
-            Path(str(spilled.filename)).unlink()
+        spilled = _spill_by_piece(layout, temporary)
+        _write_pieces(layout, spilled, temporary)
+        for array in (spilled.to, spilled.goal, *(column for _, column in spilled.columns)):
+            Path(str(array.filename)).unlink()
         (temporary / DESCRIPTION).write_text(description, encoding="utf-8")
 
 
 @dataclass(frozen=True)
-class Dealt:
+class SpilledRows:
     """Rows by piece of the output, in table order within each: where they belong, targets, features."""
 
     to: Any
@@ -44,18 +44,18 @@ class Dealt:
     columns: list[tuple[slice, Any]]
 
 
-def _piece_rows(layout: Layout) -> int:
+def _piece_rows(layout: TableLayout) -> int:
     return max(1, PIECE // (8 * layout.encoding.dim))
 
 
-def _deal(layout: Layout, folder: Path) -> Dealt:
+def _spill_by_piece(layout: TableLayout, folder: Path) -> SpilledRows:
     """Append each row to the section of its piece, which begins where the piece does."""
     each, n = _piece_rows(layout), layout.rows
     to, goal = _spill(folder / "to", (n,), np.int64), _spill(folder / "goal", (n,))
     slots = _spill(folder / "slots", (n,), np.int64)
     free = np.arange(0, n, each)
     first = 0
-    for rows, values in _released(targets(layout), [to, goal, slots]):
+    for rows, values in _released(encoded_targets(layout), [to, goal, slots]):
         piece = rows // each
         order = np.argsort(piece, kind="stable")
         counts = np.bincount(piece, minlength=free.size)
@@ -68,16 +68,16 @@ def _deal(layout: Layout, folder: Path) -> Dealt:
         first += rows.size
     columns: list[tuple[slice, Any]] = []
     used = [slots]
-    for first, place, part in _released(features(layout), used):
+    for first, place, part in _released(encoded_features(layout), used):
         if first == 0:
             columns.append((place, _spill(folder / f"columns {len(columns)}", (n, part.shape[1]))))
             used.append(columns[-1][1])
         used[-1][slots[first : first + len(part)]] = part
     Path(str(slots.filename)).unlink()
-    return Dealt(to, goal, columns)
+    return SpilledRows(to, goal, columns)
 
 
-def _put_in_order(layout: Layout, dealt: Dealt, folder: Path) -> None:
+def _write_pieces(layout: TableLayout, spilled: SpilledRows, folder: Path) -> None:
     """Every piece's rows to their places in it, and the pieces one after another into the files."""
     each, n, dim = _piece_rows(layout), layout.rows, layout.encoding.dim
     with open(folder / X, "wb") as x_file, open(folder / Y, "wb") as y_file:
@@ -85,14 +85,14 @@ def _put_in_order(layout: Layout, dealt: Dealt, folder: Path) -> None:
         _header(y_file, (n,))
         for begin in range(0, n, each):
             end = min(begin + each, n)
-            at = dealt.to[begin:end] - begin
+            at = spilled.to[begin:end] - begin
             x, y = np.ones((end - begin, dim)), np.empty(end - begin)  # ones: an intercept has no column
-            for place, values in dealt.columns:
+            for place, values in spilled.columns:
                 x[at, place] = values[begin:end]
                 let_go(values, begin, end)
-            y[at] = dealt.goal[begin:end]
-            for spilled in (dealt.to, dealt.goal):
-                let_go(spilled, begin, end)
+            y[at] = spilled.goal[begin:end]
+            for array in (spilled.to, spilled.goal):
+                let_go(array, begin, end)
             x_file.write(x.data)
             y_file.write(y.data)
         for file in (x_file, y_file):

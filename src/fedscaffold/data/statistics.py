@@ -30,7 +30,7 @@ LOOKS_LIKE_A_NUMBER = re.compile(r"\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)
 
 
 @dataclass(frozen=True)
-class Moments:
+class ColumnMoments:
     """Count, mean and Σ(v − mean)² of a column's finite values; how many were missing or infinite."""
 
     count: int = 0
@@ -39,8 +39,8 @@ class Moments:
     missing: int = 0
     infinite: int = 0
 
-    def after(self, values: Array) -> "Moments":
-        """With some more values: means weighted by counts, squares by Chan, Golub and LeVeque's rule."""
+    def after(self, values: Array) -> "ColumnMoments":
+        """Moments with some more values: means weighted by counts, squares by Chan, Golub and LeVeque's rule."""
         missing, infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
         finite = values[np.isfinite(values)] if missing or infinite else values
         count, mean, squares = self.count + finite.size, self.mean, self.squares
@@ -49,17 +49,20 @@ class Moments:
             step = here - mean
             mean += step * finite.size / count
             squares += float(((finite - here) ** 2).sum()) + step**2 * self.count * finite.size / count
-        return Moments(count, mean, squares, self.missing + missing, self.infinite + infinite)
+        return ColumnMoments(count, mean, squares, self.missing + missing, self.infinite + infinite)
 
     @property
     def deviation(self) -> float:
-        """The standard deviation, with 1/n."""
+        """Standard deviation of the finite values, with 1/n."""
         return float(np.sqrt(self.squares / self.count))
 
 
 @dataclass
-class Tally:
-    """How often each label occurs, up to `most` different ones; for `suspicious` text, which look like numbers."""
+class LabelCounts:
+    """How often each label occurs, up to `most` different ones.
+
+    For `suspicious` text it also counts the rows that look like numbers.
+    """
 
     most: int | None
     suspicious: bool = False
@@ -72,7 +75,7 @@ class Tally:
     first_text: tuple[int, str] | None = None
 
     def add(self, column: Any, first_row: int) -> None:
-        """Some more rows, as an Arrow array of labels."""
+        """Count some more rows, given as an Arrow array of labels."""
         self.missing += column.null_count
         found = column.drop_null().value_counts()
         for value, count in zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True):
@@ -97,21 +100,21 @@ class Tally:
 
     @property
     def values(self) -> tuple[Label, ...]:
-        """The labels in order."""
+        """The labels in ascending order."""
         return tuple(sorted(self.counts))
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What the first pass found."""
+class TableStatistics:
+    """Number of rows, counts of the clients' names, and statistics of the target and of each feature."""
 
     rows: int
-    clients: Tally
-    target: Moments | Tally
-    features: dict[str, Moments | Tally]
+    clients: LabelCounts
+    target: ColumnMoments | LabelCounts
+    features: dict[str, ColumnMoments | LabelCounts]
 
 
-def survey(
+def table_statistics(
     read: Reader,
     *,
     target: str,
@@ -120,10 +123,10 @@ def survey(
     categorical: tuple[str, ...],
     classes: bool,
     max_categories: int,
-) -> Survey:
+) -> TableStatistics:
     """Read every column once. Columns of types that cannot be used are refused at the first block."""
-    clients = Tally(None)
-    goal: Moments | Tally = Tally(MOST_CLASSES) if classes else Moments()
+    clients = LabelCounts(None)
+    goal: ColumnMoments | LabelCounts = LabelCounts(MOST_CLASSES) if classes else ColumnMoments()
     rows = 0
     for block in blocks(read([client, target])):
         columns = by_name(block)
@@ -136,7 +139,7 @@ def survey(
         rows += block.num_rows
     if rows == 0:
         raise InvalidInput("the table has no rows")
-    found: dict[str, Moments | Tally] = {}
+    found: dict[str, ColumnMoments | LabelCounts] = {}
     for group in groups(features):
         first_row = 0
         for block in blocks(read(group)):
@@ -145,17 +148,19 @@ def survey(
                     found[name] = _start(name, array.type, categorical, max_categories)
                 found[name] = _after(found[name], name, array, first_row)
             first_row += block.num_rows
-    return Survey(rows, clients, goal, {name: found[name] for name in features})
+    return TableStatistics(rows, clients, goal, {name: found[name] for name in features})
 
 
-def _after(so_far: Moments | Tally, name: str, array: Any, first_row: int) -> Moments | Tally:
-    if isinstance(so_far, Moments):
+def _after(
+    so_far: ColumnMoments | LabelCounts, name: str, array: Any, first_row: int
+) -> ColumnMoments | LabelCounts:
+    if isinstance(so_far, ColumnMoments):
         return so_far.after(numbers(array))
     so_far.add(labels(name, array), first_row)
     return so_far
 
 
-def _start(name: str, kind: Any, categorical: tuple[str, ...], max_categories: int) -> Moments | Tally:
+def _start(name: str, kind: Any, categorical: tuple[str, ...], max_categories: int) -> ColumnMoments | LabelCounts:
     types = load_pyarrow().types
     if types.is_null(kind):
         raise InvalidInput(f"column {name!r} has no values at all; leave it out of features")
@@ -165,9 +170,9 @@ def _start(name: str, kind: Any, categorical: tuple[str, ...], max_categories: i
             raise InvalidInput(
                 f"column {name!r} is of type {kind}; categories must be text, whole numbers or booleans"
             )
-        return Tally(max_categories, suspicious=is_text(kind) and name not in categorical)
+        return LabelCounts(max_categories, suspicious=is_text(kind) and name not in categorical)
     if is_number(kind):
-        return Moments()
+        return ColumnMoments()
     raise InvalidInput(
         f"column {name!r} is of type {kind}; features are numbers, booleans, text or categories: "
         "convert it, or leave it out of features"
