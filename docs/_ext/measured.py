@@ -59,6 +59,8 @@ def show_origin(folder: Path, name: str) -> list[nodes.Node]:
         f"Measured on {origin['date']} at commit {origin['commit']} on {cores} core{'s' * (cores != 1)} with "
     )
     cautions = " The machine was shared with other programs." if origin["quiet"] is False else ""
+    if origin.get("carried_over"):
+        cautions += " Carried over from an earlier edition of this documentation."
     return [nodes.Text(opening), nodes.literal(text=origin["command"]), nodes.Text("." + cautions)]
 
 
