@@ -1,10 +1,11 @@
 """Files of measured figures, which the documentation shows by name.
 
-Every benchmark ends with `write(path, figures, command=...)`. The file has the figures and where they come from:
-date, commit, machine (nothing that names it), versions, and the command that measures them again. Pages of docs/
-show a figure with the role `measured` of docs/_ext/measured.py, so that no number is typed by hand.
+Every benchmark takes its options from `parser(...)` and ends with `save(...)`. A file has the figures and where
+they come from: date, commit, machine (nothing that names it), versions, and the command that measures them again.
+Pages of docs/ show a figure with the role `measured` of docs/_ext/measured.py: no number is typed by hand.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "measured"
 FEATURES = ("fma", "avx", "avx2", "avx512f", "asimd", "sve")  # of the processor, those that kernels use
 QUIET_LOAD = 0.3  # processes per core that want to run; above it the machine is shared with other programs
+LOAD_AT_START = os.getloadavg()[0]  # processes that wanted to run in the minute before this one began
 
 Figures = Mapping[str, Any]  # numbers or words by name, nested
 
@@ -63,8 +65,34 @@ def machine() -> dict[str, Any]:
     return {**provenance.machine(), "processor_features": features, "versions": provenance.versions()}
 
 
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Options that every benchmark has: `--quick` and `--out`."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--quick", action="store_true", help="small sizes only, to see that it works")
+    made.add_argument(
+        "--out", type=Path, help="file of the figures; default: docs/measured, --quick: results/quick"
+    )
+    return made
+
+
+def save(name: str, figures: Figures, options: argparse.Namespace, *, note: str | None = None) -> None:
+    """Write the figures of a benchmark to the file that its options ask for, and print where.
+
+    Figures of a quick run do not replace those of the documentation.
+    """
+    folder = ROOT / "results" / "quick" if options.quick else FOLDER
+    path = options.out or folder / f"{name}.json"
+    write(path, figures, note=note)
+    print(f"saved to {path}")
+
+
 def write(
-    path: Path, figures: Figures, *, command: str | None = None, load: float | None = None, note: str | None = None
+    path: Path,
+    figures: Figures,
+    *,
+    command: str | None = None,
+    load: float = LOAD_AT_START,
+    note: str | None = None,
 ) -> None:
     """Write figures and where they come from to a JSON file, whole or not at all.
 
@@ -77,8 +105,8 @@ def write(
     command
         The command that measures the figures again; that of this process when left out.
     load
-        Mean number of processes that wanted to run before the measurement began, from `os.getloadavg()`; where it
-        is known, the file says whether the machine was quiet.
+        Mean number of processes that wanted to run before the measurement began, from `os.getloadavg()`: the file
+        says from it whether the machine was quiet.
     note
         A sentence about the setting that the figures' names do not say.
     """
@@ -88,7 +116,7 @@ def write(
         "commit": commit(),
         "machine": machine(),
         "command": command or command_line(),
-        "quiet": None if load is None else load <= QUIET_LOAD * (os.cpu_count() or 1),
+        "quiet": load <= QUIET_LOAD * (os.cpu_count() or 1),
         **({} if note is None else {"note": note}),
         "figures": figures,
     }

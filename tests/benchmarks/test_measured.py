@@ -34,14 +34,12 @@ def folder(tmp_path: Path) -> Path:
 
 def render(extension: Any, folder: Path, source: str) -> str:
     """A line of Markdown as docutils and MyST render it, as text."""
-    from docutils.core import publish_doctree
-    from docutils.parsers.rst import directives, roles
-    from myst_parser.docutils_ import Parser
-
-    roles.register_local_role("measured", extension.MeasuredRole(folder))
-    directives.register_directive("measured-from", extension.measured_from(folder))
-    tree = publish_doctree(source, parser=Parser(), settings_overrides={"report_level": 5, "halt_level": 5})
-    return tree.astext()
+    docutils, myst = (pytest.importorskip(name) for name in ("docutils.core", "myst_parser.docutils_"))
+    rst = pytest.importorskip("docutils.parsers.rst")
+    rst.roles.register_local_role("measured", extension.MeasuredRole(folder))
+    rst.directives.register_directive("measured-from", extension.measured_from(folder))
+    settings = {"report_level": 5, "halt_level": 5}
+    return str(docutils.publish_doctree(source, parser=myst.Parser(), settings_overrides=settings).astext())
 
 
 @pytest.mark.parametrize(
