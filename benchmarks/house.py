@@ -2,8 +2,8 @@
 
 `python -m benchmarks.house` counts lines (total and not blank) of each folder of the package, files per folder,
 and tests. Then it follows one `run`, one `fit` and one round of a federation in one process, each called once
-before so that imports and compilation do not count: how many files of the package they touch, and how many calls go
-from a function of one file to a function of another.
+before so that imports and compilation do not count: how many files of the package they touch, and how many calls
+go from a function of one file to a function of another.
 """
 
 import json

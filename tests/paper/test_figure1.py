@@ -5,13 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fedscaffold.paper.figure1 import Claim, Curve, claims
+from fedscaffold.paper.claims import Claim
+from fedscaffold.paper.figure1 import PanelCurve, claims
 from fedscaffold.simulation import Trace
 
 Plateau = Callable[[int], float]
 
 
-def curve(kind: str, n_clients: int, method: str, plateau: float) -> Curve:
+def curve(kind: str, n_clients: int, method: str, plateau: float) -> PanelCurve:
     mse = np.full((2, 101), plateau)
     mse[:, :50] = 1e6  # a transient that must not count
     trace = Trace(
@@ -23,7 +24,7 @@ def curve(kind: str, n_clients: int, method: str, plateau: float) -> Curve:
         vectors_per_client=np.zeros(1),
         provenance={},
     )
-    return Curve(kind, n_clients, method, trace)  # type: ignore[arg-type]
+    return PanelCurve(kind, n_clients, method, trace)  # type: ignore[arg-type]
 
 
 def verdicts(regression: Plateau, classification: Plateau, fedavg: float = 1e3) -> list[Claim]:

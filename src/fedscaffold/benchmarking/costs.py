@@ -10,7 +10,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
 if TYPE_CHECKING:
-    from fedscaffold.benchmarking.compare import Curve
+    from fedscaffold.benchmarking.comparison import Curve
 
 Measure = Literal["rounds", "gradients"]
 MEASURES: tuple[Measure, ...] = ("rounds", "gradients")
@@ -88,7 +88,7 @@ def best(curves: Sequence["Curve"]) -> list["Curve"]:
     return found
 
 
-class Fit(NamedTuple):
+class LineFit(NamedTuple):
     """y = intercept + slope·x by least squares, with a 95 % interval of the slope; misfit is the RMS residual."""
 
     intercept: float
@@ -98,7 +98,7 @@ class Fit(NamedTuple):
     misfit: float
 
 
-def line(x: Array, y: Array, weights: Array | None = None) -> Fit:
+def fit_line(x: Array, y: Array, weights: Array | None = None) -> LineFit:
     """Least squares of y on x; residuals are multiplied by the weights."""
     from scipy.stats import t as student
 
@@ -112,7 +112,7 @@ def line(x: Array, y: Array, weights: Array | None = None) -> Fit:
     covariance = np.linalg.inv(design.T @ design) * float(residuals @ residuals) / freedom
     half = float(student.ppf(0.975, freedom)) * float(np.sqrt(covariance[1, 1]))
     misfit = float(np.sqrt(np.mean(residuals**2)))
-    return Fit(float(intercept), float(slope), float(slope) - half, float(slope) + half, misfit)
+    return LineFit(float(intercept), float(slope), float(slope) - half, float(slope) + half, misfit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class Growth:
     what: Literal["gradients by clients", "rounds, logarithmic", "rounds, power"]
     at: float  # the target, or the number of clients
     points: int
-    fit: Fit
+    fit: LineFit
 
 
 def growth(costs: Sequence[Cost]) -> list[Growth]:
@@ -141,15 +141,15 @@ def growth(costs: Sequence[Cost]) -> list[Growth]:
             if len(rows) > 2:
                 N = np.array([row.n_clients for row in rows], dtype=np.float64)
                 spent = np.array([row.gradients for row in rows], dtype=np.float64)
-                fit = line(np.log(N), np.log(spent))
+                fit = fit_line(np.log(N), np.log(spent))
                 found.append(Growth(name=name, what="gradients by clients", at=target, points=N.size, fit=fit))
         for n_clients in sorted({cost.n_clients for cost in mine}):
             rows = [cost for cost in mine if cost.n_clients == n_clients and cost.cheapest_in == "rounds"]
             if len(rows) > 2:
                 T = np.array([row.rounds for row in rows], dtype=np.float64)
                 x = -np.log10([row.target for row in rows])
-                logarithmic = line(x, T, weights=1.0 / T)
-                power = line(x * np.log(10.0), np.log(T))
+                logarithmic = fit_line(x, T, weights=1.0 / T)
+                power = fit_line(x * np.log(10.0), np.log(T))
                 found += [
                     Growth(name=name, what="rounds, logarithmic", at=n_clients, points=T.size, fit=logarithmic),
                     Growth(name=name, what="rounds, power", at=n_clients, points=T.size, fit=power),

@@ -12,8 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedscaffold.benchmarking import compare as experiment
-from fedscaffold.benchmarking.compare import Curve
+from fedscaffold.benchmarking import comparison as experiment
+from fedscaffold.benchmarking.comparison import Curve
 from fedscaffold.benchmarking.costs import Cost, Growth, best, cheapest, growth
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import refusals
@@ -115,7 +115,7 @@ def command(
             raise InvalidInput("--plot-costs needs several numbers of clients or several targets")
         cells = None if out is None else _folder(out)
         kind: Any = problem
-        problems = experiment.nested(kind, numbers, l2=l2, seed=seed)
+        problems = experiment.nested_problems(kind, numbers, l2=l2, seed=seed)
         sizes = given or _grid(problems[max(numbers)].smoothness(batches))
         methods = _methods(method, sizes, lengths)
         curves: list[Curve] = []
@@ -242,7 +242,7 @@ def _write(result: Result, shown: dict[str, list[Curve]], about: dict[str, Any],
 
     rows = [{**asdict(cost), "method": json.dumps(cost.method)} for cost in result.costs]
     different = {id(curve): curve for curves in shown.values() for curve in curves}
-    frames = {"costs": pd.DataFrame(rows), "curves": experiment.to_frame(list(different.values()))}
+    frames = {"costs": pd.DataFrame(rows), "curves": experiment.curves_to_frame(list(different.values()))}
     for name, frame in frames.items():
         with replacing(out / f"{name}.csv") as temporary:
             frame.to_csv(temporary, index=False)

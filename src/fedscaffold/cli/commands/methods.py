@@ -9,7 +9,7 @@ from fedscaffold.cli.errors import refusals
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.files import check_writable
 from fedscaffold.core.progress import progress_bar
-from fedscaffold.paper import methods as experiment
+from fedscaffold.paper.method_figures import methods as experiment
 
 EXAMPLES = (
     "Examples:\n\n"

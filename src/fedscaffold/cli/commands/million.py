@@ -39,7 +39,7 @@ def command(
     code 1 if a claim does not hold. After an interruption the same command goes on where it stopped.
     """
     with refusals(interrupted="the same command goes on where it stopped"):
-        settings = experiment.Settings(clients=options.numbers_of("--clients", clients, int), seed=seed)
+        settings = experiment.MillionSettings(clients=options.numbers_of("--clients", clients, int), seed=seed)
         chosen = choose_engine(engine)
         need_packages()
         folder_at(out)

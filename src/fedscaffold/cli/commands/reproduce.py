@@ -15,6 +15,7 @@ from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.files import replacing
 from fedscaffold.core.progress import progress_bar
 from fedscaffold.paper import figure1 as experiment
+from fedscaffold.paper.claims import Claim
 from fedscaffold.problems.paper import L2 as PAPER_L2
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def figure1(
     goes on where it stopped.
     """
     with refusals(interrupted="the same command goes on where it stopped"):
-        settings = experiment.Settings(clients=_numbers(clients), runs=runs, seed=seed, l2=l2, threads=threads)
+        settings = experiment.Figure1Settings(
+            clients=_numbers(clients), runs=runs, seed=seed, l2=l2, threads=threads
+        )
         need_packages()
         scratch = _folder(out) / "unfinished"
         scratch.mkdir(exist_ok=True)
@@ -97,7 +100,7 @@ def _write_numbers(frame: "pd.DataFrame", out: Path) -> None:
         frame.to_csv(temporary, index=False)
 
 
-def _write_claims(found: list[experiment.Claim], settings: experiment.Settings, out: Path) -> None:
+def _write_claims(found: list[Claim], settings: experiment.Figure1Settings, out: Path) -> None:
     content = {"settings": asdict(settings), "claims": [asdict(claim) for claim in found]}
     with replacing(out / "claims.json") as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n")
@@ -107,16 +110,16 @@ def _write_claims(found: list[experiment.Claim], settings: experiment.Settings, 
         temporary.write_text("\n".join(lines) + "\n")
 
 
-def _plateau(curve: experiment.Curve) -> str:
+def _plateau(curve: experiment.PanelCurve) -> str:
     mean, error, *_ = curve.plateau
     return f"{mean:.3g} ± {error:.1g}{'' if curve.stationary else ' *'}"
 
 
-def _verdict(claim: experiment.Claim) -> str:
+def _verdict(claim: Claim) -> str:
     return {True: "yes", False: "NO", None: "not tested"}[claim.holds]
 
 
-def claims_table(found: list[experiment.Claim], *, title: str | None = None) -> Table:
+def claims_table(found: list[Claim], *, title: str | None = None) -> Table:
     """Claims, what was measured, and whether they hold."""
     table = Table(title=title)
     for column in ("claim", "measured", "holds"):
@@ -127,7 +130,7 @@ def claims_table(found: list[experiment.Claim], *, title: str | None = None) -> 
     return table
 
 
-def _print(found: list[experiment.Claim], curves: list[experiment.Curve], out: Path) -> None:
+def _print(found: list[Claim], curves: list[experiment.PanelCurve], out: Path) -> None:
     console = Console()
     plateaus = Table(
         title="Plateau of the squared error, ± standard error",

@@ -3,8 +3,8 @@
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.paper.verify.chains import Chains
-from fedscaffold.paper.verify.rows import Printed, Row, norm, norms, over_groups
+from fedscaffold.paper.verify.chains import StationaryChains
+from fedscaffold.paper.verify.rows import Printed, StatementRow, norm, norms, over_groups
 from fedscaffold.paper.verify.settings import Budget
 from fedscaffold.theory import bounds
 from fedscaffold.theory.bounds import Condition
@@ -14,7 +14,7 @@ TOLERANCE = 0.05
 USES = "expansion.expansion"
 
 
-def rows(chains: Chains, budget: Budget) -> list[Row]:
+def rows(chains: StationaryChains, budget: Budget) -> list[StatementRow]:
     """From stationary chains; biases for logistic regression only, as ridge has none."""
     case = chains.case
     found = expansion(case.problem, case.method, batch_size=case.batch_size)
@@ -23,7 +23,9 @@ def rows(chains: Chains, budget: Budget) -> list[Row]:
     return result if case.problem.kind == "ridge" else result + _biases(chains, found, conditions, budget)
 
 
-def _covariances(chains: Chains, found: Expansion, conditions: tuple[Condition, ...], budget: Budget) -> list[Row]:
+def _covariances(
+    chains: StationaryChains, found: Expansion, conditions: tuple[Condition, ...], budget: Budget
+) -> list[StatementRow]:
     case, clients = chains.case, range(chains.case.problem.n_clients)
     spread = case.problem.client_hessians(case.problem.optimum()) - found.hessian
     cross = np.stack([found.cov_theta_xi(c) for c in clients])
@@ -64,7 +66,7 @@ def _covariances(chains: Chains, found: Expansion, conditions: tuple[Condition, 
         ),
     )
     return [
-        Row(
+        StatementRow(
             statement="Lemma 5.1",
             claim=claim,
             setting=case.text,
@@ -79,7 +81,9 @@ def _covariances(chains: Chains, found: Expansion, conditions: tuple[Condition, 
     ]
 
 
-def _biases(chains: Chains, found: Expansion, conditions: tuple[Condition, ...], budget: Budget) -> list[Row]:
+def _biases(
+    chains: StationaryChains, found: Expansion, conditions: tuple[Condition, ...], budget: Budget
+) -> list[StatementRow]:
     case, N = chains.case, chains.case.problem.n_clients
     bias, bias_xi = over_groups(chains.bias), over_groups(chains.bias_xi)
     spread = case.problem.client_hessians(case.problem.optimum()) - found.hessian
@@ -106,7 +110,7 @@ def _biases(chains: Chains, found: Expansion, conditions: tuple[Condition, ...],
         ),
     )
     return [
-        Row(
+        StatementRow(
             statement=statement,
             claim=claim,
             setting=case.text,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedscaffold.paper.verify.rows import Row, failures
+from fedscaffold.paper.verify.rows import StatementRow, failures
 
 HEADER = ("statement", "claim", "setting", "predicted", "measured", "verdict")
 
@@ -15,7 +15,7 @@ def number(value: float) -> str:
     return f"{value:.4g}" if abs(value) >= 0.01 or value == 0.0 else f"{value:.3g}"
 
 
-def predicted(row: Row) -> str:
+def predicted(row: StatementRow) -> str:
     """The relation and the number that measured must stand in it to."""
     if row.relation == "is":
         return "yes"
@@ -23,7 +23,7 @@ def predicted(row: Row) -> str:
     return f"{row.relation} {number(row.predicted)}{within}"
 
 
-def measured(row: Row) -> str:
+def measured(row: StatementRow) -> str:
     """Value ± standard error, for arrays how far off they are, and what else was found; or that alone."""
     if row.relation == "is":
         return row.finding
@@ -35,7 +35,7 @@ def measured(row: Row) -> str:
     return f"{text} ({row.finding})" if row.finding else text
 
 
-def other(row: Row) -> str:
+def other(row: StatementRow) -> str:
     """The printed formula and whether it agrees; empty if there is none."""
     if row.printed is None:
         return ""
@@ -47,12 +47,12 @@ def other(row: Row) -> str:
     return f"{row.printed.label}: {row.printed_verdict} ({number(row.printed.predicted)}{off})"
 
 
-def missed(row: Row) -> str:
+def missed(row: StatementRow) -> str:
     """Conditions that fail, with the factor; empty if all hold."""
     return ", ".join(f"{condition.name} missed {condition.missed_by:.3g} times" for condition in row.missed)
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[StatementRow]) -> str:
     """One sentence, and one for each failure."""
     held = sum(row.verdict == "holds" for row in rows)
     outside = sum(row.verdict == "not claimed" for row in rows)
@@ -65,7 +65,7 @@ def summary(rows: Sequence[Row]) -> str:
     return ", ".join(parts) + "." + "".join(f"\nFAILS: {problem}" for problem in problems)
 
 
-def to_markdown(rows: Sequence[Row]) -> str:
+def to_markdown(rows: Sequence[StatementRow]) -> str:
     """A table with all columns."""
     lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
     for row in rows:
@@ -76,7 +76,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n\n" + summary(rows).replace("\n", "\n\n") + "\n"
 
 
-def to_json(rows: Sequence[Row], provenance: dict[str, Any]) -> str:
+def to_json(rows: Sequence[StatementRow], provenance: dict[str, Any]) -> str:
     """Every field, with verdicts."""
     content = [{**asdict(row), "verdict": row.verdict, "printed_verdict": row.printed_verdict} for row in rows]
     return json.dumps({"provenance": provenance, "rows": content}, indent=2, ensure_ascii=False) + "\n"

@@ -52,7 +52,7 @@ class Printed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class StatementRow:
     """One statement in one setting.
 
     Attributes
@@ -133,7 +133,7 @@ class Row:
         return off <= self.tolerance * abs(predicted) + slack
 
 
-def failures(rows: Iterable[Row]) -> list[str]:
+def failures(rows: Iterable[StatementRow]) -> list[str]:
     """Sentences about rows that fail, and about statements that no row judges; none if all is well."""
     rows = list(rows)
     found = [

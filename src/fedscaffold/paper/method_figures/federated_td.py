@@ -3,7 +3,7 @@
 After Mangold, Samsonov, Labbi, Levin, Alami, Naumov and Moulines, "SCAFFLSA: Taming Heterogeneity in Federated
 Linear Stochastic Approximation and TD Learning", NeurIPS 2024. Ten environments, each with a tenth of the clients,
 so that θ* and FedAvg's bias are the same for every N: with new environments for new clients the bias would change
-with N too, by the luck of the draw.
+with N too, as it depends on which environments are drawn.
 """
 
 from collections.abc import Sequence
@@ -12,20 +12,21 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 import numpy as np
-from scipy.stats import t as student
 
+from fedscaffold.benchmarking.client_numbers import check_client_numbers
+from fedscaffold.benchmarking.costs import LineFit, fit_line
+from fedscaffold.benchmarking.plateaus import reached_plateau
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Advance
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, ScaffLSA
-from fedscaffold.paper.figure1 import Claim
+from fedscaffold.paper.claims import Claim
 from fedscaffold.problems import GarnetTD
 from fedscaffold.problems.linear.td import Observing
 from fedscaffold.reports.speed_up import Panel
 from fedscaffold.reports.speed_up import draw as draw_panels
 from fedscaffold.simulation.run import run
-from fedscaffold.simulation.stationarity import Plateau, plateau
+from fedscaffold.simulation.stationarity import Plateau
 
 STEP_SIZE, LOCAL_STEPS, BATCH_SIZE = 0.1, 100, 10
 DISCOUNT, HETEROGENEITY, ENVIRONMENTS = 0.8, 1.0, 10
@@ -38,8 +39,8 @@ FLAT_FACTOR = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What to run: numbers of clients, ways of sampling, rounds and runs of each."""
+class FederatedTDSettings:
+    """Numbers of clients, ways of sampling transitions, rounds, runs side by side, seed and threads."""
 
     clients: Sequence[int] = (10, 30, 100, 300, 1000)
     samplings: Sequence[Observing] = get_args(Observing)
@@ -52,15 +53,11 @@ class Settings:
         for name in ("rounds", "runs"):
             whole_number(name, getattr(self, name), least=1)
         whole_number("seed", self.seed, least=0)
-        for n_clients in self.clients:
-            if whole_number("clients", n_clients, least=1) % ENVIRONMENTS:
-                raise InvalidInput(f"each number of clients must be a multiple of {ENVIRONMENTS}, got {n_clients}")
-        if len(set(self.clients)) < max(3, len(self.clients)):
-            raise InvalidInput(f"clients must be three or more different numbers, got {list(self.clients)}")
+        check_client_numbers(self.clients, multiple_of=ENVIRONMENTS, fewest=3)
 
 
-class Point(NamedTuple):
-    """Where one method's squared error settled; the mean over the last quarter of the rounds if it did not."""
+class PlateauPoint(NamedTuple):
+    """Plateau of one method's squared error, from `benchmarking.plateaus.reached_plateau`."""
 
     sampling: Observing
     n_clients: int
@@ -69,15 +66,7 @@ class Point(NamedTuple):
     stationary: bool
 
 
-class Slope(NamedTuple):
-    """Of log plateau against log N, by least squares, with a 95 % Student interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def simulate(settings: Settings, *, advance: Advance = lambda done, total: None) -> list[Point]:
+def simulate(settings: FederatedTDSettings, *, advance: Advance = lambda done, total: None) -> list[PlateauPoint]:
     """Both methods for every number of clients and way of sampling."""
     total = len(settings.samplings) * len(METHODS) * sum(settings.clients)
     done, points = 0, []
@@ -92,29 +81,22 @@ def simulate(settings: Settings, *, advance: Advance = lambda done, total: None)
                     problem, method, rounds=settings.rounds, batch_size=BATCH_SIZE, seed=settings.seed,
                     repetitions=settings.runs, engine=Numba(threads=settings.threads), progress=False,
                 )  # fmt: skip
-                settled = trace.plateau()
-                late = settled or plateau(trace.mse, settings.rounds * 3 // 4)
-                points.append(Point(sampling, n_clients, name, late, settled is not None))
+                points.append(PlateauPoint(sampling, n_clients, name, *reached_plateau(trace)))
                 done += n_clients
                 advance(done, total)
     return points
 
 
-def slope(points: Sequence[Point], sampling: Observing, method: str) -> Slope:
-    """How fast one method's plateau falls with N."""
+def slope(points: Sequence[PlateauPoint], sampling: Observing, method: str) -> LineFit:
+    """Log plateau of one method against log N, fitted by a line: slope −1 means that the plateau falls as 1/N."""
     chosen = [point for point in points if (point.sampling, point.method) == (sampling, method)]
     x = np.log([point.n_clients for point in chosen])
     y = np.log([point.plateau.mean for point in chosen])
-    x = x - x.mean()
-    value = float(x @ y / (x @ x))
-    residuals, freedom = y - y.mean() - value * x, len(chosen) - 2
-    error = float(np.sqrt(residuals @ residuals / freedom / (x @ x)))
-    half = error * float(student.ppf(0.975, freedom))
-    return Slope(value, value - half, value + half)
+    return fit_line(x, y)
 
 
-def claims(points: Sequence[Point]) -> list[Claim]:
-    """Three for each way of sampling."""
+def claims(points: Sequence[PlateauPoint]) -> list[Claim]:
+    """Three claims for each way of sampling transitions."""
     return [
         claim
         for sampling in dict.fromkeys(point.sampling for point in points)
@@ -122,20 +104,20 @@ def claims(points: Sequence[Point]) -> list[Claim]:
     ]
 
 
-def _plateaus(points: Sequence[Point], sampling: Observing, method: str) -> dict[int, float]:
+def _plateaus(points: Sequence[PlateauPoint], sampling: Observing, method: str) -> dict[int, float]:
     chosen = (point for point in points if (point.sampling, point.method) == (sampling, method))
     return {point.n_clients: point.plateau.mean for point in chosen}
 
 
-def _falls(points: Sequence[Point], sampling: Observing) -> Claim:
+def _falls(points: Sequence[PlateauPoint], sampling: Observing) -> Claim:
     found = slope(points, sampling, "ScaffLSA")
-    measured = f"slope {found.value:.3f}, 95 % interval [{found.low:.3f}, {found.high:.3f}]"
+    measured = f"slope {found.slope:.3f}, 95 % interval [{found.low:.3f}, {found.high:.3f}]"
     return Claim(
-        f"{sampling}: ScaffLSA's plateau falls as 1/N", measured, abs(found.value + 1.0) <= SLOPE_TOLERANCE
+        f"{sampling}: ScaffLSA's plateau falls as 1/N", measured, abs(found.slope + 1.0) <= SLOPE_TOLERANCE
     )
 
 
-def _stays(points: Sequence[Point], sampling: Observing) -> Claim:
+def _stays(points: Sequence[PlateauPoint], sampling: Observing) -> Claim:
     """From the second smallest N on: at the smallest, noise may still be a part of it."""
     (_, _), (few, before), *_, (many, after) = sorted(_plateaus(points, sampling, "FedAvg").items())
     measured = f"from N = {few:,} to {many:,} it changes {after / before:.2f} times; 1/N would be {few / many:.2g}"
@@ -143,14 +125,14 @@ def _stays(points: Sequence[Point], sampling: Observing) -> Claim:
     return Claim(f"{sampling}: FedAvg's plateau does not fall", measured, holds)
 
 
-def _below(points: Sequence[Point], sampling: Observing) -> Claim:
+def _below(points: Sequence[PlateauPoint], sampling: Observing) -> Claim:
     fedavg, corrected = (_plateaus(points, sampling, name) for name in ("FedAvg", "ScaffLSA"))
     ratios = [fedavg[n] / corrected[n] for n in fedavg]
     measured = f"{min(ratios):.1f} to {max(ratios):.0f} times"
     return Claim(f"{sampling}: ScaffLSA's plateau is below FedAvg's for every N", measured, min(ratios) > 1.0)
 
 
-def draw(points: Sequence[Point], files: Sequence[Path]) -> None:
+def draw(points: Sequence[PlateauPoint], files: Sequence[Path]) -> None:
     """Plateau against N, a panel for each way of sampling; to PNG, SVG or PDF."""
     titles = {"iid": "independent transitions", "markov": "along the chain"}
     panels = []

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscaffold.benchmarking.sweep.cells import Row
+from fedscaffold.benchmarking.sweeps.cells import SweepRow
 from fedscaffold.core.errors import CheckpointMismatch, MissingDependency
 from fedscaffold.core.files import replacing
 
@@ -25,7 +25,7 @@ def need_packages() -> None:
         raise MissingDependency(f"{error.name} is not installed; pip install 'fedscaffold[reproduce]'") from None
 
 
-def read(path: Path, identity: dict[str, Any]) -> list[Row]:
+def read(path: Path, identity: dict[str, Any]) -> list[SweepRow]:
     """The rows of a file; none if there is no file; refused if it is another sweep's."""
     from pyarrow import ArrowException, parquet
 
@@ -46,10 +46,10 @@ def read(path: Path, identity: dict[str, Any]) -> list[Row]:
             f"{path} belongs to another sweep: {', '.join(differing)} differ "
             f"({name}: {theirs.get(name)} there, {identity[name]} here); choose another path or delete it"
         )
-    return [Row(**row) for row in found.to_pylist()]
+    return [SweepRow(**row) for row in found.to_pylist()]
 
 
-def write(path: Path, identity: dict[str, Any], rows: Iterable[Row]) -> None:
+def write(path: Path, identity: dict[str, Any], rows: Iterable[SweepRow]) -> None:
     """Replace the file, in one go."""
     from pyarrow import parquet
 
@@ -57,7 +57,7 @@ def write(path: Path, identity: dict[str, Any], rows: Iterable[Row]) -> None:
         parquet.write_table(_table(rows).replace_schema_metadata({MARK: json.dumps(identity)}), temporary)
 
 
-def to_frame(rows: Iterable[Row]) -> "pd.DataFrame":
+def to_frame(rows: Iterable[SweepRow]) -> "pd.DataFrame":
     """One line per row; whole numbers that may be missing stay whole numbers."""
     import pandas as pd
     import pyarrow as pa
@@ -65,12 +65,12 @@ def to_frame(rows: Iterable[Row]) -> "pd.DataFrame":
     return _table(rows).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
 
 
-def _table(rows: Iterable[Row]) -> Any:
+def _table(rows: Iterable[SweepRow]) -> Any:
     import pyarrow as pa
 
     kinds = {int: pa.int64(), float: pa.float64(), list[float]: pa.list_(pa.float64())}
     schema = pa.schema(
-        [(name, kinds.get(_plain(kind), pa.string())) for name, kind in Row.__annotations__.items()]
+        [(name, kinds.get(_plain(kind), pa.string())) for name, kind in SweepRow.__annotations__.items()]
     )
     return pa.Table.from_pylist([asdict(row) for row in rows], schema)
 

@@ -7,10 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscaffold.benchmarking.sweep import table
-from fedscaffold.benchmarking.sweep.cells import Row, forecast, measure, with_prediction
-from fedscaffold.benchmarking.sweep.grid import Cell, Key, Sweep
-from fedscaffold.benchmarking.sweep.tasks import at_once, worth_shards
+from fedscaffold.benchmarking.sweeps import table
+from fedscaffold.benchmarking.sweeps.cells import SweepRow, forecast, measure, with_prediction
+from fedscaffold.benchmarking.sweeps.grid import Cell, Key, Sweep
+from fedscaffold.benchmarking.sweeps.tasks import at_once, worth_shards
 from fedscaffold.core.files import check_writable
 from fedscaffold.core.progress import Advance, Progress, progress_bar
 from fedscaffold.core.protocols import Engine
@@ -29,9 +29,9 @@ def sweep(
     engine: str | Engine = "auto",
     predict: bool = False,
     progress: Progress = None,
-    seen: Callable[[Row], None] = lambda row: None,
+    seen: Callable[[SweepRow], None] = lambda row: None,
 ) -> "pd.DataFrame":
-    """Run every cell of a grid, and return a row for each: see `Row` for the columns.
+    """Run every cell of a grid, and return a row for each: see `SweepRow` for the columns.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def sweep(
 class _Kept:
     """Rows by cell, written to a file now and then and at the end, however it comes."""
 
-    def __init__(self, out: Path | None, identity: dict[str, Any], rows: dict[Key, Row]) -> None:
+    def __init__(self, out: Path | None, identity: dict[str, Any], rows: dict[Key, SweepRow]) -> None:
         self.out, self.identity, self.rows = out, identity, rows
         self.saved, self.at = True, time.monotonic()
 
@@ -81,7 +81,7 @@ class _Kept:
     def __exit__(self, *error: object) -> None:
         self._save()
 
-    def add(self, row: Row) -> None:
+    def add(self, row: SweepRow) -> None:
         self.rows[row.key()] = row
         self.saved = False
         if time.monotonic() - self.at > SECONDS_UNSAVED:
@@ -94,8 +94,9 @@ class _Kept:
 
 
 def _rows(
-    grid: Sweep, engine: Engine, cells: Sequence[Cell], done: Mapping[Key, Row], *, predict: bool, advance: Advance
-) -> Iterator[Row]:  # fmt: skip
+    grid: Sweep, engine: Engine, cells: Sequence[Cell], done: Mapping[Key, SweepRow], *, predict: bool,
+    advance: Advance,
+) -> Iterator[SweepRow]:  # fmt: skip
     """The rows that are missing, and those that lack a prediction."""
     missing = [cell for cell in cells if cell.key() not in done]
     lacking = [cell for cell in cells if predict and cell.key() in done and done[cell.key()].predicted is None]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedscaffold.benchmarking.costs import Fit, line
+from fedscaffold.benchmarking.costs import LineFit, fit_line
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.engines import Numba
 from fedscaffold.methods import ProxSkip, Scaffold
@@ -42,9 +42,9 @@ class Scaling:
     rounds: Sequence[float]
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> LineFit:
         """Log rounds against log κ."""
-        return line(np.log(self.conditions), np.log(self.rounds))
+        return fit_line(np.log(self.conditions), np.log(self.rounds))
 
 
 def scaling(conditions: Sequence[float] = CONDITIONS) -> list[Scaling]:

@@ -8,8 +8,8 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.types import Array
-from fedscaffold.paper.digits import digits, draw, rounds_to, simulate, summary
-from fedscaffold.paper.networks import NETWORKS
+from fedscaffold.paper.method_figures.digits import digits, draw, rounds_to, simulate, summary
+from fedscaffold.paper.method_figures.networks import NETWORKS
 
 
 def test_rounds_to_an_accuracy() -> None:

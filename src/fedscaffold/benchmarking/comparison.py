@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fedscaffold.benchmarking.client_numbers import check_client_numbers
 from fedscaffold.benchmarking.costs import holds_from
 from fedscaffold.core import npz as arrays
 from fedscaffold.core.checks import positive, seed_number, whole_number
@@ -272,18 +273,14 @@ def _candidates(methods: Methods) -> list[tuple[str, Method]]:
     return found
 
 
-def nested(
+def nested_problems(
     kind: Literal["regression", "classification"], clients: Sequence[int], *, l2: float = L2, seed: int = 0
 ) -> dict[int, Ridge | Logistic]:
     """The paper's problem for several N, the smaller ones on some of the clients of the largest.
 
     So f is nearly the same for all N; the paper's data made anew for each N would be different problems.
     """
-    if not clients or len(set(clients)) < len(clients):
-        raise InvalidInput(f"clients must be different numbers, got {list(clients)}")
-    for n_clients in clients:
-        if whole_number("clients", n_clients, least=2) % 2:
-            raise InvalidInput(f"each number of clients must be even, got {n_clients}")
+    check_client_numbers(clients, multiple_of=2)
     whole = paper(kind, n_clients=max(clients), l2=l2, seed=seed)
     middle = whole.n_clients // 2
     return {
@@ -292,7 +289,7 @@ def nested(
     }
 
 
-def to_frame(curves: Sequence[Curve]) -> "pd.DataFrame":
+def curves_to_frame(curves: Sequence[Curve]) -> "pd.DataFrame":
     """One row per curve, repetition and round."""
     import pandas as pd
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.benchmarking.compare import Curve, compare, nested
+from fedscaffold.benchmarking.comparison import Curve, compare, nested_problems
 from fedscaffold.benchmarking.costs import cheapest
 from fedscaffold.core.protocols import Method
 from tests.samples import make
@@ -170,10 +170,10 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
 
 
 def test_smaller_problems_are_parts_of_the_largest() -> None:
-    found = nested("regression", [4, 10, 2], seed=1)
+    found = nested_problems("regression", [4, 10, 2], seed=1)
     assert list(found) == [2, 4, 10]
     whole = fs.problems.paper("regression", n_clients=10, seed=1)
     assert found[10].fingerprint() == whole.fingerprint()
     assert found[4].fingerprint() == whole.subset([0, 1, 5, 6]).fingerprint()
     with pytest.raises(fs.InvalidInput, match="even"):
-        nested("regression", [3])
+        nested_problems("regression", [3])

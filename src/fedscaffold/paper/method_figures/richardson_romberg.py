@@ -1,6 +1,7 @@
 """Richardson–Romberg, measured: how much bias is left, at which order in γ, at what price in noise.
 
-``python -m fedscaffold.paper.extrapolation FOLDER`` prints the tables and draws the figure of the docs.
+``python -m fedscaffold.paper.method_figures.richardson_romberg FOLDER`` prints the tables and draws the figure of
+the documentation.
 """
 
 import sys
@@ -16,6 +17,7 @@ from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.reports.orders import Line, Panel, draw
 from fedscaffold.simulation import TailAverage
+from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.richardson_romberg import richardson_romberg
 from fedscaffold.simulation.run import run
 from fedscaffold.theory import predict
@@ -35,7 +37,7 @@ class Estimate(NamedTuple):
         return f"{self.value:.2e} ± {self.error:.0e}"
 
 
-class Three(NamedTuple):
+class ThreeAverages(NamedTuple):
     """Squared bias of the average, of its extrapolation, and of the extrapolation from the other pair."""
 
     plain: Any
@@ -44,17 +46,17 @@ class Three(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Point:
+class BiasPoint:
     """One γ: what was measured, what `theory.predict` says, and variances of the averages."""
 
     method: Any
-    measured: Three
-    predicted: Three
-    variances: Three
+    measured: ThreeAverages
+    predicted: ThreeAverages
+    variances: ThreeAverages
 
 
 @dataclass(frozen=True)
-class Series:
+class BiasSeries:
     """A panel: the methods along it, and how many rounds each runs."""
 
     title: str
@@ -70,9 +72,9 @@ def at_fixed_product(product: float, steps: Sequence[int]) -> list[Scaffold]:
 
 
 SERIES = (
-    Series("Scaffold, γH = 0.8", at_fixed_product(0.8, (6, 8, 12, 16, 24)), (1200, 1200, 1200, 1600, 2400)),
-    Series("Scaffold, γH = 3.2", at_fixed_product(3.2, (16, 22, 32, 46, 64)), (400,) * 5),
-    Series(
+    BiasSeries("Scaffold, γH = 0.8", at_fixed_product(0.8, (6, 8, 12, 16, 24)), (1200, 1200, 1200, 1600, 2400)),
+    BiasSeries("Scaffold, γH = 3.2", at_fixed_product(3.2, (16, 22, 32, 46, 64)), (400,) * 5),
+    BiasSeries(
         "FedAvg, H = 10",
         [FedAvg(step_size=g, local_steps=10) for g in (0.1, 0.05, 0.025, 0.0125)],
         (600, 1200, 2400, 4800),
@@ -105,7 +107,7 @@ def other_pair(method: Any) -> Any:
     return doubled if method.kind == "scaffold" else replace(doubled, local_steps=method.local_steps // 2)
 
 
-def measure(problem: Ridge | Logistic, method: Any, *, rounds: int, repetitions: int, seed: int = 0) -> Point:
+def measure(problem: Ridge | Logistic, method: Any, *, rounds: int, repetitions: int, seed: int = 0) -> BiasPoint:
     """Chains that start at θ* and leave out the first quarter of their rounds."""
     common: dict[str, Any] = {
         "rounds": rounds, "repetitions": repetitions, "seed": seed, "batch_size": BATCH_SIZE, "progress": False,
@@ -114,22 +116,22 @@ def measure(problem: Ridge | Logistic, method: Any, *, rounds: int, repetitions:
     discard = rounds // 4
     found = richardson_romberg(problem, method, discard=discard, **common)
     wrong = run(problem, other_pair(method), record=(TailAverage(after=discard),), **common).average
-    averages = Three(found.fine, found.theta, 2.0 * found.fine - wrong)
-    return Point(
+    averages = ThreeAverages(found.fine, found.theta, 2.0 * found.fine - wrong)
+    return BiasPoint(
         method=method,
-        measured=Three(*(squared_bias(each, problem.optimum()) for each in averages)),
+        measured=ThreeAverages(*(squared_bias(each, problem.optimum()) for each in averages)),
         predicted=predicted(problem, method),
-        variances=Three(*(float(each.var(axis=0, ddof=1).sum()) for each in averages)),
+        variances=ThreeAverages(*(float(each.var(axis=0, ddof=1).sum()) for each in averages)),
     )
 
 
-def predicted(problem: Ridge | Logistic, method: Any) -> Three:
+def predicted(problem: Ridge | Logistic, method: Any) -> ThreeAverages:
     """The same three squared biases by `theory.predict`, without a run."""
     doubled = replace(method, step_size=2.0 * method.step_size)
     halved = replace(doubled, local_steps=method.local_steps // 2)
     right, wrong = (halved, doubled) if method.kind == "scaffold" else (doubled, halved)
     fine, coarse, other = (predict(problem, each, batch_size=BATCH_SIZE).bias for each in (method, right, wrong))
-    return Three(*(float(b @ b) for b in (fine, 2.0 * fine - coarse, 2.0 * fine - other)))
+    return ThreeAverages(*(float(b @ b) for b in (fine, 2.0 * fine - coarse, 2.0 * fine - other)))
 
 
 def slope(gammas: Sequence[float], estimates: Sequence[Estimate]) -> Estimate:
@@ -183,14 +185,14 @@ def equal_gradients(
     ):
         tail = TailAverage(after=2 * rounds // 4)
         averages[name] = run(problem, each, rounds=2 * rounds, record=(tail,), **common).average
-    errors = {name: np.square(each - optimum).sum(axis=1) for name, each in averages.items()}
+    errors = {name: squared_distance(each, optimum) for name, each in averages.items()}
     return {
         name: Estimate(float(each.mean()), float(each.std(ddof=1) / np.sqrt(each.size)))
         for name, each in errors.items()
     }
 
 
-def panel(series: Series, points: Sequence[Point]) -> Panel:
+def panel(series: BiasSeries, points: Sequence[BiasPoint]) -> Panel:
     """Predicted lines and measured points, squared bias by γ."""
     names = ("plain average", "Richardson–Romberg", "the other pairing")
     return Panel(

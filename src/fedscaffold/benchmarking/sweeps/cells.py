@@ -7,15 +7,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedscaffold.benchmarking.sweep.grid import Cell, Key, Sweep
+from fedscaffold.benchmarking.plateaus import reached_plateau
+from fedscaffold.benchmarking.sweeps.grid import Cell, Key, Sweep
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.progress import Advance
-from fedscaffold.core.protocols import Engine, Problem, Watch
+from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
 from fedscaffold.problems.streams.base import Streams
 from fedscaffold.simulation import Trace, provenance
+from fedscaffold.simulation.observers import Mse
 from fedscaffold.simulation.run import run
-from fedscaffold.simulation.stationarity import plateau
 from fedscaffold.theory import Prediction, predict, predict_at_scale
 
 Outcome = Literal["stationary", "moving", "diverged"]
@@ -23,7 +24,7 @@ EXACT = 1000  # streamed clients up to which theory takes each as it is, and not
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SweepRow:
     """What a cell came to; the columns of the table.
 
     Attributes
@@ -81,23 +82,10 @@ class Row:
         return self.n_clients, self.settings, self.batch_size, self.rounds, self.seeds
 
 
-@dataclass(frozen=True)
-class Distance:
-    """‖θ_t − θ*‖², from an optimum that is known already."""
-
-    optimum: Array
-    name: str = field(default="mse", init=False)
-    keep: Literal["every"] = field(default="every", init=False)
-
-    def watch(self, problem: Problem) -> Watch:
-        """Nothing to find."""
-        return lambda round, theta, previous: np.square(theta - self.optimum).sum(axis=-1)
-
-
 def measure(
     grid: Sweep, cell: Cell, problem: Any, optimum: Array, engine: Engine,
     advance: Advance = lambda done, rounds: None,
-) -> Row:  # fmt: skip
+) -> SweepRow:  # fmt: skip
     """Run a cell. The numbers are those of `fedscaffold.run`."""
     at: list[float] = []
 
@@ -111,7 +99,7 @@ def measure(
         trace = run(
             problem, cell.method, rounds=cell.rounds, batch_size=cell.batch_size, seed=grid.seed,
             repetitions=cell.seeds, engine=engine, theta0=optimum if grid.start == "optimum" else None,
-            progress=progress, record=(Distance(optimum),),
+            progress=progress, record=(Mse(optimum),),
         )  # fmt: skip
     except Diverged as error:
         message = str(error)
@@ -124,7 +112,7 @@ def measure(
         "finished": provenance.now(),
     }
     p = getattr(cell.method, "communication_probability", None)
-    return Row(
+    return SweepRow(
         problem=grid.family.name,
         n_clients=cell.n_clients,
         method=type(cell.method).__name__,
@@ -143,13 +131,12 @@ def measure(
 
 def _summary(trace: Trace, cell: Cell, at: list[float]) -> dict[str, Any]:
     """Where it ended, and what a step took; `at` has the times of rounds 0, 1, ..."""
-    stationary = trace.plateau()
-    reached = stationary or plateau(trace.mse, cell.rounds * 3 // 4)
+    reached, stationary = reached_plateau(trace)
     warm = 1 if cell.rounds > 1 else 0
     spent = trace.gradients_per_client
     steps = float((spent[:, -1] - spent[:, warm]).sum()) * cell.n_clients
     return {
-        "outcome": "moving" if stationary is None else "stationary",
+        "outcome": "stationary" if stationary else "moving",
         "plateau": reached.mean,
         "standard_error": reached.standard_error,
         "from_round": reached.from_round,
@@ -170,7 +157,7 @@ def forecast(cell: Cell, problem: Any) -> Prediction | None:
         return None
 
 
-def with_prediction(row: Row, found: Prediction | None) -> Row:
+def with_prediction(row: SweepRow, found: Prediction | None) -> SweepRow:
     """With a prediction, if there is one."""
     if found is None:
         return row

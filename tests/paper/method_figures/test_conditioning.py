@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.paper.conditioning import CONDITIONS, conditioned, scaling
+from fedscaffold.paper.method_figures.conditioning import CONDITIONS, conditioned, scaling
 
 
 @pytest.mark.parametrize("condition", [10.0, 1000.0])

@@ -21,7 +21,7 @@ class Saturation(NamedTuple):
     standard_error: float | None
 
 
-def measured(clients: Array, plateau: Array, error: Array) -> Saturation | None:
+def fit_saturation(clients: Array, plateau: Array, error: Array) -> Saturation | None:
     """By least squares, weighted with the standard errors; None for fewer than three points.
 
     Where points lie further from the curve than their errors say, as at few clients, which are not quite like all
@@ -44,7 +44,7 @@ def measured(clients: Array, plateau: Array, error: Array) -> Saturation | None:
     return Saturation(float(a), float(floor), floor_error, at, at * float(np.sqrt(relative)))
 
 
-def predicted(clients: Array, variance: Array, bias: Array) -> float | None:
+def predict_saturation(clients: Array, variance: Array, bias: Array) -> float | None:
     """N tr Cov θ / ‖E θ − θ*‖² at the largest N for which there is a prediction."""
     known = np.flatnonzero(np.isfinite(variance) & np.isfinite(bias))
     if known.size == 0:

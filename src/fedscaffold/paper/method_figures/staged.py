@@ -1,6 +1,6 @@
 """Stages against fixed step sizes: squared error by round, and by fixed step size at the end.
 
-``python -m fedscaffold.paper.stages FOLDER`` prints the table and draws the figure of the docs.
+``python -m fedscaffold.paper.method_figures.staged FOLDER`` prints the table and draws the figure of the docs.
 """
 
 import sys

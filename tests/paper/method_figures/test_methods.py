@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedscaffold.cli.main import app
-from fedscaffold.paper import methods
+from fedscaffold.paper.method_figures import methods
 
 ROOT = Path(__file__).parents[2]
 runner = CliRunner()

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedscaffold.benchmarking.sweep.cells import Row, forecast, measure, with_prediction
-from fedscaffold.benchmarking.sweep.grid import Cell, Sweep
+from fedscaffold.benchmarking.sweeps.cells import SweepRow, forecast, measure, with_prediction
+from fedscaffold.benchmarking.sweeps.grid import Cell, Sweep
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Ray
@@ -22,7 +22,7 @@ def worth_shards(cell: Cell) -> bool:
 
 def at_once(
     ray: Any, grid: Sweep, cells: Sequence[Cell], engine: Engine, *, predict: bool
-) -> Iterator[tuple[Cell, Row]]:
+) -> Iterator[tuple[Cell, SweepRow]]:
     """Cells and their rows, as they are finished."""
     if not cells or not isinstance(engine, Ray):
         return
@@ -41,7 +41,7 @@ def at_once(
             ray.cancel(ref)
 
 
-def _row(shared: tuple[Any, Array], grid: Sweep, cell: Cell, engine: Engine, predict: bool) -> Row:
+def _row(shared: tuple[Any, Array], grid: Sweep, cell: Cell, engine: Engine, predict: bool) -> SweepRow:
     problem, optimum = shared
     said = forecast(cell, problem) if predict else None
     return with_prediction(measure(grid, cell, problem, optimum, engine), said)

@@ -1,7 +1,7 @@
 """Small neural networks on handwritten digits: Scaffold against FedAvg where labels are split unevenly or evenly.
 
-`python -m fedscaffold.paper.digits FILE.png [perceptron|convolutional]` runs it and draws test accuracy by
-round.
+`python -m fedscaffold.paper.method_figures.digits FILE.png [perceptron|convolutional]` trains the networks, prints
+a summary and draws test accuracy by round.
 """
 
 import sys
@@ -13,13 +13,13 @@ from typing import Any, Literal
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.files import replacing
+from fedscaffold.core.figures import load_matplotlib, plain_grid, save
 from fedscaffold.core.protocols import Watch
 from fedscaffold.core.types import Array
 from fedscaffold.data import partition
 from fedscaffold.engines import Jax
 from fedscaffold.methods import FedAvg, Scaffold
-from fedscaffold.paper.networks import NETWORKS
+from fedscaffold.paper.method_figures.networks import NETWORKS
 from fedscaffold.problems import Differentiable
 from fedscaffold.reports.curves import COLOURS
 from fedscaffold.simulation.run import run
@@ -108,10 +108,9 @@ def rounds_to(curves: Array, accuracy: float) -> list[int | None]:
 
 def draw(curves: Curves, file: Path) -> None:
     """Mean, least and greatest accuracy by round, a panel for each skew."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("figures need matplotlib; pip install 'fedscaffold[reproduce]'") from error
+    load_matplotlib()
+    from matplotlib.figure import Figure
+
     alphas = list(dict.fromkeys(alpha for alpha, _ in curves))
     figure = Figure(figsize=(4.2 * len(alphas), 3.4), layout="constrained")
     axes = figure.subplots(1, len(alphas), sharey=True, squeeze=False)[0]
@@ -124,11 +123,10 @@ def draw(curves: Curves, file: Path) -> None:
                 rounds, rows.min(axis=0), rows.max(axis=0), color=COLOURS[name], alpha=0.2, linewidth=0
             )
         axis.set(title=f"label skew, Dirichlet({alpha:g})", xlabel="round", ylim=(0.7, 1.0))
-        axis.grid(alpha=0.3)
+        plain_grid(axis)
     axes[0].set_ylabel("test accuracy")
     axes[0].legend(loc="lower right", frameon=False)
-    with replacing(file) as temporary:
-        figure.savefig(temporary, format=file.suffix.lstrip(".") or "png", dpi=150)
+    save(figure, file)
 
 
 def summary(curves: Curves) -> str:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedscaffold.benchmarking.sweep import saturation
+from fedscaffold.benchmarking.sweeps import saturation
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.reports.plateaus import Panel, Series
@@ -42,13 +42,16 @@ def series(rows: "pd.DataFrame") -> Series:
         _numbers(ordered, name)
         for name in ("n_clients", "plateau", "standard_error", "predicted", "predicted_variance", "predicted_bias")
     )
-    fit = saturation.measured(clients, plateau, error)
+    fit = saturation.fit_saturation(clients, plateau, error)
     return Series(
         clients=clients,
         plateau=plateau,
         error=error,
         predicted=with_prediction,
-        saturation=(None if fit is None else fit.n_clients, saturation.predicted(clients, variance, bias)),
+        saturation=(
+            None if fit is None else fit.n_clients,
+            saturation.predict_saturation(clients, variance, bias),
+        ),
     )
 
 

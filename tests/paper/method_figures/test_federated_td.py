@@ -7,17 +7,24 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.paper import federated_td
-from fedscaffold.paper.federated_td import Point, Settings, claims, draw, simulate, slope
+from fedscaffold.paper.method_figures import federated_td
+from fedscaffold.paper.method_figures.federated_td import (
+    FederatedTDSettings,
+    PlateauPoint,
+    claims,
+    draw,
+    simulate,
+    slope,
+)
 from fedscaffold.simulation.stationarity import Plateau
 
 CLIENTS = (10, 30, 100, 300, 1000)
 Curve = Callable[[int], float]
 
 
-def made(scafflsa: Curve, fedavg: Curve) -> list[Point]:
+def made(scafflsa: Curve, fedavg: Curve) -> list[PlateauPoint]:
     return [
-        Point("iid", n, name, Plateau(curve(n), 0.01 * curve(n), 10, 100.0), True)
+        PlateauPoint("iid", n, name, Plateau(curve(n), 0.01 * curve(n), 10, 100.0), True)
         for n in CLIENTS
         for name, curve in (("ScaffLSA", scafflsa), ("FedAvg", fedavg))
     ]
@@ -60,7 +67,8 @@ def test_a_small_run(tmp_path: Path) -> None:
     """Three numbers of clients and both ways of sampling, with the criteria of the whole experiment."""
     seen: list[tuple[int, int]] = []
     points = simulate(
-        Settings(clients=(10, 30, 90), rounds=100, runs=2), advance=lambda done, total: seen.append((done, total))
+        FederatedTDSettings(clients=(10, 30, 90), rounds=100, runs=2),
+        advance=lambda done, total: seen.append((done, total)),
     )
     assert seen[-1] == (520, 520)
     assert len(points) == 12
@@ -74,11 +82,11 @@ def test_a_small_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_whole_experiment(seed: int) -> None:
-    points = simulate(Settings(seed=seed))
+    points = simulate(FederatedTDSettings(seed=seed))
     assert all(claim.holds for claim in claims(points)), claims(points)
     for sampling in ("iid", "markov"):
-        assert abs(slope(points, sampling, "ScaffLSA").value + 1.0) < federated_td.SLOPE_TOLERANCE
-        assert abs(slope(points, sampling, "FedAvg").value) < 0.2
+        assert abs(slope(points, sampling, "ScaffLSA").slope + 1.0) < federated_td.SLOPE_TOLERANCE
+        assert abs(slope(points, sampling, "FedAvg").slope) < 0.2
 
 
 @pytest.mark.parametrize(
@@ -87,4 +95,4 @@ def test_the_whole_experiment(seed: int) -> None:
 )
 def test_refused(changes: dict[str, object]) -> None:
     with pytest.raises(fs.InvalidInput, match="must be"):
-        Settings(**changes)  # type: ignore[arg-type]
+        FederatedTDSettings(**changes)  # type: ignore[arg-type]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.benchmarking.compare import compare
+from fedscaffold.benchmarking.comparison import compare
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Method
 from fedscaffold.methods import FedAvg, FedLin, Scaffold, TwoSidedScaffold
-from fedscaffold.paper.conditioning import scaling
+from fedscaffold.paper.method_figures.conditioning import scaling
 from fedscaffold.problems import Ridge
 from fedscaffold.reports import comparison, growth
 from fedscaffold.reports.comparison import Line, Panel
