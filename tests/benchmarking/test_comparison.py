@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.benchmarking.comparison import Curve, compare, nested_problems
-from fedscaffold.benchmarking.costs import cheapest
+from fedscaffold.benchmarking import Curve, cheapest, compare, nested_problems
 from fedscaffold.core.protocols import Method
 from tests.samples import make
 

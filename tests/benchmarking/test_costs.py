@@ -5,8 +5,7 @@ import pytest
 from scipy.stats import linregress
 from scipy.stats import t as student
 
-from fedscaffold.benchmarking.comparison import Curve
-from fedscaffold.benchmarking.costs import Cost, best, cheapest, fit_line, growth, holds_from
+from fedscaffold.benchmarking import Cost, Curve, best, cheapest, fit_line, growth, holds_from
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 

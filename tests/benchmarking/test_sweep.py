@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.benchmarking.sweeps import Cell, Family, Sweep, SweepRow, cells, loop, saturation, sweep, tasks
+from fedscaffold.benchmarking import Cell, Family, Sweep, SweepRow, sweep
+from fedscaffold.benchmarking.sweeps import cells, loop, saturation, tasks
 from fedscaffold.benchmarking.sweeps.figure import panels
 from fedscaffold.engines import Ray
 from fedscaffold.problems import RidgeStream

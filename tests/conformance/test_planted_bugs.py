@@ -9,7 +9,11 @@ from fedscaffold.conformance import check
 from tests.conformance.implementations import Array, Bug, Implementation, OneVariate, TwoSided
 
 OPTIMUM, FEDAVG = "reaches the optimum", "differs from FedAvg"
-SUM, OWN, GRADIENT = "memory sums to zero", "memory is each client's own", "memory is the mean gradient"
+SUM, OWN, GRADIENT = (
+    "control variates sum to zero",
+    "control variates are each client's own",
+    "control variates are mean gradients",
+)
 PARTIAL, STEPS, WEIGHTS = "partial participation", "unequal local steps", "unequal weights"
 RESTART = "restart of a client"
 REACHES = {OPTIMUM, PARTIAL, STEPS, WEIGHTS}
@@ -18,8 +22,8 @@ BOTH = (OneVariate, TwoSided)
 
 PLANTED: list[tuple[str, tuple[type[Implementation], ...], Bug, set[str]]] = [
     ("wrong sign", BOTH, Bug(sign=-1.0), REACHES | {GRADIENT}),
-    ("wrong sign, unseen in memory", BOTH, Bug(sign=-1.0, shows_memory=True), REACHES | {GRADIENT}),
-    ("never applied", BOTH, Bug(sign=0.0, shows_memory=True), REACHES | {FEDAVG, GRADIENT}),
+    ("wrong sign, unseen in the corrections", BOTH, Bug(sign=-1.0, shows_state=True), REACHES | {GRADIENT}),
+    ("never applied", BOTH, Bug(sign=0.0, shows_state=True), REACHES | {FEDAVG, GRADIENT}),
     ("starts at the model", BOTH, Bug(starts_at_model=True), REACHES | {SUM}),
     ("|S|/N missing", (TwoSided,), Bug(server_share="1"), {SUM}),
     ("c is the cohort's mean", (TwoSided,), Bug(server_share="cohort"), {SUM, PARTIAL}),
@@ -29,7 +33,7 @@ PLANTED: list[tuple[str, tuple[type[Implementation], ...], Bug, set[str]]] = [
     ("γ(H − 1)", BOTH, Bug(divide=lambda gamma, steps: gamma * (steps - 1)), {GRADIENT, STEPS}),  # 1/0 if H = 1
     ("γ", BOTH, Bug(divide=lambda gamma, steps: gamma), REACHES | {GRADIENT}),
     ("H without γ", BOTH, Bug(divide=lambda gamma, steps: steps), REACHES | {FEDAVG, GRADIENT}),
-    ("memory lost at restart", BOTH, Bug(loses_memory=True), {RESTART}),
+    ("state lost at restart", BOTH, Bug(loses_state=True), {RESTART}),
     ("old server variate after restart", (TwoSided,), Bug(stale_server_variate=True), {RESTART}),
     ("cohort ignored", BOTH, Bug(ignores_cohort=True), {OWN, RESTART}),
     ("weights ignored", BOTH, Bug(ignores_weights=True), {SUM, WEIGHTS}),
@@ -54,16 +58,20 @@ def test_exactly_these_checks_fail(
 
 HINTS = [
     (Bug(sign=-1.0), OPTIMUM, "diverges: is the correction's sign right?"),
-    (Bug(sign=-1.0), GRADIENT, "memory is -1 times what it should be: the sign is wrong"),
-    (Bug(sign=0.0, shows_memory=True), OPTIMUM, "FedAvg's fixed point: is the correction applied at all?"),
-    (Bug(sign=0.0, shows_memory=True), FEDAVG, "goes FedAvg's way"),
-    (Bug(starts_at_model=True), OPTIMUM, "settled at a wrong point: does each client's memory start at zero?"),
+    (Bug(sign=-1.0), GRADIENT, "control variates are -1 times what they should be: the sign is wrong"),
+    (Bug(sign=0.0, shows_state=True), OPTIMUM, "FedAvg's fixed point: is the correction applied at all?"),
+    (Bug(sign=0.0, shows_state=True), FEDAVG, "goes FedAvg's way"),
+    (
+        Bug(starts_at_model=True),
+        OPTIMUM,
+        "settled at a wrong point: does each client's control variate start at zero?",
+    ),
     (Bug(server_share="1"), SUM, "|S|/N times the cohort's mean change"),
     (Bug(aliased=True), OWN, "do clients share one buffer"),
     (Bug(divide=lambda gamma, steps: gamma * (steps + 1)), GRADIENT, "γ(H + 1) instead of γH"),
     (Bug(divide=lambda gamma, steps: gamma * (steps - 1)), GRADIENT, "γ(H − 1) instead of γH"),
     (Bug(divide=lambda gamma, steps: gamma), GRADIENT, "divided by γ instead of γH"),
-    (Bug(loses_memory=True), RESTART, "does save() hold all of its memory"),
+    (Bug(loses_state=True), RESTART, "does save() hold all of its state"),
     (Bug(ignores_weights=True), WEIGHTS, "sits at the optimum of equal weights"),
 ]
 
@@ -76,7 +84,7 @@ def test_hints_point_at_the_cause(bug: Bug, name: str, words: str) -> None:
 
 
 class FedAvg(OneVariate):
-    """No memory at all."""
+    """A federation that keeps no control variates."""
 
     def asked_for(self, client: int) -> Array:
         return np.zeros_like(self.theta)

@@ -1,4 +1,4 @@
-"""Any set of methods on one problem, at equal rounds, gradients or vectors sent, with the same noise for all."""
+"""Several methods on one problem, at equal rounds, gradients or vectors, with the same random draws for all."""
 
 import hashlib
 import json
@@ -34,17 +34,53 @@ Methods = Mapping[str, Method | Sequence[Method]]
 UNLIMITED = np.inf
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Curve:
-    """One candidate's squared error and costs by round, from round 0 to where it stopped."""
+    """Squared error and costs of one candidate by round, from round 0 to the round in which it stopped.
+
+    Attributes
+    ----------
+    name
+        The name under which the method was given to `compare`.
+    method
+        Its type and fields, as plain data.
+    n_clients
+        N.
+    mse
+        ‖θ_t − θ*‖², (repetitions, rounds + 1).
+    gradients
+        Stochastic gradients per client up to each round, mean over repetitions, (rounds + 1,).
+    vectors
+        Vectors received and sent per client up to each round, (rounds + 1,).
+    diverged
+        Whether the run ended because θ left every bound.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.benchmarking import Curve
+    >>> curve = Curve(name="FedAvg", method={}, n_clients=4, mse=np.array([[4.0, 1.0], [2.0, 1.0]]),
+    ...               gradients=np.array([0.0, 10.0]), vectors=np.array([0.0, 2.0]))
+    >>> curve
+    Curve(FedAvg, N = 4, rounds 0 to 1, final mse 1)
+    >>> curve.mean
+    array([3., 1.])
+    >>> curve.cost("gradients")
+    array([ 0., 10.])
+    """
 
     name: str
-    method: dict[str, Any]  # its type and fields
+    method: dict[str, Any]
     n_clients: int
-    mse: Array  # (repetitions, rounds + 1)
-    gradients: Array  # (rounds + 1,), per client, mean over repetitions
-    vectors: Array  # (rounds + 1,), per client
+    mse: Array
+    gradients: Array
+    vectors: Array
     diverged: bool = False
+
+    def __repr__(self) -> str:
+        rounds = self.mse.shape[1] - 1
+        end = "diverged" if self.diverged else f"final mse {self.mean[-1]:.3g}"
+        return f"Curve({self.name}, N = {self.n_clients:,}, rounds 0 to {rounds:,}, {end})"
 
     @property
     def mean(self) -> Array:
@@ -52,7 +88,7 @@ class Curve:
         return self.mse.mean(axis=0)
 
     def cost(self, measure: str) -> Array:
-        """What was spent up to each round: "rounds", "gradients" or "vectors"."""
+        """Cost up to each round, (rounds + 1,), where `measure` is "rounds", "gradients" or "vectors"."""
         if measure == "rounds":
             return np.arange(self.mse.shape[1], dtype=np.float64)
         return self.gradients if measure == "gradients" else self.vectors
@@ -60,7 +96,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class _Setting:
-    """What all cells of a comparison share."""
+    """Problem, batches, seed, engine, budget and target, which all candidates of a comparison share."""
 
     problem: Problem
     batches: Batches
@@ -110,7 +146,7 @@ def compare(
     Parameters
     ----------
     problem
-        What to minimise.
+        The federated problem.
     methods
         By name, a method or a sequence of candidates among which the best is to be found.
     rounds, gradients, vectors
@@ -123,6 +159,23 @@ def compare(
         A folder. Each finished candidate is kept there, and the same call does not compute it again.
     progress
         As in `fedscaffold.run`; counts candidates.
+
+    Returns
+    -------
+    One `Curve` per candidate, in the order in which they were given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.benchmarking import compare
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.normal(size=(4, 20, 2)) * rng.uniform(0.5, 2, size=(4, 1, 1)), rng.normal(size=(4, 20))
+    >>> problem = fs.problems.Ridge(X, y, l2=0.1)
+    >>> methods = {kind.__name__: kind(step_size=0.05, local_steps=10) for kind in (fs.Scaffold, fs.FedAvg)}
+    >>> scaffold, fedavg = compare(problem, methods, rounds=30, repetitions=1, engine="reference", progress=False)
+    >>> bool(scaffold.mean[-1] < 1e-3 * fedavg.mean[-1])  # full gradients: FedAvg keeps its bias
+    True
     """
     budget = _budget(rounds, gradients, vectors)
     candidates = _candidates(methods)
@@ -157,7 +210,7 @@ def compare(
 def _cell(
     setting: _Setting, name: str, method: Method, optimum: Array, most: tuple[float, float], cells: Path | None
 ) -> Curve:
-    """One candidate, from its file if there is one."""
+    """The curve of one candidate, read from its file if there is one."""
     if cells is None:
         return _simulate(setting, name, method, optimum, most)
     identity = arrays.plain(setting.identity(method, most))
@@ -174,7 +227,7 @@ def _cell(
 
 
 def _stored(file: Path, identity: dict[str, Any], name: str) -> Curve | None:
-    """What a file holds; None if it is damaged or another candidate's, and then it is computed anew."""
+    """The curve in a file; None if the file is damaged or another candidate's, and the curve must be computed."""
     try:
         kept, description = arrays.read(file)
     except ValueError:
@@ -276,9 +329,28 @@ def _candidates(methods: Methods) -> list[tuple[str, Method]]:
 def nested_problems(
     kind: Literal["regression", "classification"], clients: Sequence[int], *, l2: float = L2, seed: int = 0
 ) -> dict[int, Ridge | Logistic]:
-    """The paper's problem for several N, the smaller ones on some of the clients of the largest.
+    """The paper's problem for several numbers of clients N, the smaller ones on some clients of the largest.
 
-    So f is nearly the same for all N; the paper's data made anew for each N would be different problems.
+    So f is nearly the same for all N; the paper's data generated for each N would be different problems.
+
+    Parameters
+    ----------
+    kind
+        "regression" or "classification".
+    clients
+        Even, different numbers of clients.
+    l2, seed
+        As in `fedscaffold.problems.paper`.
+
+    Returns
+    -------
+    Problems by number of clients, from the smallest to the largest.
+
+    Examples
+    --------
+    >>> from fedscaffold.benchmarking import nested_problems
+    >>> {n: problem.n_clients for n, problem in nested_problems("regression", [8, 2]).items()}
+    {2: 2, 8: 8}
     """
     check_client_numbers(clients, multiple_of=2)
     whole = paper(kind, n_clients=max(clients), l2=l2, seed=seed)
@@ -290,7 +362,24 @@ def nested_problems(
 
 
 def curves_to_frame(curves: Sequence[Curve]) -> "pd.DataFrame":
-    """One row per curve, repetition and round."""
+    """Curves as a DataFrame with one row per curve, repetition and round.
+
+    Parameters
+    ----------
+    curves
+        From `compare`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.benchmarking import Curve, curves_to_frame
+    >>> curve = Curve(name="FedAvg", method={}, n_clients=4, mse=np.array([[4.0, 1.0]]),
+    ...               gradients=np.array([0.0, 10.0]), vectors=np.array([0.0, 2.0]))
+    >>> curves_to_frame([curve])[["method", "n_clients", "round", "gradients_per_client", "mse"]]
+       method  n_clients  round  gradients_per_client  mse
+    0  FedAvg          4      0                   0.0  4.0
+    1  FedAvg          4      1                  10.0  1.0
+    """
     import pandas as pd
 
     parts = []

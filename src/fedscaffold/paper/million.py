@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedscaffold.benchmarking import Family, Sweep, sweep
 from fedscaffold.benchmarking.client_numbers import check_client_numbers
-from fedscaffold.benchmarking.sweeps import Family, Sweep, saturation, sweep
+from fedscaffold.benchmarking.sweeps import saturation
 from fedscaffold.benchmarking.sweeps.figure import series
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.progress import Advance

@@ -1,4 +1,4 @@
-"""One cell of a sweep: its run, and what is kept of it."""
+"""One cell of a sweep: its run, and the row of the table that it becomes."""
 
 import json
 import time
@@ -23,14 +23,14 @@ Outcome = Literal["stationary", "moving", "diverged"]
 EXACT = 1000  # streamed clients up to which theory takes each as it is, and not as drawn from their distribution
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SweepRow:
-    """What a cell came to; the columns of the table.
+    """Result of one cell of a sweep; its fields are the columns of the table.
 
     Attributes
     ----------
     problem, n_clients, method, step_size, local_steps, batch_size, rounds, seeds
-        Which cell it is; local_steps is the mean over clients and rounds, batch_size missing for full gradients.
+        The cell; local_steps is the mean over clients and rounds, batch_size missing for full gradients.
     settings
         The method with all its fields, as JSON.
     outcome
@@ -52,6 +52,15 @@ class SweepRow:
         Of a run that diverged: where, and which step size would have been safe.
     provenance
         Engine, versions, machine and time, as JSON.
+
+    Examples
+    --------
+    >>> from fedscaffold.benchmarking import SweepRow
+    >>> SweepRow(problem="ridge-stream", n_clients=10, method="Scaffold", step_size=0.02, local_steps=10.0,
+    ...          batch_size=1, rounds=100, seeds=5, outcome="stationary", plateau=0.0213, standard_error=0.0004,
+    ...          seconds=0.5, settings="{}", provenance="{}")
+    SweepRow(Scaffold on ridge-stream, N = 10, γ = 0.02, H = 10, B = 1:
+        stationary, plateau 0.0213 ± 0.0004)
     """
 
     problem: str
@@ -77,8 +86,14 @@ class SweepRow:
     settings: str
     provenance: str
 
+    def __repr__(self) -> str:
+        batch = "all" if self.batch_size is None else self.batch_size
+        cell = f"{self.method} on {self.problem}, N = {self.n_clients:,}, γ = {self.step_size:g}"
+        level = "" if self.plateau is None else f", plateau {self.plateau:.3g} ± {self.standard_error:.1g}"
+        return f"SweepRow({cell}, H = {self.local_steps:g}, B = {batch}:\n    {self.outcome}{level})"
+
     def key(self) -> Key:
-        """That of its cell."""
+        """The key of the cell, which tells it from the other cells of its table."""
         return self.n_clients, self.settings, self.batch_size, self.rounds, self.seeds
 
 
@@ -86,7 +101,7 @@ def measure(
     grid: Sweep, cell: Cell, problem: Any, optimum: Array, engine: Engine,
     advance: Advance = lambda done, rounds: None,
 ) -> SweepRow:  # fmt: skip
-    """Run a cell. The numbers are those of `fedscaffold.run`."""
+    """Run a cell with `fedscaffold.run` and return its row."""
     at: list[float] = []
 
     def progress(done: int, rounds: int) -> None:
@@ -130,7 +145,7 @@ def measure(
 
 
 def _summary(trace: Trace, cell: Cell, at: list[float]) -> dict[str, Any]:
-    """Where it ended, and what a step took; `at` has the times of rounds 0, 1, ..."""
+    """Fields of a row about the plateau and the time per step; `at` has the times of rounds 0, 1, ..."""
     reached, stationary = reached_plateau(trace)
     warm = 1 if cell.rounds > 1 else 0
     spent = trace.gradients_per_client
@@ -147,7 +162,7 @@ def _summary(trace: Trace, cell: Cell, at: list[float]) -> dict[str, Any]:
 
 
 def forecast(cell: Cell, problem: Any) -> Prediction | None:
-    """What theory says of the plateau; None where it does not know the method or there is none."""
+    """The plateau that theory predicts; None where it does not cover the method or there is no plateau."""
     method: Any = cell.method
     try:
         if isinstance(problem, Streams) and cell.batch_size and cell.n_clients > EXACT:
@@ -158,7 +173,7 @@ def forecast(cell: Cell, problem: Any) -> Prediction | None:
 
 
 def with_prediction(row: SweepRow, found: Prediction | None) -> SweepRow:
-    """With a prediction, if there is one."""
+    """The row with the predicted plateau and its two parts, where there is a prediction."""
     if found is None:
         return row
     variance, bias = found.mse_variance_part, found.mse_bias_part

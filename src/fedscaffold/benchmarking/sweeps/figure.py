@@ -1,4 +1,4 @@
-"""A sweep's plateaus against N, ready to draw."""
+"""Plateaus of a sweep against the number of clients, as panels that `reports.plateaus` draws."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ def panels(frame: "pd.DataFrame") -> list[Panel]:
 
 
 def label(row: Any) -> str:
-    """Method, γ, H, B."""
+    """Label of a row's setting: method, γ, H and B."""
     import pandas as pd
 
     batch = "all" if pd.isna(row["batch_size"]) else row["batch_size"]
@@ -38,7 +38,7 @@ def label(row: Any) -> str:
 def series(rows: "pd.DataFrame") -> Series:
     """Plateaus of one setting by N, measured and predicted, and where both saturate."""
     ordered = rows.sort_values("n_clients")
-    clients, plateau, error, with_prediction, variance, bias = (
+    clients, plateau, error, predicted, variance, bias = (
         _numbers(ordered, name)
         for name in ("n_clients", "plateau", "standard_error", "predicted", "predicted_variance", "predicted_bias")
     )
@@ -47,7 +47,7 @@ def series(rows: "pd.DataFrame") -> Series:
         clients=clients,
         plateau=plateau,
         error=error,
-        predicted=with_prediction,
+        predicted=predicted,
         saturation=(
             None if fit is None else fit.n_clients,
             saturation.predict_saturation(clients, variance, bias),

@@ -1,4 +1,4 @@
-"""What a sweep runs: a family of problems, and the cells of a grid."""
+"""The grid of a sweep: a family of problems, and a cell for each number of clients, method and batch size."""
 
 import inspect
 import json
@@ -20,27 +20,34 @@ from fedscaffold.simulation.client_store import open_store
 
 Start = Literal["zero", "optimum"]
 Key = tuple[Any, ...]
-DIM = 20  # of streams, unless told otherwise
+DIM = 20  # of streams whose settings do not give it
 PAPER = ("regression", "classification")
 STREAMS: dict[str, Callable[..., Any]] = {"ridge-stream": RidgeStream, "logistic-stream": LogisticStream}
 NAMES = (*PAPER, *STREAMS)
 FEWEST = 2  # clients of any family
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Family:
     """The same problem for every number of clients.
 
     Parameters
     ----------
     name
-        "regression" or "classification", the paper's, made anew for each N; "ridge-stream" or "logistic-stream",
-        whose first clients are the same for all N.
+        "regression" or "classification", the paper's, with other data for each N; "ridge-stream" or
+        "logistic-stream", whose first clients are the same for all N.
     settings
         Further arguments of the problem, such as {"l2": 0.1}; a stream's `dim` is 20 by default, and its
         `spectrum` may be one number for all features.
     seed
-        Of the data.
+        Seed of the data.
+
+    Examples
+    --------
+    >>> from fedscaffold.benchmarking import Family
+    >>> family = Family(name="ridge-stream", settings={"dim": 3})
+    >>> family(10).n_clients, family(10).dim
+    (10, 3)
     """
 
     name: str
@@ -62,7 +69,7 @@ class Family:
         self(FEWEST)
 
     def __call__(self, n_clients: int) -> Any:
-        """The problem of so many clients."""
+        """The problem with `n_clients` clients."""
         if self.name in PAPER:
             kind: Any = self.name
             return paper(kind, n_clients=n_clients, seed=self.seed, **self.settings)
@@ -74,7 +81,23 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One place of the grid: a method with its settings, on so many clients, some runs side by side."""
+    """One cell of the grid: a method with its settings on a number of clients, run once for each of `seeds` seeds.
+
+    Attributes
+    ----------
+    n_clients, method, batch_size, rounds
+        N, the method, B (None for full gradients) and T.
+    seeds
+        Number of independent runs.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.benchmarking import Cell
+    >>> method = fs.Scaffold(step_size=0.02, local_steps=10)
+    >>> Cell(n_clients=4, method=method, batch_size=1, rounds=5, seeds=2).steps()  # 4 · 10 · 5 · 2
+    400.0
+    """
 
     n_clients: int
     method: Method
@@ -87,18 +110,18 @@ class Cell:
         return json.dumps(arrays.plain(provenance.describe(self.method)))
 
     def key(self) -> Key:
-        """What tells it from the other cells of its table."""
+        """Number of clients, method, batch size, rounds and seeds, by which a table knows its cells."""
         return self.n_clients, self.settings(), self.batch_size, self.rounds, self.seeds
 
     def steps(self) -> float:
-        """Local steps of all clients, rounds and runs, by what is expected of the method."""
+        """Expected number of local steps of all clients, rounds and runs."""
         each = float(self.method.local_step_counts(self.n_clients, np.full(1, 0.5)).mean())
         return self.method.participants(self.n_clients) * each * self.rounds * self.seeds
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Sweep:
-    """Every method on every number of clients with every batch size.
+    """A grid of runs: every method on every number of clients with every batch size.
 
     Parameters
     ----------
@@ -116,9 +139,18 @@ class Sweep:
     seeds
         Independent runs of each cell, side by side: `repetitions` of `fedscaffold.run`.
     seed
-        Of the first of these; chooses the records that are drawn.
+        Seed of the runs; chooses the records that are drawn.
     start
-        Where runs start: "zero", or "optimum" for a short way to the plateau. Control variates start at zero.
+        First model of the runs: "zero", or "optimum" for a short way to the plateau. Control variates start at
+        zero.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.benchmarking import Family, Sweep
+    >>> methods = [fs.Scaffold(step_size=g, local_steps=10) for g in (0.02, 0.05)]
+    >>> Sweep(family=Family(name="ridge-stream"), clients=(10, 100), methods=methods, rounds=100, seeds=5)
+    Sweep(ridge-stream, N = 10, 100: 4 cells of 100 rounds and 5 seeds)
     """
 
     family: Family
@@ -147,19 +179,24 @@ class Sweep:
                 method.participants(n_clients)
                 method.local_step_counts(n_clients, np.full(1, 0.5))
 
+    def __repr__(self) -> str:
+        clients = ", ".join(f"{n:,}" for n in self.clients)
+        cells = f"{len(self.cells())} cells of {self.rounds:,} rounds and {self.seeds:,} seeds"
+        return f"Sweep({self.family.name}, N = {clients}: {cells})"
+
     def check(self, engine: Engine) -> None:
-        """Refuse what this engine will not do, by asking it for two clients."""
+        """Refuse settings that this engine does not support, by opening it for two clients."""
         small = self.family(FEWEST)
         for size in self.batch_sizes:
             for method in self.methods:
-                everyone: dict[str, Any] = {"weights": small.weights, "n_clients": small.n_clients}
+                all_clients: dict[str, Any] = {"weights": small.weights, "n_clients": small.n_clients}
                 with open_store(
-                    small, method, engine, Batches(size), seed=self.seed, first=0, first_step=0, **everyone
+                    small, method, engine, Batches(size), seed=self.seed, first=0, first_step=0, **all_clients
                 ):
                     pass
 
     def cells(self) -> list[Cell]:
-        """From few clients to many."""
+        """All cells, from few clients to many."""
         return [
             Cell(n_clients=n, method=method, batch_size=size, rounds=self.rounds, seeds=self.seeds)
             for n in sorted(self.clients)
@@ -168,7 +205,7 @@ class Sweep:
         ]
 
     def identity(self, engine: Engine) -> dict[str, Any]:
-        """What all cells of one table share."""
+        """Problem, seeds, start, engine and version, which all cells of one table share."""
         return arrays.plain(
             {
                 "problem": self.family.name,

@@ -1,4 +1,4 @@
-"""The cells of a sweep, one after another, or many at once on Ray; those that are done are not done again."""
+"""Runs the cells of a sweep, one after another or many at once on Ray, and skips those that a file has."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ def sweep(
     Parameters
     ----------
     grid
-        What to run.
+        The cells to run.
     out
         A Parquet file. Finished cells are kept there, and the same call does not run them again; a grid with other
         numbers of clients, methods, batch sizes, rounds or seeds adds to them.
@@ -49,6 +49,18 @@ def sweep(
         As in `fedscaffold.run`; counts local steps.
     seen
         Called with every row, those of earlier calls first.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.benchmarking import Family, Sweep, sweep
+    >>> grid = Sweep(family=Family(name="ridge-stream", settings={"dim": 2, "spectrum": 1.0}), clients=(4, 8),
+    ...              methods=[fs.Scaffold(step_size=0.1, local_steps=2)], batch_sizes=(1,), rounds=20, seed=1)
+    >>> table = sweep(grid, engine="reference", progress=False)
+    >>> table[["n_clients", "method", "step_size", "rounds"]]
+       n_clients    method  step_size  rounds
+    0          4  Scaffold        0.1      20
+    1          8  Scaffold        0.1      20
     """
     chosen = choose_engine(engine)
     table.need_packages()
@@ -69,7 +81,7 @@ def sweep(
 
 
 class _Kept:
-    """Rows by cell, written to a file now and then and at the end, however it comes."""
+    """Rows by cell, written to a file every second or so and at the end, also after an error."""
 
     def __init__(self, out: Path | None, identity: dict[str, Any], rows: dict[Key, SweepRow]) -> None:
         self.out, self.identity, self.rows = out, identity, rows
@@ -118,10 +130,10 @@ def _rows(
             if cell.key() in keys:
                 continue
             problem = problem_of(cell.n_clients)
-            said = forecast(cell, problem) if predict else None  # first, as it is soon done
+            predicted = forecast(cell, problem) if predict else None  # first, as it takes little time
             if cell.key() in done:
                 row = done[cell.key()]
             else:
                 row = measure(grid, cell, problem, optimum_of(cell.n_clients), engine, counting)
                 before += cell.steps()
-            yield with_prediction(row, said)
+            yield with_prediction(row, predicted)

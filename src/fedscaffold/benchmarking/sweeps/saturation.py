@@ -1,4 +1,4 @@
-"""Where more clients stop helping: plateau = a/N + floor, and the N at which the two are equal."""
+"""Number of clients from which on more of them stop helping: plateau = a/N + floor, with both parts equal."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,21 @@ BEYOND = 10.0  # times the largest N: a floor that far off is none
 
 
 class Saturation(NamedTuple):
-    """plateau = a/N + floor; n_clients = a/floor, None where no floor is seen."""
+    """The fitted curve plateau = a/N + floor.
+
+    Attributes
+    ----------
+    a, floor, floor_error
+        The two parts, and the standard error of the floor.
+    n_clients, standard_error
+        The N at which both parts are equal, a/floor, and its standard error; None where no floor is seen.
+
+    Examples
+    --------
+    >>> from fedscaffold.benchmarking import Saturation
+    >>> Saturation(a=2.0, floor=0.004, floor_error=1e-4, n_clients=500.0, standard_error=10.0).n_clients
+    500.0
+    """
 
     a: float
     floor: float
@@ -22,10 +36,26 @@ class Saturation(NamedTuple):
 
 
 def fit_saturation(clients: Array, plateau: Array, error: Array) -> Saturation | None:
-    """By least squares, weighted with the standard errors; None for fewer than three points.
+    """Fit plateau = a/N + floor by least squares, weighted with the standard errors; None for fewer than three N.
 
     Where points lie further from the curve than their errors say, as at few clients, which are not quite like all
     clients, the errors of what is fitted grow accordingly.
+
+    Parameters
+    ----------
+    clients
+        Numbers of clients N, (points,).
+    plateau, error
+        Mean squared errors on the plateaus and their standard errors, (points,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.benchmarking import fit_saturation
+    >>> N = np.array([10.0, 100.0, 1000.0, 10_000.0])
+    >>> plateau = 2.0 / N + 0.004
+    >>> round(fit_saturation(N, plateau, 0.01 * plateau).n_clients)
+    500
     """
     if clients.size < FEWEST or not (error > 0).all():
         return None
@@ -45,7 +75,23 @@ def fit_saturation(clients: Array, plateau: Array, error: Array) -> Saturation |
 
 
 def predict_saturation(clients: Array, variance: Array, bias: Array) -> float | None:
-    """N tr Cov θ / ‖E θ − θ*‖² at the largest N for which there is a prediction."""
+    """N tr Cov θ / ‖E θ − θ*‖² at the largest N for which there is a prediction; None where there is no floor.
+
+    Parameters
+    ----------
+    clients
+        Numbers of clients N, (points,).
+    variance, bias
+        Predicted tr Cov θ and ‖E θ − θ*‖², (points,); NaN where theory has no answer.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.benchmarking import predict_saturation
+    >>> N = np.array([10.0, 100.0, 1000.0])
+    >>> predict_saturation(N, 2.0 / N, np.full(3, 0.004))
+    500.0
+    """
     known = np.flatnonzero(np.isfinite(variance) & np.isfinite(bias))
     if known.size == 0:
         return None

@@ -1,4 +1,4 @@
-"""A sweep's rows in one Parquet file, bound to the sweep that they belong to."""
+"""Rows of a sweep in one Parquet file, whose metadata say which sweep they belong to."""
 
 import json
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ MARK = b"fedscaffold sweep"  # in the file's metadata, with what its rows share 
 
 
 def need_packages() -> None:
-    """Fail now rather than after the computation."""
+    """Raise `MissingDependency` before the computation where pandas or pyarrow is missing."""
     try:
         import pandas  # noqa: F401
         import pyarrow  # noqa: F401
@@ -50,7 +50,7 @@ def read(path: Path, identity: dict[str, Any]) -> list[SweepRow]:
 
 
 def write(path: Path, identity: dict[str, Any], rows: Iterable[SweepRow]) -> None:
-    """Replace the file, in one go."""
+    """Write the rows to a new file, which then replaces the old one."""
     from pyarrow import parquet
 
     with replacing(path) as temporary:
@@ -58,7 +58,7 @@ def write(path: Path, identity: dict[str, Any], rows: Iterable[SweepRow]) -> Non
 
 
 def to_frame(rows: Iterable[SweepRow]) -> "pd.DataFrame":
-    """One line per row; whole numbers that may be missing stay whole numbers."""
+    """Rows as a DataFrame; columns of whole numbers that may be missing stay whole numbers."""
     import pandas as pd
     import pyarrow as pa
 
@@ -76,5 +76,5 @@ def _table(rows: Iterable[SweepRow]) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    """Int of `int | None`."""
+    """The type without None: int for `int | None`."""
     return getattr(kind, "__args__", (kind,))[0] if type(None) in getattr(kind, "__args__", ()) else kind

@@ -1,4 +1,4 @@
-"""Cells too small to be divided, many at once: each a task of Ray's."""
+"""Cells too small to be divided among workers, many at once: each is one task of Ray."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ MODELS_WORTH_SHARDS = 1e6  # clients times seeds, so that memory is divided too
 
 
 def worth_shards(cell: Cell) -> bool:
-    """Whether to divide its clients; cohorts of several runs cannot be."""
+    """Whether to divide a cell's clients among workers; cohorts of several runs cannot be divided."""
     if cell.seeds > 1 and cell.method.participants(cell.n_clients) < cell.n_clients:
         return False
     return cell.steps() >= STEPS_WORTH_SHARDS or cell.n_clients * cell.seeds >= MODELS_WORTH_SHARDS
@@ -43,5 +43,5 @@ def at_once(
 
 def _row(shared: tuple[Any, Array], grid: Sweep, cell: Cell, engine: Engine, predict: bool) -> SweepRow:
     problem, optimum = shared
-    said = forecast(cell, problem) if predict else None
-    return with_prediction(measure(grid, cell, problem, optimum, engine), said)
+    predicted = forecast(cell, problem) if predict else None
+    return with_prediction(measure(grid, cell, problem, optimum, engine), predicted)

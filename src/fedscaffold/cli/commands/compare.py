@@ -12,9 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedscaffold.benchmarking import comparison as experiment
-from fedscaffold.benchmarking.comparison import Curve
-from fedscaffold.benchmarking.costs import Cost, Growth, best, cheapest, growth
+from fedscaffold import benchmarking as experiment
+from fedscaffold.benchmarking import Cost, Curve, Growth, best, cheapest, growth
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import whole_number

@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedscaffold.benchmarking.sweeps import Family, Sweep, SweepRow
-from fedscaffold.benchmarking.sweeps import sweep as experiment
+from fedscaffold.benchmarking import Family, Sweep, SweepRow
+from fedscaffold.benchmarking import sweep as experiment
 from fedscaffold.benchmarking.sweeps.figure import panels
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import refusals

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.benchmarking.comparison import compare
+from fedscaffold.benchmarking import compare
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Method
 from fedscaffold.methods import FedAvg, FedLin, Scaffold, TwoSidedScaffold

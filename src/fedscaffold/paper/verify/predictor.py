@@ -7,7 +7,7 @@ import numpy as np
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
-from fedscaffold.paper.figure1 import BATCH_SIZE, KINDS, LOCAL_STEPS, METHODS, STEP_SIZE, PanelCurve, Kind
+from fedscaffold.paper.figure1 import BATCH_SIZE, KINDS, LOCAL_STEPS, METHODS, STEP_SIZE, Kind, PanelCurve
 from fedscaffold.paper.verify.convergence import contraction
 from fedscaffold.paper.verify.rows import Printed, StatementRow, norm, norms, over_groups
 from fedscaffold.paper.verify.settings import Budget, Case, describe
