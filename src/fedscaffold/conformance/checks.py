@@ -116,7 +116,8 @@ def differs_from_fedavg(bench: Bench, tolerance: float) -> Finding:
         closest,
         f"distance to FedAvg over FedAvg's bias ≥ {FEDAVG_NEAR:g}",
         closest >= FEDAVG_NEAR,
-        "the model goes FedAvg's way: is the correction applied at all, and are control variates kept after a round?",
+        "the model goes FedAvg's way: is the correction applied at all, and are control variates kept between "
+        "rounds?",
     )
 
 
@@ -133,7 +134,8 @@ def sums_to_zero(bench: Bench, tolerance: float) -> Finding:
         f"|Σ w_c ξ_c| over its terms' size ≤ {tolerance:g} in all rounds",
         max(drifts) <= tolerance,
         "control variates must start at zero and stay balanced: the server variate c is the mean of all c_i, so "
-        "it moves by |S|/N times the cohort's mean change; unequal weights enter that mean, and so do unequal local steps",
+        "it moves by |S|/N times the cohort's mean change; unequal weights enter that mean, and so do unequal local "
+        "steps",
     )
 
 
