@@ -13,7 +13,7 @@ from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.theory.bounds.conditions import noise_pair
 from fedscaffold.theory.constants.of_problem import Constants, constants
 
-USES = ("constants.constants",)
+USES = (constants,)
 REACH = 2.0  # standard deviation of random points around θ*
 STEP = 1e-4  # of finite differences
 POINTS, DRAWS = 8, 20_000  # for A5
@@ -155,7 +155,7 @@ def _noise(
     return [
         StatementRow(
             statement="A5", claim=claim, setting=setting, relation="≤", predicted=bound, measured=value,
-            standard_error=error, uses=(*USES, "constants.Constants.noise_bound", "bounds_conditions.noise_pair"),
+            standard_error=error, uses=(*USES, Constants.noise_bound, noise_pair),
         )
     ]  # fmt: skip
 

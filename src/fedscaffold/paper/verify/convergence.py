@@ -48,7 +48,7 @@ def contraction(case: Case, budget: Budget, where: str = "") -> StatementRow:
         measured=value,
         standard_error=error,
         conditions=coupling.factor.conditions,
-        uses=("bounds_crude.contraction",),
+        uses=(bounds.contraction,),
     )
 
 
@@ -82,11 +82,11 @@ def _wasserstein(case: Case, budget: Budget) -> list[StatementRow]:
     ]
     found = []
     for what, limits, uses in (
-        ("(1−γμ/4)^{HT} W₂² at T = 0", decays, ("bounds_crude.wasserstein_decay",)),
+        ("(1−γμ/4)^{HT} W₂² at T = 0", decays, (bounds.wasserstein_decay,)),
         (
             "(1−γμ/4)^{HT} (‖X⁰−X*‖_Λ + √(8γσ²/μ))²",
             starts,
-            ("bounds_crude.wasserstein_from_start", "bounds_crude.initial_distance2"),
+            (bounds.wasserstein_from_start, bounds.initial_distance2),
         ),
     ):
         at, bound, value, error = worst(measured.at(np.s_[1:]), [limit.value for limit in limits])
@@ -127,7 +127,7 @@ def _drift(case: Case, budget: Budget, start: str, note: str = "") -> StatementR
         measured=float(value),
         standard_error=float(error),
         conditions=bound.conditions,
-        uses=("bounds_crude.drift",),
+        uses=(bounds.drift,),
     )
 
 
@@ -159,7 +159,7 @@ def _crude_mse(case: Case, budget: Budget) -> StatementRow:
         measured=value,
         standard_error=error,
         conditions=limits[0].conditions,
-        uses=("bounds_crude.crude_mse", "bounds_crude.initial_distance2"),
+        uses=(bounds.crude_mse, bounds.initial_distance2),
     )
 
 
@@ -180,7 +180,7 @@ def _stationary(case: Case, budget: Budget) -> StatementRow:
         measured=float(value),
         standard_error=float(error),
         conditions=bound.conditions,
-        uses=("bounds_crude.stationary_mse",),
+        uses=(bounds.stationary_mse,),
     )
 
 

@@ -19,9 +19,9 @@ def _local(chains: StationaryChains) -> list[StatementRow]:
     case = chains.case
     own = np.einsum("gccii->gc", chains.xi)
     found = []
-    for what, groups, bound, name in (
-        ("E‖θ_c^h−θ*‖² ≤ 28γσ*²/μ for all c, h", chains.local, bounds.local_iterates, "local_iterates"),
-        ("E‖ξ_c−ξ*_c‖² ≤ 54Lσ*²/(μH) for all c", own, bounds.control_variates, "control_variates"),
+    for what, groups, bound in (
+        ("E‖θ_c^h−θ*‖² ≤ 28γσ*²/μ for all c, h", chains.local, bounds.local_iterates),
+        ("E‖ξ_c−ξ*_c‖² ≤ 54Lσ*²/(μH) for all c", own, bounds.control_variates),
     ):
         limit = bound(case.constants, **case.arguments)
         _, predicted, measured, error = worst(over_groups(groups), limit.value)
@@ -35,7 +35,7 @@ def _local(chains: StationaryChains) -> list[StatementRow]:
                 measured=measured,
                 standard_error=error,
                 conditions=limit.conditions,
-                uses=(f"bounds_crude.{name}",),
+                uses=(bound,),
             )
         )
     return found
@@ -55,7 +55,7 @@ def _covariance(chains: StationaryChains) -> StatementRow:
         measured=float(value),
         standard_error=float(error),
         conditions=bound.conditions,
-        uses=("bounds_speed_up.stationary_covariance",),
+        uses=(bounds.stationary_covariance,),
     )
 
 
@@ -87,7 +87,7 @@ def _system(chains: StationaryChains) -> StatementRow:
         measured=ratios[at],
         standard_error=errors[at],
         conditions=any_norms.theta.conditions,
-        uses=("bounds_covariances.covariance_system",),
+        uses=(bounds.covariance_system,),
     )
 
 

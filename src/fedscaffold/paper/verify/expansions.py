@@ -11,7 +11,7 @@ from fedscaffold.theory.bounds import Condition
 from fedscaffold.theory.prediction.expansion import Expansion, expansion
 
 TOLERANCE = 0.05
-USES = "expansion.expansion"
+USES = expansion
 
 
 def rows(chains: StationaryChains, budget: Budget) -> list[StatementRow]:
@@ -46,7 +46,7 @@ def _covariances(
             measured,
             TOLERANCE,
             printed,
-            "expansion.Expansion.cov_theta_xi",
+            Expansion.cov_theta_xi,
         ),
         (
             "Cov ξ_c = (1−2/N)C_c/H + C̄/(NH)",
@@ -54,7 +54,7 @@ def _covariances(
             of_xi.at((diagonal, diagonal)),
             TOLERANCE,
             None,
-            "expansion.Expansion.cov_xi",
+            Expansion.cov_xi,
         ),
         (
             "Cov(ξ_c, ξ_c') = (C̄ − C_c − C_c')/(NH)",
@@ -62,7 +62,7 @@ def _covariances(
             of_xi.at(at),
             TOLERANCE,
             None,
-            "expansion.Expansion.cov_xi",
+            Expansion.cov_xi,
         ),
     )
     return [
@@ -106,7 +106,7 @@ def _biases(
             of_xi,
             bias_xi,
             Printed("+(∇²f_c−∇²f) b", norm(wrong_sign), norm(bias_xi.value - wrong_sign)),
-            "expansion.Expansion.bias_xi",
+            Expansion.bias_xi,
         ),
     )
     return [

@@ -69,7 +69,7 @@ def _in_paper(
         standard_error=level.standard_error,
         tolerance=TOLERANCE[problem.kind] * budget.loosen,
         printed=first_order,
-        uses=("predict.predict", "expansion.expansion"),
+        uses=(predict, expansion),
     )
     if problem.n_clients > min(budget.paper_clients):  # as many runs as the others need would take too long
         return [plateau, *(_outside(problem, known, level, setting) if isinstance(method, Scaffold) else ())]
@@ -113,7 +113,7 @@ def _on_the_way(
             measured=float(measured),
             standard_error=float(error),
             tolerance=CURVE_TOLERANCE * budget.loosen,
-            uses=("predict.predict",),
+            uses=(predict,),
         )
         for claim, predicted, measured, error in parts
     ]
@@ -168,7 +168,7 @@ def _bias(budget: Budget) -> StatementRow:
         relation="≈",
         tolerance=BIAS_TOLERANCE * budget.loosen,
         printed=Printed("Theorem 5.3's term alone", norm(first), norm(measured.value - first), "first order"),
-        uses=("predict.predict", "expansion.expansion"),
+        uses=(predict, expansion),
         **norms(predict(problem, method, batch_size=1).bias, measured)._asdict(),
     )
 

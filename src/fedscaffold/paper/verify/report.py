@@ -77,6 +77,14 @@ def to_markdown(rows: Sequence[StatementRow]) -> str:
 
 
 def to_json(rows: Sequence[StatementRow], provenance: dict[str, Any]) -> str:
-    """Every field, with verdicts."""
-    content = [{**asdict(row), "verdict": row.verdict, "printed_verdict": row.printed_verdict} for row in rows]
+    """Every field of every row, with verdicts; functions of theory by their full names."""
+    content = [
+        {
+            **asdict(row),
+            "uses": [f"{use.__module__}.{use.__qualname__}" for use in row.uses],
+            "verdict": row.verdict,
+            "printed_verdict": row.printed_verdict,
+        }
+        for row in rows
+    ]
     return json.dumps({"provenance": provenance, "rows": content}, indent=2, ensure_ascii=False) + "\n"

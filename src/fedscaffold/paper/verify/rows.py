@@ -80,7 +80,7 @@ class StatementRow:
     printed
         Another formula than the one that is judged: the printed one where it is wrong, or a simpler one.
     uses
-        Functions of `theory` that gave the prediction.
+        Functions and methods of `fedscaffold.theory` that gave the prediction.
     """
 
     statement: str
@@ -96,7 +96,7 @@ class StatementRow:
     finding: str = ""
     conditions: tuple[Condition, ...] = ()
     printed: Printed | None = None
-    uses: tuple[str, ...] = ()
+    uses: tuple[Callable[..., Any], ...] = ()
 
     @property
     def missed(self) -> tuple[Condition, ...]:

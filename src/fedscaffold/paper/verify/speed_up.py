@@ -53,7 +53,7 @@ def _finite_time(case: Case, budget: Budget) -> StatementRow:
             "(1−γμ/4)^{HT}{2‖X⁰−X*‖²_Λ + 64σ*²/(Lμ)} + 2d·(Theorem 4.8, its last term over N)",
             printed_finite_time(case, at + 1, start),
         ),
-        uses=("bounds_speed_up.finite_time_mse",),
+        uses=(bounds.finite_time_mse,),
     )
 
 
@@ -89,7 +89,7 @@ def _guarantee(kind: Kind, budget: Budget) -> StatementRow:
         measured=float(value),
         standard_error=float(error),
         conditions=plan.bound.conditions,
-        uses=("bounds_speed_up.complexity",),
+        uses=(bounds.complexity,),
     )
 
 
@@ -108,5 +108,5 @@ def _doubling(budget: Budget) -> StatementRow:
         measured=few.gradients_per_client / many.gradients_per_client,
         tolerance=DOUBLE_TOLERANCE * budget.loosen,
         conditions=few.bound.conditions,
-        uses=("bounds_speed_up.complexity",),
+        uses=(bounds.complexity,),
     )
