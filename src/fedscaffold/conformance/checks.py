@@ -134,7 +134,7 @@ def sums_to_zero(bench: Bench, tolerance: float) -> Finding:
         f"|Σ w_c ξ_c| over its terms' size ≤ {tolerance:g} in all rounds",
         max(drifts) <= tolerance,
         "control variates must start at zero and stay balanced: the server variate c is the mean of all c_i, so "
-        "it moves by |S|/N times the cohort's mean change; unequal weights and unequal local steps enter that mean",
+        "it moves by |S|/N times the cohort's mean change; unequal weights and unequal steps enter that mean",
     )
 
 
