@@ -19,7 +19,7 @@ CORRECT = [
 ]
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 60))])
 @pytest.mark.parametrize(("implementation", "bug"), CORRECT)
 def test_correct_implementations_pass(
     implementation: type[OneVariate] | type[TwoSided], bug: Bug, seed: int

@@ -28,10 +28,13 @@ SMALL = Budget(
     chains=2000,
     rounds=300,
     paper_repetitions=10,
+    paper_rounds=200,
     curve_repetitions=200,
-    speed_up_repetitions=60,
+    figure_clients=(10, 40, 100),
+    speed_up_repetitions=40,
     loosen=3.0,
 )
+CHAINS = replace(SMALL, chains=1000, rounds=200)
 STATEMENTS = (
     *("A1", "A2", "A3", "A4", "A5", "A6"),
     *("Lemma 4.1", "Theorem 4.2", "Lemma 4.3", "Theorem 4.4", "Corollary 4.5", "Lemma 4.6", "Lemma 4.7"),
@@ -165,7 +168,7 @@ def test_regression_on_zero_means_leaves_the_mean_of_ridge_at_zero() -> None:
 
 @pytest.fixture(scope="module")
 def ridge_chains() -> StationaryChains:
-    return simulate(strict("ridge"), SMALL)
+    return simulate(strict("ridge"), CHAINS)
 
 
 def fail(rows: list[StatementRow]) -> list[bool]:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from fedscaffold.cli.main import app
 from fedscaffold.paper.method_figures import methods
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 runner = CliRunner()
 
 
