@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GRID_COLOR = "#DDDDDD"
-RC_SETTINGS = {"font.size": 10, "svg.fonttype": "none"}
+RC_SETTINGS: dict[Any, Any] = {"font.size": 10, "svg.fonttype": "none"}
 FORMATS = ("pdf", "png", "svg")
 
 
