@@ -6,8 +6,9 @@
   number of clients on more clients stop helping.
 """
 
-from fedscaffold.benchmarking.comparison import Curve, compare, curves_to_frame, nested_problems
+from fedscaffold.benchmarking.comparison import compare, nested_problems
 from fedscaffold.benchmarking.costs import Cost, Growth, LineFit, best, cheapest, fit_line, growth, holds_from
+from fedscaffold.benchmarking.curves import Curve, curves_to_frame
 from fedscaffold.benchmarking.sweeps.cells import SweepRow
 from fedscaffold.benchmarking.sweeps.grid import Cell, Family, Sweep
 from fedscaffold.benchmarking.sweeps.loop import sweep

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fedscaffold.benchmarking.curves import Curve
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-
-if TYPE_CHECKING:
-    from fedscaffold.benchmarking.comparison import Curve
 
 Measure = Literal["rounds", "gradients"]
 MEASURES: tuple[Measure, ...] = ("rounds", "gradients")
@@ -77,7 +75,7 @@ class Cost:
     method: dict[str, Any] | None = None
 
 
-def cheapest(curves: Sequence["Curve"], targets: Sequence[float]) -> list[Cost]:
+def cheapest(curves: Sequence[Curve], targets: Sequence[float]) -> list[Cost]:
     """For each method, N and target the candidate with the fewest rounds, and the one with the fewest gradients.
 
     Where candidates are equal in one, the other decides. All candidates of one method send the same number of
@@ -123,12 +121,12 @@ def cheapest(curves: Sequence["Curve"], targets: Sequence[float]) -> list[Cost]:
     return found
 
 
-def _order(at: int, curve: "Curve", measure: Measure) -> tuple[float, float]:
+def _order(at: int, curve: Curve, measure: Measure) -> tuple[float, float]:
     pair = float(at), float(curve.gradients[at])
     return pair if measure == "rounds" else pair[::-1]
 
 
-def best(curves: Sequence["Curve"]) -> list["Curve"]:
+def best(curves: Sequence[Curve]) -> list[Curve]:
     """For each method and N the candidate with the smallest mean squared error at the end of the budget.
 
     Parameters
