@@ -55,12 +55,11 @@ def show_origin(folder: Path, name: str) -> list[nodes.Node]:
     """The sentence "Measured on DATE at commit COMMIT on N cores with `COMMAND`." of a file, and its cautions."""
     origin = load(folder, name)
     cores = origin["machine"]["cores"]
-    opening = (
-        f"Measured on {origin['date']} at commit {origin['commit']} on {cores} core{'s' * (cores != 1)} with "
-    )
+    machine = "" if cores is None else f" on {cores} core{'s' * (cores != 1)}"
+    opening = f"Measured on {origin['date']} at commit {origin['commit']}{machine} with "
     cautions = " The machine was shared with other programs." if origin["quiet"] is False else ""
     if origin.get("carried_over"):
-        cautions += " Carried over from an earlier edition of this documentation."
+        cautions += " Carried over from an earlier edition of this page, whose date and commit these are."
     return [nodes.Text(opening), nodes.literal(text=origin["command"]), nodes.Text("." + cautions)]
 
 
