@@ -5,7 +5,6 @@ float64, once with the loss's derivative written out and once with JAX different
 ones draw their records with JAX's own generator.
 """
 
-import argparse
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from benchmarks import contenders
+from benchmarks import contenders, measured
 from benchmarks.contenders import BATCH, L2, LOCAL_STEPS, RECORDS, SEED, Round, Workload
 from benchmarks.local_steps import workload
 from fedscaffold.core.random.batches import Batches
@@ -74,10 +73,10 @@ def measure(work: Workload, turns: int, at_once: int | None) -> dict[str, float]
     best: dict[str, float] = {}
     with ExitStack() as stack:
         ready = {
-            "the engine": stack.enter_context(engine(work, at_once)),
-            "the engine, differentiating": stack.enter_context(engine(work, at_once, differentiate=True)),
-            "by hand": stack.enter_context(contenders.jax_map(work)),
-            "by hand, differentiating": stack.enter_context(by_hand(work)),
+            "engine_derivative_written_out": stack.enter_context(engine(work, at_once)),
+            "engine_derivative_by_jax": stack.enter_context(engine(work, at_once, differentiate=True)),
+            "hand_derivative_written_out": stack.enter_context(contenders.jax_map(work)),
+            "hand_derivative_by_jax": stack.enter_context(by_hand(work)),
         }
         norms = [float(np.linalg.norm(one_round()[:20])) for one_round in ready.values()]
         if not np.allclose(norms, norms[0], rtol=0.15):
@@ -92,19 +91,27 @@ def measure(work: Workload, turns: int, at_once: int | None) -> dict[str, float]
 
 
 def main() -> None:
-    """Print the times and their ratio."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the times and their ratios, and save the ratios."""
+    parser = measured.parser(__doc__)
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--at-once", type=int, default=None, help="clients_at_once of the engine")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
+    clients, turns = (20, 2) if options.quick else (options.clients, options.turns)
+    ratios: dict[str, dict[str, float]] = {}
     for kind in (Ridge, Logistic):
-        for dim in (20, 200):
-            found = measure(workload(kind, arguments.clients, dim), arguments.turns, arguments.at_once)
-            own, others = ([found[who], found[f"{who}, differentiating"]] for who in ("the engine", "by hand"))
-            ratios = " and ".join(f"{a / b:.2f}" for a, b in zip(own, others, strict=True))
-            times = ", ".join(f"{name} {nanoseconds:,.0f} ns" for name, nanoseconds in found.items())
-            Console().print(f"{kind.kind}, d = {dim}: {times}; ratios {ratios}")
+        for dim in (20,) if options.quick else (20, 200):
+            found = measure(workload(kind, clients, dim), turns, options.at_once)
+            for derivative in ("derivative_written_out", "derivative_by_jax"):
+                ours, by_hand_ = found[f"engine_{derivative}"], found[f"hand_{derivative}"]
+                ratios.setdefault(derivative, {})[f"{kind.kind}_{dim}"] = ours / by_hand_
+                times = f"engine {ours:,.0f} ns, by hand {by_hand_:,.0f} ns, ratio {ours / by_hand_:.2f}"
+                Console().print(f"{kind.kind}, d = {dim}, {derivative.replace('_', ' ')}: {times}")
+    note = (
+        f"{clients:,} clients, {RECORDS} records, batches of {BATCH}, float64, one core; "
+        "the number at the end of a name is the number of features."
+    )
+    measured.save("jax_engine", {"engine_over_hand_written": ratios}, options, note=note)
 
 
 if __name__ == "__main__":

@@ -1,58 +1,51 @@
-"""Nanoseconds per client and local step: our engine, its peers and the limit, in one run.
+"""Nanoseconds per client and local step: the Numba engine, other implementations, and hand-written C.
 
 `make bench` or `python -m benchmarks.local_steps [--quick]`. Read ratios: all contenders of a line take
 turns in the same process, on one core unless they say otherwise, after a warm-up; the best turn counts.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import contenders
+from benchmarks import contenders, measured
 from benchmarks.contenders import BATCH, LOCAL_STEPS, RECORDS, Round, Workload
-from fedscaffold.core.files import replacing
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.problems.client_arrays import aligned_empty
-from fedscaffold.simulation import provenance
 
-OUT = Path("results/bench/local_steps.json")
-OURS = "ours, 1 thread"
+OURS = "one_thread"
 
 
 @dataclass(frozen=True)
 class Contender:
-    """How to make it ready, and on how many clients to time it (its cost per client does not grow)."""
+    """One way to run the local steps: how to open it, and on how many clients at most to time it."""
 
     name: str
     open: Callable[[Workload], AbstractContextManager[Round]]
     at_most: int | None = None
 
 
-def field() -> list[Contender]:
-    """Everyone who can run on this machine."""
+def contenders_here() -> list[Contender]:
+    """The contenders that can run on this machine."""
     all_ = [
         Contender(OURS, lambda work: contenders.ours(work, 1)),
-        Contender("ours, 2 threads", lambda work: contenders.ours(work, 2)),
-        Contender("NumPy across clients", contenders.numpy_across, at_most=1000),
-        Contender("NumPy loop", contenders.numpy_loop, at_most=20),
+        Contender("two_threads", lambda work: contenders.ours(work, 2)),
+        Contender("numpy_across", contenders.numpy_across, at_most=1000),
+        Contender("numpy_loop", contenders.numpy_loop, at_most=20),
     ]
     if contenders.c_limit_runs_here():
-        all_.insert(0, Contender("C limit, 1 thread", contenders.c_limit))
+        all_.insert(0, Contender("c_limit", contenders.c_limit))
     try:
         import jax  # noqa: F401
     except ImportError:
         Console(stderr=True).print("JAX is not installed: left out")
     else:
-        all_.insert(3, Contender("JAX", contenders.jax_map))
+        all_.insert(3, Contender("jax", contenders.jax_map))
     return all_
 
 
@@ -72,7 +65,7 @@ def measure(work: Workload, turns: int) -> dict[str, float]:
     models: dict[str, float] = {}
     with ExitStack() as stack:
         ready = []
-        for contender in field():
+        for contender in contenders_here():
             part = work
             if contender.at_most is not None and contender.at_most < work.clients:
                 part = work.first_clients(contender.at_most)
@@ -92,38 +85,26 @@ def measure(work: Workload, turns: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print and save the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes only, to see that it works")
-    parser.add_argument("--out", type=Path, default=OUT)
-    arguments = parser.parse_args()
-    sizes = [(100, 20)] if arguments.quick else [(n, d) for d in (20, 200) for n in (100, 1000, 10000)]
-    rows: list[dict[str, Any]] = []
+    """Print and save the tables."""
+    options = measured.parser(__doc__).parse_args()
+    sizes = [(100, 20)] if options.quick else [(n, d) for d in (20, 200) for n in (100, 1000, 10000)]
+    figures: dict[str, dict[str, float]] = {}
     for kind in (Ridge, Logistic):
         for n_clients, dim in sizes:
-            work = workload(kind, n_clients, dim)
-            turns = 3 if arguments.quick else 15 if n_clients < 10000 else 5
-            rows.append({"kind": kind.kind, "clients": n_clients, "dim": dim, "ns": measure(work, turns)})
-            show(rows)
-            del work
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    content = {"rows": rows, "versions": provenance.versions(), "machine": provenance.machine()}
-    with replacing(arguments.out) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
-    Console().print(f"saved to {arguments.out}")
-
-
-def show(rows: list[dict[str, Any]]) -> None:
-    """The newest line, with ratios to ours."""
-    row = rows[-1]
-    own = row["ns"][OURS]
-    table = Table(title=f"{row['kind']}, N = {row['clients']:,}, d = {row['dim']}, B = {BATCH}, H = {LOCAL_STEPS}")
-    table.add_column("who")
-    table.add_column("ns per client and step", justify="right")
-    table.add_column("times ours", justify="right")
-    for name, nanoseconds in row["ns"].items():
-        table.add_row(name, f"{nanoseconds:,.1f}", f"{nanoseconds / own:,.2f}")
-    Console().print(table)
+            turns = 3 if options.quick else 15 if n_clients < 10000 else 5
+            found = measure(workload(kind, n_clients, dim), turns)
+            title = f"{kind.kind}, N = {n_clients:,}, d = {dim}, B = {BATCH}, H = {LOCAL_STEPS}"
+            table = Table("contender", "ns per client and step", "times ours", title=title)
+            for name, nanoseconds in found.items():
+                size = f"{kind.kind}_{n_clients}" + f"_d{dim}" * (dim != 20)
+                figures.setdefault(name, {})[size] = nanoseconds
+                table.add_row(name, f"{nanoseconds:,.1f}", f"{nanoseconds / found[OURS]:,.2f}")
+            Console().print(table)
+    note = (
+        f"One core unless a name says otherwise, {RECORDS} records × 20 features (or as many as follow the d of a "
+        f"name), batches of {BATCH}, {LOCAL_STEPS} local steps, float64; the number after the problem is N."
+    )
+    measured.save("local_steps", {"ns_per_client_and_step": figures}, options, note=note)
 
 
 if __name__ == "__main__":

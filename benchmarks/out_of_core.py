@@ -5,8 +5,9 @@
 Clients of 200 records × 20 features, scattered over a Parquet file in random order. A first process converts the
 file and runs Scaffold on the memory-mapped numbers under RLIMIT_DATA, which counts memory that is not a file's.
 Its peak of resident memory, which counts the file's pages too, is reported. A second one, without a limit, takes
-the times: rounds in memory and from the file alternate, since machines have moods, and the best of each counts.
-"cold" drops the file from the system's cache before every round, as if nothing of it could stay in memory.
+the times: rounds in memory and from the file alternate, since other programs may disturb either, and the best of
+each counts. "dropped" takes the file out of the system's cache before every round, as if nothing of it could stay
+in memory.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 import fedscaffold as fs
+from benchmarks import measured
 
 RECORDS, FEATURES, BATCH = 200, 20, 10
 OPTIONS: dict[str, Any] = {"target": "y", "client": "client", "l2": 0.01}
@@ -70,14 +72,14 @@ def nanoseconds(problem: Any, local_steps: int, before_round: Callable[[], None]
     times: list[float] = []
     started = time.perf_counter()
 
-    def tell(done: int, rounds: int) -> None:
+    def note_time(done: int, rounds: int) -> None:
         nonlocal started
         times.append(time.perf_counter() - started)
         before_round()
         started = time.perf_counter()
 
     method = fs.Scaffold(step_size=0.01, local_steps=local_steps)
-    fs.run(problem, method, rounds=2, batch_size=BATCH, record=("average",), progress=tell)
+    fs.run(problem, method, rounds=2, batch_size=BATCH, record=("average",), progress=note_time)
     return 1e9 * min(times[1:]) / (problem.n_clients * local_steps)
 
 
@@ -86,12 +88,12 @@ def limited(file: Path, folder: Path, limit: int, local_steps: list[int]) -> dic
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     started = time.perf_counter()
     problem = fs.data.from_parquet(file, cache_dir=folder, **OPTIONS)
-    found: dict[str, Any] = {"seconds to convert": time.perf_counter() - started}
-    found["peak resident memory so far, MiB"] = memory("VmHWM") / 2**20
+    found: dict[str, Any] = {"convert_seconds": time.perf_counter() - started}
+    found["convert_peak_mib"] = memory("VmHWM") / 2**20
     for H in local_steps:
         nanoseconds(problem, H, lambda: drop(folder))
-    found["after runs"] = memory("VmHWM") / 2**20
-    found["of the table, MiB"] = (problem.x.nbytes + problem.y.nbytes) / 2**20
+    found["run_peak_mib"] = memory("VmHWM") / 2**20
+    found["table_mib"] = (problem.x.nbytes + problem.y.nbytes) / 2**20
     return found
 
 
@@ -102,13 +104,13 @@ def timed(file: Path, folder: Path, local_steps: list[int], repeats: int) -> dic
     nanoseconds(held.subset(range(2)), 1, lambda: None)  # compiles
     found: dict[str, Any] = {}
     for H in local_steps:
-        best = {"memory": np.inf, "warm": np.inf, "cold": np.inf}
+        best = {"in_memory": np.inf, "cached": np.inf, "dropped": np.inf}
         for _ in range(repeats):
             nanoseconds(mapped, 1, lambda: None)  # brings the file into the cache
-            for name, problem in (("warm", mapped), ("memory", held), ("cold", mapped)):
-                before = (lambda: drop(folder)) if name == "cold" else (lambda: None)
+            for name, problem in (("cached", mapped), ("in_memory", held), ("dropped", mapped)):
+                before = (lambda: drop(folder)) if name == "dropped" else (lambda: None)
                 best[name] = min(best[name], nanoseconds(problem, H, before))
-        found[str(H)] = best
+        found[f"h{H}"] = best
     return found
 
 
@@ -120,7 +122,8 @@ def child(*words: object) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Write the table, measure in child processes, print and save."""
+    parser = measured.parser(__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--limit-mib", type=int, default=1024)
     parser.add_argument("--local-steps", type=int, nargs="+", default=[10, 100, 1000])
@@ -141,12 +144,26 @@ def main() -> None:
     words = ("--folder", options.folder, "--limit-mib", options.limit_mib, "--repeats", options.repeats)
     words = (*words, "--local-steps", *options.local_steps)
     print(f"{clients:,} clients, {clients * RECORDS:,} rows; limit {options.limit_mib} MiB")
-    for name, value in child(*words, "--child", "limited").items():
+    used = child(*words, "--child", "limited")
+    for name, value in used.items():
         print(f"{name:34} {value:8.1f}")
-    print("ns per client and step (ratio)   in memory      warm file           cold file")
-    for H, best in child(*words, "--child", "timed").items():
-        cells = "".join(f"{best[name]:10.0f} ({best[name] / best['memory']:.2f})" for name in ("warm", "cold"))
-        print(f"H = {H:<27} {best['memory']:10.0f} {cells}")
+    print("ns per client and step (ratio)   in memory      cached file        dropped file")
+    times = child(*words, "--child", "timed")
+    ratios = {}
+    for H, best in times.items():
+        ratios[H] = {name: best[name] / best["in_memory"] for name in ("cached", "dropped")}
+        cells = "".join(f"{best[name]:10.0f} ({ratio:.2f})" for name, ratio in ratios[H].items())
+        print(f"{H:<31} {best['in_memory']:10.0f} {cells}")
+    figures = {
+        "clients": clients,
+        "limit_mib": options.limit_mib,
+        "convert": {"seconds": used["convert_seconds"], "peak_mib": used["convert_peak_mib"]},
+        "run": {"peak_mib": used["run_peak_mib"]},
+        "ns_per_client_and_step": times,
+        "times_in_memory": ratios,
+    }
+    note = f"{RECORDS} records × {FEATURES} features per client, batches of {BATCH}, all cores."
+    measured.save("out_of_core", figures, options, note=note)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
 """Clients on Ray: two shards against one, the cost of a round beyond its steps, the same bits as in one process.
 
 `python -m benchmarks.ray_shards [--quick]`. Contenders take turns of ten rounds each, among them one snapshot of
-the clients' memory, in one program after a warm-up (start of actors, compilation); the best turn counts. Every
+the client state, in one program after a warm-up (start of actors, compilation); the best turn counts. Every
 round's θ is compared with that of the numba engine in one process. Read ratios: what two threads of one process
 gain in the same turns is what the machine had to give. Processor time is that of this process and of the busiest
 shard together, the mean of all turns: what a round would take if nothing else ran and messages took no time.
 """
 
-import argparse
-import json
 import logging
 import os
 import time
@@ -22,22 +20,21 @@ from rich.console import Console
 from rich.table import Table
 
 import fedscaffold as fs
+from benchmarks import measured
 from benchmarks.local_steps import workload
-from fedscaffold.core.files import replacing
-from fedscaffold.core.protocols import Engine
+from fedscaffold.core.protocols import Clients, Engine
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba, Ray
 from fedscaffold.engines.ray_.workers import RayWorkers
 from fedscaffold.problems import Ridge, RidgeStream
-from fedscaffold.simulation import provenance
+from fedscaffold.simulation.clients import StoredClients
 from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.rounds import open_rounds
 
-OUT = Path("results/bench/ray_shards.json")
 ROUNDS = 10  # of a turn; a snapshot each
 DIM, BATCH, GAMMA = 20, 10, 0.02
-ALONE, PAIR, ONE, TWO = "numba, 1 thread", "numba, 2 threads", "ray, 1 shard", "ray, 2 shards"
+ALONE, PAIR, ONE, TWO = "one_thread", "two_threads", "one_shard", "two_shards"
 ENGINES: dict[str, Engine] = {
     ALONE: Numba(threads=1),
     PAIR: Numba(threads=2),
@@ -47,14 +44,14 @@ ENGINES: dict[str, Engine] = {
 
 
 class Spent(NamedTuple):
-    """On a round."""
+    """Seconds by the clock and of processor time that one round took."""
 
     seconds: float
     processor: float
 
 
 class Run:
-    """A run that goes on by some rounds at a time."""
+    """A run of Scaffold that is continued by `ROUNDS` rounds per turn."""
 
     def __init__(self, stack: ExitStack, problem: Any, engine: Engine, local_steps: int) -> None:
         method = fs.Scaffold(step_size=GAMMA, local_steps=local_steps)
@@ -62,7 +59,7 @@ class Run:
         opened = open_rounds(problem, method, engine, Batches(BATCH), seed=1, limit=divergence_limit(theta))
         self.step = stack.enter_context(opened)
         self.state = self.step.initial_state(theta)
-        self.workers = workers(self.step.clients)
+        self.workers = worker_processes(self.step.clients)
 
     def turn(self) -> tuple[float, float, Array]:
         """Seconds and processor seconds per round, and θ of each."""
@@ -76,12 +73,13 @@ class Run:
         return seconds / ROUNDS, serial / ROUNDS, np.stack(models)
 
 
-def workers(clients: Any) -> list[int]:
-    """Processes of the shards; none in one process."""
-    if not isinstance(clients, RayWorkers):
+def worker_processes(clients: Clients) -> list[int]:
+    """Process numbers of the shards' workers; an empty list where the clients are in this process."""
+    if not isinstance(clients, StoredClients) or not isinstance(clients.workers, RayWorkers):
         return []
-    asked = [actor.__ray_call__.remote(lambda shard: os.getpid()) for actor in clients.actors]
-    return list(clients.ray.get(asked))
+    workers = clients.workers
+    asked = [actor.__ray_call__.remote(lambda shard: os.getpid()) for actor in workers.actors]
+    return list(workers.ray.get(asked))
 
 
 def on_processor(pid: int) -> float:
@@ -122,46 +120,51 @@ def running() -> Iterator[None]:
 
 
 def main() -> None:
-    """Print and save the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes only, to see that it works")
+    """Print and save the tables."""
+    parser = measured.parser(__doc__)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=OUT)
-    arguments = parser.parse_args()
-    small = arguments.quick
+    options = parser.parse_args()
+    small = options.quick
     sizes = {
-        "ridge stream": (RidgeStream(n_clients=1280 if small else 50_000, dim=DIM), 10),
-        "ridge in memory": (workload(Ridge, 256 if small else 10_000, DIM).problem, 100),
-        "ridge in memory, hardly any steps": (workload(Ridge, 128, DIM).problem, 1),
+        "stream": (RidgeStream(n_clients=1280 if small else 50_000, dim=DIM), 10),
+        "in_memory": (workload(Ridge, 256 if small else 10_000, DIM).problem, 100),
+        "hardly_any_steps": (workload(Ridge, 128, DIM).problem, 1),
     }
-    rows = []
+    figures: dict[str, dict[str, Any]] = {}
     with running():
         for name, (problem, local_steps) in sizes.items():
-            found = measure(problem, local_steps, 2 if small else arguments.turns)
-            spent = {engine: each._asdict() for engine, each in found.items()}
-            rows.append({"name": name, "clients": problem.n_clients, "local_steps": local_steps, "spent": spent})
-            show(rows[-1])
-    load = os.getloadavg()[0]
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    content = {"rows": rows, "load": load, "versions": provenance.versions(), "machine": provenance.machine()}
-    with replacing(arguments.out) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
-    Console().print(f"load of the machine {load:.1f}; saved to {arguments.out}")
+            spent = measure(problem, local_steps, 2 if small else options.turns)
+            show(name, spent, problem.n_clients, local_steps)
+            figures[name] = {
+                "n_clients": problem.n_clients,
+                "local_steps": local_steps,
+                "ms_per_round": {who: 1e3 * each.seconds for who, each in spent.items()},
+                "processor_ms_per_round": {who: 1e3 * each.processor for who, each in spent.items()},
+                "two_over_one": spent[ONE].seconds / spent[TWO].seconds,
+                "two_over_one_processor": spent[ONE].processor / spent[TWO].processor,
+                "two_threads_over_one": spent[ALONE].seconds / spent[PAIR].seconds,
+                "one_shard_beyond_numba_ms": 1e3 * (spent[ONE].seconds - spent[ALONE].seconds),
+                "two_shards_beyond_numba_ms": 1e3 * (spent[TWO].seconds - spent[PAIR].seconds),
+            }
+    note = (
+        f"Scaffold, ridge regression, B = {BATCH}, d = {DIM}. Processor time is that of the program and of the "
+        "busiest shard together; two_over_one is the speed of two shards over that of one, by the clock."
+    )
+    measured.save("ray_shards", figures, options, note=note)
 
 
-def show(row: dict[str, Any]) -> None:
-    """One problem's contenders."""
-    spent, steps = row["spent"], row["clients"] * row["local_steps"]
-    title = f"{row['name']}, N = {row['clients']:,}, H = {row['local_steps']}, B = {BATCH}, d = {DIM}"
+def show(name: str, spent: dict[str, Spent], n_clients: int, local_steps: int) -> None:
+    """Print the table of one problem."""
+    title = f"{name}, N = {n_clients:,}, H = {local_steps}, B = {BATCH}, d = {DIM}"
     table = Table(title=title, caption="every round's θ has the same bits", padding=(0, 0))
     for column in ("", "ms a round", "ns a step", "times one", "beyond numba, ms", "processor ms", "times one"):
         table.add_column(column, justify="left" if column == "" else "right")
-    for name, base in ((ALONE, ALONE), (PAIR, ALONE), (ONE, ONE), (TWO, ONE)):
-        own, one, numba = spent[name], spent[base], spent[{ONE: ALONE, TWO: PAIR}.get(name, name)]
-        seconds, used = own["seconds"], own["processor"]
+    for who, base in ((ALONE, ALONE), (PAIR, ALONE), (ONE, ONE), (TWO, ONE)):
+        own, one, numba = spent[who], spent[base], spent[{ONE: ALONE, TWO: PAIR}.get(who, who)]
         table.add_row(
-            name, f"{1e3 * seconds:.1f}", f"{1e9 * seconds / steps:.0f}", f"{one['seconds'] / seconds:.2f}",
-            f"{1e3 * (seconds - numba['seconds']):.1f}", f"{1e3 * used:.1f}", f"{one['processor'] / used:.2f}",
+            who, f"{1e3 * own.seconds:.1f}", f"{1e9 * own.seconds / n_clients / local_steps:.0f}",
+            f"{one.seconds / own.seconds:.2f}", f"{1e3 * (own.seconds - numba.seconds):.1f}",
+            f"{1e3 * own.processor:.1f}", f"{one.processor / own.processor:.2f}",
         )  # fmt: skip
     Console().print(table)
 

@@ -1,4 +1,4 @@
-"""Streamed clients: what a local step costs, against the kernel on tables and against drawing alone; and memory.
+"""Streamed clients: what a local step costs, against the kernel on tables and against drawing_ns; and memory.
 
 `python -m benchmarks.streams [--quick]`. Nanoseconds of processor time per client and local step, on one thread,
 the contenders taking turns in one process; the best turn counts. Then a whole run in a process of its own: its
@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import fedscaffold as fs
-from fedscaffold.core.files import replacing
+from benchmarks import measured
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.normals import ASIDE, GROUP
 from fedscaffold.core.types import Array
@@ -30,11 +29,9 @@ from fedscaffold.engines.numba_.drawing import draw_features, draw_normals
 from fedscaffold.engines.numba_.intrinsics import pointer
 from fedscaffold.engines.numba_.streams import client_law, sources
 from fedscaffold.problems.client_arrays import aligned_empty
-from fedscaffold.simulation import provenance
 
 DIM, LOCAL_STEPS, ROUNDS, RECORDS = 20, 10, 20, 200
 STREAM_CLIENTS, TABLE_CLIENTS = 1_000_000, 10_000
-OUT = Path("results/bench/streams.json")
 
 
 @njit(nogil=True)
@@ -86,9 +83,9 @@ def measure(batch_size: int, stream_clients: int, table_clients: int, turns: int
             LOCAL_STEPS * batch_size,
         )  # fmt: skip
         contenders: list[tuple[str, Any, int]] = [
-            ("stream", steps(stream), stream_clients),
-            ("drawing alone", lambda t: only_draw(*drawn, (1, 0), t), stream_clients),
-            ("tables in memory", steps(rows), table_clients),
+            ("stream_ns", steps(stream), stream_clients),
+            ("drawing_ns", lambda t: only_draw(*drawn, (1, 0), t), stream_clients),
+            ("tables_ns", steps(rows), table_clients),
         ]
         for turn in range(turns + 1):
             for name, one_round, clients in contenders:
@@ -97,12 +94,12 @@ def measure(batch_size: int, stream_clients: int, table_clients: int, turns: int
                 if turn:  # the first one compiles
                     nanoseconds = (time.process_time() - begin) * 1e9 / clients / LOCAL_STEPS
                     best[name] = min(best.get(name, np.inf), nanoseconds)
-    best["times tables, drawing taken off"] = (best["stream"] - best["drawing alone"]) / best["tables in memory"]
+    best["times_tables_without_drawing"] = (best["stream_ns"] - best["drawing_ns"]) / best["tables_ns"]
     return best
 
 
 def whole_run(batch_size: int, clients: int) -> dict[str, float]:
-    """Seconds and peak megabytes of a run, from a process of its own."""
+    """Seconds and peak_megabytes of a run, from a process of its own."""
     called = [sys.executable, "-m", "benchmarks.streams", "--run", str(batch_size), "--clients", str(clients)]
     found: dict[str, float] = json.loads(subprocess.run(called, check=True, capture_output=True).stdout)
     return found
@@ -119,42 +116,37 @@ def run_here(batch_size: int, clients: int) -> dict[str, float]:
     trace = fs.run(problem, method, rounds=ROUNDS, batch_size=batch_size, progress=False)
     end, nanoseconds = time.perf_counter(), (time.process_time() - used) * 1e9
     return {
-        "seconds to make the problem": made - begin,
-        "seconds to run": end - made,
-        "processor nanoseconds per client and step of the run": nanoseconds / clients / LOCAL_STEPS / ROUNDS,
-        "peak megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "first squared error": float(trace.mse[0, 0]),
-        "last squared error": float(trace.mse[0, -1]),
+        "make_seconds": made - begin,
+        "run_seconds": end - made,
+        "run_ns_per_client_and_step": nanoseconds / clients / LOCAL_STEPS / ROUNDS,
+        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "first_mse": float(trace.mse[0, 0]),
+        "last_mse": float(trace.mse[0, -1]),
     }
 
 
 def main() -> None:
     """Print and save the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few clients, to see that it works")
+    parser = measured.parser(__doc__)
     parser.add_argument("--run", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--clients", type=int, default=STREAM_CLIENTS)
-    parser.add_argument("--out", type=Path, default=OUT)
-    arguments = parser.parse_args()
-    if arguments.run is not None:
-        sys.stdout.write(json.dumps(run_here(arguments.run, arguments.clients)))
+    options = parser.parse_args()
+    if options.run is not None:
+        sys.stdout.write(json.dumps(run_here(options.run, options.clients)))
         return
-    clients = 2000 if arguments.quick else arguments.clients
-    rows: list[dict[str, Any]] = []
+    clients = 2000 if options.quick else options.clients
+    figures: dict[str, dict[str, float]] = {}
     for batch_size in (10, 1):
-        found: dict[str, float] = measure(batch_size, min(clients, 100_000), min(clients, TABLE_CLIENTS), 5)
+        found = measure(batch_size, min(clients, 100_000), min(clients, TABLE_CLIENTS), 5)
         found |= whole_run(batch_size, clients)
-        rows.append({"batch_size": batch_size, "clients": clients, **found})
-        shown = Table(
-            "", "", title=f"N = {clients:,}, d = {DIM}, H = {LOCAL_STEPS}, B = {batch_size}, T = {ROUNDS}"
-        )
+        figures[f"b{batch_size}"] = found
+        title = f"N = {clients:,}, d = {DIM}, H = {LOCAL_STEPS}, B = {batch_size}, T = {ROUNDS}"
+        shown = Table("", "", title=title)
         for name, value in found.items():
             shown.add_row(name, f"{value:,.4g}")
         Console().print(shown)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    content = {"rows": rows, "versions": provenance.versions(), "machine": provenance.machine()}
-    with replacing(arguments.out) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
+    note = f"Ridge regression, d = {DIM}, H = {LOCAL_STEPS}, nanoseconds of processor time per client and step."
+    measured.save("streams", figures, options, note=note)
 
 
 if __name__ == "__main__":

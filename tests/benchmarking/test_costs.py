@@ -5,8 +5,7 @@ import pytest
 from scipy.stats import linregress
 from scipy.stats import t as student
 
-from fedscaffold.benchmarking.compare import Curve
-from fedscaffold.benchmarking.costs import Cost, best, cheapest, growth, holds_from, line
+from fedscaffold.benchmarking import Cost, Curve, best, cheapest, fit_line, growth, holds_from
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
@@ -60,7 +59,7 @@ def test_the_best_at_the_end_is_not_one_that_diverged() -> None:
 def test_a_line_is_scipys() -> None:
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=8), generator.normal(size=8)
-    fit, other = line(x, y), linregress(x, y)
+    fit, other = fit_line(x, y), linregress(x, y)
     assert (fit.slope, fit.intercept) == pytest.approx((other.slope, other.intercept), rel=1e-12)
     assert (fit.high - fit.low) / 2 == pytest.approx(student.ppf(0.975, 6) * other.stderr, rel=1e-12)
     assert fit.misfit == pytest.approx(np.std(y - other.intercept - other.slope * x), rel=1e-12)
@@ -70,19 +69,19 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     """95 % of 2,000 intervals from five points; three standard errors are 1.5 %."""
     generator = np.random.default_rng(1)
     x = np.array([1.0, 2.0, 4.0, 5.0, 9.0])
-    fits = [line(x, 3.0 * x + generator.normal(size=5)) for _ in range(2000)]
+    fits = [fit_line(x, 3.0 * x + generator.normal(size=5)) for _ in range(2000)]
     assert np.mean([fit.low <= 3.0 <= fit.high for fit in fits]) == pytest.approx(0.95, abs=0.015)
 
 
 def test_a_weighted_line_minimises_weighted_residuals() -> None:
     x, y, w = np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0, 9.0]), np.array([1.0, 1.0, 1.0, 1e-6])
-    fit, unweighted = line(x, y, w), line(x[:3], y[:3])
+    fit, unweighted = fit_line(x, y, w), fit_line(x[:3], y[:3])
     assert fit.slope == pytest.approx(unweighted.slope, abs=1e-5)
 
 
 def test_two_points_are_too_few() -> None:
     with pytest.raises(InvalidInput, match="three points"):
-        line(np.arange(2.0), np.arange(2.0))
+        fit_line(np.arange(2.0), np.arange(2.0))
 
 
 def test_growth_recognises_both_laws() -> None:

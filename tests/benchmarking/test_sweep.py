@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.benchmarking.sweep import Cell, Family, Row, Sweep, cells, loop, saturation, sweep, tasks
-from fedscaffold.benchmarking.sweep.figure import panels
+from fedscaffold.benchmarking import Cell, Family, Sweep, SweepRow, sweep
+from fedscaffold.benchmarking.sweeps import cells, loop, saturation, tasks
+from fedscaffold.benchmarking.sweeps.figure import panels
 from fedscaffold.engines import Ray
 from fedscaffold.problems import RidgeStream
 from fedscaffold.simulation.stationarity import plateau
@@ -85,7 +86,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
     """The cells that are run; the sixth is interrupted."""
     seen: list[Cell] = []
 
-    def measure(grid: Sweep, cell: Cell, *rest: Any) -> Row:
+    def measure(grid: Sweep, cell: Cell, *rest: Any) -> SweepRow:
         seen.append(cell)
         if len(seen) == 6:
             raise KeyboardInterrupt
@@ -100,7 +101,7 @@ def test_cells_that_are_done_are_not_done_again(tmp_path: Path, measured: list[C
     with pytest.raises(KeyboardInterrupt):
         swept(GRID, out=file)
     assert len(pd.read_parquet(file)) == 5
-    rows: list[Row] = []
+    rows: list[SweepRow] = []
     found = swept(GRID, out=file, seen=rows.append)
     assert len(measured) == 6 + 3
     assert len(rows) == 8
@@ -209,17 +210,17 @@ def test_refusals(make: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_saturation() -> None:
     clients = np.array([10.0, 100.0, 1000.0, 10000.0])
     truth = 2.0 / clients + 0.004
-    fit = saturation.measured(clients, truth, 0.01 * truth)
+    fit = saturation.fit_saturation(clients, truth, 0.01 * truth)
     assert fit is not None
     np.testing.assert_allclose(fit[:2], (2.0, 0.004))
     np.testing.assert_allclose(fit.n_clients or 0.0, 500.0)
-    assert saturation.predicted(clients, 2.0 / clients, np.full(4, 0.004)) == 500.0
-    no_floor = saturation.measured(clients, 2.0 / clients, 0.01 / clients)
+    assert saturation.predict_saturation(clients, 2.0 / clients, np.full(4, 0.004)) == 500.0
+    no_floor = saturation.fit_saturation(clients, 2.0 / clients, 0.01 / clients)
     assert no_floor is not None
     assert no_floor.n_clients is None
-    assert saturation.predicted(clients, 2.0 / clients, np.full(4, 1e-30)) is None
-    assert saturation.predicted(clients, np.full(4, np.nan), np.full(4, np.nan)) is None
-    assert saturation.measured(clients[:2], truth[:2], truth[:2]) is None
+    assert saturation.predict_saturation(clients, 2.0 / clients, np.full(4, 1e-30)) is None
+    assert saturation.predict_saturation(clients, np.full(4, np.nan), np.full(4, np.nan)) is None
+    assert saturation.fit_saturation(clients[:2], truth[:2], truth[:2]) is None
 
 
 def test_the_error_of_a_saturation_is_that_of_many_fits() -> None:
@@ -228,10 +229,11 @@ def test_the_error_of_a_saturation_is_that_of_many_fits() -> None:
     clients = np.geomspace(10, 1e5, 9)
     truth = 2.0 / clients + 0.004
     fits = [
-        saturation.measured(clients, truth * (1 + 0.02 * rng.normal(size=9)), 0.02 * truth) for _ in range(400)
+        saturation.fit_saturation(clients, truth * (1 + 0.02 * rng.normal(size=9)), 0.02 * truth)
+        for _ in range(400)
     ]
     at = np.array([fit.n_clients for fit in fits if fit is not None and fit.n_clients is not None])
-    exact = saturation.measured(clients, truth, 0.02 * truth)
+    exact = saturation.fit_saturation(clients, truth, 0.02 * truth)
     assert exact is not None
     assert exact.standard_error is not None
     assert at.size == 400

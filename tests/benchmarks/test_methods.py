@@ -21,5 +21,5 @@ def test_steps_are_those_of_the_run() -> None:
     for method in methods.contestants(0.1, 6).values():
         if method.exchange is None:
             gradients, _ = costs(work.problem, method, Batches(10), seed=1, repetitions=1, rounds=5)
-            counted = [methods._steps(method, 6, t) / 6 for t in range(5)]
+            counted = [methods.local_steps_of_round(method, 6, t) / 6 for t in range(5)]
             np.testing.assert_allclose(np.diff(gradients[0]), counted, rtol=1e-12)

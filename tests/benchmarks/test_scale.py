@@ -12,7 +12,7 @@ def test_every_part_is_timed() -> None:
 
 
 def test_the_model() -> None:
-    found = {"step": 100.0, "sum over clients": 20.0, "memory": 70.0}
+    found = {"step": 100.0, "sum_over_clients": 20.0, "client_state_update": 70.0}
     seconds, size = scale.model(found, 10**6, "step")
     assert seconds == pytest.approx(1e-3 * (scale.LOCAL_STEPS * 100.0 + 90.0))
     assert size == 1e6 * (3 * 160 + 16)

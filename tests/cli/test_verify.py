@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from fedscaffold.cli.commands.verify import show
 from fedscaffold.cli.main import app
 from fedscaffold.paper import verify as experiment
-from fedscaffold.paper.verify.rows import Printed, Row
+from fedscaffold.paper.verify.rows import Printed, StatementRow
 from fedscaffold.theory.bounds import Condition
 
 runner = CliRunner()
-GOOD = Row(
+GOOD = StatementRow(
     statement="Lemma 5.1",
     claim="Cov(θ, ξ_c) = (γ/N){−𝐀C̄(∇²f_c−∇²f) + C_c − C̄}",
     setting="ridge, γ = 0.003, H = 2, B = 4, N = 3",
@@ -29,8 +29,8 @@ GOOD = Row(
     difference=4e-6,
     printed=Printed("(γ/N){+𝐀C̄(∇²f_c−∇²f) + C_c − C̄}", 5e-4, 2.7e-4),
 )
-BAD = Row(statement="A1", claim="μ", setting="[ridge]", relation="≥", predicted=2.0, measured=1.0)
-OUTSIDE = Row(
+BAD = StatementRow(statement="A1", claim="μ", setting="[ridge]", relation="≥", predicted=2.0, measured=1.0)
+OUTSIDE = StatementRow(
     statement="Lemma 5.1",
     claim="x",
     setting="the paper's",
@@ -41,10 +41,10 @@ OUTSIDE = Row(
 )
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, rows: list[Row]) -> list[experiment.Budget]:
+def pretend(monkeypatch: pytest.MonkeyPatch, rows: list[StatementRow]) -> list[experiment.Budget]:
     asked: list[experiment.Budget] = []
 
-    def verify(budget: experiment.Budget, *, advance: Any) -> list[Row]:
+    def verify(budget: experiment.Budget, *, advance: Any) -> list[StatementRow]:
         asked.append(budget)
         advance(1, 1)
         return rows
@@ -69,8 +69,8 @@ def test_all_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert written["provenance"]["full"] is False
 
 
-@pytest.mark.parametrize("bad", [BAD, Row(**{**vars(GOOD), "standard_error": 1e-4})])
-def test_a_failed_row_ends_with_1(monkeypatch: pytest.MonkeyPatch, bad: Row) -> None:
+@pytest.mark.parametrize("bad", [BAD, StatementRow(**{**vars(GOOD), "standard_error": 1e-4})])
+def test_a_failed_row_ends_with_1(monkeypatch: pytest.MonkeyPatch, bad: StatementRow) -> None:
     pretend(monkeypatch, [GOOD, bad])
     result = runner.invoke(app, ["verify"])
     assert result.exit_code == 1

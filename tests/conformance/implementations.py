@@ -17,16 +17,16 @@ class Bug:
     """Everything right unless told otherwise."""
 
     sign: float = 1.0  # of the correction in the local step; 0: the correction is never applied
-    shows_memory: bool = False  # correction() returns what the memory asks for, not what is added
+    shows_state: bool = False  # correction() returns what the client state says, not what is added
     starts_at_model: bool = False
     divide: Callable[[float, int], float] = lambda gamma, steps: gamma * steps
     aliased: bool = False
     ignores_cohort: bool = False
     ignores_weights: bool = False
-    averages_models: bool = False  # with unequal local steps, and each client's own γH_c in its memory
+    averages_models: bool = False  # with unequal local steps, and each client's own γH_c in its state
     server_share: str = "|S|/N"  # or "1": as if all took part; or "cohort": c is the cohort's mean of c_i
     stale_server_variate: bool = False  # a client comes back with the c it had
-    loses_memory: bool = False  # at a restart
+    loses_state: bool = False  # at a restart
     option: int = 2  # of Karimireddy et al. (2020): 1 and 2 are both right
     dtype: Any = np.float64
 
@@ -40,7 +40,7 @@ class Implementation:
         self.server: Array = np.zeros_like(self.theta)
         first = self.theta if self.bug.starts_at_model else self.server
         shared = first.copy()
-        self.memory = [shared if self.bug.aliased else first.copy() for _ in range(task.n_clients)]
+        self.client_state = [shared if self.bug.aliased else first.copy() for _ in range(task.n_clients)]
         self.weights: Array = np.array(task.weights, dtype=self.bug.dtype)
         if self.bug.ignores_weights:
             self.weights[:] = 1.0 / task.n_clients
@@ -50,7 +50,7 @@ class Implementation:
 
     def correction(self, client: int) -> Array:
         asked = self.asked_for(client)
-        return asked if self.bug.shows_memory else self.bug.dtype(self.bug.sign) * asked
+        return asked if self.bug.shows_state else self.bug.dtype(self.bug.sign) * asked
 
     def local(self, client: int) -> Array:
         """θ_c after H_c steps."""
@@ -64,7 +64,7 @@ class Implementation:
         return np.array(self.task.gradient(client, theta), dtype=self.bug.dtype)
 
     def scale(self, client: int) -> Array:
-        """1/(γH_c), by which memory changes."""
+        """1/(γH_c), by which the client state changes."""
         return self.bug.dtype(1.0 / self.bug.divide(self.task.step_size, self.task.local_steps[client]))
 
     def round(self, cohort: tuple[int, ...]) -> None:
@@ -81,7 +81,7 @@ class OneVariate(Implementation):
     """d_c = (θ − θ_c)/(γH_c); θ⁺ = θ − γH̄ d̄; ξ_c ← ξ_c − (d_c − d̄), means weighted, over the cohort."""
 
     def asked_for(self, client: int) -> Array:
-        return self.memory[client]
+        return self.client_state[client]
 
     def round(self, cohort: tuple[int, ...]) -> None:
         who = self.present(cohort)
@@ -93,14 +93,14 @@ class OneVariate(Implementation):
         directions: Array = moves * scales
         mean: Array = mean_move * scales if self.bug.averages_models else w @ directions
         for c, change in zip(who, directions - mean, strict=True):
-            self.memory[c] -= change
+            self.client_state[c] -= change
         self.theta = self.theta - mean_move
 
     def save(self, client: int) -> Array:
-        return self.memory[client].copy()
+        return self.client_state[client].copy()
 
     def restart(self, client: int, saved: Array) -> None:
-        self.memory[client] = np.zeros_like(saved) if self.bug.loses_memory else saved.copy()
+        self.client_state[client] = np.zeros_like(saved) if self.bug.loses_state else saved.copy()
 
 
 class TwoSided(Implementation):
@@ -117,7 +117,7 @@ class TwoSided(Implementation):
         return self.kept.get(client, self.server)
 
     def asked_for(self, client: int) -> Array:
-        return self.heard(client) - self.memory[client]
+        return self.heard(client) - self.client_state[client]
 
     def round(self, cohort: tuple[int, ...]) -> None:
         who = self.present(cohort)
@@ -125,21 +125,21 @@ class TwoSided(Implementation):
         w: Array = self.weights[who]
         change: Array = np.zeros_like(self.theta)
         for c, model in zip(who, local, strict=True):
-            new = self.memory[c] - self.heard(c) + (self.theta - model) * self.scale(c)
+            new = self.client_state[c] - self.heard(c) + (self.theta - model) * self.scale(c)
             if self.bug.option == 1:
                 new = self.gradient(c, self.theta)
-            change += self.weights[c] * (new - self.memory[c])
-            self.memory[c][:] = new
+            change += self.weights[c] * (new - self.client_state[c])
+            self.client_state[c][:] = new
         if self.bug.server_share == "cohort":
-            self.server = w @ np.stack([self.memory[c] for c in who]) / w.sum()
+            self.server = w @ np.stack([self.client_state[c] for c in who]) / w.sum()
         else:
             self.server = self.server + (change if self.bug.server_share == "|S|/N" else change / w.sum())
         self.theta = w @ np.stack(local) / w.sum()
 
     def save(self, client: int) -> tuple[Array, Array]:
-        return self.memory[client].copy(), self.server.copy()
+        return self.client_state[client].copy(), self.server.copy()
 
     def restart(self, client: int, saved: tuple[Array, Array]) -> None:
-        self.memory[client] = np.zeros_like(saved[0]) if self.bug.loses_memory else saved[0].copy()
+        self.client_state[client] = np.zeros_like(saved[0]) if self.bug.loses_state else saved[0].copy()
         if self.bug.stale_server_variate:
             self.kept[client] = saved[1]

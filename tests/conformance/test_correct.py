@@ -19,7 +19,7 @@ CORRECT = [
 ]
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 60))])
 @pytest.mark.parametrize(("implementation", "bug"), CORRECT)
 def test_correct_implementations_pass(
     implementation: type[OneVariate] | type[TwoSided], bug: Bug, seed: int
@@ -60,14 +60,14 @@ class Library:
         self.method: Any = method(step_size=task.step_size, local_steps=steps, **options)
         self.engine, self.steps = engine, task.local_steps
         self.server = self.method.init_server(task.theta0[None])
-        self.memory = [self.method.init_clients(1, np.ones(1), task.dim, None) for _ in self.steps]
+        self.client_state = [self.method.init_clients(1, np.ones(1), task.dim, None) for _ in self.steps]
 
     def round(self, cohort: tuple[int, ...]) -> None:
         before, sent = self.server, {}
         with self.engine.open(self.problem, Batches(), seed=0) as local_sgd:
             for c in cohort:
                 own = np.array([[self.steps[c]]])
-                xi = self.method.correction(self.memory[c], before, None)
+                xi = self.method.correction(self.client_state[c], before, None)
                 local = local_sgd(
                     before.theta, xi, step_size=self.method.step_size, local_steps=own, round=0,
                     clients=np.array([[c]]),
@@ -77,21 +77,21 @@ class Library:
         mean = sum(w * vector[:, 0] for w, vector in zip(weights, sent.values(), strict=True)) / weights.sum()
         self.server = self.method.aggregate(before, mean, np.array([weights.sum()]))
         for c, vector in sent.items():
-            self.memory[c] = self.method.update_clients(self.memory[c], vector, before, self.server)
+            self.client_state[c] = self.method.update_clients(self.client_state[c], vector, before, self.server)
 
     def model(self) -> Array:
         return self.server.theta[0]
 
     def correction(self, client: int) -> Array:
-        return self.method.correction(self.memory[client], self.server, None)[0, 0]
+        return self.method.correction(self.client_state[client], self.server, None)[0, 0]
 
     def save(self, client: int) -> Any:
-        return tuple(array.tobytes() for array in self.memory[client])
+        return tuple(array.tobytes() for array in self.client_state[client])
 
     def restart(self, client: int, saved: Any) -> None:
         shape = (1, 1, self.problem.dim)
         arrays = (np.frombuffer(each).reshape(shape) for each in saved)
-        self.memory[client] = type(self.memory[client])(*arrays)
+        self.client_state[client] = type(self.client_state[client])(*arrays)
 
 
 @pytest.mark.parametrize("engine", [fs.engines.Reference(), fs.engines.Numba()], ids=lambda engine: engine.name)

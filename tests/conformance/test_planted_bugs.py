@@ -1,35 +1,42 @@
 """Each planted bug fails exactly the checks that it should, and its hint points at it."""
 
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import pytest
 
-from fedscaffold.conformance import check
+from fedscaffold.conformance import Report, check
 from tests.conformance.implementations import Array, Bug, Implementation, OneVariate, TwoSided
 
 OPTIMUM, FEDAVG = "reaches the optimum", "differs from FedAvg"
-SUM, OWN, GRADIENT = "memory sums to zero", "memory is each client's own", "memory is the mean gradient"
+SUM, OWN, GRADIENT = (
+    "control variates sum to zero",
+    "control variates are each client's own",
+    "control variates are mean gradients",
+)
 PARTIAL, STEPS, WEIGHTS = "partial participation", "unequal local steps", "unequal weights"
 RESTART = "restart of a client"
 REACHES = {OPTIMUM, PARTIAL, STEPS, WEIGHTS}
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
 BOTH = (OneVariate, TwoSided)
+ONE_STEP_MORE = Bug(divide=lambda gamma, steps: gamma * (steps + 1))
+ONE_STEP_LESS = Bug(divide=lambda gamma, steps: gamma * (steps - 1))
+NO_STEPS = Bug(divide=lambda gamma, steps: gamma)
 
 PLANTED: list[tuple[str, tuple[type[Implementation], ...], Bug, set[str]]] = [
     ("wrong sign", BOTH, Bug(sign=-1.0), REACHES | {GRADIENT}),
-    ("wrong sign, unseen in memory", BOTH, Bug(sign=-1.0, shows_memory=True), REACHES | {GRADIENT}),
-    ("never applied", BOTH, Bug(sign=0.0, shows_memory=True), REACHES | {FEDAVG, GRADIENT}),
+    ("wrong sign, unseen in the corrections", BOTH, Bug(sign=-1.0, shows_state=True), REACHES | {GRADIENT}),
+    ("never applied", BOTH, Bug(sign=0.0, shows_state=True), REACHES | {FEDAVG, GRADIENT}),
     ("starts at the model", BOTH, Bug(starts_at_model=True), REACHES | {SUM}),
     ("|S|/N missing", (TwoSided,), Bug(server_share="1"), {SUM}),
     ("c is the cohort's mean", (TwoSided,), Bug(server_share="cohort"), {SUM, PARTIAL}),
     ("aliased", (OneVariate,), Bug(aliased=True), REACHES | {FEDAVG, SUM, OWN, GRADIENT, RESTART}),
     ("aliased", (TwoSided,), Bug(aliased=True), REACHES | {SUM, OWN, GRADIENT, RESTART}),
-    ("γ(H + 1)", BOTH, Bug(divide=lambda gamma, steps: gamma * (steps + 1)), {GRADIENT}),
-    ("γ(H − 1)", BOTH, Bug(divide=lambda gamma, steps: gamma * (steps - 1)), {GRADIENT, STEPS}),  # 1/0 if H = 1
-    ("γ", BOTH, Bug(divide=lambda gamma, steps: gamma), REACHES | {GRADIENT}),
+    ("γ(H + 1)", BOTH, ONE_STEP_MORE, {GRADIENT}),
+    ("γ(H − 1)", BOTH, ONE_STEP_LESS, {GRADIENT, STEPS}),  # 1/0 if H = 1
+    ("γ", BOTH, NO_STEPS, REACHES | {GRADIENT}),
     ("H without γ", BOTH, Bug(divide=lambda gamma, steps: steps), REACHES | {FEDAVG, GRADIENT}),
-    ("memory lost at restart", BOTH, Bug(loses_memory=True), {RESTART}),
+    ("state lost at restart", BOTH, Bug(loses_state=True), {RESTART}),
     ("old server variate after restart", (TwoSided,), Bug(stale_server_variate=True), {RESTART}),
     ("cohort ignored", BOTH, Bug(ignores_cohort=True), {OWN, RESTART}),
     ("weights ignored", BOTH, Bug(ignores_weights=True), {SUM, WEIGHTS}),
@@ -42,41 +49,51 @@ CASES = [
 ]
 
 
+@lru_cache
+def report_of(implementation: type[Implementation], bug: Bug, seed: int) -> Report:
+    """The report on an implementation with a bug, which several tests look at."""
+    return check(partial(implementation, bug=bug), seed=seed)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("implementation", "bug", "failing"), CASES)
 def test_exactly_these_checks_fail(
     implementation: type[Implementation], bug: Bug, failing: set[str], seed: int
 ) -> None:
-    report = check(partial(implementation, bug=bug), seed=seed)
+    report = report_of(implementation, bug, seed)  # type: ignore[arg-type]  # mypy: classes are hashable
     assert set(report.failures) == failing
     assert not report.passed
 
 
 HINTS = [
     (Bug(sign=-1.0), OPTIMUM, "diverges: is the correction's sign right?"),
-    (Bug(sign=-1.0), GRADIENT, "memory is -1 times what it should be: the sign is wrong"),
-    (Bug(sign=0.0, shows_memory=True), OPTIMUM, "FedAvg's fixed point: is the correction applied at all?"),
-    (Bug(sign=0.0, shows_memory=True), FEDAVG, "goes FedAvg's way"),
-    (Bug(starts_at_model=True), OPTIMUM, "settled at a wrong point: does each client's memory start at zero?"),
+    (Bug(sign=-1.0), GRADIENT, "control variates are -1 times what they should be: the sign is wrong"),
+    (Bug(sign=0.0, shows_state=True), OPTIMUM, "FedAvg's fixed point: is the correction applied at all?"),
+    (Bug(sign=0.0, shows_state=True), FEDAVG, "goes FedAvg's way"),
+    (
+        Bug(starts_at_model=True),
+        OPTIMUM,
+        "settled at a wrong point: does each client's control variate start at zero?",
+    ),
     (Bug(server_share="1"), SUM, "|S|/N times the cohort's mean change"),
     (Bug(aliased=True), OWN, "do clients share one buffer"),
-    (Bug(divide=lambda gamma, steps: gamma * (steps + 1)), GRADIENT, "γ(H + 1) instead of γH"),
-    (Bug(divide=lambda gamma, steps: gamma * (steps - 1)), GRADIENT, "γ(H − 1) instead of γH"),
-    (Bug(divide=lambda gamma, steps: gamma), GRADIENT, "divided by γ instead of γH"),
-    (Bug(loses_memory=True), RESTART, "does save() hold all of its memory"),
+    (ONE_STEP_MORE, GRADIENT, "γ(H + 1) instead of γH"),
+    (ONE_STEP_LESS, GRADIENT, "γ(H − 1) instead of γH"),
+    (NO_STEPS, GRADIENT, "divided by γ instead of γH"),
+    (Bug(loses_state=True), RESTART, "does save() hold all of its state"),
     (Bug(ignores_weights=True), WEIGHTS, "sits at the optimum of equal weights"),
 ]
 
 
 @pytest.mark.parametrize(("bug", "name", "words"), HINTS)
 def test_hints_point_at_the_cause(bug: Bug, name: str, words: str) -> None:
-    entry = next(entry for entry in check(partial(TwoSided, bug=bug)).entries if entry.name == name)
+    entry = next(entry for entry in report_of(TwoSided, bug, 0).entries if entry.name == name)
     assert entry.verdict == "failed"
     assert words in entry.hint
 
 
 class FedAvg(OneVariate):
-    """No memory at all."""
+    """A federation that keeps no control variates."""
 
     def asked_for(self, client: int) -> Array:
         return np.zeros_like(self.theta)

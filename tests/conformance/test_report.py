@@ -50,13 +50,17 @@ def test_nothing_supported_is_not_passed() -> None:
 
 class Hidden(TwoSided):
     def correction(self, client: int) -> Array:
-        raise NotSupported("memory is inside the clients' processes")
+        raise NotSupported("control variates are inside the clients' processes")
 
 
-def test_memory_that_cannot_be_read_leaves_the_other_checks() -> None:
+def test_corrections_that_cannot_be_read_leave_the_other_checks() -> None:
     report = check(Hidden)
     unread = [name for name, verdict in verdicts(report).items() if verdict == "not supported"]
-    assert unread == ["memory sums to zero", "memory is each client's own", "memory is the mean gradient"]
+    assert unread == [
+        "control variates sum to zero",
+        "control variates are each client's own",
+        "control variates are mean gradients",
+    ]
     assert report.count("passed") == 6
     assert not check(partial(Hidden, bug=Bug(sign=-1.0))).passed
 
@@ -68,9 +72,9 @@ class Breaks(TwoSided):
         super().round(cohort)
 
 
-class BreaksInMemory(TwoSided):
+class BreaksInCorrection(TwoSided):
     def correction(self, client: int) -> Array:
-        raise KeyError(f"no memory for {client}")
+        raise KeyError(f"no control variate for {client}")
 
 
 def test_exceptions_fail_their_check_and_are_kept() -> None:
@@ -83,9 +87,9 @@ def test_exceptions_fail_their_check_and_are_kept() -> None:
     assert "RuntimeError: socket closed" in str(report)
     assert json.loads(json.dumps(report.to_dict()))["checks"][5]["error"] == entry.error
 
-    report = check(BreaksInMemory)
-    assert list(report.failures) == [name for name in verdicts(report) if name.startswith("memory")]
-    assert "no memory for 0" in str(report)
+    report = check(BreaksInCorrection)
+    assert list(report.failures) == [name for name in verdicts(report) if name.startswith("control variates")]
+    assert "no control variate for 0" in str(report)
 
 
 def test_ctrl_c_is_not_a_verdict() -> None:
@@ -107,7 +111,7 @@ class WrongStart(OneVariate):
         self.theta = np.zeros(task.dim)
 
 
-class NanMemory(OneVariate):
+class NanCorrection(OneVariate):
     def correction(self, client: int) -> Array:
         return np.full_like(self.theta, np.nan)
 
@@ -121,7 +125,7 @@ class Lacking:
     [
         (WrongShape, "model() must return one vector of shape (3,), got shape (3, 1)"),
         (WrongStart, "model() must return task.theta0 before the first round"),
-        (NanMemory, "correction() returned NaN or infinite values"),
+        (NanCorrection, "correction() returned NaN or infinite values"),
         (Lacking, "what start(task) returns must have the functions round, model, correction"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from fedscaffold import InvalidInput, Scaffold, run
 from fedscaffold.core.types import Array, ServerState
 from fedscaffold.methods.variates import ControlVariates
-from fedscaffold.paper.coupling import Coupling, Start, contracts, couple, to_stationarity
+from fedscaffold.paper.coupling import ChainStart, Coupling, contracts, couple, to_stationarity
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import bounds, constants
 from tests import naive
@@ -37,10 +37,10 @@ def edge(problem: Ridge | Logistic, H: int, part: float = 0.99) -> float:
     return part * min(1 / (2 * known.L), 1 / (H * (known.L + known.mu)))
 
 
-def starts(problem: Ridge | Logistic, seed: int = 0) -> tuple[Start, Start]:
+def starts(problem: Ridge | Logistic, seed: int = 0) -> tuple[ChainStart, ChainStart]:
     rng = np.random.default_rng(seed)
     xi = rng.normal(size=(problem.n_clients, problem.dim))
-    return Start(rng.normal(size=problem.dim)), Start(rng.normal(size=problem.dim), xi - xi.mean(axis=0))
+    return ChainStart(rng.normal(size=problem.dim)), ChainStart(rng.normal(size=problem.dim), xi - xi.mean(axis=0))
 
 
 def coupled(kind: Kind, H: int, part: float, rounds: int, method: type[Scaffold] = Scaffold) -> Coupling:
@@ -128,7 +128,7 @@ def test_theorem_4_2_by_coupling_with_a_stationary_chain(kind: Kind) -> None:
     """Mean D_t, an upper bound on W₂² to the stationary law, is below what the theorem gives from this start."""
     problem, H = problem_of(kind), 5
     gamma = edge(problem, H, 0.5)
-    start = Start(np.zeros(DIM))
+    start = ChainStart(np.zeros(DIM))
     coupling = to_stationarity(
         problem, Scaffold(step_size=gamma, local_steps=H), start, rounds=40, batch_size=BATCH, burn_in=200,
         repetitions=50,
@@ -150,7 +150,7 @@ def test_after_burn_in_both_chains_draw_the_rounds_that_follow() -> None:
     problem, before, rounds = problem_of("ridge"), 4, 3
     method = Scaffold(step_size=edge(problem, 2), local_steps=2)
     coupling = to_stationarity(
-        problem, method, Start(np.zeros(DIM)), rounds=rounds, batch_size=BATCH, burn_in=before, seed=3
+        problem, method, ChainStart(np.zeros(DIM)), rounds=rounds, batch_size=BATCH, burn_in=before, seed=3
     )
     optimum = problem.optimum()
     ideal = -problem.client_gradients(optimum)
@@ -172,14 +172,14 @@ def test_after_burn_in_both_chains_draw_the_rounds_that_follow() -> None:
 
 def test_refusals() -> None:
     method = Scaffold(step_size=0.01, local_steps=2)
-    here = Start(np.zeros(DIM))
+    here = ChainStart(np.zeros(DIM))
     weighted = make("ridge", (4, 4), DIM, weights=(1.0, 3.0))
     with pytest.raises(InvalidInput, match="equal weight"):
         couple(weighted, method, here, here, rounds=1, batch_size=1)
     problem = problem_of("ridge")
     with pytest.raises(InvalidInput, match="shape"):
-        couple(problem, method, Start(np.zeros(DIM + 1)), here, rounds=1, batch_size=1)
+        couple(problem, method, ChainStart(np.zeros(DIM + 1)), here, rounds=1, batch_size=1)
     with pytest.raises(InvalidInput, match="sum to zero"):
-        couple(problem, method, here, Start(np.zeros(DIM), np.ones((5, DIM))), rounds=1, batch_size=1)
+        couple(problem, method, here, ChainStart(np.zeros(DIM), np.ones((5, DIM))), rounds=1, batch_size=1)
     with pytest.raises(InvalidInput, match="rounds"):
         couple(problem, method, here, here, rounds=0, batch_size=1)

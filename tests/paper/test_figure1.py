@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from fedscaffold.paper.claims import Claim
-from fedscaffold.paper.figure1 import Figure1Curve, claims
+from fedscaffold.paper.figure1 import PanelCurve, claims
 from fedscaffold.simulation import Trace
 
 Plateau = Callable[[int], float]
 
 
-def curve(kind: str, n_clients: int, method: str, plateau: float) -> Figure1Curve:
+def curve(kind: str, n_clients: int, method: str, plateau: float) -> PanelCurve:
     mse = np.full((2, 101), plateau)
     mse[:, :50] = 1e6  # a transient that must not count
     trace = Trace(
@@ -24,7 +24,7 @@ def curve(kind: str, n_clients: int, method: str, plateau: float) -> Figure1Curv
         vectors_per_client=np.zeros(1),
         provenance={},
     )
-    return Figure1Curve(kind, n_clients, method, trace)  # type: ignore[arg-type]
+    return PanelCurve(kind, n_clients, method, trace)  # type: ignore[arg-type]
 
 
 def verdicts(regression: Plateau, classification: Plateau, fedavg: float = 1e3) -> list[Claim]:

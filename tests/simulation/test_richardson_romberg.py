@@ -10,7 +10,14 @@ import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
-from fedscaffold.paper.extrapolation import Estimate, measure, noise_factors, predicted, slope, squared_bias
+from fedscaffold.paper.method_figures.richardson_romberg import (
+    Estimate,
+    measure,
+    noise_factors,
+    predicted,
+    slope,
+    squared_bias,
+)
 from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.richardson_romberg import latest_cut
 from fedscaffold.simulation.rounds import initial_state, open_rounds

@@ -1,209 +1,299 @@
-"""The result of comparing methods: costs to reach targets, the best curves of each method, files and figures."""
+"""Several methods on one problem, at equal rounds, gradients or vectors, with the same random draws for all."""
 
+import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 
-from fedscaffold.benchmarking.compare import Curve, to_frame
-from fedscaffold.benchmarking.costs import Cost, Growth, best, cheapest, growth
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import check_writable, folder_at, replacing
-from fedscaffold.core.summaries import html_summary, text_summary
-from fedscaffold.reports import comparison as curve_figure
-from fedscaffold.reports import growth as cost_figure
+from fedscaffold.benchmarking.client_numbers import check_client_numbers
+from fedscaffold.benchmarking.costs import holds_from
+from fedscaffold.benchmarking.curves import Curve
+from fedscaffold.core import npz as arrays
+from fedscaffold.core.checks import positive, seed_number, whole_number
+from fedscaffold.core.errors import Diverged, InvalidInput
+from fedscaffold.core.progress import Progress, progress_bar
+from fedscaffold.core.protocols import Engine, Method, Problem
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.types import Array
+from fedscaffold.engines import choose_engine
+from fedscaffold.problems import Logistic, Ridge, paper
+from fedscaffold.problems.paper import L2
 from fedscaffold.simulation import provenance
+from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.observers import squared_distance
+from fedscaffold.simulation.rounds import initial_state, open_rounds
+from fedscaffold.simulation.setup import costs
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-COST_LABELS = {"rounds": "round", "gradients": "gradients per client", "vectors": "vectors per client"}
-FILES = ("costs.csv", "costs.parquet", "curves.csv", "curves.parquet", "comparison.json")
-NOT_REACHED = "nothing to draw: no method reached a target; give a larger budget or target"
-GRID_FROM, GRID_POINTS = 4.0, 10
-
-
-def default_step_sizes(smoothness: float) -> list[float]:
-    """Ten step sizes 4/L, 2/L, 1/L, ..., to two digits.
-
-    Examples
-    --------
-    >>> from fedscaffold.benchmarking.comparison import default_step_sizes
-    >>> default_step_sizes(2.0)[:3]
-    [2.0, 1.0, 0.5]
-    """
-    return [float(f"{GRID_FROM / 2**k / smoothness:.2g}") for k in range(GRID_POINTS)]
+Methods = Mapping[str, Method | Sequence[Method]]
+UNLIMITED = np.inf
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class MethodComparison:
-    """Curves of every candidate of every method, and what it costs to reach targets.
+@dataclass(frozen=True)
+class _Setting:
+    """Problem, batches, seed, engine, budget and target, which all candidates of a comparison share."""
 
-    Attributes
-    ----------
-    targets
-        Mean squared errors to reach; empty where every candidate uses up the budget.
-    curves
-        One for each candidate, from `compare`.
-    costs
-        The cheapest candidate of each method, number of clients and target.
-    growth
-        How costs grow with the number of clients and with 1/target.
+    problem: Problem
+    batches: Batches
+    seed: int
+    repetitions: int
+    engine: Engine
+    budget: dict[str, float]
+    target: float | None
 
-    Examples
-    --------
-    >>> import fedscaffold as fs
-    >>> from fedscaffold.benchmarking.compare import compare
-    >>> from fedscaffold.benchmarking.comparison import MethodComparison
-    >>> problem = fs.problems.paper("regression", n_clients=4)
-    >>> methods = {"Scaffold": fs.Scaffold(step_size=0.05, local_steps=5)}
-    >>> curves = compare(problem, methods, rounds=10, repetitions=2, batch_size=10)
-    >>> MethodComparison.of(curves, targets=[]).shown()["rounds"][0].name
-    'Scaffold'
-    """
-
-    targets: Sequence[float]
-    curves: Sequence[Curve]
-    costs: Sequence[Cost]
-    growth: Sequence[Growth]
-
-    @classmethod
-    def of(cls, curves: Sequence[Curve], targets: Sequence[float]) -> "MethodComparison":
-        """Compare curves by what they cost to reach the targets."""
-        costs = cheapest(curves, targets)
-        return cls(targets, curves, costs, growth(costs))
-
-    def shown(self) -> dict[str, list[Curve]]:
-        """The curves that stand for each method, by cost: "rounds", "gradients" or "vectors".
-
-        With targets these are the cheapest to the smallest target that the method reached, else the best at the
-        end of the budget.
-        """
-        if not self.targets:
-            return dict.fromkeys(COST_LABELS, best(self.curves))
-        shown: dict[str, list[Curve]] = {measure: [] for measure in COST_LABELS}
-        for measure, curves in shown.items():
-            cheapest_in = "gradients" if measure == "gradients" else "rounds"
-            rows = [cost for cost in self.costs if cost.cheapest_in == cheapest_in and cost.rounds is not None]
-            last = {(row.name, row.n_clients): row for row in rows}  # targets fall
-            for (name, n_clients), row in last.items():
-                key = (name, n_clients, row.method)
-                curves += [c for c in self.curves if (c.name, c.n_clients, c.method) == key]
-        return shown
-
-    def plot(self, ax: "Axes | None" = None, *, cost: str = "rounds") -> "Axes":
-        """Draw the squared error of each method against one cost, for the largest number of clients.
-
-        Parameters
-        ----------
-        ax
-            matplotlib axes to draw on; by default those of a new figure.
-        cost
-            "rounds", "gradients" or "vectors".
-        """
-        if cost not in COST_LABELS:
-            raise InvalidInput(f"cost must be one of {', '.join(COST_LABELS)}, got {cost!r}")
-        return curve_figure.draw_panel(self._panels()[-1][list(COST_LABELS).index(cost)], ax)
-
-    def draw(self, file: Path) -> None:
-        """Draw a row of panels for each number of clients, a panel for each cost; to PNG, SVG or PDF."""
-        curve_figure.draw(self._panels(), [file])
-
-    def draw_costs(self, file: Path) -> None:
-        """Draw fewest gradients against N, and fewest rounds against the target; to PNG, SVG or PDF."""
-        cost_figure.draw(self._cost_panels(), [file])
-
-    def save(self, out: Path, settings: dict[str, Any]) -> None:
-        """Write costs and curves as CSV and Parquet, and everything but the curves as JSON with the settings."""
-        import pandas as pd
-
-        rows = [{**asdict(cost), "method": json.dumps(cost.method)} for cost in self.costs]
-        different = {id(curve): curve for curves in self.shown().values() for curve in curves}
-        frames = {"costs": pd.DataFrame(rows), "curves": to_frame(list(different.values()))}
-        for name, frame in frames.items():
-            with replacing(out / f"{name}.csv") as temporary:
-                frame.to_csv(temporary, index=False)
-            with replacing(out / f"{name}.parquet") as temporary:
-                frame.to_parquet(temporary, index=False)
-        content = {
-            "settings": {**settings, "targets": list(self.targets)},
-            "costs": [asdict(cost) for cost in self.costs],
-            "growth": [{**asdict(each), "fit": each.fit._asdict()} for each in self.growth],
-            **provenance.origin(),
-        }
-        with replacing(out / "comparison.json") as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
-
-    def _panels(self) -> list[list[curve_figure.CostPanel]]:
-        shown = self.shown()
-        numbers = sorted({curve.n_clients for curves in shown.values() for curve in curves})
-        if not numbers:
-            raise InvalidInput(NOT_REACHED)
-        return [
-            [
-                curve_figure.CostPanel(
-                    f"N = {n:,}",
-                    label,
-                    {
-                        c.name: curve_figure.CostCurve(c.cost(measure), c.mse)
-                        for c in shown[measure]
-                        if c.n_clients == n
-                    },
-                    self.targets,
-                )
-                for measure, label in COST_LABELS.items()
-            ]
-            for n in numbers
-        ]
-
-    def _cost_panels(self) -> list[cost_figure.GrowthPanel]:
-        """Gradients against N for the smallest target reached, rounds against targets for the largest N."""
-        reached = [cost for cost in self.costs if cost.rounds]
-        if not reached:
-            raise InvalidInput(NOT_REACHED)
-        target, n_clients = min(cost.target for cost in reached), max(cost.n_clients for cost in reached)
-        panels = []
-        if len({cost.n_clients for cost in self.costs}) > 1:
-            rows = [cost for cost in reached if cost.target == target and cost.cheapest_in == "gradients"]
-            series = _series(reached, rows, "n_clients", "gradients")
-            panels.append(
-                cost_figure.GrowthPanel(f"squared error {target:g}", "N", "gradients per client", series)
-            )
-        if len({cost.target for cost in self.costs}) > 1:
-            rows = [cost for cost in reached if cost.n_clients == n_clients and cost.cheapest_in == "rounds"]
-            series = _series(reached, rows, "target", "rounds")
-            title = f"N = {n_clients:,}"
-            panels.append(cost_figure.GrowthPanel(title, "squared error", "rounds", series, power=False))
-        return panels
-
-    def _facts(self) -> dict[str, object]:
+    def identity(self, method: Method, most: tuple[float, float]) -> dict[str, Any]:
         return {
-            "methods": ", ".join(dict.fromkeys(curve.name for curve in self.curves)),
-            "candidates": len(self.curves),
-            "targets": ", ".join(f"{target:g}" for target in self.targets) or "none",
+            "problem": self.problem.fingerprint(),
+            "method": provenance.describe(method),
+            "batches": provenance.describe(self.batches),
+            "seed": self.seed,
+            "repetitions": self.repetitions,
+            "engine": self.engine.name,
+            "budget": {name: value for name, value in self.budget.items() if value < UNLIMITED},
+            "target": self.target,
+            "most": [None if value == UNLIMITED else value for value in most],
+            "version": provenance.versions()["fedscaffold"],
         }
 
-    def __repr__(self) -> str:
-        return text_summary("MethodComparison", self._facts())
 
-    def _repr_html_(self) -> str:
-        return html_summary("MethodComparison", self._facts())
+def compare(
+    problem: Problem,
+    methods: Methods,
+    *,
+    rounds: int | None = None,
+    gradients: float | None = None,
+    vectors: float | None = None,
+    targets: Iterable[float] = (),
+    batch_size: int | None = None,
+    sampling: Sampling = "with_replacement",
+    seed: int = 0,
+    repetitions: int = 10,
+    engine: str | Engine = "auto",
+    cells: Path | None = None,
+    progress: Progress = None,
+) -> list[Curve]:
+    """Run every candidate of every method, with the same draws for all, within one budget.
+
+    Without targets every candidate uses the budget up. With targets a candidate stops when the smallest of them is
+    reached and kept (`costs.holds_from`), or when it can no longer be the cheapest of its method for any target,
+    neither in rounds nor in gradients; this changes no result of `costs.cheapest`.
+
+    Parameters
+    ----------
+    problem
+        The federated problem.
+    methods
+        By name, a method or a sequence of candidates among which the best is to be found.
+    rounds, gradients, vectors
+        The budget: rounds, stochastic gradients per client, vectors received and sent per client. At least one.
+    targets
+        Mean squared errors to reach.
+    batch_size, sampling, seed, repetitions, engine
+        As in `fedscaffold.run`.
+    cells
+        A folder. Each finished candidate is kept there, and the same call does not compute it again.
+    progress
+        As in `fedscaffold.run`; counts candidates.
+
+    Returns
+    -------
+    One `Curve` per candidate, in the order in which they were given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.benchmarking import compare
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.normal(size=(4, 20, 2)) * rng.uniform(0.5, 2, size=(4, 1, 1)), rng.normal(size=(4, 20))
+    >>> problem = fs.problems.Ridge(X, y, l2=0.1)
+    >>> methods = {kind.__name__: kind(step_size=0.05, local_steps=10) for kind in (fs.Scaffold, fs.FedAvg)}
+    >>> scaffold, fedavg = compare(problem, methods, rounds=30, repetitions=1, engine="reference", progress=False)
+    >>> bool(scaffold.mean[-1] < 1e-3 * fedavg.mean[-1])  # full gradients: FedAvg keeps its bias
+    True
+    """
+    budget = _budget(rounds, gradients, vectors)
+    candidates = _candidates(methods)
+    goals = [positive("target", target) for target in targets]
+    whole_number("repetitions", repetitions, least=1)
+    seed_number("seed", seed)
+    batches = Batches(batch_size, sampling)
+    batches.check_fits(problem.sizes)
+    target = min(goals) if goals else None
+    setting = _Setting(problem, batches, seed, repetitions, choose_engine(engine, problem), budget, target)
+    for _, method in candidates:
+        initial_state(problem, method, np.zeros((1, problem.dim)))
+        method.local_step_counts(problem.n_clients, np.full(1, 0.5))
+        method.participants(problem.n_clients)
+
+    curves: list[Curve] = []
+    most: dict[str, tuple[float, float]] = {}
+    optimum = problem.optimum()
+    with progress_bar(f"N = {problem.n_clients:,}", progress) as advance:
+        for done, (name, method) in enumerate(candidates):
+            advance(done, len(candidates))
+            worth = most.get(name, (UNLIMITED, UNLIMITED))
+            found = _cell(setting, name, method, optimum, worth, cells)
+            curves.append(found)
+            at = None if target is None else holds_from(found.mean, target)
+            if at is not None:
+                most[name] = min(worth[0], float(at)), min(worth[1], float(found.gradients[at]))
+        advance(len(candidates), len(candidates))
+    return curves
 
 
-def check_folder(out: Path) -> Path:
-    """Make the folder for a comparison where it is missing; the folder in it for finished candidates."""
-    cells = folder_at(out / "cells")
-    for name in FILES:
-        check_writable(out / name)
-    return cells
-
-
-def _series(reached: Sequence[Cost], rows: Sequence[Cost], x: str, y: str) -> dict[str, cost_figure.GrowthSeries]:
-    found = {}
-    for name in dict.fromkeys(cost.name for cost in reached):
-        pairs = [(float(getattr(row, x)), float(getattr(row, y))) for row in rows if row.name == name]
-        found[name] = cost_figure.GrowthSeries(*np.array(pairs, dtype=np.float64).reshape(-1, 2).T)
+def _cell(
+    setting: _Setting, name: str, method: Method, optimum: Array, most: tuple[float, float], cells: Path | None
+) -> Curve:
+    """The curve of one candidate, read from its file if there is one."""
+    if cells is None:
+        return _simulate(setting, name, method, optimum, most)
+    identity = arrays.plain(setting.identity(method, most))
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
+    file = cells / f"{type(method).__name__.lower()}-{setting.problem.n_clients}-{digest}.npz"
+    if file.exists():
+        stored = _stored(file, identity, name)
+        if stored is not None:
+            return stored
+    found = _simulate(setting, name, method, optimum, most)
+    kept = {"mse": found.mse, "gradients": found.gradients, "vectors": found.vectors}
+    arrays.write(file, kept, {"identity": identity, "diverged": found.diverged})
     return found
+
+
+def _stored(file: Path, identity: dict[str, Any], name: str) -> Curve | None:
+    """The curve in a file; None if the file is damaged or another candidate's, and the curve must be computed."""
+    try:
+        kept, description = arrays.read(file)
+    except ValueError:
+        return None
+    if description.get("identity") != identity or not {"mse", "gradients", "vectors"} <= kept.keys():
+        return None
+    n_clients = int(file.name.split("-")[1])
+    return Curve(
+        name=name, method=identity["method"], n_clients=n_clients, diverged=bool(description["diverged"]), **kept
+    )
+
+
+def _simulate(setting: _Setting, name: str, method: Method, optimum: Array, most: tuple[float, float]) -> Curve:
+    """Rounds until the budget is used up; with a target, until it is kept or cannot be reached at less cost."""
+    problem, target = setting.problem, setting.target
+    allowed, gradients, vectors = _affordable(setting, method)
+    last = allowed if target is None else 2 * allowed  # a target reached at round t must be kept until 2t
+    state = initial_state(problem, method, np.zeros((setting.repetitions, problem.dim)))
+    errors = [squared_distance(state.theta, optimum)]
+    means = [float(errors[0].mean())]
+    diverged = False
+    with (
+        np.errstate(over="ignore", invalid="ignore"),
+        open_rounds(
+            problem,
+            method,
+            setting.engine,
+            setting.batches,
+            seed=setting.seed,
+            limit=divergence_limit(state.theta),
+        ) as step,
+    ):
+        while state.round < last:
+            half = state.round // 2
+            if target is not None:
+                if means[half] <= target and holds_from(np.array(means), target) is not None:
+                    break
+                if half >= most[0] and gradients[half] >= most[1]:
+                    break
+            try:
+                state = step(state)
+            except Diverged:
+                diverged = True
+                break
+            errors.append(squared_distance(state.theta, optimum))
+            means.append(float(errors[-1].mean()))
+    kept = slice(0, len(errors))
+    return Curve(
+        name=name,
+        method=arrays.plain(provenance.describe(method)),
+        n_clients=problem.n_clients,
+        mse=np.stack(errors, axis=1),
+        gradients=gradients[kept],
+        vectors=vectors[kept],
+        diverged=diverged,
+    )
+
+
+def _affordable(setting: _Setting, method: Method) -> tuple[int, Array, Array]:
+    """The most rounds within the budget, and gradients and vectors per client up to twice as many."""
+    budget, problem = setting.budget, setting.problem
+    share = method.participants(problem.n_clients) / problem.n_clients
+    per_round = {"rounds": 1.0, "gradients": share, "vectors": share * method.vectors_per_round}
+    bound = int(min(budget[name] / least for name, least in per_round.items()))  # a round has a gradient at least
+    rounds = min(64, bound)
+    while True:
+        gradients, vectors = costs(
+            problem, method, setting.batches, seed=setting.seed, repetitions=setting.repetitions, rounds=2 * rounds
+        )
+        mean = gradients.mean(axis=0)
+        within = mean[: rounds + 1] <= budget["gradients"]
+        if rounds == bound or not within.all():
+            return int(np.flatnonzero(within)[-1]), mean, vectors
+        rounds = min(4 * rounds, bound)
+
+
+def _budget(rounds: int | None, gradients: float | None, vectors: float | None) -> dict[str, float]:
+    if rounds is None and gradients is None and vectors is None:
+        raise InvalidInput("a comparison needs a budget: rounds, gradients or vectors")
+    return {
+        "rounds": UNLIMITED if rounds is None else float(whole_number("rounds", rounds, least=1)),
+        "gradients": UNLIMITED if gradients is None else positive("gradients", gradients),
+        "vectors": UNLIMITED if vectors is None else positive("vectors", vectors),
+    }
+
+
+def _candidates(methods: Methods) -> list[tuple[str, Method]]:
+    if not methods:
+        raise InvalidInput('methods must be given by name, for example {"Scaffold": Scaffold(...)}')
+    found: list[tuple[str, Method]] = []
+    for name, given in methods.items():
+        several = list(given) if isinstance(given, Sequence) else [given]
+        if not several:
+            raise InvalidInput(f"{name!r} has no candidates")
+        found += [(name, method) for method in several]
+    return found
+
+
+def nested_problems(
+    kind: Literal["regression", "classification"], clients: Sequence[int], *, l2: float = L2, seed: int = 0
+) -> dict[int, Ridge | Logistic]:
+    """The paper's problem for several numbers of clients N, the smaller ones on some clients of the largest.
+
+    So f is nearly the same for all N; the paper's data generated for each N would be different problems.
+
+    Parameters
+    ----------
+    kind
+        "regression" or "classification".
+    clients
+        Even, different numbers of clients.
+    l2, seed
+        As in `fedscaffold.problems.paper`.
+
+    Returns
+    -------
+    Problems by number of clients, from the smallest to the largest.
+
+    Examples
+    --------
+    >>> from fedscaffold.benchmarking import nested_problems
+    >>> {n: problem.n_clients for n, problem in nested_problems("regression", [8, 2]).items()}
+    {2: 2, 8: 8}
+    """
+    check_client_numbers(clients, multiple_of=2)
+    whole = paper(kind, n_clients=max(clients), l2=l2, seed=seed)
+    middle = whole.n_clients // 2
+    return {
+        n: whole if n == whole.n_clients else whole.subset([*range(n // 2), *range(middle, middle + n // 2)])
+        for n in sorted(clients)
+    }

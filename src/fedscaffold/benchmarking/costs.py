@@ -1,16 +1,14 @@
-"""What reaching a target cost: when it is reached, the cheapest candidate, and how costs grow."""
+"""Cost of reaching a target error: the round in which it is reached, the cheapest candidate, growth of costs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fedscaffold.benchmarking.curves import Curve
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-
-if TYPE_CHECKING:
-    from fedscaffold.benchmarking.compare import Curve
 
 Measure = Literal["rounds", "gradients"]
 MEASURES: tuple[Measure, ...] = ("rounds", "gradients")
@@ -19,7 +17,22 @@ MEASURES: tuple[Measure, ...] = ("rounds", "gradients")
 def holds_from(mean: Array, target: float) -> int | None:
     """min{t : m_t ≤ ε² and mean(m_t, ..., m_2t) ≤ ε²}, for a mean squared error m by round; None if there is none.
 
-    The second condition leaves out curves that pass below the target by chance, or on their way to another point.
+    The second condition leaves out curves that fall below the target for a few rounds only, through noise or on
+    their way to another point.
+
+    Parameters
+    ----------
+    mean
+        m, mean squared error by round, (rounds + 1,).
+    target
+        ε².
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.benchmarking import holds_from
+    >>> holds_from(np.array([8.0, 0.5, 4.0, 1.0, 1.0, 0.5, 0.5]), target=1.0)  # round 1 is not kept
+    3
     """
     last = (mean.size - 1) // 2
     sums = np.concatenate([[0.0], np.cumsum(mean)])
@@ -32,7 +45,25 @@ def holds_from(mean: Array, target: float) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What the cheapest of a method's candidates spent to reach a target; None if no candidate did."""
+    """Cost at which the cheapest of a method's candidates reached a target; None if no candidate reached it.
+
+    Attributes
+    ----------
+    name, n_clients, target
+        The method's name, N, and the target ε².
+    cheapest_in
+        Whether the candidate has the fewest "rounds" or the fewest "gradients".
+    rounds, gradients, vectors
+        Rounds, and stochastic gradients and vectors per client, up to the round in which the target is reached.
+    method
+        Type and fields of the candidate.
+
+    Examples
+    --------
+    >>> from fedscaffold.benchmarking import Cost
+    >>> Cost(name="FedAvg", n_clients=10, target=0.01, cheapest_in="rounds").rounds is None
+    True
+    """
 
     name: str
     n_clients: int
@@ -44,11 +75,28 @@ class Cost:
     method: dict[str, Any] | None = None
 
 
-def cheapest(curves: Sequence["Curve"], targets: Sequence[float]) -> list[Cost]:
+def cheapest(curves: Sequence[Curve], targets: Sequence[float]) -> list[Cost]:
     """For each method, N and target the candidate with the fewest rounds, and the one with the fewest gradients.
 
     Where candidates are equal in one, the other decides. All candidates of one method send the same number of
     vectors a round, so the fewest rounds are also the fewest vectors.
+
+    Parameters
+    ----------
+    curves
+        From `compare` with these targets.
+    targets
+        Mean squared errors ε².
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.benchmarking import Curve, cheapest
+    >>> mse = np.array([[8.0, 2.0, 1.0, 0.5, 0.5]])
+    >>> curve = Curve(name="FedAvg", method={}, n_clients=4, mse=mse, gradients=10.0 * np.arange(5),
+    ...               vectors=2.0 * np.arange(5))
+    >>> [(cost.cheapest_in, cost.rounds, cost.gradients) for cost in cheapest([curve], [1.0])]
+    [('rounds', 2, 20.0), ('gradients', 2, 20.0)]
     """
     found = []
     for name, n_clients in dict.fromkeys((curve.name, curve.n_clients) for curve in curves):
@@ -73,13 +121,31 @@ def cheapest(curves: Sequence["Curve"], targets: Sequence[float]) -> list[Cost]:
     return found
 
 
-def _order(at: int, curve: "Curve", measure: Measure) -> tuple[float, float]:
+def _order(at: int, curve: Curve, measure: Measure) -> tuple[float, float]:
     pair = float(at), float(curve.gradients[at])
     return pair if measure == "rounds" else pair[::-1]
 
 
-def best(curves: Sequence["Curve"]) -> list["Curve"]:
-    """For each method and N the candidate with the smallest mean squared error at the end of the budget."""
+def best(curves: Sequence[Curve]) -> list[Curve]:
+    """For each method and N the candidate with the smallest mean squared error at the end of the budget.
+
+    Parameters
+    ----------
+    curves
+        From `compare` without targets. Those that diverged are left out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.benchmarking import Curve, best
+    >>> curves = [
+    ...     Curve(name="FedAvg", method={"step_size": step_size}, n_clients=4, mse=np.array([[8.0, end]]),
+    ...           gradients=np.array([0.0, 10.0]), vectors=np.array([0.0, 2.0]))
+    ...     for step_size, end in ((0.1, 3.0), (0.2, 2.0))
+    ... ]
+    >>> [curve.method for curve in best(curves)]
+    [{'step_size': 0.2}]
+    """
     found = []
     for name, n_clients in dict.fromkeys((curve.name, curve.n_clients) for curve in curves):
         mine = [c for c in curves if (c.name, c.n_clients) == (name, n_clients) and not c.diverged]
@@ -88,8 +154,24 @@ def best(curves: Sequence["Curve"]) -> list["Curve"]:
     return found
 
 
-class Fit(NamedTuple):
-    """y = intercept + slope·x by least squares, with a 95 % interval of the slope; misfit is the RMS residual."""
+class LineFit(NamedTuple):
+    """y = intercept + slope·x by least squares.
+
+    Attributes
+    ----------
+    intercept, slope
+        The line.
+    low, high
+        Ends of a 95 % Student interval of the slope.
+    misfit
+        Root mean square of the residuals.
+
+    Examples
+    --------
+    >>> from fedscaffold.benchmarking import LineFit
+    >>> LineFit(intercept=0.0, slope=-1.0, low=-1.1, high=-0.9, misfit=0.01).slope
+    -1.0
+    """
 
     intercept: float
     slope: float
@@ -98,8 +180,24 @@ class Fit(NamedTuple):
     misfit: float
 
 
-def line(x: Array, y: Array, weights: Array | None = None) -> Fit:
-    """Least squares of y on x; residuals are multiplied by the weights."""
+def fit_line(x: Array, y: Array, weights: Array | None = None) -> LineFit:
+    """Fit y = intercept + slope·x by least squares.
+
+    Parameters
+    ----------
+    x, y
+        Three points or more, (points,).
+    weights
+        Factors of the residuals, (points,); None for equal weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.benchmarking import fit_line
+    >>> N = np.array([10.0, 100.0, 1000.0])
+    >>> round(fit_line(np.log(N), np.log(5.0 / N)).slope, 6)  # 5/N falls as 1/N
+    -1.0
+    """
     from scipy.stats import t as student
 
     if x.size < 3:
@@ -112,27 +210,61 @@ def line(x: Array, y: Array, weights: Array | None = None) -> Fit:
     covariance = np.linalg.inv(design.T @ design) * float(residuals @ residuals) / freedom
     half = float(student.ppf(0.975, freedom)) * float(np.sqrt(covariance[1, 1]))
     misfit = float(np.sqrt(np.mean(residuals**2)))
-    return Fit(float(intercept), float(slope), float(slope) - half, float(slope) + half, misfit)
+    return LineFit(float(intercept), float(slope), float(slope) - half, float(slope) + half, misfit)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """How a method's costs grow.
+    """Growth of one method's costs with the number of clients or with the precision.
 
-    `gradients_by_clients`: log gradients per client against log N, for the candidates cheapest in gradients; −1 is
-    linear speed-up. `rounds_by_target` compares two models of the fewest rounds, logarithmic,
-    T = a + b log₁₀(1/ε²), and a power, T = C (1/ε²)^k; misfits of both are relative.
+    Attributes
+    ----------
+    name
+        The method.
+    what
+        "gradients by clients": log gradients per client against log N, for the candidates cheapest in gradients;
+        slope −1 is linear speed-up. "rounds, logarithmic": T = a + b log₁₀(1/ε²), and "rounds, power":
+        T = C (1/ε²)^k, for the candidates with the fewest rounds T; misfits of both are relative.
+    at
+        The target ε² for the first, the number of clients for the others.
+    points
+        Number of fitted points.
+    fit
+        The fitted line.
+
+    Examples
+    --------
+    >>> from fedscaffold.benchmarking import Growth, LineFit
+    >>> fit = LineFit(intercept=8.0, slope=-1.0, low=-1.1, high=-0.9, misfit=0.01)
+    >>> Growth(name="Scaffold", what="gradients by clients", at=0.01, points=4, fit=fit).fit.slope
+    -1.0
     """
 
     name: str
     what: Literal["gradients by clients", "rounds, logarithmic", "rounds, power"]
-    at: float  # the target, or the number of clients
+    at: float
     points: int
-    fit: Fit
+    fit: LineFit
 
 
 def growth(costs: Sequence[Cost]) -> list[Growth]:
-    """All fits for which there are three points that were reached."""
+    """Fit every growth for which three targets or numbers of clients were reached.
+
+    Parameters
+    ----------
+    costs
+        From `cheapest`.
+
+    Examples
+    --------
+    >>> from fedscaffold.benchmarking import Cost, growth
+    >>> costs = [
+    ...     Cost(name="Scaffold", n_clients=n, target=0.01, cheapest_in="gradients", rounds=5, gradients=800 / n)
+    ...     for n in (10, 20, 40)
+    ... ]
+    >>> [(found.what, round(found.fit.slope, 6)) for found in growth(costs)]
+    [('gradients by clients', -1.0)]
+    """
     found = []
     for name in dict.fromkeys(cost.name for cost in costs):
         mine = [cost for cost in costs if cost.name == name and cost.rounds]
@@ -141,15 +273,15 @@ def growth(costs: Sequence[Cost]) -> list[Growth]:
             if len(rows) > 2:
                 N = np.array([row.n_clients for row in rows], dtype=np.float64)
                 spent = np.array([row.gradients for row in rows], dtype=np.float64)
-                fit = line(np.log(N), np.log(spent))
+                fit = fit_line(np.log(N), np.log(spent))
                 found.append(Growth(name=name, what="gradients by clients", at=target, points=N.size, fit=fit))
         for n_clients in sorted({cost.n_clients for cost in mine}):
             rows = [cost for cost in mine if cost.n_clients == n_clients and cost.cheapest_in == "rounds"]
             if len(rows) > 2:
                 T = np.array([row.rounds for row in rows], dtype=np.float64)
                 x = -np.log10([row.target for row in rows])
-                logarithmic = line(x, T, weights=1.0 / T)
-                power = line(x * np.log(10.0), np.log(T))
+                logarithmic = fit_line(x, T, weights=1.0 / T)
+                power = fit_line(x * np.log(10.0), np.log(T))
                 found += [
                     Growth(name=name, what="rounds, logarithmic", at=n_clients, points=T.size, fit=logarithmic),
                     Growth(name=name, what="rounds, power", at=n_clients, points=T.size, fit=power),

@@ -1,6 +1,6 @@
-"""Checks that anybody's Scaffold can be put through: `check(start)` runs them, and its report says what to mend.
+"""Checks for any implementation of Scaffold: `check(start)` runs them, and its report names likely causes.
 
-NumPy only: the simulator is not imported, so the library's own methods are judged like any other.
+They need NumPy only and do not import the simulator, so the library's own methods are judged like any other.
 """
 
 import traceback
@@ -14,11 +14,16 @@ from fedscaffold.core.errors import InvalidInput
 
 __all__ = ["Entry", "Federation", "NotSupported", "Report", "Task", "check"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 LARGEST_TOLERANCE = 1e-3
 
 
 def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0) -> Report:
-    """Put an implementation of Scaffold through all checks.
+    """Run all checks on an implementation of Scaffold.
 
     Parameters
     ----------
@@ -26,9 +31,42 @@ def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0) -> Report:
         Takes a `Task` and returns a new `Federation` at its beginning; a class whose constructor takes the task
         will do. What the implementation cannot do it refuses with `NotSupported`.
     tolerance
-        What counts as zero, at most 0.001. The default suits float64; for float32 take 1e-4.
+        Distances up to this count as zero; at most 0.001. The default suits float64; for float32 take 1e-4.
     seed
-        Chooses the problems and who takes part in which round.
+        Chooses the problems, and the clients that take part in each round.
+
+    Examples
+    --------
+    An implementation that forgot the corrections, which makes it FedAvg:
+
+    >>> import numpy as np
+    >>> from fedscaffold.conformance import NotSupported, check
+    >>> class WithoutCorrections:
+    ...     def __init__(self, task):
+    ...         if not (task.has_equal_weights and task.has_equal_local_steps):
+    ...             raise NotSupported("clients of equal weight with equal local steps only")
+    ...         self.task, self.theta = task, task.theta0
+    ...     def round(self, cohort):
+    ...         if len(cohort) < self.task.n_clients:
+    ...             raise NotSupported("rounds with all clients only")
+    ...         local = []
+    ...         for c in cohort:
+    ...             theta = self.theta
+    ...             for _ in range(self.task.local_steps[c]):
+    ...                 theta = theta - self.task.step_size * self.task.gradient(c, theta)
+    ...             local.append(theta)
+    ...         self.theta = np.mean(local, axis=0)
+    ...     def model(self):
+    ...         return self.theta
+    ...     def correction(self, client):
+    ...         return np.zeros(self.task.dim)
+    >>> report = check(WithoutCorrections)
+    >>> report
+    Report(1 passed, 4 failed, 4 not supported)
+    >>> report.failures[0]
+    'reaches the optimum'
+    >>> report.entries[0].hint
+    "the model sits at FedAvg's fixed point: is the correction applied at all?"
     """
     if not callable(start):
         raise InvalidInput(f"start must be a function or class that takes a Task, got {start!r}")

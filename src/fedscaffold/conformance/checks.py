@@ -1,4 +1,4 @@
-"""The checks: each looks at recordings and says what it measured."""
+"""The checks of `conformance.check`: each turns recordings of an implementation into a finding."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,14 +18,14 @@ from fedscaffold.conformance.task import (
 )
 
 FEDAVG_NEAR = 0.05  # of the distance between FedAvg's fixed point and the optimum
-MEMORY_ROUNDS = 3
+VARIATE_ROUNDS = 3
 PATH_ROUNDS = 6
 LOCAL_STEP = "θ ← θ − γ(g + ξ_c), with ξ_c = c − c_i where there is a server variate"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check measured, the worst over its tasks, and what a failure points at."""
+    """The worst value that a check measured over its tasks, whether it is acceptable, and a likely cause."""
 
     measured: float
     expected: str
@@ -37,15 +37,15 @@ Check = Callable[[Bench, float], Finding]
 
 
 def reaches_optimum(bench: Bench, tolerance: float) -> Finding:
-    """‖θ_T − θ*‖ on heterogeneous quadratics with everyone taking part."""
-    return _reaches(bench.recordings("everyone"), tolerance, "does each client's memory start at zero?")
+    """‖θ_T − θ*‖ on heterogeneous quadratics in which all clients take part in every round."""
+    return _reaches(bench.recordings("everyone"), tolerance, "does each client's control variate start at zero?")
 
 
 def partial_participation(bench: Bench, tolerance: float) -> Finding:
     """‖θ_T − θ*‖ when a few clients, at least two, take part in each round."""
     hint = (
         "is the server variate moved by |S|/N times the cohort's mean change, do absent clients keep their "
-        "memory, and does memory start at zero?"
+        "control variates, and do these start at zero?"
     )
     return _reaches(bench.recordings("some"), tolerance, hint)
 
@@ -53,15 +53,15 @@ def partial_participation(bench: Bench, tolerance: float) -> Finding:
 def unequal_local_steps(bench: Bench, tolerance: float) -> Finding:
     """‖θ_T − θ*‖ when clients take different numbers of local steps."""
     hint = (
-        "with the rule ξ_c += (θ_c − θ⁺)/(γH_c) the memories no longer sum to zero: compare mean directions "
-        "(θ − θ_c)/(γH_c) instead of models"
+        "with the rule ξ_c += (θ_c − θ⁺)/(γH_c) the control variates no longer sum to zero: compare mean "
+        "directions (θ − θ_c)/(γH_c) instead of models"
     )
     return _reaches(bench.recordings("steps"), tolerance, hint)
 
 
 def unequal_weights(bench: Bench, tolerance: float) -> Finding:
     """‖θ_T − θ*‖ where θ* minimises the weighted mean of the losses."""
-    hint = "are the weights used both in the server's mean of models and in the mean of the memories?"
+    hint = "are the weights used both in the server's mean of models and in the mean of the control variates?"
     return _reaches(bench.recordings("weights"), tolerance, hint)
 
 
@@ -78,8 +78,8 @@ def _why_not(rec: Recording, error: float, settled_hint: str) -> str:
     task, last = rec.scenario.task, rec.models[-1]
     if rec.diverged:
         return (
-            f"diverges: is the correction's sign right? The local step is {LOCAL_STEP}. Is the change of memory "
-            "divided by γH and not by less?"
+            f"diverges: is the correction's sign right? The local step is {LOCAL_STEP}. Is the change of the "
+            "control variate divided by γH and not by less?"
         )
     if np.linalg.norm(last - fedavg_fixed_point(task)) <= FEDAVG_NEAR * _bias(task):
         return "the model sits at FedAvg's fixed point: is the correction applied at all?"
@@ -89,8 +89,9 @@ def _why_not(rec: Recording, error: float, settled_hint: str) -> str:
     if np.linalg.norm(last - rec.models[-11]) <= 0.05 * error:
         return f"the model has settled at a wrong point: {settled_hint}"
     return (
-        f"the model is still moving after {len(rec.models) - 1} rounds: is memory written, and does each client "
-        f"read its own? If it is merely slow: the server's step size should be one. Otherwise: {settled_hint}"
+        f"the model is still moving after {len(rec.models) - 1} rounds: are control variates written, and does "
+        "each client read its own? If it is merely slow: the server's step size should be one. "
+        f"Otherwise: {settled_hint}"
     )
 
 
@@ -115,14 +116,15 @@ def differs_from_fedavg(bench: Bench, tolerance: float) -> Finding:
         closest,
         f"distance to FedAvg over FedAvg's bias ≥ {FEDAVG_NEAR:g}",
         closest >= FEDAVG_NEAR,
-        "the model goes FedAvg's way: is the correction applied at all, and is the memory kept after the round?",
+        "the model goes FedAvg's way: is the correction applied at all, and are control variates kept between "
+        "rounds?",
     )
 
 
 def sums_to_zero(bench: Bench, tolerance: float) -> Finding:
     """max_t ‖Σ_c w_c ξ_c‖ over the largest ‖ξ_c‖ or heterogeneity of gradients."""
     drifts = []
-    for rec, xi in bench.memories("some", "steps", "weights"):
+    for rec, xi in bench.with_corrections("some", "steps", "weights"):
         task = rec.scenario.task
         sums = np.linalg.norm(np.einsum("c,tcj->tj", task.weights, xi), axis=1)
         sizes = np.maximum.accumulate(np.linalg.norm(xi, axis=2).max(axis=1))
@@ -131,8 +133,8 @@ def sums_to_zero(bench: Bench, tolerance: float) -> Finding:
         max(drifts),
         f"|Σ w_c ξ_c| over its terms' size ≤ {tolerance:g} in all rounds",
         max(drifts) <= tolerance,
-        "memories must start at zero and stay balanced: the server variate c is the mean of all c_i, so it moves "
-        "by |S|/N times the cohort's mean change; unequal weights enter that mean, and so do unequal local steps",
+        "control variates must start at zero and stay balanced: the server variate c is the mean of all c_i, so "
+        "it moves by |S|/N times the cohort's mean change; unequal weights and unequal steps enter that mean",
     )
 
 
@@ -141,12 +143,12 @@ def _heterogeneity(task: Task) -> float:
     return max(float(np.linalg.norm(task.gradient(c, star))) for c in range(task.n_clients))
 
 
-def own_memory(bench: Bench, tolerance: float) -> Finding:
-    """Differences ξ_a − ξ_b: wrong share of pairs, those present not apart and those absent not unchanged."""
+def own_control_variates(bench: Bench, tolerance: float) -> Finding:
+    """Share of pairs (a, b) whose ξ_a − ξ_b is wrong: zero after a round with both, or changed by one without."""
     wrong = pairs = 0
-    for rec, xi in bench.memories("some"):
+    for rec, xi in bench.with_corrections("some"):
         task = rec.scenario.task
-        for t, cohort in enumerate(rec.scenario.cohorts[: min(MEMORY_ROUNDS, len(xi) - 1)]):
+        for t, cohort in enumerate(rec.scenario.cohorts[: min(VARIATE_ROUNDS, len(xi) - 1)]):
             expected = mean_gradients(task, range(task.n_clients), rec.models[t], xi[t])
             for a, b in _pairs(cohort):
                 pairs += 1
@@ -157,10 +159,10 @@ def own_memory(bench: Bench, tolerance: float) -> Finding:
                 wrong += bool(np.linalg.norm(moved) > tolerance * max(_heterogeneity(task), np.abs(xi[t]).max()))
     return Finding(
         wrong / pairs,
-        "share of pairs of clients whose memories mix is 0",
+        "share of pairs of clients whose control variates mix is 0",
         wrong == 0,
-        "clients that took part have the same memory, or absent ones changed theirs: do clients share one buffer, "
-        "is memory written at all, and does round() keep to its cohort?",
+        "clients that took part have the same control variate, or absent ones changed theirs: do clients share "
+        "one buffer, is it written at all, and does round() keep to its cohort?",
     )
 
 
@@ -172,24 +174,24 @@ def _distance(two: Array) -> float:
     return float(np.linalg.norm(two[0] - two[1]))
 
 
-def memory_is_gradient(bench: Bench, tolerance: float) -> Finding:
+def are_mean_gradients(bench: Bench, tolerance: float) -> Finding:
     """ξ_c = mean_S p − p_c + same for all, p_c the mean gradient on c's path (option II) or at θ (option I)."""
     worst, hint = 0.0, ""
-    for rec, xi in bench.memories("some"):
+    for rec, xi in bench.with_corrections("some"):
         task = rec.scenario.task
-        for t, cohort in enumerate(rec.scenario.cohorts[: min(MEMORY_ROUNDS, len(xi) - 1)]):
+        for t, cohort in enumerate(rec.scenario.cohorts[: min(VARIATE_ROUNDS, len(xi) - 1)]):
             found = _centred(xi[t + 1, list(cohort)])
             on_path = -_centred(mean_gradients(task, cohort, rec.models[t], xi[t]))
             at_model = -_centred(np.stack([task.gradient(c, rec.models[t]) for c in cohort]))
             error = min(float(np.linalg.norm(found - p) / np.linalg.norm(p)) for p in (on_path, at_model))
-            if error > tolerance and not hint:  # the first failure tells most about the cause
+            if error > tolerance and not hint:  # the first failure says most about the cause
                 hint = _factor_hint(
                     float(np.vdot(found, on_path) / np.vdot(on_path, on_path)), task.local_steps[0]
                 )
             worst = max(worst, error)
     return Finding(
         worst,
-        f"memory against the last round's gradients, relative error ≤ {tolerance:g}",
+        f"control variates against the last round's gradients, relative error ≤ {tolerance:g}",
         worst <= tolerance,
         hint,
     )
@@ -200,24 +202,24 @@ def _centred(rows: Array) -> Array:
 
 
 def _factor_hint(factor: float, steps: int) -> str:
-    """What a memory that is `factor` times what it should be points at."""
+    """The likely cause of control variates that are `factor` times what they should be."""
     known = {
         -1.0: "the sign is wrong: does correction() return what is added to the gradient, c − c_i?",
         steps / (steps + 1): "is the change divided by γ(H + 1) instead of γH?",
         steps / (steps - 1): "is the change divided by γ(H − 1) instead of γH?",
         float(steps): "is the change divided by γ instead of γH?",
-        0.0: "is memory written at all, and to the client it belongs to?",
+        0.0: "is the control variate written at all, and to the client it belongs to?",
     }
     nearest = min(known, key=lambda value: abs(value - factor))
     reason = (
         known[nearest]
         if abs(nearest - factor) <= 0.02 * max(1.0, abs(nearest))
         else (
-            "is the change of memory divided by γH, with the H of the steps really taken, and is the correction "
-            f"that is reported the one that is applied? The local step is {LOCAL_STEP}"
+            "is the change of the control variate divided by γH, with the H of the steps really taken, and is the "
+            f"correction that is reported the one that is applied? The local step is {LOCAL_STEP}"
         )
     )
-    return f"with H = {steps} memory is {factor:.3g} times what it should be: {reason}"
+    return f"with H = {steps} control variates are {factor:.3g} times what they should be: {reason}"
 
 
 def restart(bench: Bench, tolerance: float) -> Finding:
@@ -234,7 +236,7 @@ def restart(bench: Bench, tolerance: float) -> Finding:
         max(gaps),
         f"distance to the path without a restart ≤ {tolerance:g}",
         max(gaps) <= tolerance,
-        "a client that came back did not go on as before: does save() hold all of its memory, does restart() read "
+        "a client that came back did not go on as before: does save() hold all of its state, does restart() read "
         "it, and does the client ask the server for c rather than keep an old one?",
     )
 
@@ -252,9 +254,9 @@ def _stops(scenario: Scenario) -> tuple[Stop, ...]:
 CHECKS: dict[str, Check] = {
     "reaches the optimum": reaches_optimum,
     "differs from FedAvg": differs_from_fedavg,
-    "memory sums to zero": sums_to_zero,
-    "memory is each client's own": own_memory,
-    "memory is the mean gradient": memory_is_gradient,
+    "control variates sum to zero": sums_to_zero,
+    "control variates are each client's own": own_control_variates,
+    "control variates are mean gradients": are_mean_gradients,
     "partial participation": partial_participation,
     "unequal local steps": unequal_local_steps,
     "unequal weights": unequal_weights,

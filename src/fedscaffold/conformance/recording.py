@@ -1,4 +1,4 @@
-"""Running an implementation and keeping what it showed after each round."""
+"""Runs of an implementation under test, recorded: its model and its corrections after each round."""
 
 import copy
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ DIVERGED = 1e6
 
 @dataclass(frozen=True)
 class Stop:
-    """A client whose memory is saved after one round and which starts again from it before another one."""
+    """A client whose state is saved after one round and which restarts from it before a later one."""
 
     client: int
     saved_after: int
@@ -25,7 +25,7 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """A task, who takes part in each round, and who is stopped when."""
+    """A task, the clients that take part in each round, and the clients that stop and restart."""
 
     task: Task
     cohorts: tuple[tuple[int, ...], ...]
@@ -38,25 +38,25 @@ class Recording:
 
     scenario: Scenario
     models: Array
-    memory: Array | Exception
+    read_corrections: Array | Exception
 
     def corrections(self) -> Array:
         """ξ_c before the first and after each round; raises what reading them raised."""
-        if isinstance(self.memory, Exception):
-            raise self.memory
-        return self.memory
+        if isinstance(self.read_corrections, Exception):
+            raise self.read_corrections
+        return self.read_corrections
 
     @property
     def diverged(self) -> bool:
-        """Whether the run was ended because the model left every bound."""
+        """Whether the run was ended because the model exceeded `DIVERGED` or was not finite."""
         return bool(not np.abs(self.models[-1]).max() < DIVERGED)
 
 
 def record(start: Start, scenario: Scenario) -> Recording:
-    """Run all rounds, or until the model leaves every bound."""
+    """Run all rounds of a scenario, or until the model exceeds `DIVERGED`, and record them."""
     task = scenario.task
     federation = _begin(start, task)
-    models, memory = [_vector("model()", federation.model(), task.dim)], [_read_memory(federation, task)]
+    models, corrections = [_vector("model()", federation.model(), task.dim)], [_read_corrections(federation, task)]
     saved = {}
     for done, cohort in enumerate(scenario.cohorts):
         for stop in scenario.stops:
@@ -68,9 +68,9 @@ def record(start: Start, scenario: Scenario) -> Recording:
         models.append(_vector("model()", federation.model(), task.dim))
         if not np.abs(models[-1]).max() < DIVERGED:
             break
-        memory.append(_read_memory(federation, task))
-    unreadable = next((read for read in memory if isinstance(read, Exception)), None)
-    readable = [read for read in memory if not isinstance(read, Exception)]
+        corrections.append(_read_corrections(federation, task))
+    unreadable = next((read for read in corrections if isinstance(read, Exception)), None)
+    readable = [read for read in corrections if not isinstance(read, Exception)]
     return Recording(scenario, np.stack(models), np.stack(readable) if unreadable is None else unreadable)
 
 
@@ -81,7 +81,7 @@ def can_restart(start: Start, scenario: Scenario) -> bool:
 
 
 def _begin(start: Start, task: Task) -> Federation:
-    """A new federation, with a copy of the task that it may do with as it likes, at the right place."""
+    """A new federation with its own copy of the task, checked to start at θ0."""
     federation = start(copy.deepcopy(task))
     missing = [name for name in ("round", "model", "correction") if not callable(getattr(federation, name, None))]
     if missing:
@@ -91,7 +91,7 @@ def _begin(start: Start, task: Task) -> Federation:
     return federation
 
 
-def _read_memory(federation: Federation, task: Task) -> Array | Exception:
+def _read_corrections(federation: Federation, task: Task) -> Array | Exception:
     """All corrections, or why they cannot be read: only the checks that need them then raise it."""
     try:
         rows = np.stack(
@@ -135,15 +135,17 @@ class Bench:
         return outcome
 
     def completed(self, name: str) -> list[Recording]:
-        """The same, but none if it raised: for checks beside the one that reports on this scenario."""
+        """The same, but an empty list if it raised: another check reports on this scenario."""
         outcome = self._outcome(name)
         return [] if isinstance(outcome, Exception) else outcome
 
-    def memories(self, *names: str) -> list[tuple[Recording, Array]]:
-        """Recordings and corrections with everyone, and in the other scenarios as far as they are supported."""
+    def with_corrections(self, *names: str) -> list[tuple[Recording, Array]]:
+        """Recordings and corrections of "everyone", and of the named scenarios as far as they are supported."""
         needed = [(recording, recording.corrections()) for recording in self.recordings("everyone")]
         others = [recording for name in names for recording in self.completed(name)]
-        return needed + [(rec, rec.corrections()) for rec in others if not isinstance(rec.memory, NotSupported)]
+        return needed + [
+            (rec, rec.corrections()) for rec in others if not isinstance(rec.read_corrections, NotSupported)
+        ]
 
 
 def scenarios(seed: int) -> dict[str, list[Scenario]]:

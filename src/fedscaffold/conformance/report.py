@@ -1,4 +1,4 @@
-"""What the checks found, as text and as data."""
+"""The report of `conformance.check`: one entry per check, as text and as plain data."""
 
 import math
 import textwrap
@@ -13,7 +13,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One check.
+    """The result of one check.
 
     Attributes
     ----------
@@ -29,6 +29,15 @@ class Entry:
         A sentence: the likely cause of a failure, or what is not supported; empty when passed.
     error
         The traceback of an exception that the implementation raised; None if it raised none.
+
+    Examples
+    --------
+    >>> from fedscaffold.conformance import Entry
+    >>> entry = Entry(name="reaches the optimum", verdict="passed", measured=2e-9,
+    ...               expected="distance to the optimum ≤ 1e-08", hint="")
+    >>> print(entry)
+    passed         reaches the optimum
+                   distance to the optimum ≤ 1e-08, measured 2e-09
     """
 
     name: str
@@ -54,13 +63,25 @@ class Entry:
 
 
 def _number(value: float) -> str:
-    """Three digits; rounding errors, which differ from machine to machine, are not spelled out."""
+    """Three digits; rounding errors, which differ between machines, only as below a bound."""
     return f"< {ROUNDING:g}" if 0.0 < value < ROUNDING else f"{value:.3g}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Report:
-    """One entry per check, in the order in which to mend what failed."""
+    """One entry per check, in the order in which failures are best mended.
+
+    Examples
+    --------
+    >>> from fedscaffold.conformance import Entry, Report
+    >>> entry = Entry(name="reaches the optimum", verdict="failed", measured=0.1,
+    ...               expected="distance to the optimum ≤ 1e-08", hint="is the correction applied at all?")
+    >>> report = Report(entries=(entry,))
+    >>> report
+    Report(0 passed, 1 failed, 0 not supported)
+    >>> report.passed, report.failures
+    (False, ('reaches the optimum',))
+    """
 
     entries: tuple[Entry, ...]
 
@@ -75,7 +96,7 @@ class Report:
         return tuple(entry.name for entry in self.entries if entry.verdict == "failed")
 
     def count(self, verdict: Verdict) -> int:
-        """How many checks ended so."""
+        """Number of checks with this verdict."""
         return sum(entry.verdict == verdict for entry in self.entries)
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,6 +107,11 @@ class Report:
                 row["measured"] = None
         return {"passed": self.passed, "checks": rows}
 
+    def __repr__(self) -> str:
+        return f"Report({self._counts()})"
+
     def __str__(self) -> str:
-        counts = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in ("passed", "failed", "not supported"))
-        return "\n".join([f"Scaffold conformance: {counts}", "", *map(str, self.entries)])
+        return "\n".join([f"Scaffold conformance: {self._counts()}", "", *map(str, self.entries)])
+
+    def _counts(self) -> str:
+        return ", ".join(f"{self.count(verdict)} {verdict}" for verdict in ("passed", "failed", "not supported"))

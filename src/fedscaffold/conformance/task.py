@@ -1,4 +1,4 @@
-"""What an implementation is put through: quadratic losses as plain data, and what is known about them exactly."""
+"""Tasks for an implementation under test: quadratic losses as plain data, and their exact solutions."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,18 @@ Array = NDArray[np.float64]
 
 
 class NotSupported(FedScaffoldError):
-    """Raised by an adapter for what the wrapped implementation cannot do: reported, never counted as passed."""
+    """Raised by an adapter for what the wrapped implementation cannot do: reported, never counted as passed.
+
+    Examples
+    --------
+    >>> from fedscaffold.conformance import NotSupported
+    >>> def start(task):
+    ...     if not task.has_equal_weights:
+    ...         raise NotSupported("this implementation takes clients of equal weight only")
+    """
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Task:
     """f_c(θ) = ½ (θ − m_c)ᵀ A_c (θ − m_c), to be minimised in the mean Σ w_c f_c with full gradients.
 
@@ -33,7 +41,18 @@ class Task:
     step_size
         γ, of the local steps. The server's step size is one.
     theta0
-        The model before the first round. It is not zero.
+        The model before the first round, (dim,). It is not zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.conformance import Task
+    >>> task = Task(hessians=np.array([np.eye(2), 2 * np.eye(2)]), minimisers=np.array([[1.0, 0.0], [0.0, 1.0]]),
+    ...             weights=np.array([0.5, 0.5]), local_steps=(3, 3), step_size=0.1, theta0=np.ones(2))
+    >>> task
+    Task(n_clients=2, dim=2, step_size=0.1, local_steps=(3, 3))
+    >>> task.gradient(1, [1.0, 1.0])
+    array([2., 0.])
     """
 
     hessians: Array
@@ -43,14 +62,18 @@ class Task:
     step_size: float
     theta0: Array
 
+    def __repr__(self) -> str:
+        sizes = f"n_clients={self.n_clients}, dim={self.dim}"
+        return f"Task({sizes}, step_size={self.step_size:.3g}, local_steps={self.local_steps})"
+
     @property
     def n_clients(self) -> int:
-        """N."""
+        """Number of clients N."""
         return len(self.minimisers)
 
     @property
     def dim(self) -> int:
-        """The length of θ."""
+        """Number of coordinates of θ."""
         return len(self.theta0)
 
     @property
@@ -69,7 +92,28 @@ class Task:
 
 
 class Federation(Protocol):
-    """A Scaffold under test. It may also have `save(client)` and `restart(client, saved)`."""
+    """A Scaffold under test. It may also have `save(client)` and `restart(client, saved)`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> class WithoutCorrections:
+    ...     # FedAvg, which the checks must not accept
+    ...     def __init__(self, task):
+    ...         self.task, self.theta = task, task.theta0
+    ...     def round(self, cohort):
+    ...         local = []
+    ...         for c in cohort:
+    ...             theta = self.theta
+    ...             for _ in range(self.task.local_steps[c]):
+    ...                 theta = theta - self.task.step_size * self.task.gradient(c, theta)
+    ...             local.append(theta)
+    ...         self.theta = np.mean(local, axis=0)
+    ...     def model(self):
+    ...         return self.theta
+    ...     def correction(self, client):
+    ...         return np.zeros(self.task.dim)
+    """
 
     def round(self, cohort: tuple[int, ...]) -> None:
         """One communication round in which these clients, and no others, take part."""
@@ -141,7 +185,7 @@ def fedavg_fixed_point(task: Task) -> Array:
 
 
 def mean_gradients(task: Task, clients: Iterable[int], theta: Array, corrections: Array) -> Array:
-    """(1/H) Σ_h ∇f_c(θ_c^h) along each client's corrected local path from θ: what its memory should hold."""
+    """(1/H) Σ_h ∇f_c(θ_c^h) along each client's corrected path from θ: what its control variate should hold."""
     means = []
     for c in clients:
         local, total = theta.copy(), np.zeros(task.dim)

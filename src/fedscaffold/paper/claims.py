@@ -13,14 +13,16 @@ VERDICTS = {True: "yes", False: "NO", None: "not tested"}
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper's Section 6, with what was measured.
+    """A sentence that a figure is to show, and what was measured.
 
     Attributes
     ----------
-    claim, measured
-        What the paper says, and what was found.
+    claim
+        The sentence.
+    measured
+        The measured numbers in words.
     holds
-        Whether the claim holds; None where these numbers of clients do not test it.
+        Whether they agree with the sentence; None where the chosen numbers of clients cannot say.
     """
 
     claim: str

@@ -15,29 +15,30 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.types import Array, ServerState
-from fedscaffold.engines import choose_engine
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import State, initial_state, open_rounds
+from fedscaffold.simulation.setup import validate_run
 from fedscaffold.theory import constants
 from fedscaffold.theory.bounds import Bound, contraction
 
 ROUNDING = 1e-13  # of the state's size: a distance below it is arithmetic, not Scaffold
 
 
-class Start(NamedTuple):
+class ChainStart(NamedTuple):
     """Where a chain starts: θ, (dim,) or (repetitions, dim), and ξ, (n_clients, dim); None for zero."""
 
     theta: ArrayLike
     control_variates: ArrayLike | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Coupling:
-    """Two chains with the same noise.
+    """Distances by round of two chains that draw the same records.
 
     Attributes
     ----------
@@ -91,8 +92,8 @@ def contracts(coupling: Coupling, *, errors: float = 4.0) -> bool:
 def couple(
     problem: Ridge | Logistic,
     method: Scaffold,
-    first: Start,
-    second: Start,
+    first: ChainStart,
+    second: ChainStart,
     *,
     rounds: int,
     batch_size: int | None,
@@ -119,20 +120,20 @@ def couple(
     burn_in
         Rounds that the second chain runs alone before the first one starts.
     """
-    whole_number("rounds", rounds, least=1)
-    whole_number("repetitions", repetitions, least=1)
+    setup = validate_run(
+        problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
+        theta0=None, sampling=sampling,
+    )  # fmt: skip
     whole_number("burn_in", burn_in, least=0)
     if not np.allclose(problem.weights, 1.0 / problem.n_clients, rtol=1e-12):
         raise InvalidInput("the paper's contraction is for clients of equal weight; this problem's differ")
-    batches = Batches(batch_size, sampling)
-    batches.check_fits(problem.sizes)
     known = constants(problem, batch_size=batch_size, sampling=sampling)
     factor = contraction(
         known, step_size=method.step_size, local_steps=method.uniform_local_steps, n_clients=problem.n_clients
     )
     a, b = (_state(problem, method, start, repetitions) for start in (first, second))
     limit = max(divergence_limit(a.theta), divergence_limit(b.theta))
-    with open_rounds(problem, method, choose_engine(engine, problem), batches, seed=seed, limit=limit) as after:
+    with open_rounds(problem, method, setup.engine, setup.batches, seed=seed, limit=limit) as after:
         for _ in range(burn_in):
             b = after(b)
         a = a._replace(round=burn_in)  # the draws that follow are new to both
@@ -147,7 +148,7 @@ def couple(
 def to_stationarity(
     problem: Ridge | Logistic,
     method: Scaffold,
-    start: Start,
+    start: ChainStart,
     *,
     rounds: int,
     batch_size: int | None,
@@ -177,7 +178,7 @@ def to_stationarity(
         problem,
         method,
         start,
-        Start(optimum, ideal - ideal.mean(axis=0)),
+        ChainStart(optimum, ideal - ideal.mean(axis=0)),
         rounds=rounds,
         batch_size=batch_size,
         repetitions=repetitions,
@@ -188,7 +189,7 @@ def to_stationarity(
     )
 
 
-def _state(problem: Ridge | Logistic, method: Scaffold, start: Start, repetitions: int) -> State:
+def _state(problem: Ridge | Logistic, method: Scaffold, start: ChainStart, repetitions: int) -> State:
     given = np.asarray(start.theta, dtype=np.float64)
     if given.shape not in ((problem.dim,), (repetitions, problem.dim)):
         raise InvalidInput(
@@ -207,5 +208,5 @@ def _zero(state: State) -> State:
 def _distance2(a: State, b: State, method: Scaffold) -> Array:
     """‖θ − θ'‖² + (γ²H²/N) Σ_c ‖ξ_c − ξ'_c‖², one per repetition."""
     square = (method.step_size * method.uniform_local_steps) ** 2
-    xi = np.square(a.client_state.xi - b.client_state.xi).sum(axis=2).mean(axis=1)
-    return np.square(a.theta - b.theta).sum(axis=1) + square * xi
+    xi = squared_distance(a.client_state.xi, b.client_state.xi).mean(axis=1)
+    return squared_distance(a.theta, b.theta) + square * xi

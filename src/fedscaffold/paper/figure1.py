@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.benchmarking.client_numbers import check_client_numbers
+from fedscaffold.benchmarking.costs import fit_line
+from fedscaffold.benchmarking.plateaus import reached_plateau
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import replacing
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.types import Array
@@ -22,7 +24,7 @@ from fedscaffold.reports.curves import RoundsPanel
 from fedscaffold.reports.curves import draw as draw_grid
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run import run
-from fedscaffold.simulation.stationarity import Plateau, plateau
+from fedscaffold.simulation.stationarity import Plateau
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 Kind = Literal["regression", "classification"]
 KINDS: tuple[Kind, ...] = ("regression", "classification")
 STEP_SIZE, LOCAL_STEPS, ROUNDS, BATCH_SIZE = 0.05, 100, 100, 10
+SLOPE_TOLERANCE = 0.15  # of the slope −1 of log plateau against log N
 CLIENTS = (10, 100, 1000, 10000)
 METHODS = (
     Scaffold(step_size=STEP_SIZE, local_steps=LOCAL_STEPS),
@@ -37,9 +40,9 @@ METHODS = (
 )
 
 
-@dataclass(frozen=True)
-class Figure1Curve:
-    """One method in one panel."""
+@dataclass(frozen=True, eq=False)
+class PanelCurve:
+    """The runs of one method in one panel of the figure."""
 
     kind: Kind
     n_clients: int
@@ -48,18 +51,18 @@ class Figure1Curve:
 
     @property
     def stationary(self) -> bool:
-        """Whether it has reached its plateau."""
-        return self.trace.stationary_from() is not None
+        """Whether the run has reached its plateau."""
+        return reached_plateau(self.trace).stationary
 
     @property
     def plateau(self) -> Plateau:
         """Mean squared error once stationary, or else over the last quarter of the rounds."""
-        return self.trace.plateau() or plateau(self.trace.mse, self.trace.rounds * 3 // 4)
+        return reached_plateau(self.trace).plateau
 
 
 @dataclass(frozen=True)
 class Figure1Settings:
-    """What to run; the defaults are the paper's."""
+    """Numbers of clients, runs, seed, penalty and threads; the defaults are the paper's where it gives them."""
 
     clients: Sequence[int] = CLIENTS
     runs: int = 3
@@ -70,16 +73,12 @@ class Figure1Settings:
     def __post_init__(self) -> None:
         whole_number("runs", self.runs, least=1)
         whole_number("seed", self.seed, least=0)
-        if not self.clients or len(set(self.clients)) < len(self.clients):
-            raise InvalidInput(f"clients must be different numbers, got {list(self.clients)}")
-        for n_clients in self.clients:
-            if whole_number("clients", n_clients, least=2) % 2:
-                raise InvalidInput(f"each number of clients must be even, got {n_clients}")
+        check_client_numbers(self.clients, multiple_of=2)
 
 
 def simulate(
     settings: Figure1Settings, *, scratch: Path, advance: Advance = lambda done, total: None
-) -> list[Figure1Curve]:
+) -> list[PanelCurve]:
     """All curves, panel after panel; what an interrupted call left in `scratch` is not computed again."""
     total = len(KINDS) * len(METHODS) * sum(settings.clients) * ROUNDS
     done = 0
@@ -101,7 +100,7 @@ def simulate(
                     checkpoint=scratch / f"{label.lower()}.npz",
                     progress=_counting(advance, done, n_clients, total),
                 )
-                curves.append(Figure1Curve(kind, n_clients, name, trace))
+                curves.append(PanelCurve(kind, n_clients, name, trace))
                 done += ROUNDS * n_clients
     return curves
 
@@ -111,7 +110,7 @@ def _counting(advance: Advance, before: int, weight: int, total: int) -> Advance
     return lambda done, _: advance(before + done * weight, total)
 
 
-def to_frame(curves: Sequence[Figure1Curve]) -> "pd.DataFrame":
+def to_frame(curves: Sequence[PanelCurve]) -> "pd.DataFrame":
     """One row per kind, number of clients, method, run and round."""
     import pandas as pd
 
@@ -125,7 +124,7 @@ def to_frame(curves: Sequence[Figure1Curve]) -> "pd.DataFrame":
     return pd.concat(parts, ignore_index=True)
 
 
-def claims(curves: Sequence[Figure1Curve]) -> list[Claim]:
+def claims(curves: Sequence[PanelCurve]) -> list[Claim]:
     """Every claim that Section 6 makes about the figure."""
     plateaus = {(curve.kind, curve.method, curve.n_clients): curve.plateau.mean for curve in curves}
     clients = sorted({curve.n_clients for curve in curves})
@@ -151,20 +150,12 @@ def _below_fedavg(plateaus: dict[tuple[Kind, str, int], float], clients: Sequenc
 
 
 def _one_over_n(clients: NDArray[np.int64], plateaus: Array) -> Claim:
-    from scipy.stats import t as student
-
     claim = "Regression: Scaffold's plateau falls as 1/N"
     if len(clients) < 3:
         return Claim(claim, "needs three numbers of clients", None)
-    x, y = np.log(clients), np.log(plateaus)
-    x = x - x.mean()
-    slope = float(x @ y / (x @ x))
-    residuals = y - y.mean() - slope * x
-    freedom = len(clients) - 2
-    error = float(np.sqrt(residuals @ residuals / freedom / (x @ x)))
-    half = error * float(student.ppf(0.975, freedom))
-    measured = f"slope {slope:.3f}, 95 % interval [{slope - half:.3f}, {slope + half:.3f}]"
-    return Claim(claim, measured, abs(slope + 1.0) <= 0.15)
+    fit = fit_line(np.log(clients), np.log(plateaus))
+    holds = abs(fit.slope + 1.0) <= SLOPE_TOLERANCE
+    return Claim(claim, f"slope {fit.slope:.3f}, 95 % interval [{fit.low:.3f}, {fit.high:.3f}]", holds)
 
 
 def _no_floor(clients: NDArray[np.int64], plateaus: Array) -> Claim:
@@ -199,7 +190,7 @@ def _flattens(plateaus: dict[int, float]) -> Claim:
     return Claim(claim, measured, bool(factor < 2.0))
 
 
-def draw(curves: Sequence[Figure1Curve], files: Sequence[Path]) -> None:
+def draw(curves: Sequence[PanelCurve], files: Sequence[Path]) -> None:
     """The paper's eight panels: a row per problem, a column per number of clients."""
     rows = []
     for kind, title in (("regression", "linear regression"), ("classification", "logistic regression")):
@@ -211,7 +202,7 @@ def draw(curves: Sequence[Figure1Curve], files: Sequence[Path]) -> None:
     draw_grid(rows, files)
 
 
-def save(curves: Sequence[Figure1Curve], found: Sequence[Claim], settings: Figure1Settings, out: Path) -> None:
+def save(curves: Sequence[PanelCurve], found: Sequence[Claim], settings: Figure1Settings, out: Path) -> None:
     """Write the figure (PNG, SVG), the curves (Parquet, CSV) and the claims (JSON, Markdown) to a folder."""
     draw(curves, [out / "figure1.png", out / "figure1.svg"])
     frame = to_frame(curves)

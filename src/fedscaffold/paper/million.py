@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedscaffold.benchmarking.sweep import Family, Sweep, saturation, sweep
-from fedscaffold.benchmarking.sweep.figure import series
+from fedscaffold.benchmarking import Family, Sweep, sweep
+from fedscaffold.benchmarking.client_numbers import check_client_numbers
+from fedscaffold.benchmarking.sweeps import saturation
+from fedscaffold.benchmarking.sweeps.figure import series
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
@@ -42,19 +43,14 @@ STEEP = 0.15  # of the slope −1
 
 @dataclass(frozen=True, kw_only=True)
 class MillionSettings:
-    """What to run."""
+    """Numbers of clients to run, and the seed of data and runs."""
 
     clients: Sequence[int] = CLIENTS
     seed: int = 0
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, least=0)
-        for n_clients in self.clients:
-            whole_number("clients", n_clients, least=1)
-        if len(set(self.clients)) < max(saturation.FEWEST, len(self.clients)):
-            raise InvalidInput(
-                f"clients must be {saturation.FEWEST} different numbers at least, got {list(self.clients)}"
-            )
+        check_client_numbers(self.clients, fewest=saturation.FEWEST)
 
 
 def simulate(
@@ -98,14 +94,14 @@ def _counting(advance: Advance, before: float, own: float, total: float) -> Adva
 
 
 def lines(frame: "pd.DataFrame") -> dict[str, PlateauSeries]:
-    """Plateaus by problem."""
+    """Plateaus by number of clients, for each problem."""
     return {name: series(frame[frame["problem"] == name]) for name in STREAMS}
 
 
 def claims(found: dict[str, PlateauSeries]) -> list[Claim]:
-    """What the figure is to show."""
+    """The five claims of the figure, against plateaus by problem."""
     ridge, logistic = found["ridge-stream"], found["logistic-stream"]
-    return [_falls(ridge), _no_floor(ridge), _floor(logistic), *(_foretold(*each) for each in found.items())]
+    return [_falls(ridge), _no_floor(ridge), _floor(logistic), *(_as_predicted(*each) for each in found.items())]
 
 
 def _falls(line: PlateauSeries) -> Claim:
@@ -115,7 +111,7 @@ def _falls(line: PlateauSeries) -> Claim:
 
 
 def _no_floor(line: PlateauSeries) -> Claim:
-    fit = saturation.measured(line.clients, line.plateau, line.error)
+    fit = saturation.fit_saturation(line.clients, line.plateau, line.error)
     assert fit is not None
     level = f"a floor of {fit.floor:.1g} ± {fit.floor_error:.1g}, smallest plateau {line.plateau.min():.2g}"
     return Claim("Ridge stream: no floor", level, fit.n_clients is None)
@@ -123,15 +119,15 @@ def _no_floor(line: PlateauSeries) -> Claim:
 
 def _floor(line: PlateauSeries) -> Claim:
     claim = f"Logistic stream: saturates where predicted, within {100 * CLOSE:.0f} %"
-    fit, with_prediction = saturation.measured(line.clients, line.plateau, line.error), line.saturation[1]
-    if fit is None or fit.n_clients is None or fit.standard_error is None or with_prediction is None:
+    fit, predicted = saturation.fit_saturation(line.clients, line.plateau, line.error), line.saturation[1]
+    if fit is None or fit.n_clients is None or fit.standard_error is None or predicted is None:
         return Claim(claim, "no floor is seen up to this number of clients", None)
-    ratio = fit.n_clients / with_prediction
-    measured = f"N = {fit.n_clients:,.0f} ± {fit.standard_error:,.0f}, predicted {with_prediction:,.0f}"
+    ratio = fit.n_clients / predicted
+    measured = f"N = {fit.n_clients:,.0f} ± {fit.standard_error:,.0f}, predicted {predicted:,.0f}"
     return Claim(claim, f"{measured}: {ratio:.2f} times", abs(ratio - 1.0) < CLOSE)
 
 
-def _foretold(name: str, line: PlateauSeries) -> Claim:
+def _as_predicted(name: str, line: PlateauSeries) -> Claim:
     ratio: Array = line.plateau / line.predicted
     worst = int(np.abs(np.log(ratio)).argmax())
     span = f"{ratio.min():.2f} to {ratio.max():.2f} times what was predicted"

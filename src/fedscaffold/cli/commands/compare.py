@@ -10,9 +10,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedscaffold.benchmarking.compare import Curve, compare, nested
-from fedscaffold.benchmarking.comparison import COST_LABELS, MethodComparison, check_folder, default_step_sizes
-from fedscaffold.benchmarking.costs import Cost, Growth, best
+from fedscaffold.benchmarking import Cost, Curve, Growth, best, compare, nested_problems
+from fedscaffold.benchmarking.method_comparison import (
+    COST_LABELS,
+    MethodComparison,
+    check_folder,
+    default_step_sizes,
+)
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.checks import whole_number
@@ -96,7 +100,7 @@ def command(
             raise InvalidInput("--plot-costs needs several numbers of clients or several targets")
         cells = None if out is None else check_folder(out)
         kind: Any = problem
-        problems = nested(kind, numbers, l2=l2, seed=seed)
+        problems = nested_problems(kind, numbers, l2=l2, seed=seed)
         sizes = given or default_step_sizes(problems[max(numbers)].smoothness(batches))
         methods = _methods(method, sizes, lengths)
         curves: list[Curve] = []

@@ -16,9 +16,9 @@ from fedscaffold.core.files import check_writable, folder_at
 from fedscaffold.core.progress import progress_bar
 from fedscaffold.engines import choose_engine
 from fedscaffold.paper import figure1 as figure1_study
-from fedscaffold.paper import methods as methods_study
 from fedscaffold.paper import million as million_study
 from fedscaffold.paper.claims import Claim, save_claims
+from fedscaffold.paper.method_figures import methods as methods_study
 from fedscaffold.problems.paper import L2 as PAPER_L2
 
 app = typer.Typer(help="Compute the figures of the paper and of the documentation.", no_args_is_help=True)
@@ -140,7 +140,7 @@ def claims_table(found: Sequence[Claim], *, title: str | None = None) -> Table:
     return table
 
 
-def _plateaus_table(curves: Sequence[figure1_study.Figure1Curve]) -> Table:
+def _plateaus_table(curves: Sequence[figure1_study.PanelCurve]) -> Table:
     table = Table(
         title="Plateau of the squared error, ± standard error",
         caption="* still moving: last quarter of the rounds",
@@ -154,7 +154,7 @@ def _plateaus_table(curves: Sequence[figure1_study.Figure1Curve]) -> Table:
     return table
 
 
-def _describe_plateau(curve: figure1_study.Figure1Curve) -> str:
+def _describe_plateau(curve: figure1_study.PanelCurve) -> str:
     plateau = curve.plateau
     return f"{plateau.mean:.3g} ± {plateau.standard_error:.1g}{'' if curve.stationary else ' *'}"
 

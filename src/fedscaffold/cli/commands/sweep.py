@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedscaffold.benchmarking.sweep import Family, Row, Sweep
-from fedscaffold.benchmarking.sweep import sweep as experiment
-from fedscaffold.benchmarking.sweep.figure import panels
+from fedscaffold.benchmarking import Family, Sweep, SweepRow
+from fedscaffold.benchmarking import sweep as experiment
+from fedscaffold.benchmarking.sweeps.figure import panels
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.errors import InvalidInput
@@ -135,7 +135,7 @@ def _file(out: Path) -> Path:
 
 
 @contextmanager
-def _shown(wanted: bool, *, predict: bool) -> Iterator[tuple[Advance, Callable[[Row], None]]]:
+def _shown(wanted: bool, *, predict: bool) -> Iterator[tuple[Advance, Callable[[SweepRow], None]]]:
     """Show a table that grows and a progress bar; nothing unless `wanted`."""
     if not wanted:
         yield lambda done, total: None, lambda row: None
@@ -145,7 +145,7 @@ def _shown(wanted: bool, *, predict: bool) -> Iterator[tuple[Advance, Callable[[
     rows: list[dict[str, Any]] = []
     with Live(bars, console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
 
-        def seen(row: Row) -> None:
+        def seen(row: SweepRow) -> None:
             rows.append(vars(row))
             live.update(Group(_table(rows[-SHOWN:], predict=predict), bars))
 

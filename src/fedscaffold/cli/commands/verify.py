@@ -15,7 +15,7 @@ from fedscaffold.cli.errors import FAILED, refusals
 from fedscaffold.core.progress import progress_bar
 from fedscaffold.paper import verify as experiment
 from fedscaffold.paper.verify import report
-from fedscaffold.paper.verify.rows import FAILURES, Row
+from fedscaffold.paper.verify.rows import FAILURES, StatementRow
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -52,7 +52,7 @@ def command(
         raise typer.Exit(FAILED)
 
 
-def show(rows: Sequence[Row], console: Console) -> None:
+def show(rows: Sequence[StatementRow], console: Console) -> None:
     """Print the rows as a table that fits 80 columns, and one sentence."""
     table = Table(title="The paper's statements, measured", show_lines=True)
     table.add_column("statement", min_width=9, max_width=14)
@@ -67,7 +67,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
     console.print(report.summary(rows), highlight=False, soft_wrap=True)
 
 
-def _numbers(row: Row) -> str:
+def _numbers(row: StatementRow) -> str:
     if row.relation == "is":
         return report.measured(row)
     return f"measured {report.measured(row)}; predicted {report.predicted(row)}"

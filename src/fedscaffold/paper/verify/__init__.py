@@ -15,23 +15,23 @@ from fedscaffold.paper.verify import (
     speed_up,
     table1,
 )
-from fedscaffold.paper.verify.rows import Row, failures
+from fedscaffold.paper.verify.rows import StatementRow, failures
 from fedscaffold.paper.verify.settings import DEFAULT, FULL, Budget, Kind, strict
 
-__all__ = ["DEFAULT", "FULL", "Budget", "Row", "failures", "verify"]
+__all__ = ["DEFAULT", "FULL", "Budget", "StatementRow", "failures", "verify"]
 
 
-def _stationary(kind: Kind) -> Callable[[Budget], list[Row]]:
+def _stationary(kind: Kind) -> Callable[[Budget], list[StatementRow]]:
     """One simulation for Lemma 4.6 to Theorem 4.8 and all of Section 5."""
 
-    def rows(budget: Budget) -> list[Row]:
+    def rows(budget: Budget) -> list[StatementRow]:
         found = chains.simulate(strict(kind), budget)
         return [*covariance_bounds.rows(found), *expansions.rows(found, budget)]
 
     return rows
 
 
-PARTS: tuple[tuple[int, Callable[[Budget], list[Row]]], ...] = (  # with rough shares of the time
+PARTS: tuple[tuple[int, Callable[[Budget], list[StatementRow]]], ...] = (  # with rough shares of the time
     (1, assumptions.rows),
     (2, convergence.rows),
     (8, _stationary("ridge")),
@@ -44,7 +44,7 @@ PARTS: tuple[tuple[int, Callable[[Budget], list[Row]]], ...] = (  # with rough s
 ORDER = ("A", "Lemma 4", "Theorem 4", "Corollary 4", "Lemma 5", "Theorem 5", "Lemma E", "Sharp", "Figure", "Table")
 
 
-def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: None) -> list[Row]:
+def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: None) -> list[StatementRow]:
     """All rows, in the paper's order.
 
     Parameters
@@ -54,7 +54,7 @@ def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: N
     advance
         Called with (done, total) after each part.
     """
-    total, done, found = sum(share for share, _ in PARTS), 0, list[Row]()
+    total, done, found = sum(share for share, _ in PARTS), 0, list[StatementRow]()
     advance(0, total)
     for share, rows in PARTS:
         found += rows(budget)
@@ -63,7 +63,7 @@ def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: N
     return sorted(found, key=_place)
 
 
-def _place(row: Row) -> tuple[int, tuple[int, ...]]:
+def _place(row: StatementRow) -> tuple[int, tuple[int, ...]]:
     """Section 4's statements by number, whatever they are called; the others by ORDER."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", row.statement))
     at = next(k for k, start in enumerate(ORDER) if row.statement.startswith(start))

@@ -6,20 +6,21 @@ import numpy as np
 
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.paper.verify.rows import Measured, Row, over_groups, worst
+from fedscaffold.paper.verify.rows import Measured, StatementRow, over_groups, worst
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, RECORDS, Budget, make
 from fedscaffold.problems import Logistic, Ridge
+from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.theory import Constants, constants
 from fedscaffold.theory.bounds.conditions import noise_pair
 
-USES = ("constants.constants",)
+USES = (constants,)
 REACH = 2.0  # standard deviation of random points around θ*
 STEP = 1e-4  # of finite differences
 POINTS, DRAWS = 8, 20_000  # for A5
 SLACKS = (0.1, 1.0, 10.0)  # of some pairs (σ*², β); the smallest bound is taken
 
 
-def rows(budget: Budget) -> list[Row]:
+def rows(budget: Budget) -> list[StatementRow]:
     """Six assumptions, for ridge and logistic regression."""
     found = []
     for kind in KINDS:
@@ -37,18 +38,18 @@ def rows(budget: Budget) -> list[Row]:
     return found
 
 
-def _curvature(problem: Ridge | Logistic, known: Constants, points: Array, setting: str) -> list[Row]:
+def _curvature(problem: Ridge | Logistic, known: Constants, points: Array, setting: str) -> list[StatementRow]:
     least = min(float(np.linalg.eigvalsh(problem.client_hessians(point))[:, 0].min()) for point in points)
     claim = "strong convexity: least eigenvalue of ∇²f_c(θ) ≥ μ"
     return [
-        Row(
+        StatementRow(
             statement="A1", claim=claim, setting=setting, relation="≥", predicted=known.mu,
             measured=least, uses=USES,
         )
     ]  # fmt: skip
 
 
-def _smoothness(problem: Ridge | Logistic, known: Constants, points: Array, setting: str) -> list[Row]:
+def _smoothness(problem: Ridge | Logistic, known: Constants, points: Array, setting: str) -> list[StatementRow]:
     """Second moments of a batch's mean are exact: ‖mean‖² + variance of one record × noise factor."""
     x, y = _clients(problem)
     share = Batches(BATCH).noise_factor(RECORDS)
@@ -65,18 +66,18 @@ def _smoothness(problem: Ridge | Logistic, known: Constants, points: Array, sett
     claim = "smoothness as proofs use it: E‖g(θ)−g(θ')‖² ≤ L⟨∇f_c(θ)−∇f_c(θ'), θ−θ'⟩"
     written = "smoothness as written: every record's Hessian ≤ L_record"
     return [
-        Row(
+        StatementRow(
             statement="A2", claim=claim, setting=setting, relation="≤", predicted=known.L, measured=expected,
             uses=USES,
         ),
-        Row(
+        StatementRow(
             statement="A2", claim=written, setting=setting, relation="≤", predicted=known.L_record,
             measured=record, uses=USES,
         ),
     ]  # fmt: skip
 
 
-def _higher(problem: Ridge | Logistic, known: Constants, points: Array, setting: str) -> list[Row]:
+def _higher(problem: Ridge | Logistic, known: Constants, points: Array, setting: str) -> list[StatementRow]:
     """Random points and directions; the fourth derivative by differences of the third."""
     rng = np.random.default_rng(2)
     third, fourth = 0.0, 0.0
@@ -88,18 +89,20 @@ def _higher(problem: Ridge | Logistic, known: Constants, points: Array, setting:
         ahead, behind = (problem.client_third_derivatives(point + s * STEP * u, outer) for s in (1, -1))
         fourth = max(fourth, _largest(ahead - behind) / (2 * STEP))
     return [
-        Row(
+        StatementRow(
             statement="A3", claim="third derivative: ‖∇³f_c(θ) u⊗u‖ ≤ Q‖u‖²", setting=setting, relation="≤",
             predicted=known.Q, measured=third, uses=USES,
         ),
-        Row(
+        StatementRow(
             statement="A6", claim="fourth derivative: ‖∇⁴f_c(θ) u⊗u⊗u‖ ≤ G‖u‖³", setting=setting, relation="≤",
             predicted=known.G, measured=fourth, uses=USES,
         ),
     ]  # fmt: skip
 
 
-def _heterogeneity(problem: Ridge | Logistic, known: Constants, setting: str, budget: Budget) -> list[Row]:
+def _heterogeneity(
+    problem: Ridge | Logistic, known: Constants, setting: str, budget: Budget
+) -> list[StatementRow]:
     """Gradients and Hessians anew, by differences of losses and of gradients."""
     optimum, eye = problem.optimum(), STEP * np.eye(problem.dim)
     gradients = np.stack(
@@ -118,7 +121,7 @@ def _heterogeneity(problem: Ridge | Logistic, known: Constants, setting: str, bu
     zeta2 = float(np.sqrt(np.mean(np.linalg.norm(spread, 2, axis=(1, 2)) ** 2)))
     pairs = (("ζ₁² = mean ‖∇f_c(θ*)‖²", known.zeta1, zeta1), ("ζ₂² = mean ‖∇²f_c − ∇²f‖²", known.zeta2, zeta2))
     return [
-        Row(
+        StatementRow(
             statement="A4", claim=f"heterogeneity: {what}", setting=setting, relation="≈", predicted=predicted,
             measured=measured, tolerance=1e-5 * budget.loosen, uses=USES,
         )
@@ -126,7 +129,9 @@ def _heterogeneity(problem: Ridge | Logistic, known: Constants, setting: str, bu
     ]  # fmt: skip
 
 
-def _noise(problem: Ridge | Logistic, known: Constants, rng: np.random.Generator, setting: str) -> list[Row]:
+def _noise(
+    problem: Ridge | Logistic, known: Constants, rng: np.random.Generator, setting: str
+) -> list[StatementRow]:
     """Sixth moments of batches that are drawn; the largest share of the bound over p, clients and points."""
     x, y = _clients(problem)
     optimum = problem.optimum()
@@ -134,7 +139,7 @@ def _noise(problem: Ridge | Logistic, known: Constants, rng: np.random.Generator
     pairs = [*map(known.noise_bound, SLACKS), noise_pair(known, 3.0 * known.noise_lipschitz2)]
     ratios: list[Measured] = []
     for point in optimum + away:
-        far = float(np.square(point - optimum).sum())
+        far = float(squared_distance(point, optimum))
         limit = min(sigma2 + beta * far for sigma2, beta in pairs)
         each = problem.d1(x @ point, y)[..., None] * x
         each = each - each.mean(axis=1, keepdims=True)
@@ -148,9 +153,9 @@ def _noise(problem: Ridge | Logistic, known: Constants, rng: np.random.Generator
     _, bound, value, error = worst(every, 1.0)
     claim = "noise: E^{1/p}‖ε_c(θ)‖^{2p} / (σ*² + β‖θ−θ*‖²) ≤ 1 for p = 1, 2, 3"
     return [
-        Row(
+        StatementRow(
             statement="A5", claim=claim, setting=setting, relation="≤", predicted=bound, measured=value,
-            standard_error=error, uses=(*USES, "constants.Constants.noise_bound", "bounds_conditions.noise_pair"),
+            standard_error=error, uses=(*USES, Constants.noise_bound, noise_pair),
         )
     ]  # fmt: skip
 

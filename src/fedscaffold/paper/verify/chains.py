@@ -17,6 +17,7 @@ from fedscaffold.engines import choose_engine
 from fedscaffold.paper.verify.settings import Budget, Case
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import State, initial_state, open_rounds
 
 GROUPS = 20
@@ -25,7 +26,7 @@ THIN = 5  # local models are looked at in every fifth round
 
 
 @dataclass(frozen=True)
-class Chains:
+class StationaryChains:
     """Means over chains and rounds, one for each of 20 groups of chains: errors come from their spread.
 
     Attributes
@@ -53,7 +54,7 @@ class Chains:
     bias_xi: Array
 
 
-def simulate(case: Case, budget: Budget, *, seed: int = 7) -> Chains:
+def simulate(case: Case, budget: Budget, *, seed: int = 7) -> StationaryChains:
     """`budget.chains` chains from X*, over `budget.rounds` rounds after burn-in."""
     problem, method, optimum, ideal = case.problem, case.method, case.problem.optimum(), case.ideal
     repetitions = budget.chains // GROUPS * GROUPS
@@ -77,7 +78,7 @@ def simulate(case: Case, budget: Budget, *, seed: int = 7) -> Chains:
     local, *sums = (total / len(range(0, budget.rounds, THIN)) for total in thinned)
     means = _intercepts(*sums)
     bias_xi = means[:, problem.dim :].reshape(GROUPS, problem.n_clients, problem.dim)
-    return Chains(case, theta, theta_xi, xi, local, means[:, : problem.dim], bias_xi)
+    return StationaryChains(case, theta, theta_xi, xi, local, means[:, : problem.dim], bias_xi)
 
 
 def _local_models(case: Case, state: State, local_sgd: LocalSgd) -> Array:
@@ -114,7 +115,7 @@ def _inside(case: Case, state: State, local: Array) -> list[Array]:
     u = np.concatenate([mean.mean(axis=1), (xi + mean).reshape(flat), pushed.reshape(flat)], axis=1)
     y, u = _grouped(y), _grouped(u)
     n = y.shape[1]
-    squares = _grouped(np.square(local - optimum).sum(axis=3).swapaxes(0, 1)).mean(axis=1)
+    squares = _grouped(squared_distance(local, optimum).swapaxes(0, 1)).mean(axis=1)
     products = [np.einsum("gri,grj->gij", v, u, optimize=True) / n for v in (y, u)]
     return [squares, y.mean(axis=1), u.mean(axis=1), *products]
 

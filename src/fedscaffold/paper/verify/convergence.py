@@ -4,9 +4,10 @@ import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.coupling import Coupling, Start, couple, to_stationarity
-from fedscaffold.paper.verify.rows import Row, over_groups, worst
+from fedscaffold.paper.coupling import ChainStart, Coupling, couple, to_stationarity
+from fedscaffold.paper.verify.rows import StatementRow, over_groups, worst
 from fedscaffold.paper.verify.settings import INSIDE, KINDS, Budget, Case, crude
+from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run import run
 from fedscaffold.theory import bounds
 
@@ -14,7 +15,7 @@ COUPLED_ROUNDS, BURN = 30, 10.0  # rounds; relaxation times
 COUPLED_SHARE = 4  # couplings have so many times fewer repetitions: their noise is shared and so small
 
 
-def rows(budget: Budget) -> list[Row]:
+def rows(budget: Budget) -> list[StatementRow]:
     """For ridge and logistic regression, just inside the conditions."""
     found = []
     for kind in KINDS:
@@ -25,20 +26,20 @@ def rows(budget: Budget) -> list[Row]:
     return found
 
 
-def contraction(case: Case, budget: Budget, where: str = "") -> Row:
+def contraction(case: Case, budget: Budget, where: str = "") -> StatementRow:
     """Two chains from random starts: the largest rate of any round."""
     rng = np.random.default_rng(3)
     xi = rng.normal(size=case.ideal.shape)
     starts = (
-        Start(rng.normal(size=case.problem.dim)),
-        Start(rng.normal(size=case.problem.dim), xi - xi.mean(axis=0)),
+        ChainStart(rng.normal(size=case.problem.dim)),
+        ChainStart(rng.normal(size=case.problem.dim), xi - xi.mean(axis=0)),
     )
     coupling = couple(
         case.problem, case.method, *starts, rounds=COUPLED_ROUNDS, batch_size=case.batch_size,
         repetitions=_few(budget),
     )  # fmt: skip
     at, bound, value, error = _largest_rate(coupling)
-    return Row(
+    return StatementRow(
         statement="Lemma 4.1",
         claim=f"{where}coupled chains: E‖X⁺−X'⁺‖²_Λ/‖X−X'‖²_Λ ≤ (1−γμ/4)^H; largest, in round {at + 1}",
         setting=case.text,
@@ -47,7 +48,7 @@ def contraction(case: Case, budget: Budget, where: str = "") -> Row:
         measured=value,
         standard_error=error,
         conditions=coupling.factor.conditions,
-        uses=("bounds_crude.contraction",),
+        uses=(bounds.contraction,),
     )
 
 
@@ -60,10 +61,10 @@ def _largest_rate(coupling: Coupling) -> tuple[int, float, float, float]:
     return at, coupling.factor.value, float(rates[at]), float(errors[at])
 
 
-def _wasserstein(case: Case, budget: Budget) -> list[Row]:
+def _wasserstein(case: Case, budget: Budget) -> list[StatementRow]:
     """Mean squared distance to a stationary chain with the same noise, which is at least W₂²."""
     coupling = to_stationarity(
-        case.problem, case.method, Start(np.zeros(case.problem.dim)), rounds=COUPLED_ROUNDS,
+        case.problem, case.method, ChainStart(np.zeros(case.problem.dim)), rounds=COUPLED_ROUNDS,
         batch_size=case.batch_size, burn_in=int(BURN * case.relaxation), repetitions=_few(budget),
     )  # fmt: skip
     measured = over_groups(coupling.distances)
@@ -81,16 +82,16 @@ def _wasserstein(case: Case, budget: Budget) -> list[Row]:
     ]
     found = []
     for what, limits, uses in (
-        ("(1−γμ/4)^{HT} W₂² at T = 0", decays, ("bounds_crude.wasserstein_decay",)),
+        ("(1−γμ/4)^{HT} W₂² at T = 0", decays, (bounds.wasserstein_decay,)),
         (
             "(1−γμ/4)^{HT} (‖X⁰−X*‖_Λ + √(8γσ²/μ))²",
             starts,
-            ("bounds_crude.wasserstein_from_start", "bounds_crude.initial_distance2"),
+            (bounds.wasserstein_from_start, bounds.initial_distance2),
         ),
     ):
         at, bound, value, error = worst(measured.at(np.s_[1:]), [limit.value for limit in limits])
         found.append(
-            Row(
+            StatementRow(
                 statement="Theorem 4.2",
                 claim=f"W₂² to the stationary law after T rounds ≤ {what}; nearest at T = {at + 1}",
                 setting=case.text,
@@ -105,7 +106,7 @@ def _wasserstein(case: Case, budget: Budget) -> list[Row]:
     return found
 
 
-def _drift(case: Case, budget: Budget, start: str, note: str = "") -> Row:
+def _drift(case: Case, budget: Budget, start: str, note: str = "") -> StatementRow:
     """From θ = 0 and ξ_c = 0, or from X*."""
     zero = start == "zero"
     theta = np.zeros(case.problem.dim) if zero else case.problem.optimum()
@@ -117,7 +118,7 @@ def _drift(case: Case, budget: Budget, start: str, note: str = "") -> Row:
     )  # fmt: skip
     value, error = over_groups(distance2(case, trace.theta, trace.control_variates))
     bound = bounds.drift(case.constants, **case.arguments, distance2=before)
-    return Row(
+    return StatementRow(
         statement="Lemma 4.3",
         claim=f"one round from {start}: E‖X⁺−X*‖²_Λ ≤ (1−γμ/4)^H‖X−X*‖²_Λ + 2γ²Hσ²{note}",
         setting=case.text,
@@ -126,11 +127,11 @@ def _drift(case: Case, budget: Budget, start: str, note: str = "") -> Row:
         measured=float(value),
         standard_error=float(error),
         conditions=bound.conditions,
-        uses=("bounds_crude.drift",),
+        uses=(bounds.drift,),
     )
 
 
-def _drift_as_printed(case: Case, budget: Budget) -> Row:
+def _drift_as_printed(case: Case, budget: Budget) -> StatementRow:
     """H = 1 and γ(L + μ) ≤ 1: inside the printed condition, outside γ ≤ 1/(4L), which the proof uses."""
     known = case.constants
     method = Scaffold(step_size=INSIDE / (known.L + known.mu), local_steps=1)
@@ -138,7 +139,7 @@ def _drift_as_printed(case: Case, budget: Budget) -> Row:
     return _drift(wide, budget, "zero", note="; printed without γ ≤ 1/(4L)")
 
 
-def _crude_mse(case: Case, budget: Budget) -> Row:
+def _crude_mse(case: Case, budget: Budget) -> StatementRow:
     trace = run(
         case.problem, case.method, rounds=int(4 * case.relaxation) + 1, batch_size=case.batch_size, seed=5,
         repetitions=budget.repetitions, progress=False,
@@ -149,7 +150,7 @@ def _crude_mse(case: Case, budget: Budget) -> Row:
         for T in range(1, trace.rounds + 1)
     ]
     at, bound, value, error = worst(over_groups(trace.mse).at(np.s_[1:]), [limit.value for limit in limits])
-    return Row(
+    return StatementRow(
         statement="Theorem 4.4",
         claim=f"E‖θ^T−θ*‖² ≤ (1−γμ/4)^{{HT}}‖X⁰−X*‖²_Λ + 8γσ²/μ; nearest at T = {at + 1}",
         setting=case.text,
@@ -158,11 +159,11 @@ def _crude_mse(case: Case, budget: Budget) -> Row:
         measured=value,
         standard_error=error,
         conditions=limits[0].conditions,
-        uses=("bounds_crude.crude_mse", "bounds_crude.initial_distance2"),
+        uses=(bounds.crude_mse, bounds.initial_distance2),
     )
 
 
-def _stationary(case: Case, budget: Budget) -> Row:
+def _stationary(case: Case, budget: Budget) -> StatementRow:
     trace = run(
         case.problem, case.method, rounds=int(BURN * case.relaxation) + 1, batch_size=case.batch_size, seed=6,
         repetitions=budget.repetitions, progress=False, theta0=case.problem.optimum(),
@@ -170,7 +171,7 @@ def _stationary(case: Case, budget: Budget) -> Row:
     )  # fmt: skip
     value, error = over_groups(distance2(case, trace.theta, trace.control_variates))
     bound = bounds.stationary_mse(case.constants, **case.arguments)
-    return Row(
+    return StatementRow(
         statement="Corollary 4.5",
         claim="stationary law: E‖X−X*‖²_Λ, so E‖θ−θ*‖², ≤ 8γσ²/μ",
         setting=case.text,
@@ -179,7 +180,7 @@ def _stationary(case: Case, budget: Budget) -> Row:
         measured=float(value),
         standard_error=float(error),
         conditions=bound.conditions,
-        uses=("bounds_crude.stationary_mse",),
+        uses=(bounds.stationary_mse,),
     )
 
 
@@ -187,7 +188,7 @@ def distance2(case: Case, theta: Array, xi: Array) -> Array:
     """‖X − X*‖²_Λ = ‖θ − θ*‖² + (γ²H²/N) Σ_c ‖ξ_c − ξ*_c‖², one per repetition."""
     length = case.method.step_size * case.method.uniform_local_steps
     own = np.square(xi - case.ideal).sum(axis=2).mean(axis=1)
-    return np.square(theta - case.problem.optimum()).sum(axis=1) + length**2 * own
+    return squared_distance(theta, case.problem.optimum()) + length**2 * own
 
 
 def _few(budget: Budget) -> int:

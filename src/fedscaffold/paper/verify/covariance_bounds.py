@@ -3,30 +3,30 @@
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.paper.verify.chains import Chains
-from fedscaffold.paper.verify.rows import Row, jackknife, over_groups, worst
+from fedscaffold.paper.verify.chains import StationaryChains
+from fedscaffold.paper.verify.rows import StatementRow, jackknife, over_groups, worst
 from fedscaffold.paper.verify.settings import Case
 from fedscaffold.theory import bounds
 
 
-def rows(chains: Chains) -> list[Row]:
+def rows(chains: StationaryChains) -> list[StatementRow]:
     """From stationary chains; Lemma 4.7 for ridge, where it has no remainders."""
     found = [*_local(chains), _covariance(chains)]
     return [*found, _system(chains)] if chains.case.problem.kind == "ridge" else found
 
 
-def _local(chains: Chains) -> list[Row]:
+def _local(chains: StationaryChains) -> list[StatementRow]:
     case = chains.case
     own = np.einsum("gccii->gc", chains.xi)
     found = []
-    for what, groups, bound, name in (
-        ("E‖θ_c^h−θ*‖² ≤ 28γσ*²/μ for all c, h", chains.local, bounds.local_iterates, "local_iterates"),
-        ("E‖ξ_c−ξ*_c‖² ≤ 54Lσ*²/(μH) for all c", own, bounds.control_variates, "control_variates"),
+    for what, groups, bound in (
+        ("E‖θ_c^h−θ*‖² ≤ 28γσ*²/μ for all c, h", chains.local, bounds.local_iterates),
+        ("E‖ξ_c−ξ*_c‖² ≤ 54Lσ*²/(μH) for all c", own, bounds.control_variates),
     ):
         limit = bound(case.constants, **case.arguments)
         _, predicted, measured, error = worst(over_groups(groups), limit.value)
         found.append(
-            Row(
+            StatementRow(
                 statement="Lemma 4.6",
                 claim=f"stationary law: {what}",
                 setting=case.text,
@@ -35,18 +35,18 @@ def _local(chains: Chains) -> list[Row]:
                 measured=measured,
                 standard_error=error,
                 conditions=limit.conditions,
-                uses=(f"bounds_crude.{name}",),
+                uses=(bound,),
             )
         )
     return found
 
 
-def _covariance(chains: Chains) -> Row:
+def _covariance(chains: StationaryChains) -> StatementRow:
     case = chains.case
     bound = bounds.stationary_covariance(case.constants, **case.arguments)
     value, error = over_groups(np.einsum("gii->g", chains.theta))
     higher = "" if case.constants.Q == 0 else " + O(γ^{3/2}Q) + O(γ³HQ²)"
-    return Row(
+    return StatementRow(
         statement="Theorem 4.8",
         claim=f"stationary law: tr E(θ−θ*)(θ−θ*)ᵀ ≤ 10γσ*²/(Nμ){higher}",
         setting=case.text,
@@ -55,11 +55,11 @@ def _covariance(chains: Chains) -> Row:
         measured=float(value),
         standard_error=float(error),
         conditions=bound.conditions,
-        uses=("bounds_speed_up.stationary_covariance",),
+        uses=(bounds.stationary_covariance,),
     )
 
 
-def _system(chains: Chains) -> Row:
+def _system(chains: StationaryChains) -> StatementRow:
     """The three inequalities: the largest left side over right side.
 
     The noise is taken at θ*, which is less than its stationary mean, so the right sides are a little too small.
@@ -78,7 +78,7 @@ def _system(chains: Chains) -> Row:
     any_norms = bounds.covariance_system(
         case.constants, **case.arguments, theta=0.0, theta_xi=0.0, xi=0.0, round_noise=noise
     )
-    return Row(
+    return StatementRow(
         statement="Lemma 4.7",
         claim=f"covariances of θ, (θ, ξ), ξ bound each other; left/right of the three: {each}",
         setting=case.text,
@@ -87,7 +87,7 @@ def _system(chains: Chains) -> Row:
         measured=ratios[at],
         standard_error=errors[at],
         conditions=any_norms.theta.conditions,
-        uses=("bounds_covariances.covariance_system",),
+        uses=(bounds.covariance_system,),
     )
 
 

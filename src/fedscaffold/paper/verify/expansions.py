@@ -3,17 +3,17 @@
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.paper.verify.chains import Chains
-from fedscaffold.paper.verify.rows import Printed, Row, norm, norms, over_groups
+from fedscaffold.paper.verify.chains import StationaryChains
+from fedscaffold.paper.verify.rows import Printed, StatementRow, norm, norms, over_groups
 from fedscaffold.paper.verify.settings import Budget
 from fedscaffold.theory import Expansion, bounds, expansion
 from fedscaffold.theory.bounds import Condition
 
 TOLERANCE = 0.05
-USES = "expansion.expansion"
+USES = expansion
 
 
-def rows(chains: Chains, budget: Budget) -> list[Row]:
+def rows(chains: StationaryChains, budget: Budget) -> list[StatementRow]:
     """From stationary chains; biases for logistic regression only, as ridge has none."""
     case = chains.case
     found = expansion(case.problem, case.method, batch_size=case.batch_size)
@@ -22,7 +22,9 @@ def rows(chains: Chains, budget: Budget) -> list[Row]:
     return result if case.problem.kind == "ridge" else result + _biases(chains, found, conditions, budget)
 
 
-def _covariances(chains: Chains, found: Expansion, conditions: tuple[Condition, ...], budget: Budget) -> list[Row]:
+def _covariances(
+    chains: StationaryChains, found: Expansion, conditions: tuple[Condition, ...], budget: Budget
+) -> list[StatementRow]:
     case, clients = chains.case, range(chains.case.problem.n_clients)
     spread = case.problem.client_hessians(case.problem.optimum()) - found.hessian
     cross = np.stack([found.cov_theta_xi(c) for c in clients])
@@ -43,7 +45,7 @@ def _covariances(chains: Chains, found: Expansion, conditions: tuple[Condition, 
             measured,
             TOLERANCE,
             printed,
-            "expansion.Expansion.cov_theta_xi",
+            Expansion.cov_theta_xi,
         ),
         (
             "Cov ξ_c = (1−2/N)C_c/H + C̄/(NH)",
@@ -51,7 +53,7 @@ def _covariances(chains: Chains, found: Expansion, conditions: tuple[Condition, 
             of_xi.at((diagonal, diagonal)),
             TOLERANCE,
             None,
-            "expansion.Expansion.cov_xi",
+            Expansion.cov_xi,
         ),
         (
             "Cov(ξ_c, ξ_c') = (C̄ − C_c − C_c')/(NH)",
@@ -59,11 +61,11 @@ def _covariances(chains: Chains, found: Expansion, conditions: tuple[Condition, 
             of_xi.at(at),
             TOLERANCE,
             None,
-            "expansion.Expansion.cov_xi",
+            Expansion.cov_xi,
         ),
     )
     return [
-        Row(
+        StatementRow(
             statement="Lemma 5.1",
             claim=claim,
             setting=case.text,
@@ -78,7 +80,9 @@ def _covariances(chains: Chains, found: Expansion, conditions: tuple[Condition, 
     ]
 
 
-def _biases(chains: Chains, found: Expansion, conditions: tuple[Condition, ...], budget: Budget) -> list[Row]:
+def _biases(
+    chains: StationaryChains, found: Expansion, conditions: tuple[Condition, ...], budget: Budget
+) -> list[StatementRow]:
     case, N = chains.case, chains.case.problem.n_clients
     bias, bias_xi = over_groups(chains.bias), over_groups(chains.bias_xi)
     spread = case.problem.client_hessians(case.problem.optimum()) - found.hessian
@@ -101,11 +105,11 @@ def _biases(chains: Chains, found: Expansion, conditions: tuple[Condition, ...],
             of_xi,
             bias_xi,
             Printed("+(∇²f_c−∇²f) b", norm(wrong_sign), norm(bias_xi.value - wrong_sign)),
-            "expansion.Expansion.bias_xi",
+            Expansion.bias_xi,
         ),
     )
     return [
-        Row(
+        StatementRow(
             statement=statement,
             claim=claim,
             setting=case.text,

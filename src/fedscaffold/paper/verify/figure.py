@@ -4,11 +4,11 @@ import tempfile
 from pathlib import Path
 
 from fedscaffold.paper import figure1
-from fedscaffold.paper.verify.rows import Row
+from fedscaffold.paper.verify.rows import StatementRow
 from fedscaffold.paper.verify.settings import Budget
 
 
-def rows(budget: Budget) -> list[Row]:
+def rows(budget: Budget) -> list[StatementRow]:
     """One row per claim of Section 6."""
     settings = figure1.Figure1Settings(clients=budget.figure_clients)
     with tempfile.TemporaryDirectory() as scratch:
@@ -16,7 +16,7 @@ def rows(budget: Budget) -> list[Row]:
     clients = ", ".join(f"{n:,}" for n in budget.figure_clients)
     gamma, H, B = figure1.STEP_SIZE, figure1.LOCAL_STEPS, figure1.BATCH_SIZE
     return [
-        Row(
+        StatementRow(
             statement="Figure 1",
             claim=claim.claim,
             setting=f"ridge and logistic, γ = {gamma}, H = {H}, B = {B}, N = {clients}",

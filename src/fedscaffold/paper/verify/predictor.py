@@ -7,9 +7,9 @@ import numpy as np
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
-from fedscaffold.paper.figure1 import BATCH_SIZE, KINDS, LOCAL_STEPS, METHODS, STEP_SIZE, Figure1Curve, Kind
+from fedscaffold.paper.figure1 import BATCH_SIZE, KINDS, LOCAL_STEPS, METHODS, STEP_SIZE, Kind, PanelCurve
 from fedscaffold.paper.verify.convergence import contraction
-from fedscaffold.paper.verify.rows import Printed, Row, norm, norms, over_groups
+from fedscaffold.paper.verify.rows import Printed, StatementRow, norm, norms, over_groups
 from fedscaffold.paper.verify.settings import Budget, Case, describe
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.simulation import TailAverage
@@ -25,7 +25,7 @@ FEWEST = 8  # repetitions
 LONG, BIAS_STEPS, BIAS_ROUNDS, BIAS_AFTER = 3.0, 10, 800, 150  # γHL, H, rounds
 
 
-def rows(budget: Budget) -> list[Row]:
+def rows(budget: Budget) -> list[StatementRow]:
     """Plateaus and curves in the paper's setting, which conditions fail there, and the bias of long rounds."""
     found = []
     for kind in KINDS:
@@ -39,13 +39,13 @@ def rows(budget: Budget) -> list[Row]:
 
 def _in_paper(
     kind: Kind, problem: Ridge | Logistic, method: Scaffold | FedAvg, known: Constants, budget: Budget
-) -> list[Row]:
+) -> list[StatementRow]:
     name = type(method).__name__
     trace = run(
         problem, method, rounds=budget.paper_rounds, batch_size=BATCH_SIZE, seed=11, progress=False,
         repetitions=max(FEWEST, budget.paper_repetitions * 10 // problem.n_clients),
     )  # fmt: skip
-    level = Figure1Curve(kind, problem.n_clients, name, trace).plateau
+    level = PanelCurve(kind, problem.n_clients, name, trace).plateau
     found = predict(problem, method, batch_size=BATCH_SIZE, rounds=CURVE_ROUNDS)
     setting = f"{name}, {describe(problem, STEP_SIZE, LOCAL_STEPS, BATCH_SIZE)}"
     first_order = None
@@ -56,7 +56,7 @@ def _in_paper(
             float(np.trace(terms.cov_theta) + terms.bias @ terms.bias),
             label="first order",
         )
-    plateau = Row(
+    plateau = StatementRow(
         statement=NAME,
         claim="plateau E‖θ−θ*‖² = tr Σ + ‖b‖²",
         setting=setting,
@@ -66,7 +66,7 @@ def _in_paper(
         standard_error=level.standard_error,
         tolerance=TOLERANCE[problem.kind] * budget.loosen,
         printed=first_order,
-        uses=("predict.predict", "expansion.expansion"),
+        uses=(predict, expansion),
     )
     if problem.n_clients > min(budget.paper_clients):  # as many runs as the others need would take too long
         return [plateau, *(_outside(problem, known, level, setting) if isinstance(method, Scaffold) else ())]
@@ -79,7 +79,7 @@ def _in_paper(
 
 def _on_the_way(
     problem: Ridge | Logistic, method: Scaffold | FedAvg, found: Prediction, setting: str, budget: Budget
-) -> list[Row]:
+) -> list[StatementRow]:
     """The curve from zero; and FedAvg's variance at its end, as FedAvg's error is nearly all bias."""
     assert found.curve is not None
     trace = run(
@@ -101,7 +101,7 @@ def _on_the_way(
     if isinstance(method, FedAvg):
         parts.append(("variance tr Σ of the plateau", found.mse_variance_part, variance, error))
     return [
-        Row(
+        StatementRow(
             statement=NAME,
             claim=claim,
             setting=setting,
@@ -110,13 +110,13 @@ def _on_the_way(
             measured=float(measured),
             standard_error=float(error),
             tolerance=CURVE_TOLERANCE * budget.loosen,
-            uses=("predict.predict",),
+            uses=(predict,),
         )
         for claim, predicted, measured, error in parts
     ]
 
 
-def _outside(problem: Ridge | Logistic, known: Constants, level: Plateau, setting: str) -> list[Row]:
+def _outside(problem: Ridge | Logistic, known: Constants, level: Plateau, setting: str) -> list[StatementRow]:
     """The bounds' numbers in the paper's setting, which are not bounds there."""
     arguments: dict[str, Any] = {
         "step_size": STEP_SIZE,
@@ -131,7 +131,7 @@ def _outside(problem: Ridge | Logistic, known: Constants, level: Plateau, settin
     for statement, claim, function in limits:
         bound = function(known, **arguments)
         found.append(
-            Row(
+            StatementRow(
                 statement=statement,
                 claim=f"{EXPERIMENT}{claim}",
                 setting=setting,
@@ -145,7 +145,7 @@ def _outside(problem: Ridge | Logistic, known: Constants, level: Plateau, settin
     return found
 
 
-def _bias(budget: Budget) -> Row:
+def _bias(budget: Budget) -> StatementRow:
     """Long rounds and noisy gradients, where what Theorem 5.3 leaves out dominates and does not fall with N."""
     problem = curved()
     gamma = LONG / (BIAS_STEPS * problem.smoothness(Batches(None)))
@@ -158,14 +158,14 @@ def _bias(budget: Budget) -> Row:
     )  # fmt: skip
     measured = over_groups(trace.average - optimum)
     first: Array = expansion(problem, method, batch_size=1).bias
-    return Row(
+    return StatementRow(
         statement=NAME,
         claim="bias E θ − θ* in long rounds, where Theorem 5.3's remainder O(γ²H) dominates",
         setting=describe(problem, gamma, BIAS_STEPS, 1),
         relation="≈",
         tolerance=BIAS_TOLERANCE * budget.loosen,
         printed=Printed("Theorem 5.3's term alone", norm(first), norm(measured.value - first), "first order"),
-        uses=("predict.predict", "expansion.expansion"),
+        uses=(predict, expansion),
         **norms(predict(problem, method, batch_size=1).bias, measured)._asdict(),
     )
 

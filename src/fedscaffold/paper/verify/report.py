@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.files import check_writable, folder_at, replacing
-from fedscaffold.paper.verify.rows import Row, failures
+from fedscaffold.paper.verify.rows import StatementRow, failures
 from fedscaffold.simulation import provenance
 
 FILES = ("verify.md", "verify.json")
@@ -19,7 +19,7 @@ def number(value: float) -> str:
     return f"{value:.4g}" if abs(value) >= 0.01 or value == 0.0 else f"{value:.3g}"
 
 
-def predicted(row: Row) -> str:
+def predicted(row: StatementRow) -> str:
     """The relation and the number that measured must stand in it to."""
     if row.relation == "is":
         return "yes"
@@ -27,7 +27,7 @@ def predicted(row: Row) -> str:
     return f"{row.relation} {number(row.predicted)}{within}"
 
 
-def measured(row: Row) -> str:
+def measured(row: StatementRow) -> str:
     """Value ± standard error, for arrays how far off they are, and what else was found; or that alone."""
     if row.relation == "is":
         return row.finding
@@ -39,7 +39,7 @@ def measured(row: Row) -> str:
     return f"{text} ({row.finding})" if row.finding else text
 
 
-def other(row: Row) -> str:
+def other(row: StatementRow) -> str:
     """The printed formula and whether it agrees; empty if there is none."""
     if row.printed is None:
         return ""
@@ -51,12 +51,12 @@ def other(row: Row) -> str:
     return f"{row.printed.label}: {row.printed_verdict} ({number(row.printed.predicted)}{off})"
 
 
-def missed(row: Row) -> str:
+def missed(row: StatementRow) -> str:
     """Conditions that fail, with the factor; empty if all hold."""
     return ", ".join(f"{condition.name} missed {condition.missed_by:.3g} times" for condition in row.missed)
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[StatementRow]) -> str:
     """One sentence, and one for each failure."""
     held = sum(row.verdict == "holds" for row in rows)
     outside = sum(row.verdict == "not claimed" for row in rows)
@@ -69,7 +69,7 @@ def summary(rows: Sequence[Row]) -> str:
     return ", ".join(parts) + "." + "".join(f"\nFAILS: {problem}" for problem in problems)
 
 
-def to_markdown(rows: Sequence[Row]) -> str:
+def to_markdown(rows: Sequence[StatementRow]) -> str:
     """A table with all columns."""
     lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
     for row in rows:
@@ -80,9 +80,17 @@ def to_markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n\n" + summary(rows).replace("\n", "\n\n") + "\n"
 
 
-def to_json(rows: Sequence[Row], provenance: dict[str, Any]) -> str:
-    """Every field, with verdicts."""
-    content = [{**asdict(row), "verdict": row.verdict, "printed_verdict": row.printed_verdict} for row in rows]
+def to_json(rows: Sequence[StatementRow], provenance: dict[str, Any]) -> str:
+    """Every field of every row, with verdicts; functions of theory by their full names."""
+    content = [
+        {
+            **asdict(row),
+            "uses": [f"{use.__module__}.{use.__qualname__}" for use in row.uses],
+            "verdict": row.verdict,
+            "printed_verdict": row.printed_verdict,
+        }
+        for row in rows
+    ]
     return json.dumps({"provenance": provenance, "rows": content}, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -93,7 +101,7 @@ def check_folder(out: Path) -> None:
         check_writable(out / name)
 
 
-def save(rows: Sequence[Row], out: Path, settings: dict[str, Any]) -> None:
+def save(rows: Sequence[StatementRow], out: Path, settings: dict[str, Any]) -> None:
     """Write the table to verify.md, and to verify.json with the settings and where it came from."""
     texts = (to_markdown(rows), to_json(rows, {**settings, **provenance.origin()}))
     for name, text in zip(FILES, texts, strict=True):

@@ -52,7 +52,7 @@ class Printed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class StatementRow:
     """One statement in one setting.
 
     Attributes
@@ -80,7 +80,7 @@ class Row:
     printed
         Another formula than the one that is judged: the printed one where it is wrong, or a simpler one.
     uses
-        Functions of `theory` that gave the prediction.
+        Functions and methods of `fedscaffold.theory` that gave the prediction.
     """
 
     statement: str
@@ -96,7 +96,7 @@ class Row:
     finding: str = ""
     conditions: tuple[Condition, ...] = ()
     printed: Printed | None = None
-    uses: tuple[str, ...] = ()
+    uses: tuple[Callable[..., Any], ...] = ()
 
     @property
     def missed(self) -> tuple[Condition, ...]:
@@ -133,7 +133,7 @@ class Row:
         return off <= self.tolerance * abs(predicted) + slack
 
 
-def failures(rows: Iterable[Row]) -> list[str]:
+def failures(rows: Iterable[StatementRow]) -> list[str]:
     """Sentences about rows that fail, and about statements that no row judges; none if all is well."""
     rows = list(rows)
     found = [

@@ -3,8 +3,9 @@
 import numpy as np
 
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.verify.rows import Printed, Row, over_groups, worst
+from fedscaffold.paper.verify.rows import Printed, StatementRow, over_groups, worst
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, Budget, Case, Kind, describe, make, strict
+from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run import run
 from fedscaffold.theory import bounds, constants
 from fedscaffold.theory.bounds.conditions import noise_pair
@@ -15,7 +16,7 @@ SHARE = 64  # runs that are long have so many times fewer repetitions
 DOUBLE_TOLERANCE = 0.1
 
 
-def rows(budget: Budget) -> list[Row]:
+def rows(budget: Budget) -> list[StatementRow]:
     """For ridge and logistic regression."""
     found = []
     for kind in KINDS:
@@ -23,7 +24,7 @@ def rows(budget: Budget) -> list[Row]:
     return [*found, _doubling(budget)]
 
 
-def _finite_time(case: Case, budget: Budget) -> Row:
+def _finite_time(case: Case, budget: Budget) -> StatementRow:
     rounds = int(LENGTH * case.relaxation) + 1
     trace = run(
         case.problem, case.method, rounds=rounds, batch_size=case.batch_size, seed=8, progress=False,
@@ -35,7 +36,7 @@ def _finite_time(case: Case, budget: Budget) -> Row:
         for T in range(1, rounds + 1)
     ]
     at, bound, value, error = worst(over_groups(trace.mse).at(np.s_[1:]), [limit.value for limit in limits])
-    return Row(
+    return StatementRow(
         statement="Theorem 4.9",
         claim=(
             "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}{4‖X⁰−X*‖²_Λ + 64γσ*²/μ} + 2·Theorem 4.8, as proved; "
@@ -51,7 +52,7 @@ def _finite_time(case: Case, budget: Budget) -> Row:
             "(1−γμ/4)^{HT}{2‖X⁰−X*‖²_Λ + 64σ*²/(Lμ)} + 2d·(Theorem 4.8, its last term over N)",
             printed_finite_time(case, at + 1, start),
         ),
-        uses=("bounds_speed_up.finite_time_mse",),
+        uses=(bounds.finite_time_mse,),
     )
 
 
@@ -71,7 +72,7 @@ def printed_finite_time(case: Case, T: int, start: float) -> float:
     return float(left + stationary + 96 * 600**2 * d * gamma**3 * H * Q**2 * sigma2**2 / (N * mu**3))
 
 
-def _guarantee(kind: Kind, budget: Budget) -> Row:
+def _guarantee(kind: Kind, budget: Budget) -> StatementRow:
     """γ, H, T of the corollary, run: the error must be below the target."""
     problem = make(kind, 4, 3, MODERATE[kind])
     known = constants(problem, batch_size=BATCH)
@@ -82,8 +83,8 @@ def _guarantee(kind: Kind, budget: Budget) -> Row:
         problem, Scaffold(step_size=plan.step_size, local_steps=plan.local_steps), rounds=plan.rounds,
         batch_size=BATCH, seed=9, repetitions=max(2, budget.repetitions // SHARE), progress=False, record=(),
     )  # fmt: skip
-    value, error = over_groups(np.square(trace.theta - problem.optimum()).sum(axis=1))
-    return Row(
+    value, error = over_groups(squared_distance(trace.theta, problem.optimum()))
+    return StatementRow(
         statement="Corollary 4.10",
         claim=f"with its γ, H and T = {plan.rounds:,} rounds E‖θ^T−θ*‖² ≤ ε²",
         setting=describe(problem, plan.step_size, plan.local_steps, BATCH),
@@ -92,17 +93,17 @@ def _guarantee(kind: Kind, budget: Budget) -> Row:
         measured=float(value),
         standard_error=float(error),
         conditions=plan.bound.conditions,
-        uses=("bounds_speed_up.complexity",),
+        uses=(bounds.complexity,),
     )
 
 
-def _doubling(budget: Budget) -> Row:
+def _doubling(budget: Budget) -> StatementRow:
     """Gradients per client that are sufficient, N against 2N, below the largest N; computed, not simulated."""
     problem = make("ridge", 4, 3, MODERATE["ridge"])
     known = constants(problem, batch_size=BATCH)
     square = float(problem.optimum() @ problem.optimum())
     few, many = (bounds.complexity(known, target=1e-3 * square, n_clients=n, squared_error=square) for n in (4, 8))
-    return Row(
+    return StatementRow(
         statement="Corollary 4.10",
         claim=f"gradients per client fall as 1/N up to N = {few.largest_n_clients:,}: those for N = 4 over N = 8",
         setting=f"ridge, B = {BATCH}, ε² = 0.001 ‖θ*‖²",
@@ -111,5 +112,5 @@ def _doubling(budget: Budget) -> Row:
         measured=few.gradients_per_client / many.gradients_per_client,
         tolerance=DOUBLE_TOLERANCE * budget.loosen,
         conditions=few.bound.conditions,
-        uses=("bounds_speed_up.complexity",),
+        uses=(bounds.complexity,),
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.verify.rows import Row, jackknife, over_groups
+from fedscaffold.paper.verify.rows import StatementRow, jackknife, over_groups
 from fedscaffold.paper.verify.settings import BATCH, INSIDE, KINDS, MODERATE, Budget, Kind, make
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.run import run
@@ -22,12 +22,12 @@ LENGTH = 4.0  # relaxation times that a run lasts
 SLOPE_TOLERANCE, LOG_TOLERANCE = 0.1, 0.2
 
 
-def rows(budget: Budget) -> list[Row]:
+def rows(budget: Budget) -> list[StatementRow]:
     """For ridge and logistic regression."""
     return [row for kind in KINDS for row in (_in_clients(kind, budget), _in_precision(kind, budget))]
 
 
-def _in_clients(kind: Kind, budget: Budget) -> Row:
+def _in_clients(kind: Kind, budget: Budget) -> StatementRow:
     """γ ∝ N and H ∝ 1/N at fixed ε: log(HT) against log N."""
     length = _round_length(kind)
     costs = []
@@ -38,7 +38,7 @@ def _in_clients(kind: Kind, budget: Budget) -> Row:
     N = DISTINCT * np.array(COPIES)
     x = np.log(N) - np.log(N).mean()
     slope, error = over_groups(x @ np.log(np.stack(costs)) / (x @ x))
-    return Row(
+    return StatementRow(
         statement="Table 1",
         claim="gradients per client to reach ε² fall as 1/N: slope of log(HT) in log N",
         setting=f"{kind}, γH = {length:.3g}, B = {BATCH}, N = {N[0]} to {N[-1]}",
@@ -51,7 +51,7 @@ def _in_clients(kind: Kind, budget: Budget) -> Row:
     )
 
 
-def _in_precision(kind: Kind, budget: Budget) -> Row:
+def _in_precision(kind: Kind, budget: Budget) -> StatementRow:
     """γ ∝ ε² and H ∝ 1/ε² at fixed N: with ε² divided by 4 and by 4 again, T grows by equal steps."""
     length = _round_length(kind)
     problem = make(kind, DISTINCT, DIM, MODERATE[kind], copies=4)
@@ -59,7 +59,7 @@ def _in_precision(kind: Kind, budget: Budget) -> Row:
     first, second, third = (_rounds_needed(problem, length / H, H, budget) for H in steps)
     ratio, error = jackknife(lambda a, b, c: float((c - b) / (b - a)), first, second, third)
     rounds = ", ".join(f"{group.mean():.0f}" for group in (first, second, third))
-    return Row(
+    return StatementRow(
         statement="Table 1",
         claim="rounds grow as log(1/ε): growth from ε²/4 to ε²/16 over that from ε² to ε²/4",
         setting=f"{kind}, γH = {length:.3g}, B = {BATCH}, N = {problem.n_clients}, T = {rounds}",

@@ -1,0 +1,247 @@
+"""Richardson–Romberg, measured: how much bias is left, at which order in γ, at what price in noise.
+
+``python -m fedscaffold.paper.method_figures.richardson_romberg FOLDER`` prints the tables and draws the figure of
+the documentation.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedscaffold.core.types import Array
+from fedscaffold.methods import FedAvg, Scaffold
+from fedscaffold.problems import Logistic, Ridge, paper
+from fedscaffold.reports.orders import OrderLine, OrderPanel, draw
+from fedscaffold.simulation import TailAverage
+from fedscaffold.simulation.observers import squared_distance
+from fedscaffold.simulation.richardson_romberg import richardson_romberg
+from fedscaffold.simulation.run import run
+from fedscaffold.theory import predict
+
+BATCH_SIZE = 1
+N_CLIENTS, REPETITIONS = 100, 32
+
+
+class Estimate(NamedTuple):
+    """A number and its standard error."""
+
+    value: float
+    error: float
+
+    def __str__(self) -> str:
+        """For tables."""
+        return f"{self.value:.2e} ± {self.error:.0e}"
+
+
+class ThreeAverages(NamedTuple):
+    """Squared bias of the average, of its extrapolation, and of the extrapolation from the other pair."""
+
+    plain: Any
+    extrapolated: Any
+    other: Any
+
+
+@dataclass(frozen=True)
+class BiasPoint:
+    """One γ: what was measured, what `theory.predict` says, and variances of the averages."""
+
+    method: Any
+    measured: ThreeAverages
+    predicted: ThreeAverages
+    variances: ThreeAverages
+
+
+@dataclass(frozen=True)
+class BiasSeries:
+    """A panel: the methods along it, and how many rounds each runs."""
+
+    title: str
+    methods: Sequence[Any]
+    rounds: Sequence[int]
+    n_clients: int = N_CLIENTS
+    repetitions: int = REPETITIONS
+
+
+def at_fixed_product(product: float, steps: Sequence[int]) -> list[Scaffold]:
+    """Scaffold with γH = product for each H."""
+    return [Scaffold(step_size=product / H, local_steps=H) for H in steps]
+
+
+SERIES = (
+    BiasSeries("Scaffold, γH = 0.8", at_fixed_product(0.8, (6, 8, 12, 16, 24)), (1200, 1200, 1200, 1600, 2400)),
+    BiasSeries("Scaffold, γH = 3.2", at_fixed_product(3.2, (16, 22, 32, 46, 64)), (400,) * 5),
+    BiasSeries(
+        "FedAvg, H = 10",
+        [FedAvg(step_size=g, local_steps=10) for g in (0.1, 0.05, 0.025, 0.0125)],
+        (600, 1200, 2400, 4800),
+        n_clients=400,  # at 100 clients two parts of FedAvg's bias happen to cancel near γ = 0.1
+        repetitions=16,
+    ),
+)
+COMPARED = (*at_fixed_product(3.2, (32,)), *at_fixed_product(0.8, (24,)))
+
+
+def squared_bias(averages: Array, optimum: Array) -> Estimate:
+    """Mean over r ≠ s of ⟨θ̄_r − θ*, θ̄_s − θ*⟩: unbiased for ‖b‖², b = E θ̄ − θ*.
+
+    Its variance is 4 bᵀΣb/R + 2 tr Σ²/(R(R − 1)), with Σ = Cov θ̄; both are estimated without bias for
+    Gaussian θ̄, except that the first is not taken below 0, so that the error is a little large when b is near 0.
+    """
+    errors = averages - optimum
+    R, mean = len(errors), errors.mean(axis=0)
+    S = np.atleast_2d(np.cov(errors.T))
+    value = mean @ mean - np.trace(S) / R
+    n = R - 1
+    square = n**2 / ((n - 1) * (n + 2)) * (np.sum(S * S) - np.trace(S) ** 2 / n)
+    along = max(float(mean @ S @ mean - np.sum(S * S) / R), 0.0)
+    return Estimate(float(value), float(np.sqrt(4.0 * along / R + 2.0 * square / (R * n))))
+
+
+def other_pair(method: Any) -> Any:
+    """The coarse method of the pairing that does not fit: (2γ, H) for Scaffold, (2γ, H/2) for FedAvg."""
+    doubled = replace(method, step_size=2.0 * method.step_size)
+    return doubled if method.kind == "scaffold" else replace(doubled, local_steps=method.local_steps // 2)
+
+
+def measure(problem: Ridge | Logistic, method: Any, *, rounds: int, repetitions: int, seed: int = 0) -> BiasPoint:
+    """Chains that start at θ* and leave out the first quarter of their rounds."""
+    common: dict[str, Any] = {
+        "rounds": rounds, "repetitions": repetitions, "seed": seed, "batch_size": BATCH_SIZE, "progress": False,
+        "theta0": problem.optimum(),
+    }  # fmt: skip
+    discard = rounds // 4
+    found = richardson_romberg(problem, method, discard=discard, **common)
+    wrong = run(problem, other_pair(method), record=(TailAverage(after=discard),), **common).average
+    averages = ThreeAverages(found.fine, found.theta, 2.0 * found.fine - wrong)
+    return BiasPoint(
+        method=method,
+        measured=ThreeAverages(*(squared_bias(each, problem.optimum()) for each in averages)),
+        predicted=predicted(problem, method),
+        variances=ThreeAverages(*(float(each.var(axis=0, ddof=1).sum()) for each in averages)),
+    )
+
+
+def predicted(problem: Ridge | Logistic, method: Any) -> ThreeAverages:
+    """The same three squared biases by `theory.predict`, without a run."""
+    doubled = replace(method, step_size=2.0 * method.step_size)
+    halved = replace(doubled, local_steps=method.local_steps // 2)
+    right, wrong = (halved, doubled) if method.kind == "scaffold" else (doubled, halved)
+    fine, coarse, other = (predict(problem, each, batch_size=BATCH_SIZE).bias for each in (method, right, wrong))
+    return ThreeAverages(*(float(b @ b) for b in (fine, 2.0 * fine - coarse, 2.0 * fine - other)))
+
+
+def slope(gammas: Sequence[float], estimates: Sequence[Estimate]) -> Estimate:
+    """Order in γ: weighted least squares of log estimate on log γ; estimates must be well above their errors."""
+    values = np.array([estimate.value for estimate in estimates])
+    weights = np.square(values / np.array([estimate.error for estimate in estimates]))
+    x, y = np.log(gammas), np.log(values)
+    x = x - weights @ x / weights.sum()
+    spread = weights @ np.square(x)
+    return Estimate(float(weights @ (x * y) / spread), float(1.0 / np.sqrt(spread)))
+
+
+def noise_factors(
+    problem: Ridge | Logistic, method: Scaffold, *, rounds: int, repetitions: int, seed: int = 0
+) -> dict[str, float]:
+    """Variance of 2 θ̄(γ, H) − θ̄(2γ, H/2) over that of θ̄(γ, H), by which records the coarse chains draw."""
+    common: dict[str, Any] = {
+        "rounds": rounds, "repetitions": repetitions, "batch_size": BATCH_SIZE, "progress": False,
+        "theta0": problem.optimum(),
+    }  # fmt: skip
+    discard = rounds // 4
+    found = richardson_romberg(problem, method, discard=discard, seed=seed, **common)
+    coarse = replace(method, step_size=2.0 * method.step_size, local_steps=method.uniform_local_steps // 2)
+    one, independent = (
+        run(problem, coarse, record=(TailAverage(after=discard),), seed=which, **common).average
+        for which in (seed, seed + 1)
+    )
+    plain = found.fine.var(axis=0, ddof=1).sum()
+    ways = {
+        "two coarse chains that share all records": found.theta,
+        "one coarse chain, half of the records": 2.0 * found.fine - one,
+        "one coarse chain, records of its own": 2.0 * found.fine - independent,
+    }
+    return {name: float(each.var(axis=0, ddof=1).sum() / plain) for name, each in ways.items()}
+
+
+def equal_gradients(
+    problem: Ridge | Logistic, method: Scaffold, *, rounds: int, repetitions: int, seed: int = 0
+) -> dict[str, Estimate]:
+    """Squared errors of averages that cost the same gradients: Richardson–Romberg, twice the rounds, half of γ."""
+    common: dict[str, Any] = {
+        "repetitions": repetitions, "seed": seed, "batch_size": BATCH_SIZE, "progress": False,
+        "theta0": problem.optimum(),
+    }  # fmt: skip
+    optimum = problem.optimum()
+    found = richardson_romberg(problem, method, rounds=rounds, discard=rounds // 4, **common)
+    averages = {"Richardson–Romberg": found.theta}
+    for name, each in (
+        ("twice the rounds", method),
+        ("twice the rounds, γ/2", replace(method, step_size=0.5 * method.step_size)),
+    ):
+        tail = TailAverage(after=2 * rounds // 4)
+        averages[name] = run(problem, each, rounds=2 * rounds, record=(tail,), **common).average
+    errors = {name: squared_distance(each, optimum) for name, each in averages.items()}
+    return {
+        name: Estimate(float(each.mean()), float(each.std(ddof=1) / np.sqrt(each.size)))
+        for name, each in errors.items()
+    }
+
+
+def panel(series: BiasSeries, points: Sequence[BiasPoint]) -> OrderPanel:
+    """Predicted lines and measured points, squared bias by γ."""
+    names = ("plain average", "Richardson–Romberg", "the other pairing")
+    return OrderPanel(
+        title=series.title,
+        x=np.array([point.method.step_size for point in points]),
+        lines=[
+            OrderLine(
+                name=name,
+                predicted=np.array([point.predicted[k] for point in points]),
+                measured=np.array([point.measured[k].value for point in points]),
+                error=np.array([point.measured[k].error for point in points]),
+            )
+            for k, name in enumerate(names)
+        ],
+    )
+
+
+def main(folder: Path) -> None:
+    """All tables to standard output, the figure to FOLDER/richardson-romberg.png."""
+    panels = []
+    for series in SERIES:
+        problem = paper("classification", n_clients=series.n_clients)
+        print(f"\n{series.title}: squared bias, plain, extrapolated, other pairing (measured | predicted); noise")
+        points = []
+        for method, rounds in zip(series.methods, series.rounds, strict=True):
+            point = measure(problem, method, rounds=rounds, repetitions=series.repetitions)
+            points.append(point)
+            numbers = "  ".join(f"{m} | {p:.1e}" for m, p in zip(point.measured, point.predicted, strict=True))
+            factor = point.variances.extrapolated / point.variances.plain
+            print(f"γ={method.step_size:.4f} H={method.local_steps:2d}  {numbers}  ×{factor:.2f}", flush=True)
+        for name, values in (
+            ("plain", [(point.method.step_size, point.measured.plain) for point in points]),
+            ("extrapolated", [(point.method.step_size, point.measured.extrapolated) for point in points]),
+        ):
+            clear = [(gamma, estimate) for gamma, estimate in values if estimate.value > 4.0 * estimate.error]
+            order = slope([gamma for gamma, _ in clear], [estimate for _, estimate in clear])
+            print(f"order of {name}: {order.value:.2f} ± {1.96 * order.error:.2f} (95 %, {len(clear)} points)")
+        panels.append(panel(series, points))
+        draw(panels, folder / "richardson-romberg.png")
+    problem = paper("classification", n_clients=N_CLIENTS)
+    print("\nvariance over that of the plain average")
+    for name, ratio in noise_factors(problem, COMPARED[0], rounds=400, repetitions=2 * REPETITIONS).items():
+        print(f"{name}: {ratio:.2f}")
+    for method in COMPARED:
+        print(f"\nsquared error of averages at equal gradients, γ={method.step_size:.4f} H={method.local_steps}")
+        for rounds in (25, 100, 400, 1600):
+            rows = equal_gradients(problem, method, rounds=rounds, repetitions=REPETITIONS // 2)
+            print(f"{rounds} rounds:", "; ".join(f"{name} {each}" for name, each in rows.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

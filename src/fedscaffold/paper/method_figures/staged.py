@@ -1,0 +1,86 @@
+"""Stages against fixed step sizes: squared error by round, and by fixed step size at the end.
+
+``python -m fedscaffold.paper.method_figures.staged FOLDER`` prints the table and draws the figure of the docs.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.core.types import Array
+from fedscaffold.methods import FedAvg, Scaffold
+from fedscaffold.problems import Logistic, Ridge, paper
+from fedscaffold.reports.stages import StagesPanel, draw
+from fedscaffold.simulation.run import run
+from fedscaffold.simulation.staged import Stage, staged
+
+HALVINGS = range(11)
+LAST = 10  # rounds over which final errors are averaged
+N_CLIENTS, L2, BATCH_SIZE, SEEDS = 20, 0.1, 10, 8
+METHODS = (Scaffold(step_size=0.1, local_steps=20), FedAvg(step_size=0.1, local_steps=20))
+ROUNDS = 1000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Squared errors (runs, rounds + 1): of staged runs, each with its own stages, and of fixed step sizes."""
+
+    stages: list[tuple[Stage, ...]]
+    staged: Array
+    fixed: dict[float, Array]
+
+    @property
+    def best(self) -> float:
+        """The fixed step size with the smallest final error: hindsight."""
+        return min(self.fixed, key=lambda gamma: final(self.fixed[gamma]))
+
+    @property
+    def ratio(self) -> float:
+        """Final error of the staged runs over that of the best fixed step size."""
+        return final(self.staged) / final(self.fixed[self.best])
+
+
+def final(errors: Array) -> float:
+    """Mean over runs and the last rounds."""
+    return float(errors[:, -LAST:].mean())
+
+
+def compare(problem: Ridge | Logistic, method: Any, *, rounds: int, batch_size: int, seeds: int) -> Comparison:
+    """Single staged runs from the method's γ, against γ, γ/2, γ/4, ... with as many repetitions."""
+    common: dict[str, Any] = {"rounds": rounds, "batch_size": batch_size, "progress": False}
+    runs = [staged(problem, method, seed=seed, **common) for seed in range(seeds)]
+    gammas = [method.step_size / 2**k for k in HALVINGS]
+    return Comparison(
+        stages=[each.stages for each in runs],
+        staged=np.concatenate([each.trace.mse for each in runs]),
+        fixed={g: run(problem, replace(method, step_size=g), repetitions=seeds, **common).mse for g in gammas},
+    )
+
+
+def main(folder: Path) -> None:
+    """Final errors to standard output, the figure to FOLDER/staged.png."""
+    panels = []
+    for kind, title in (("regression", "ridge"), ("classification", "logistic")):
+        problem = paper(kind, n_clients=N_CLIENTS, l2=L2)  # type: ignore[arg-type]
+        for method in METHODS:
+            found = compare(problem, method, rounds=ROUNDS, batch_size=BATCH_SIZE, seeds=SEEDS)
+            name = f"{type(method).__name__}, {title}"
+            last = [stages[-1].step_size for stages in found.stages]
+            best = found.fixed[found.best]
+            print(
+                f"{name}: first γ {final(found.fixed[method.step_size]):.2e}, best fixed γ = {found.best:.2g} "
+                f"{final(best):.2e}, stages {final(found.staged):.2e} ({found.ratio:.2f} of it), "
+                f"{min(map(len, found.stages))} to {max(map(len, found.stages))} stages, "
+                f"last γ {min(last):.1e} to {max(last):.1e}",
+                flush=True,
+            )
+            means = {gamma: errors.mean(axis=0) for gamma, errors in found.fixed.items()}
+            panels.append(StagesPanel(name, found.staged.mean(axis=0), found.stages[0], found.best, means))
+    draw(panels, folder / "staged.png")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

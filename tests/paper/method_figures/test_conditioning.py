@@ -1,0 +1,36 @@
+"""Communications against the condition number."""
+
+import numpy as np
+import pytest
+
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.paper.method_figures.conditioning import CONDITIONS, conditioned, scaling
+
+
+@pytest.mark.parametrize("condition", [10.0, 1000.0])
+def test_the_problem_is_as_conditioned_as_asked(condition: float) -> None:
+    problem = conditioned(condition)
+    hessians = problem.client_hessians(np.zeros(problem.dim))
+    eigenvalues = np.linalg.eigvalsh(hessians)
+    np.testing.assert_allclose(eigenvalues[:, 0], 1 / condition, rtol=1e-12)
+    np.testing.assert_allclose(eigenvalues[:, -1], 1.0, rtol=1e-12)
+    assert problem.smoothness(Batches()) == pytest.approx(1.0)
+    assert problem.strong_convexity() == pytest.approx(1 / condition)
+    assert np.abs(np.ptp(hessians, axis=0)).max() > 0.05  # clients differ
+    assert np.abs(problem.client_gradients(problem.optimum())).max() > 1e-3
+
+
+def check(conditions: tuple[float, ...]) -> None:
+    proxskip, scaffold = scaling(conditions)
+    assert proxskip.fit.slope == pytest.approx(0.5, abs=0.15)
+    assert scaffold.fit.slope == pytest.approx(1.0, abs=0.15)
+    assert all(few < many for few, many in zip(proxskip.rounds, scaffold.rounds, strict=True))
+
+
+def test_proxskip_needs_the_square_root() -> None:
+    check((10.0, 31.6, 100.0))
+
+
+@pytest.mark.slow
+def test_proxskip_needs_the_square_root_up_to_ten_thousand() -> None:
+    check(CONDITIONS)
