@@ -12,6 +12,7 @@ os.environ["MPLBACKEND"] = "agg"  # gallery examples draw into files
 
 project = "fedscaffold"
 author = "The fedscaffold authors"
+project_copyright = "the fedscaffold authors"
 version = release = fedscaffold.__version__
 extensions = [
     "myst_parser",
@@ -23,6 +24,8 @@ extensions = [
     "measured",
 ]
 exclude_patterns = ["gallery/*.ipynb", "gallery/*.py"]
+
+default_role = "code"  # single backquotes in docstrings
 
 html_theme = "furo"
 html_title = f"fedscaffold {version}"

@@ -1,17 +1,18 @@
 """Sphinx extension: array types by their short names in the reference.
 
-Python replaces `Array` and `IntArray` of `fedscaffold.core.types` by what they stand for when it reads an
-annotation; readers see the short names again.
+Python replaces `Array` and `IntArray` of `fedscaffold.core.types` by what they stand for when it reads an annotation;
+readers see the short names again. Fields of named tuples lose the sentence that Python gives them, "Alias for field
+number 0".
 """
+
+import re
 
 from sphinx.application import Sphinx
 
-SHORT = {
-    "ndarray[tuple[Any, ...], dtype[float64]]": "Array",
-    "ndarray[tuple[Any, ...], dtype[int64]]": "IntArray",
-    "_Buffer | _SupportsArray[dtype[Any]] | _NestedSequence[_SupportsArray[dtype[Any]]] | complex | bytes | str | "
-    "_NestedSequence[complex | bytes | str]": "ArrayLike",
-}
+DOTTED = r"~?(?:\w+\.)*"
+ARRAY = rf"{DOTTED}ndarray\[tuple\[{DOTTED}Any, \.\.\.\], {DOTTED}dtype\[{DOTTED}%s\]\]"
+SHORT = {re.compile(ARRAY % "float64"): "Array", re.compile(ARRAY % "int64"): "IntArray"}
+ALIAS = re.compile(r"Alias for field number \d+")
 
 
 def shorten(app: Sphinx, *_: object) -> None:
@@ -19,11 +20,17 @@ def shorten(app: Sphinx, *_: object) -> None:
     for types in app.env.current_document.autodoc_annotations.values():
         for name, text in types.items():
             for long, short in SHORT.items():
-                text = text.replace(long, short)
+                text = long.sub(short, text)
             types[name] = text
+
+
+def drop_alias(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Take the sentence that says nothing out of the description of a named tuple's field."""
+    lines[:] = [line for line in lines if not ALIAS.fullmatch(line.strip())]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Listen before autodoc's own listener, which has the default priority of 500."""
     app.connect("object-description-transform", shorten, priority=400)
+    app.connect("autodoc-process-docstring", drop_alias)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

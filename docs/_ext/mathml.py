@@ -5,11 +5,15 @@ written as LaTeX, `$...$` in a line and `$$...$$` or a math directive on lines o
 separated by a double backslash are aligned at `&`.
 """
 
+import re
+
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.writers.html5 import HTML5Translator
+
+WORD = re.compile(r"<mo>([A-Za-z]{2,})</mo>")  # a name such as Cov, which operators' spacing would tear from its argument
 
 
 def to_mathml(latex: str, *, display: bool) -> str:
@@ -26,7 +30,7 @@ def to_mathml(latex: str, *, display: bool) -> str:
     if r"\\" in text and r"\begin" not in text:
         text = rf"\begin{{align*}}{text}\end{{align*}}"
     try:
-        return convert(text, display="block" if display else "inline")
+        return WORD.sub(r"<mi>\1</mi>", convert(text, display="block" if display else "inline"))
     except Exception as error:
         raise ExtensionError(f"the formula {latex!r} cannot be converted to MathML: {error!r}") from error
 

@@ -1,0 +1,139 @@
+"""Files of measured figures, which the documentation shows by name.
+
+Every benchmark takes its options from `parser(...)` and ends with `save(...)`. A file has the figures and where
+they come from: date, commit, machine (nothing that names it), versions, and the command that measures them again.
+Pages of docs/ show a figure with the role `measured` of docs/_ext/measured.py: no number is typed by hand.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedscaffold.core.files import replacing
+from fedscaffold.simulation import provenance
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "measured"
+FEATURES = ("fma", "avx", "avx2", "avx512f", "asimd", "sve")  # of the processor, those that kernels use
+QUIET_LOAD = 0.3  # processes per core that want to run; above it the machine is shared with other programs
+LOAD_AT_START = os.getloadavg()[0]  # processes that wanted to run in the minute before this one began
+
+Figures = Mapping[str, Any]  # numbers or words by name, nested
+
+
+def command_line() -> str:
+    """The command of this process, as one would type it: `python -m benchmarks.house --quick`.
+
+    A path given by `--out` is left out: it says where the file went, not what was measured.
+    """
+    script = Path(sys.argv[0])
+    inside = script.resolve().is_relative_to(ROOT / "benchmarks")
+    program = ["python", "-m", f"benchmarks.{script.stem}"] if inside else [script.name]
+    arguments = iter(sys.argv[1:])
+    kept = []
+    for argument in arguments:
+        if argument == "--out":
+            next(arguments, None)
+        elif not argument.startswith("--out="):
+            kept.append(argument)
+    return " ".join(program + kept)
+
+
+def commit() -> str:
+    """The abbreviated commit of the source tree, with a plus sign where files differ from it."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    return git("rev-parse", "--short=10", "HEAD") + "+" * bool(
+        git("status", "--porcelain", "--", "src", "benchmarks")
+    )
+
+
+def machine() -> dict[str, Any]:
+    """Kind of machine, cores, vector instructions of the processor, and versions of what computes."""
+    listed = Path("/proc/cpuinfo")
+    flags = set(listed.read_text().split()) if listed.is_file() else set()
+    features = [feature for feature in FEATURES if feature in flags]
+    return {**provenance.machine(), "processor_features": features, "versions": provenance.versions()}
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Options that every benchmark has: `--quick` and `--out`."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--quick", action="store_true", help="small sizes only, to see that it works")
+    made.add_argument(
+        "--out", type=Path, help="file of the figures; default: docs/measured, --quick: results/quick"
+    )
+    return made
+
+
+def save(name: str, figures: Figures, options: argparse.Namespace, *, note: str | None = None) -> None:
+    """Write the figures of a benchmark to the file that its options ask for, and print where.
+
+    Figures of a quick run do not replace those of the documentation.
+    """
+    folder = ROOT / "results" / "quick" if options.quick else FOLDER
+    path = options.out or folder / f"{name}.json"
+    write(path, figures, note=note)
+    print(f"saved to {path}")
+
+
+def write(
+    path: Path,
+    figures: Figures,
+    *,
+    command: str | None = None,
+    load: float = LOAD_AT_START,
+    note: str | None = None,
+) -> None:
+    """Write figures and where they come from to a JSON file, whole or not at all.
+
+    Parameters
+    ----------
+    path
+        The file; its folder is made where it is missing.
+    figures
+        Numbers (or words) by name, in nested mappings. Names have no dot and no colon.
+    command
+        The command that measures the figures again; that of this process when left out.
+    load
+        Mean number of processes that wanted to run before the measurement began, from `os.getloadavg()`: the file
+        says from it whether the machine was quiet.
+    note
+        A sentence about the setting that the figures' names do not say.
+    """
+    check_names(figures)
+    content = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+        "machine": machine(),
+        "command": command or command_line(),
+        "quiet": load <= QUIET_LOAD * (os.cpu_count() or 1),
+        **({} if note is None else {"note": note}),
+        "figures": figures,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def check_names(figures: Figures) -> None:
+    """Refuse names that a page could not write in `FILE.key.sub:FORMAT`."""
+    for name, value in figures.items():
+        if not name or set(name) & set(".:` \n"):
+            raise ValueError(f"{name!r} cannot be the name of a figure: use letters, digits and underscores")
+        if isinstance(value, Mapping):
+            check_names(value)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Content of a file that `write` wrote."""
+    return json.loads(path.read_text())
