@@ -1,4 +1,4 @@
-"""How `make docs` builds this folder into `build/docs`. The pages need no network, neither to build nor to read."""
+"""How `make docs` builds this folder into `build/docs`; neither building nor reading needs the network."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
 """Sphinx extension: array types by their short names in the reference.
 
-Python replaces `Array` and `IntArray` of `fedscaffold.core.types` by what they stand for when it reads an annotation;
-readers see the short names again. Fields of named tuples lose the sentence that Python gives them, "Alias for field
-number 0".
+Python replaces `Array` and `IntArray` of `fedscaffold.core.types` by what they stand for when it reads an
+annotation; readers see the short names again. Fields of named tuples lose the sentence that Python gives them,
+"Alias for field number 0".
 """
 
 import re

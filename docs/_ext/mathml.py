@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.writers.html5 import HTML5Translator
 
-WORD = re.compile(r"<mo>([A-Za-z]{2,})</mo>")  # a name such as Cov, which operators' spacing would tear from its argument
+WORD = re.compile(r"<mo>([A-Za-z]{2,})</mo>")  # a name such as Cov, to be set close to its argument
 
 
 def to_mathml(latex: str, *, display: bool) -> str:
@@ -51,5 +51,5 @@ def visit_block(self: HTML5Translator, node: nodes.math_block) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the renderer under the name that `html_math_renderer` selects."""
-    app.add_html_math_renderer("mathml", inline_renderers=(visit_inline, None), block_renderers=(visit_block, None))
+    app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -2,11 +2,11 @@
 Client drift: where local steps lead
 ====================================
 
-Two hospitals hold breast-cancer records and fit one logistic regression with two coefficients. Dots are single local
-steps, without noise, in the first four rounds; the black line joins the server's models. With FedAvg each hospital
-walks towards the model that suits its own records, and the mean of the two end points stays away from the optimum of their
-mean loss however many rounds follow. Scaffold learns in its first rounds how each hospital's gradients differ from
-the common ones and corrects them: from then on both walk towards the common optimum.
+Two hospitals hold breast-cancer records and fit one logistic regression with two coefficients. Dots are single
+local steps, without noise, in the first four rounds; the black line joins the server's models. With FedAvg each
+hospital walks towards the model that suits its own records, and the mean of the two end points stays away from
+the optimum of their mean loss however many rounds follow. Scaffold learns in its first rounds how each hospital's
+gradients differ from the common ones and corrects them: from then on both walk towards the common optimum.
 """
 
 import matplotlib.pyplot as plt
@@ -16,7 +16,8 @@ from sklearn.datasets import load_breast_cancer
 import fedscaffold as fs
 
 # %%
-# Two features of the tumours, standardised. One hospital has the tumours of fine texture, the other those of coarse texture.
+# Two features of the tumours, standardised. One hospital has the tumours of fine texture, the other those of
+# coarse texture.
 
 data = load_breast_cancer()
 x = data.data[:, [1, 8]]
@@ -27,8 +28,8 @@ problem = fs.problems.Logistic([x[h] for h in hospitals], [data.target[h] for h 
 optimum = problem.optimum()
 
 # %%
-# A trace has the server's model and the control variates after its last round. From these we take the local steps of
-# the next round by hand, with the problem's own gradients.
+# A trace has the server's model and the control variates after its last round. From these we take the local steps
+# of the next round by hand, with the problem's own gradients.
 
 STEPS, STEP_SIZE = 60, 0.3
 
@@ -43,8 +44,7 @@ def next_round(theta, control_variates):
 
 
 # %%
-# Four rounds of each method, and the distance that is left after 300. Behind them: lines of equal mean
-# loss.
+# Four rounds of each method, and the distance that is left after 300. Behind them: lines of equal mean loss.
 
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.4), sharex=True, sharey=True, layout="constrained")
 for axis, make in zip(axes, (fs.FedAvg, fs.Scaffold), strict=True):

@@ -2,9 +2,9 @@
 What more local steps cost FedAvg
 =================================
 
-Ridge regression on scikit-learn's diabetes records, split among eight clinics by body-mass index. Without noise FedAvg
-ends at a fixed point that lies further from the optimum the more local steps are taken; Scaffold's fixed point is the
-optimum, whatever the number of steps.
+Ridge regression on scikit-learn's diabetes records, split among eight clinics by body-mass index. Without noise
+FedAvg ends at a fixed point that lies further from the optimum the more local steps are taken; Scaffold's fixed
+point is the optimum, whatever the number of steps.
 """
 
 import matplotlib.pyplot as plt

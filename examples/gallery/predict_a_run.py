@@ -2,13 +2,12 @@
 Predict a run before running it
 ===============================
 
-`fs.theory.predict` computes the expected squared error after every round from the problem's derivatives at its optimum,
-without a single simulated step. Below: prediction and forty simulated runs on breast-cancer records of six clinics, and
-how the plateau divides into noise, which falls as 1/N, and bias, which does not.
+`fs.theory.predict` computes the expected squared error after every round from the problem's derivatives at its
+optimum, without a single simulated step. Below: prediction and forty simulated runs on breast-cancer records of
+six clinics, and how the plateau divides into noise, which falls as 1/N, and bias, which does not.
 """
 
 import matplotlib.pyplot as plt
-import numpy as np
 from sklearn.datasets import load_breast_cancer
 
 import fedscaffold as fs
@@ -31,9 +30,10 @@ for k, method in enumerate((fs.Scaffold(step_size=0.2, local_steps=40), fs.FedAv
     axes[0].semilogy(trace.mse.T, color=colour, lw=0.4, alpha=0.25)
     axes[0].semilogy(trace.mse.mean(axis=0), color=colour, lw=2, label=f"{name}, mean of 40 runs")
     axes[0].semilogy(prediction.curve, "k--", lw=1.2, label="predicted" if k else None)
-    axes[1].bar(k, prediction.mse_variance_part, color=colour, label=None)
-    axes[1].bar(k, prediction.mse_bias_part, bottom=prediction.mse_variance_part, color=colour, hatch="///", ec="w")
-    axes[1].text(k, prediction.mse, f"measured\n{trace.mse[:, 20:].mean():.1e}", ha="center", va="bottom", fontsize=8)
+    noise, bias, measured = prediction.mse_variance_part, prediction.mse_bias_part, trace.mse[:, 20:].mean()
+    axes[1].bar(k, noise, color=colour)
+    axes[1].bar(k, bias, bottom=noise, color=colour, hatch="///", ec="w")
+    axes[1].text(k, prediction.mse, f"measured\n{measured:.1e}", ha="center", va="bottom", fontsize=8)
 axes[0].set(xlabel="round", ylabel="squared distance to the optimum")
 axes[0].legend(fontsize=8)
 axes[1].set_xticks((0, 1), ("Scaffold", "FedAvg"))

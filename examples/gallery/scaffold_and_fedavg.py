@@ -2,9 +2,9 @@
 Scaffold and FedAvg, round by round
 ===================================
 
-Ten clinics hold breast-cancer records that differ in kind: rows are sorted along their main direction and shared out in
-that order. Both methods send one vector up and one down in a round and take the same local steps. FedAvg stops at a point
-of its own; Scaffold goes on to the model that pooled records would give.
+Ten clinics hold breast-cancer records that differ in kind: rows are sorted along their main direction and shared
+out in that order. Both methods send one vector up and one down in a round and take the same local steps. FedAvg
+stops at a point of its own; Scaffold goes on to the model that pooled records would give.
 """
 
 import matplotlib.pyplot as plt

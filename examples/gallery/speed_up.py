@@ -2,9 +2,9 @@
 Linear speed-up: more clients, less noise
 =========================================
 
-With stochastic gradients a run ends on a plateau. The paper proves that Scaffold's plateau falls as 1/N in the number of
-clients, which FedAvg's cannot where clients differ: its bias does not average out. Here clients hold the diabetes records
-of four kinds of patients, and more clients of the same four kinds join.
+With stochastic gradients a run ends on a plateau. The paper proves that Scaffold's plateau falls as 1/N in the
+number of clients, which FedAvg's cannot where clients differ: its bias does not average out. Here clients hold
+the diabetes records of four kinds of patients, and more clients of the same four kinds join.
 """
 
 import matplotlib.pyplot as plt
@@ -25,7 +25,8 @@ def problem_of(n_clients):
 
 
 # %%
-# Measure the plateau from the stationary part of each run and compare it with what `fs.theory.predict` says beforehand.
+# Measure the plateau from the stationary part of each run and compare it with what `fs.theory.predict` says
+# beforehand.
 
 numbers = [4, 16, 64, 256]
 figure, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")

@@ -2,9 +2,9 @@
 Who gains from the federation?
 ==============================
 
-Each of eight clients could train on its own few digits instead of taking part. Accuracy on images that no client has:
-alone, with FedAvg, with Scaffold, and with pooled data. Labels are split unevenly, so a client alone knows few digits
-well.
+Each of eight clients could train on its own few digits instead of taking part. Accuracy on images that no client
+has: alone, with FedAvg, with Scaffold, and with pooled data. Labels are split unevenly, so a client alone knows
+few digits well.
 """
 
 import matplotlib.pyplot as plt
