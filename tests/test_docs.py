@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 
@@ -77,3 +78,21 @@ def test_every_page_is_in_a_section() -> None:
         if ":glob:" not in text:
             for page in index.parent.glob("*.md"):
                 assert page == index or re.search(rf"^{page.stem}$", text, re.MULTILINE), page
+
+
+def test_numbers_of_the_readme_are_the_measured_ones() -> None:
+    """GitHub shows the README as it is, without the role that the pages take their numbers from."""
+    readme = (ROOT / "README.md").read_text()
+    measured = json.loads((ROOT / "docs" / "measured" / "compare_rounds.json").read_text())["figures"]
+    for name in ("Scaffold", "ProxSkip", "FedAvg"):
+        rounds = measured["fewest_rounds"][name.lower()]["rounds"]
+        row = [str(rounds[f"to_{target}"]) for target in ("3e-3", "1e-3", "3e-4", "1e-4")]
+        assert f"| {name} | {' | '.join(row)} |" in readme
+
+    hospitals = (ROOT / "examples" / "hospitals" / "README.md").read_text()  # whose numbers a test computes
+    found = re.search(
+        r"came within ([\d.]+)% of the model .* FedAvg with the same effort within ([\d.]+)%", hospitals
+    )
+    assert found is not None
+    scaffold, fedavg = (f"{float(percent):.1f} %" for percent in found.groups())
+    assert f"{scaffold} from the pooled model, FedAvg with the same effort {fedavg}" in " ".join(readme.split())

@@ -15,22 +15,26 @@ SHORT = {re.compile(ARRAY % "float64"): "Array", re.compile(ARRAY % "int64"): "I
 ALIAS = re.compile(r"Alias for field number \d+")
 
 
-def shorten(app: Sphinx, *_: object) -> None:
+def short_names(text: str) -> str:
+    """The text of an annotation, with short names of arrays."""
+    for long, short in SHORT.items():
+        text = long.sub(short, text)
+    return text
+
+
+def shorten_annotations(app: Sphinx, *_: object) -> None:
     """Shorten the annotations that autodoc has collected, before it writes them into the page."""
     for types in app.env.current_document.autodoc_annotations.values():
-        for name, text in types.items():
-            for long, short in SHORT.items():
-                text = long.sub(short, text)
-            types[name] = text
+        types.update({name: short_names(text) for name, text in types.items()})
 
 
-def drop_alias(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """Take the sentence that says nothing out of the description of a named tuple's field."""
-    lines[:] = [line for line in lines if not ALIAS.fullmatch(line.strip())]
+def shorten_docstring(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Shorten the types that napoleon has written into a docstring, and drop the sentence that says nothing."""
+    lines[:] = [short_names(line) for line in lines if not ALIAS.fullmatch(line.strip())]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Listen before autodoc's own listener, which has the default priority of 500."""
-    app.connect("object-description-transform", shorten, priority=400)
-    app.connect("autodoc-process-docstring", drop_alias)
+    """Listen before autodoc's listener and after napoleon's, which have the default priority of 500."""
+    app.connect("object-description-transform", shorten_annotations, priority=400)
+    app.connect("autodoc-process-docstring", shorten_docstring, priority=600)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -50,6 +50,6 @@ for value, colour, name in ((fedavg, "tab:red", "FedAvg"), (scaffold, "tab:blue"
     axis.axhline(value, color=colour, lw=2, label=f"{name}, {value:.1%}")
 axis.axhline(pooled, color="k", ls="--", lw=1, label=f"pooled data, {pooled:.1%}")
 axis.set_xticks(np.arange(8), [f"client {c + 1}\n{r.sum()} rows" for c, r in enumerate(rows)], fontsize=8)
-axis.set_ylabel("accuracy on new images")
+axis.set(title="each client alone, and all together", ylabel="accuracy on new images")
 axis.legend(loc="lower right", fontsize=8)
 plt.show()
