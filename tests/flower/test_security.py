@@ -1,4 +1,4 @@
-"""What the page on security says about noise: it goes in before the client keeps what it sends, or Σ w_c ξ_c ≠ 0."""
+"""What the page on security says of noise: it goes in before the client keeps what it sends, or Σ w_c ξ_c ≠ 0."""
 
 from collections.abc import Callable
 from dataclasses import replace
