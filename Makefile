@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= results/figure1
 
-.PHONY: reproduce test browser test-slow lint docs bench clean forget-kernels
+.PHONY: reproduce test browser test-slow lint docs release bench clean forget-kernels
 
 reproduce: .venv/ready
 	$(BIN)/fedscaffold reproduce figure1 --out $(OUT)
@@ -29,6 +29,14 @@ lint: .venv/ready
 docs: .venv/ready
 	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
 
+release: .venv/release
+	rm -rf dist build/release
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/release
+	build/release/bin/pip install --quiet dist/*.whl
+	build/release/bin/python examples/smoke.py
+
 bench: .venv/bench
 	$(BIN)/python -m benchmarks.local_steps
 	$(BIN)/python -m benchmarks.methods
@@ -37,7 +45,7 @@ forget-kernels:
 	find src -name '*.nb[ci]' -delete
 
 clean:
-	rm -rf .venv build results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/gallery results .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -46,4 +54,8 @@ clean:
 
 .venv/bench: .venv/ready
 	$(BIN)/pip install --quiet --editable '.[bench]'
+	touch $@
+
+.venv/release: .venv/ready
+	$(BIN)/pip install --quiet --editable '.[release]'
 	touch $@

@@ -1,4 +1,4 @@
-"""What docs/security.md says about noise: it goes in before the client keeps what it sends, or Σ w_c ξ_c ≠ 0."""
+"""What the page on security says of noise: it goes in before the client keeps what it sends, or Σ w_c ξ_c ≠ 0."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ from tests.federation.federation import Federation
 from tests.flower.grid import FakeGrid, Node
 from tests.samples import make
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "security.md"
 SIZES = (6, 9, 4, 7, 5)
 METHOD = fs.Scaffold(step_size=0.1, local_steps=4)
 

@@ -28,7 +28,7 @@ def test_all_figures(tmp_path: Path) -> None:
 
 
 def test_every_figure_is_in_the_documentation() -> None:
-    pages = "".join(page.read_text() for page in (ROOT / "docs" / "methods").glob("*.md"))
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "explanation" / "methods").glob("*.md"))
     for name in methods.FIGURES:
         assert f"images/methods/{name}.png" in pages
 
