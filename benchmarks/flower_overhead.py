@@ -21,9 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 import fedscaffold as fs
-from fedscaffold.core.files import replacing
+from fedscaffold.core import provenance
 from fedscaffold.core.protocols import LocalSgd
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.storage.files import replacing
 from fedscaffold.core.types import Array
 from fedscaffold.federation import (
     RoundRules,
@@ -37,7 +38,6 @@ from fedscaffold.federation import (
 from fedscaffold.federation.messages import Reply
 from fedscaffold.federation.server_checkpoint import ServerCheckpoint, save_checkpoint
 from fedscaffold.flower.loopback import Loopback
-from fedscaffold.simulation import provenance
 
 OUT = Path("results/bench/flower_overhead.json")
 SLOW, FLOWER, OURS = "Flower's FedAvg", "the same, looking more often", "Scaffold"

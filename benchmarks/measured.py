@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core.files import replacing
-from fedscaffold.simulation import provenance
+from fedscaffold.core import provenance
+from fedscaffold.core.storage.files import replacing
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "measured"

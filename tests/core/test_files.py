@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import check_writable, replacing
+from fedscaffold.core.storage.files import check_writable, replacing
 
 
 def test_the_new_file_takes_the_old_ones_place(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscaffold.core import memmap as mapped
-from fedscaffold.core.memmap import grouped, in_file, let_go, read_ahead, spans
+from fedscaffold.core.storage import memmap as mapped
+from fedscaffold.core.storage.memmap import grouped, in_file, let_go, read_ahead, spans
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from fedscaffold import InvalidInput
-from fedscaffold.core.memmap import in_file
+from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.data import from_frame, from_parquet
 from fedscaffold.data.on_disk import write
 from tests.data.test_files import OPTIONS, holed

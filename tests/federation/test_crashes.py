@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch
 from fedscaffold.core.protocols import Method
+from fedscaffold.core.storage import npz
 from fedscaffold.federation import ClientFailed, RoundRules, TrainRequest
 from fedscaffold.federation.messages import Reply
 from tests.federation.federation import Federation

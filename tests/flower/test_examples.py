@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedscaffold as fs
-from fedscaffold.core import npz
+from fedscaffold.core.storage import npz
 from fedscaffold.core.types import Array
 from fedscaffold.flower import nodes as nodes_module
 from fedscaffold.flower.loopback import Loopback

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core import npz
+from fedscaffold.core.storage import npz
 from tests.samples import make
 
 SCRIPT = """

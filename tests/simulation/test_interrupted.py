@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.simulation.loop import run_rounds
+from fedscaffold.simulation.rounds import run_rounds
 from tests.samples import make
 from tests.simulation.test_checkpoint import StopAt, Stopped
 

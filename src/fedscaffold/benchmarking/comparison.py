@@ -12,17 +12,17 @@ import numpy as np
 from fedscaffold.benchmarking.client_numbers import check_client_numbers
 from fedscaffold.benchmarking.costs import holds_from
 from fedscaffold.benchmarking.curves import Curve
-from fedscaffold.core import npz as arrays
+from fedscaffold.core import provenance
 from fedscaffold.core.checks import positive, seed_number, whole_number
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.storage import npz as arrays
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.problems.paper import L2
-from fedscaffold.simulation import provenance
 from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import initial_state, open_rounds

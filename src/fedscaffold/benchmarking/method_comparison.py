@@ -10,12 +10,12 @@ import numpy as np
 
 from fedscaffold.benchmarking.costs import Cost, Growth, best, cheapest, growth
 from fedscaffold.benchmarking.curves import Curve, curves_to_frame
+from fedscaffold.core import provenance
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import check_writable, folder_at, replacing
+from fedscaffold.core.storage.files import check_writable, folder_at, replacing
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.reports import comparison as curve_figure
 from fedscaffold.reports import growth as cost_figure
-from fedscaffold.simulation import provenance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ import typer
 
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.figures import load_matplotlib
-from fedscaffold.core.files import check_writable
 from fedscaffold.core.protocols import Method
+from fedscaffold.core.storage.files import check_writable
 from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, TwoSidedScaffold
 from fedscaffold.simulation import Trace
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.files import replacing
+from fedscaffold.core.storage.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, Source
 from fedscaffold.data.columns import check_names, pick, pick_features, some

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, Reader, blocks, by_name, groups, labels, positions, value_set
 from fedscaffold.data.encoding import Encoding

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import replacing
+from fedscaffold.core.storage.files import replacing
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import (
     Label,

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedscaffold.core.checks import not_negative, positive
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import replacing
+from fedscaffold.core.storage.files import replacing
 from fedscaffold.data.arrow import labels
 from fedscaffold.data.columns import check_names, pick, some
 from fedscaffold.data.encoded import EncodedProblem, problem_class

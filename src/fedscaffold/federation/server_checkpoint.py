@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch
+from fedscaffold.core.storage import npz
 from fedscaffold.core.types import Array
 from fedscaffold.federation.ledger import Ledger
 from fedscaffold.federation.run_config import RunConfig

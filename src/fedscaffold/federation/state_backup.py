@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch
+from fedscaffold.core.storage import npz
 from fedscaffold.core.types import Array
 from fedscaffold.federation.ledger import Ledger
 from fedscaffold.federation.messages import NEVER

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from fedscaffold.core.files import replacing
+from fedscaffold.core.storage.files import replacing
 
 VALID = timedelta(days=7)
 

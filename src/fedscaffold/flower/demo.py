@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage import npz
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import labels, load_pyarrow
 from fedscaffold.data.columns import check_names, pick, some

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedscaffold.core import npz as arrays
 from fedscaffold.core.progress import Progress
+from fedscaffold.core.storage import npz as arrays
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem

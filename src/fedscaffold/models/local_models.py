@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.memmap import grouped, in_file, spans
-from fedscaffold.core.offsets import offsets_of
+from fedscaffold.core.storage.memmap import grouped, in_file, spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.memmap import in_file
+from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, frame_source, is_number, labels, numbers, positions, value_set
 from fedscaffold.data.columns import pick, some

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import replacing
+from fedscaffold.core.storage.files import replacing
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import replacing
-from fedscaffold.core.memmap import in_file
+from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array
 from fedscaffold.data.files import read_table
 from fedscaffold.models.compare import ModelComparison, ModelScore

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedscaffold.core.files import replacing
+from fedscaffold.core.storage.files import replacing
 from fedscaffold.data.arrow import load_pyarrow
 from fedscaffold.data.encoding import Unknown
 from fedscaffold.models.metrics import prediction_metrics

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core.files import replacing
+from fedscaffold.core.storage.files import replacing
 
 VERDICTS = {True: "yes", False: "NO", None: "not tested"}
 

@@ -12,8 +12,8 @@ from fedscaffold.benchmarking.client_numbers import check_client_numbers
 from fedscaffold.benchmarking.costs import fit_line
 from fedscaffold.benchmarking.plateaus import reached_plateau
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.files import replacing
 from fedscaffold.core.progress import Advance
+from fedscaffold.core.storage.files import replacing
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, Scaffold

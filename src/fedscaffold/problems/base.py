@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.memmap import spans
+from fedscaffold.core.storage.memmap import spans
 from fedscaffold.core.types import Array, IntArray
 
 ROWS_AT_ONCE = 65536

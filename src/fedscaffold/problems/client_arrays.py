@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.types import Array
 
 ALIGNMENT = 64  # bytes; rows that start on a cache line are read a tenth faster

@@ -7,10 +7,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import not_negative, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.memmap import spans
-from fedscaffold.core.offsets import offsets_of
+from fedscaffold.core.storage.memmap import spans
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import RecordsProblem, digest, freeze, row_bounds
 from fedscaffold.problems.client_arrays import client_weights

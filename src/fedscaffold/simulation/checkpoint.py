@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch
-from fedscaffold.core.files import check_writable
 from fedscaffold.core.protocols import Method
+from fedscaffold.core.storage import npz
+from fedscaffold.core.storage.files import check_writable
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.rounds import State
 

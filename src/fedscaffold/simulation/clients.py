@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import folder_at
 from fedscaffold.core.protocols import (
     Clients,
     DistributedEngine,
@@ -23,9 +22,10 @@ from fedscaffold.core.protocols import (
     WorkerPool,
 )
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.storage.files import folder_at
 from fedscaffold.core.sums import PartialSum
 from fedscaffold.core.types import Array, ExchangedGradients, RoundInfo, WorstClient
-from fedscaffold.simulation.block import Block, LocalResult
+from fedscaffold.simulation.block import Block, LocalResult, open_block
 from fedscaffold.simulation.client_store import ClientStore, open_store, replace_rows
 
 
@@ -190,14 +190,8 @@ def open_clients(
     folder: str | os.PathLike[str] | None = None,
 ) -> Iterator[Clients]:
     """The clients of a problem, ready for a run; with their state in files of a folder, if one is given."""
-    weights = problem.weights
-    settings: dict[str, Any] = {
-        "method": method,
-        "batches": batches,
-        "seed": seed,
-        "n_clients": problem.n_clients,
-        "first_step": first_step,
-    }
+    n_clients, weights = problem.n_clients, problem.weights
+    shared: dict[str, Any] = {"n_clients": n_clients, "first_step": first_step}
     if isinstance(engine, DistributedEngine):
         if folder is not None:
             raise InvalidInput(
@@ -207,15 +201,18 @@ def open_clients(
             raise InvalidInput(f"a {type(problem).__name__} problem cannot be divided among workers")
 
         def factory(begin: int, end: int) -> StoreFactory:
-            whole = end - begin == problem.n_clients
-            part = problem if whole else problem.subset(np.arange(begin, end))
-            own: dict[str, Any] = {"engine": engine.shard_engine, "weights": weights[begin:end], "first": begin}
-            return partial(open_store, part, **own, **settings)
+            part = problem if end - begin == n_clients else problem.subset(np.arange(begin, end))
+            return partial(
+                open_store, part, method, engine.shard_engine, batches, seed=seed, weights=weights[begin:end],
+                first=begin, **shared,
+            )  # fmt: skip
 
-        with engine.open_workers(problem.n_clients, factory) as workers:
+        with engine.open_workers(n_clients, factory) as workers:
             yield StoredClients(workers, method, weights)
         return
-    path = None if folder is None else folder_at(folder)
-    with open_store(problem, engine=engine, weights=weights, first=0, folder=path, **settings) as store:
-        in_memory = InMemoryClients(store.block)
-        yield in_memory if path is None else StoredClients(LocalPool(store), method, weights)
+    open_local_sgd = partial(engine.open, problem, seed=seed)
+    with open_block(method, open_local_sgd, batches, weights=weights, **shared) as block:
+        if folder is None:
+            yield InMemoryClients(block)
+        else:
+            yield StoredClients(LocalPool(ClientStore(block, folder_at(folder))), method, weights)

@@ -1,8 +1,8 @@
 """Observers: what a run records in each round, a number or a vector for each repetition."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -133,3 +133,30 @@ def resolve_observers(record: Iterable[str | Observer]) -> list[Observer]:
     if len(set(names)) < len(names):
         raise InvalidInput(f"each observer can be recorded once, got {names}")
     return observers
+
+
+class Recorder:
+    """The observers' values so far; those kept for every round grow along axis 1."""
+
+    def __init__(self, observers: Iterable[Observer], problem: Any, earlier: Mapping[str, Array]) -> None:
+        self._watches = [(observer.name, observer.keep, observer.watch(problem)) for observer in observers]
+        self._values: dict[str, list[Array]] = {}
+        for name, keep, _ in self._watches:
+            if name in earlier:
+                self._values[name] = list(np.moveaxis(earlier[name], 1, 0)) if keep == "every" else [earlier[name]]
+
+    def record(self, round: int, theta: Array) -> None:
+        """Let every observer see θ at the end of a round (round 0: the start)."""
+        for name, keep, watch in self._watches:
+            values = self._values.setdefault(name, [])
+            value = watch(round, theta, values[-1] if values else None)
+            if keep == "last":
+                values.clear()
+            values.append(value)
+
+    def metrics(self) -> dict[str, Array]:
+        """The recorded arrays, by the observers' names."""
+        return {
+            name: np.stack(self._values[name], axis=1) if keep == "every" else self._values[name][0]
+            for name, keep, _ in self._watches
+        }

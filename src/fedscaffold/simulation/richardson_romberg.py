@@ -18,9 +18,8 @@ from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.checkpoint import CheckpointFile, Saved
 from fedscaffold.simulation.divergence import divergence_limit
-from fedscaffold.simulation.loop import run_rounds
 from fedscaffold.simulation.observers import squared_distance
-from fedscaffold.simulation.rounds import State, open_rounds
+from fedscaffold.simulation.rounds import State, open_rounds, run_rounds
 from fedscaffold.simulation.setup import RunSetup, validate_run
 from fedscaffold.simulation.stationarity import BATCHES, MIN_ROUNDS, autocorrelation_time, truncation
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedscaffold.core import provenance
 from fedscaffold.core.checks import check_problem_and_method, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine, Method, Observer, Problem
@@ -15,7 +16,6 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.stream import round_uniforms
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
-from fedscaffold.simulation import provenance
 from fedscaffold.simulation.rounds import State
 from fedscaffold.simulation.trace import Trace
 

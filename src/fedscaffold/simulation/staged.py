@@ -16,10 +16,8 @@ from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.checkpoint import CheckpointFile
 from fedscaffold.simulation.divergence import divergence_limit
-from fedscaffold.simulation.loop import run_rounds
-from fedscaffold.simulation.observers import resolve_observers
-from fedscaffold.simulation.recorder import Recorder
-from fedscaffold.simulation.rounds import State, open_rounds
+from fedscaffold.simulation.observers import Recorder, resolve_observers
+from fedscaffold.simulation.rounds import State, open_rounds, run_rounds
 from fedscaffold.simulation.setup import make_trace, validate_run
 from fedscaffold.simulation.trace import Trace
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.storage import npz
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.simulation import stationarity

@@ -9,13 +9,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedscaffold.core import npz as arrays
+from fedscaffold.core import provenance
 from fedscaffold.core.checks import seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine, Method
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.storage import npz as arrays
 from fedscaffold.problems import LogisticStream, RidgeStream, paper
-from fedscaffold.simulation import provenance
 from fedscaffold.simulation.client_store import open_store
 
 Start = Literal["zero", "optimum"]

@@ -11,9 +11,9 @@ from fedscaffold.benchmarking.sweeps import table
 from fedscaffold.benchmarking.sweeps.cells import SweepRow, forecast, measure, with_prediction
 from fedscaffold.benchmarking.sweeps.grid import Cell, Key, Sweep
 from fedscaffold.benchmarking.sweeps.tasks import at_once, worth_shards
-from fedscaffold.core.files import check_writable
 from fedscaffold.core.progress import Advance, Progress, progress_bar
 from fedscaffold.core.protocols import Engine
+from fedscaffold.core.storage.files import check_writable
 from fedscaffold.engines import Ray, choose_engine
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedscaffold.benchmarking.sweeps.cells import SweepRow
 from fedscaffold.core.errors import CheckpointMismatch, MissingDependency
-from fedscaffold.core.files import replacing
+from fedscaffold.core.storage.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd

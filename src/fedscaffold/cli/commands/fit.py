@@ -10,8 +10,8 @@ from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
-from fedscaffold.core.memmap import in_file
 from fedscaffold.core.progress import progress_bar
+from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.data.files import existing_file, is_parquet
 from fedscaffold.models import folder
 from fedscaffold.models.planned import FitSettings

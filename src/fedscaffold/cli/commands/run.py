@@ -14,8 +14,8 @@ from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.cli.options import batch_size_of, candidates_of
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import check_writable, replacing
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.storage.files import check_writable, replacing
 from fedscaffold.engines import Jax, Numba, Ray, choose_engine
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2

@@ -19,9 +19,9 @@ from fedscaffold.benchmarking.sweeps.figure import panels
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import check_writable, folder_at
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Engine, Method
+from fedscaffold.core.storage.files import check_writable, folder_at
 from fedscaffold.engines import Numba, Ray, choose_engine
 from fedscaffold.reports import plateaus as figures
 

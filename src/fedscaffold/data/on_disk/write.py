@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.memmap import AT_ONCE, let_go
+from fedscaffold.core.storage.memmap import AT_ONCE, let_go
 from fedscaffold.data.encode_rows import TableLayout, encoded_features, encoded_targets
 from fedscaffold.data.on_disk.cache import DESCRIPTION, X, Y
 

@@ -7,12 +7,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.memmap import in_file
-from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.protocols import LocalSgd, Problem
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array, IntArray
 
 Dtype = Literal["float64", "float32"]

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.memmap import in_file
 from fedscaffold.core.protocols import (
     HasBatchLoss,
     HasMeanField,
@@ -18,6 +17,7 @@ from fedscaffold.core.protocols import (
 )
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws, check_drawable
+from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.engines.numba_ import kernels
 from fedscaffold.engines.numba_.losses import DENSE, TABLE_LOSSES
 

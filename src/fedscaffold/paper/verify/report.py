@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core.files import check_writable, folder_at, replacing
+from fedscaffold.core import provenance
+from fedscaffold.core.storage.files import check_writable, folder_at, replacing
 from fedscaffold.paper.verify.rows import StatementRow, failures
-from fedscaffold.simulation import provenance
 
 FILES = ("verify.md", "verify.json")
 HEADER = ("statement", "claim", "setting", "predicted", "measured", "verdict")

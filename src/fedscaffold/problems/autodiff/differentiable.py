@@ -11,9 +11,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import not_negative
 from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import RecordsProblem, freeze

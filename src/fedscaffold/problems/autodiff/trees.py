@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.offsets import offsets_of
 from fedscaffold.core.types import Array
 
 Tree = Any

@@ -18,8 +18,8 @@ import numpy as np
 from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.capabilities import HasNoiseAlong
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.memmap import grouped
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.storage.memmap import grouped
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.planning.request import PlanRequest

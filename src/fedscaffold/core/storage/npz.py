@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.files import replacing
+from fedscaffold.core.storage.files import replacing
 
 DESCRIPTION = "description"
 NAMES = "arrays"  # in the description, since a damaged table of contents may lose some without an error
