@@ -1,8 +1,9 @@
 """The final models of every method, problem and engine on small cases, compared with values kept in a file.
 
-On a machine like the one that wrote the file (processor features, versions of NumPy, Numba and JAX) the bits must
-be equal; elsewhere the numbers must agree to ten digits. `python -m tests.test_final_bits` writes the file again,
-which is right only for a change that is listed under "Numbers that change" in CHANGELOG.md.
+On a machine like one of those in the file (processor features, versions of NumPy, Numba and JAX) the bits must be
+equal; elsewhere the numbers must agree to ten digits. `python -m tests.test_final_bits` writes the file again, for
+this machine alone, which is right only for a change that is listed under "Numbers that change" in CHANGELOG.md.
+Cases that take long to compile are marked slow where others of the same engine and problem are not.
 """
 
 import hashlib
@@ -52,7 +53,7 @@ def _frame() -> pd.DataFrame:
     return pd.DataFrame(
         {
             "site": np.repeat(["bonn", "cork", "dijon", "essen"], [20, 50, 10, 40]),
-            "age": 50 + 10 * x[:, 0],
+            "age": 5 + x[:, 0],
             "dose": x[:, 1],
             "ward": np.where(x[:, 2] > 0, "a", "b"),
             "ill": np.where(x @ [1.0, -1.0, 0.5] + rng.normal(size=120) > 0, "yes", "no"),
@@ -223,29 +224,38 @@ def _machine() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("case", CASES)
+def _is_slow(case: str) -> bool:
+    """Whether a case is left to the slow tests: JAX compiles every run anew, and three methods show its sums."""
+    return case.endswith("jax") and not any(
+        f"| {method} |" in case for method in ("Scaffold", "FedLin", "two-sided")
+    )
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if _is_slow(case) else case for case in CASES]
+)
 def test_final_models(case: str) -> None:
     kept = json.loads(FILE.read_text())
     found = CASES[case]()
-    assert set(found) == set(kept["cases"][case])
+    assert set(found) == set(kept["projections"][case])
     for name, values in found.items():
-        wanted = kept["cases"][case][name]
         scale = 1e-10 * (1.0 + np.abs(values).sum())
-        np.testing.assert_allclose(_projections(values), wanted["projections"], rtol=0, atol=scale)
-        if kept["machine"] == _machine():
-            assert _digest(values) == wanted["digest"], f"{name} has other bits than before"
+        np.testing.assert_allclose(_projections(values), kept["projections"][case][name], rtol=0, atol=scale)
+    for machine in kept["machines"]:
+        if machine["machine"] == _machine() and case in machine["digests"]:
+            assert {name: _digest(values) for name, values in found.items()} == machine["digests"][case]
 
 
 def test_the_file_has_these_cases_and_no_others() -> None:
-    assert set(json.loads(FILE.read_text())["cases"]) == set(CASES)
+    assert set(json.loads(FILE.read_text())["projections"]) == set(CASES)
 
 
 def _write() -> None:
-    cases = {
-        case: {n: {"digest": _digest(v), "projections": _projections(v)} for n, v in compute().items()}
-        for case, compute in CASES.items()
-    }
-    FILE.write_text(json.dumps({"machine": _machine(), "cases": cases}, indent=1, ensure_ascii=False) + "\n")
+    found = {case: compute() for case, compute in CASES.items()}
+    digests = {case: {name: _digest(v) for name, v in values.items()} for case, values in found.items()}
+    projections = {case: {name: _projections(v) for name, v in values.items()} for case, values in found.items()}
+    kept = {"projections": projections, "machines": [{"machine": _machine(), "digests": digests}]}
+    FILE.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def modules_with_all() -> list[str]:
     for module in pkgutil.walk_packages([str(SOURCE)], "fedscaffold."):
         file = SOURCE.parent / Path(*module.name.split("."))
         file = file / "__init__.py" if module.ispkg else file.with_suffix(".py")
-        if "__all__" in file.read_text():
+        if re.search(r"^__all__ = ", file.read_text(), re.MULTILINE):
             found.append(module.name)
     return found
 

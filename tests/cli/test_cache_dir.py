@@ -20,9 +20,9 @@ def test_tables_that_do_not_fit_comfortably_are_kept_in_the_folder(
     words = ["fit", table, "--target", "diagnosis", *HERE, "--rounds", 5]
     printed = invoke(*words, "--out", tmp_path / "whole")
     assert "are read from" not in printed
-    monkeypatch.setattr(folder, "comfortable", lambda: 1000)
+    monkeypatch.setattr(folder, "default_max_bytes_in_memory", lambda: 1000)
     printed = invoke(*words, "--out", out)
-    assert f"are read from {out / 'records'}; that folder may be removed" in printed
+    assert f"are read from {out / 'cache'}; that folder may be removed" in printed
     assert sorted(file.name for file in out.iterdir()) == FILES
     one, two = (Model.load(made / "model.json") for made in (out, tmp_path / "whole"))
     assert one.equations == two.equations
@@ -59,7 +59,7 @@ def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     table, out = written(cancer(), tmp_path / "c.parquet"), tmp_path / "m"
     words = ["fit", table, "--target", "diagnosis", *HERE, "--rounds", 5, "--out"]
     invoke(*words, tmp_path / "whole")
-    monkeypatch.setattr(folder, "comfortable", lambda: 1000)
+    monkeypatch.setattr(folder, "default_max_bytes_in_memory", lambda: 1000)
 
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt

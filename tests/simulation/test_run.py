@@ -68,7 +68,7 @@ def test_what_was_not_recorded_is_refused_with_the_way_to_get_it() -> None:
     assert trace.metrics == {}
     with pytest.raises(fs.InvalidInput, match=r"recorded nothing\); run with record=\('mse',\)"):
         _ = trace.mse
-    with pytest.raises(fs.InvalidInput, match=r"kept 'mse'\)"):
+    with pytest.raises(fs.InvalidInput, match=r"recorded 'mse'\)"):
         _ = fs.run(make("ridge"), METHOD, rounds=1).average
 
 

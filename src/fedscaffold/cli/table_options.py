@@ -31,7 +31,7 @@ Seed = Annotated[int, typer.Option(help="Seed of the rows drawn.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions:
+class TableFlags:
     """The options that say how to read a table and how closely to fit it."""
 
     target: Target
@@ -66,16 +66,16 @@ class TableOptions:
 
 
 def with_table_options(**defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace a command's parameter `table` by the options of `TableOptions`, some with other defaults.
+    """Replace a command's parameter `table` by the options of `TableFlags`, some with other defaults.
 
     Typer reads the options from the signature, so that they stand once for all commands.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(TableOptions, include_extras=True)
+        hints = get_type_hints(TableFlags, include_extras=True)
         own = inspect.signature(command, eval_str=True)
         added = []
-        for field in fields(TableOptions):
+        for field in fields(TableFlags):
             usual = inspect.Parameter.empty if field.default is MISSING else field.default
             added.append(
                 inspect.Parameter(
@@ -94,7 +94,7 @@ def with_table_options(**defaults: Any) -> Callable[[Callable[..., None]], Calla
 
         @wraps(command)
         def with_options(**given: Any) -> None:
-            table = TableOptions(**{field.name: given.pop(field.name) for field in fields(TableOptions)})
+            table = TableFlags(**{field.name: given.pop(field.name) for field in fields(TableFlags)})
             command(table=table, **given)
 
         with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]

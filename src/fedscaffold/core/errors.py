@@ -22,7 +22,7 @@ class NotStationary(FedScaffoldError):
 
 
 class Diverged(FedScaffoldError, ArithmeticError):
-    """A run diverged.
+    """A run whose model grew beyond all bounds, or became NaN, and was stopped.
 
     Attributes
     ----------

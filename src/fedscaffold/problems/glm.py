@@ -107,7 +107,7 @@ class Glm(TabularProblem, ABC):
     # each client's f_c and its derivatives, one row per client
 
     def client_losses(self, theta: Array) -> Array:
-        """f_c(θ), shape (N,)."""
+        """Loss f_c(θ) of each client, (n_clients,)."""
         penalty = 0.5 * float(self.penalty @ theta**2)
         return np.array([self.value(x @ theta, y).mean() + penalty for x, y in self._clients()])
 

@@ -29,7 +29,7 @@ EXAMPLES = (
 def command(
     context: typer.Context,
     data: tables.Data,
-    table: tables.TableOptions,
+    table: tables.TableFlags,
     out: Annotated[Path, typer.Option(help="Folder for the model, the trace and the report.")],
     test: Annotated[Path | None, typer.Option(help="A table of other rows, to score the model on.")] = None,
     batch_size: tables.Batch = "auto",

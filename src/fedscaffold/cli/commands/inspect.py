@@ -17,7 +17,7 @@ MAX_CLASSES = 5
 @tables.with_table_options()
 def command(
     data: tables.Data,
-    table: tables.TableOptions,
+    table: tables.TableFlags,
     batch_size: tables.Batch = "auto",
     seed: tables.Seed = 0,
 ) -> None:

@@ -39,7 +39,7 @@ def command(
             help="Squared error to reach on one of the paper's problems, or a table: a .csv or .parquet file.",
         ),
     ],
-    table: tables.TableOptions,
+    table: tables.TableFlags,
     problem: options.Problem = "regression",
     clients: options.Clients = 100,
     batch_size: Annotated[

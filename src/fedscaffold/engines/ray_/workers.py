@@ -1,5 +1,6 @@
 """Stores in Ray actors, which are rebuilt when their worker dies: last snapshot, then the calls since."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 from fedscaffold.core.protocols import Store, StoreFactory
 
 Call = tuple[Any, ...]  # a method's name and its arguments
-TRIES = 5  # for one call, before a shard is given up
+TRIES = 7  # for one call, before a shard is given up
+PAUSE = 0.05  # seconds before the second try; twice as long before each further one, as a new worker takes time
 
 
 class Empty(Exception):
@@ -101,14 +103,14 @@ class RayWorkers:
     def _answer(self, actor: Any, ref: Any, ask: Callable[[Any], Any]) -> Any:
         """A shard's answer, though its worker may die some times meanwhile."""
         errors = self.ray.exceptions
-        for _ in range(TRIES):
+        for attempt in range(TRIES):
             try:
                 return self.ray.get(ref)
             except errors.RayTaskError as error:
                 if not isinstance(error.cause, Empty):
                     raise error.cause from None
             except errors.RayActorError:
-                pass  # Ray starts another worker
+                time.sleep(PAUSE * 2**attempt)  # Ray starts another worker
             self._build(actor)
             ref = ask(actor)
         return self.ray.get(ref)

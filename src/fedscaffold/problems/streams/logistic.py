@@ -98,13 +98,13 @@ class LogisticStream(Streams):
         return level - float(pull @ theta) + 0.5 * self.l2 * float(theta @ theta)
 
     def gradient(self, theta: Array) -> Array:
-        """∇f(θ)."""
+        """Gradient ∇f(θ) of the objective, (dim,)."""
         scales, shares, pull = self.scale_sums
         slope = float((shares * scales) @ margin(scales * float(self.spectrum @ theta**2)).first)
         return (slope * self.spectrum + self.l2) * theta - pull
 
     def hessian(self, theta: Array) -> Array:
-        """∇²f(θ)."""
+        """Hessian ∇²f(θ) of the objective, (dim, dim)."""
         scales, shares, _ = self.scale_sums
         means = margin(scales * float(self.spectrum @ theta**2))
         t = self.spectrum * theta

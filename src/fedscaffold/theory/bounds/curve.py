@@ -27,7 +27,7 @@ class BoundCurve(NamedTuple):
 
 
 def bound_curve(problem: Any, method: Any, *, batch_size: int | None, rounds: int) -> BoundCurve:
-    """Theorem 4.9 from θ_0 = 0, for Scaffold on clients of equal weight."""
+    """`bounds.finite_time_mse` after every round from θ_0 = 0, for Scaffold on clients of equal weight."""
     if not isinstance(method, Scaffold) or np.ptp(problem.weights) > 0:
         return BoundCurve(None, None)
     found = constants(problem, batch_size=batch_size)

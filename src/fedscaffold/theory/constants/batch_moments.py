@@ -41,7 +41,7 @@ def lipschitz2(drift: Array, b2: Array, b4: Array, b6: Array, B: int) -> Array:
 
 
 def noise_constants(sixth: float, variance: float, slope2: float) -> dict[str, float]:
-    """A5's pair (2 s², 2 ℓ²) and what it is made of, by their names in `theory.Constants`.
+    """The noise assumption's pair (2 s², 2 ℓ²) and what it is made of, by their names in `theory.Constants`.
 
     Parameters
     ----------
