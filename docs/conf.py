@@ -44,7 +44,7 @@ autodoc_class_signature = "mixed"
 python_maximum_signature_line_length = 80
 autodoc_mock_imports = ["torch"]  # read for `flower.torch`; the pages do not need PyTorch itself
 napoleon_google_docstring = False
-suppress_warnings = ["ref.python"]  # two classes of one name: the link goes to the first
+suppress_warnings = ["ref.python"]  # names of fields, which several classes share, need not be links
 
 sphinx_gallery_conf = {
     "examples_dirs": str(HERE.parent / "examples" / "gallery"),
@@ -60,3 +60,13 @@ sphinx_gallery_conf = {
     "matplotlib_animations": False,
     "image_scrapers": ("matplotlib",),
 }
+
+
+def _is_field(app, what, name, item, skip, options):
+    """Leave out the fields of named tuples, which their docstrings describe; None leaves it to autodoc."""
+    return True if type(item).__name__ == "_tuplegetter" else None
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("autodoc-skip-member", _is_field)
