@@ -28,7 +28,7 @@ Figures = Mapping[str, Any]  # numbers or words by name, nested
 
 
 def command_line() -> str:
-    """The command of this process, as one would type it: `python -m benchmarks.house --quick`.
+    """The command of this process, as one would type it: `python -m benchmarks.source_tree --quick`.
 
     A path given by `--out` is left out: it says where the file went, not what was measured.
     """

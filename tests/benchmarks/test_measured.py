@@ -100,9 +100,9 @@ def test_names_that_no_page_could_write_are_refused(tmp_path: Path, name: str) -
 
 
 def test_the_command_is_the_one_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = str(ROOT / "benchmarks" / "house.py")
+    script = str(ROOT / "benchmarks" / "source_tree.py")
     monkeypatch.setattr(sys, "argv", [script, "--out", "x.json", "--quick"])
-    assert measured.command_line() == "python -m benchmarks.house --quick"
+    assert measured.command_line() == "python -m benchmarks.source_tree --quick"
 
 
 @pytest.mark.parametrize("path", sorted(measured.FOLDER.glob("*.json")), ids=lambda path: path.stem)
