@@ -39,8 +39,7 @@ def code_lines(source: str) -> int:
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     held = {line for t in tokens if t.type not in LAYOUT for line in range(t.start[0], t.end[0] + 1)}
     for node in ast.walk(ast.parse(source)):
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if documented and ast.get_docstring(node) is not None:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             text = node.body[0]
             held -= set(range(text.lineno, (text.end_lineno or text.lineno) + 1))
     return len(held)

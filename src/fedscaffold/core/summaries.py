@@ -34,3 +34,19 @@ def html_summary(title: str, facts: Mapping[str, object]) -> str:
         for name, value in facts.items()
     )
     return f"<table><caption>{escape(title)}</caption><tbody>{rows}</tbody></table>"
+
+
+class Summarised:
+    """A result that shows some facts about itself: a few lines of text as `repr`, a table in notebooks."""
+
+    def _facts(self) -> Mapping[str, object]:
+        raise NotImplementedError
+
+    def _title(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        return text_summary(self._title(), self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_summary(self._title(), self._facts())

@@ -27,16 +27,20 @@ class Saved:
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """A checkpoint's path, and the identity of the run that may go on from it; with path None nothing is saved."""
+    """A checkpoint's path, rounds between two saves, and the identity of the run that may continue from it.
+
+    With path None nothing is saved.
+    """
 
     path: str | os.PathLike[str] | None
+    every: int
     identity: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         if self.path is not None:
             check_writable(self.path)
 
-    def save(self, state: State, metrics: Mapping[str, Array], extra: Mapping[str, Array] | None = None) -> None:
+    def save(self, state: State, metrics: Mapping[str, Array], extra: Mapping[str, Array]) -> None:
         """Replace the file in one step, with a state whose client state is named arrays."""
         if self.path is None:
             return
@@ -44,7 +48,7 @@ class CheckpointFile:
             "server": state.server._asdict(),
             "client": state.client_state._asdict(),
             "metric": metrics,
-            "extra": extra or {},
+            "extra": extra,
         }
         arrays = {f"{group}/{name}": values for group, found in groups.items() for name, values in found.items()}
         npz.write(self.path, arrays, {"what": WHAT, "round": state.round, "identity": dict(self.identity)})

@@ -10,6 +10,7 @@ from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Observer, Problem, Watch
 from fedscaffold.core.types import Array
+from fedscaffold.simulation.rounds import State
 
 
 def squared_distance(theta: Array, optimum: Array) -> Array:
@@ -145,14 +146,15 @@ class Recorder:
             if name in earlier:
                 self._values[name] = list(np.moveaxis(earlier[name], 1, 0)) if keep == "every" else [earlier[name]]
 
-    def record(self, round: int, theta: Array) -> None:
-        """Let every observer see θ at the end of a round (round 0: the start)."""
+    def record(self, state: State) -> bool:
+        """Let every observer see θ after a round, or at the start; False: no observer ends a run."""
         for name, keep, watch in self._watches:
             values = self._values.setdefault(name, [])
-            value = watch(round, theta, values[-1] if values else None)
+            value = watch(state.round, state.theta, values[-1] if values else None)
             if keep == "last":
                 values.clear()
             values.append(value)
+        return False
 
     def metrics(self) -> dict[str, Array]:
         """The recorded arrays, by the observers' names."""

@@ -1,9 +1,8 @@
 """Richardson–Romberg: two step sizes, extrapolated, so that the first-order bias of the average cancels."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,12 +13,11 @@ from fedscaffold.core.errors import InvalidInput, NotStationary
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Problem
 from fedscaffold.core.random.batches import Sampling
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
-from fedscaffold.simulation.checkpoint import CheckpointFile, Saved
-from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.checkpoint import CheckpointFile
 from fedscaffold.simulation.observers import squared_distance
-from fedscaffold.simulation.rounds import State, open_rounds, run_rounds
+from fedscaffold.simulation.rounds import State
 from fedscaffold.simulation.setup import RunSetup, validate_run
 from fedscaffold.simulation.stationarity import BATCHES, MIN_ROUNDS, autocorrelation_time, truncation
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RichardsonRomberg:
+class RichardsonRomberg(Summarised):
     """The result of `fedscaffold.richardson_romberg`: 2 θ̄(γ) − θ̄(2γ), and the averages it was made of.
 
     Attributes
@@ -95,12 +93,6 @@ class RichardsonRomberg:
             "gradients per client": f"{self.gradients_per_client:,}",
         }
 
-    def __repr__(self) -> str:
-        return text_summary("RichardsonRomberg", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary("RichardsonRomberg", self._facts())
-
 
 def richardson_romberg(
     problem: Problem,
@@ -163,16 +155,12 @@ def richardson_romberg(
     )  # fmt: skip
     if discard is not None and whole_number("discard", discard, least=0) > rounds - 2:
         raise InvalidInput(f"discard={discard} leaves less than two of {rounds} rounds to average; discard fewer")
-    every = setup.checkpoint_interval(checkpoint_every)
-    identity = {}
-    if checkpoint is not None:
-        identity = setup.identity(run="Richardson–Romberg", rounds=rounds, discard=discard)
-    file = CheckpointFile(checkpoint, identity)
-    with progress_bar("Richardson–Romberg", progress) as advance:
-        means = _chain_means(
-            setup, (*coarse, fine), Blocks.of(rounds, discard or 0), file, save_every=every, advance=advance
-        )
+    file = setup.checkpoint_file(
+        checkpoint, checkpoint_every, run="Richardson–Romberg", rounds=rounds, discard=discard
+    )
     blocks = Blocks.of(rounds, discard or 0)
+    with progress_bar("Richardson–Romberg", progress) as advance:
+        means = _chain_means(setup, (*coarse, fine), blocks, file, advance)
     cut = 0 if discard is not None else latest_cut(means, rounds)
     fine_means, coarse_means = means[-1], np.mean(means[:-1], axis=0)
     weights = blocks.lengths[cut:] / blocks.lengths[cut:].sum()
@@ -238,64 +226,33 @@ class Blocks(NamedTuple):
 
 def _chain_means(
     setup: RunSetup,
-    chains: tuple[ChainSetup, ...],
+    chains: Sequence[ChainSetup],
     blocks: Blocks,
     file: CheckpointFile,
-    *,
-    save_every: int,
     advance: Callable[[int, int], None],
 ) -> list[Array]:
     """Means of each chain's iterates over each block of rounds, (repetitions, blocks, dim), chain after chain."""
+    last = blocks.discard + np.cumsum(blocks.lengths)
     saved = file.load(setup.method, setup.theta, setup.rounds)
     shape = (len(chains), len(setup.theta), len(blocks.lengths), setup.problem.dim)
     sums = np.zeros(shape) if saved is None else saved.extra["sums"]
     first = 0 if saved is None else int(saved.extra["chain"])
-    for k in range(first, len(chains)):
-        _run_chain(
-            setup, chains[k], k, sums, blocks, file, saved if k == first else None, save_every=save_every,
-            advance=partial(_advance_chain, advance, k * setup.rounds, len(chains) * setup.rounds),
-        )  # fmt: skip
-    return list(sums / blocks.lengths[:, None])
 
-
-def _advance_chain(advance: Callable[[int, int], None], before: int, total: int, done: int) -> None:
-    """Progress of one chain as progress of all."""
-    advance(before + done, total)
-
-
-def _run_chain(
-    setup: RunSetup,
-    chain: ChainSetup,
-    k: int,
-    sums: Array,
-    blocks: Blocks,
-    file: CheckpointFile,
-    saved: Saved | None,
-    *,
-    save_every: int,
-    advance: Callable[[int], None],
-) -> None:
-    """Run the k-th chain and add its iterates to sums[k]."""
-    last = blocks.discard + np.cumsum(blocks.lengths)
-    with (
-        np.errstate(over="ignore", invalid="ignore"),
-        open_rounds(
-            setup.problem, chain.method, setup.engine, setup.batches, seed=setup.seed,
-            limit=divergence_limit(setup.theta), first_step=chain.first_step,
-        ) as step,
-    ):  # fmt: skip
-        state = step.initial_state(setup.theta) if saved is None else step.scatter(saved.state)
-
-        def see(state: State) -> bool:
+    def run_chain(k: int, state: State | None) -> None:
+        def record(state: State) -> bool:
             if state.round > blocks.discard:
                 sums[k, :, np.searchsorted(last, state.round)] += state.theta
             return False
 
-        def save(state: State) -> None:
-            if file.path is not None:
-                file.save(step.gather(state), {}, {"sums": sums, "chain": np.array(k)})
+        setup.run_to_end(
+            state, record=record, arrays=lambda: ({}, {"sums": sums, "chain": np.array(k)}), file=file,
+            progress=lambda done: advance(k * setup.rounds + done, len(chains) * setup.rounds),
+            method=chains[k].method, first_step=chains[k].first_step,
+        )  # fmt: skip
 
-        run_rounds(step, state, until=setup.rounds, record=see, progress=advance, save=save, save_every=save_every)
+    for k in range(first, len(chains)):
+        run_chain(k, saved.state if saved is not None and k == first else None)
+    return list(sums / blocks.lengths[:, None])
 
 
 def latest_cut(found: list[Array], rounds: int) -> int:

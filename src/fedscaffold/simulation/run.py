@@ -3,16 +3,12 @@
 import os
 from collections.abc import Iterable
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Sampling
-from fedscaffold.simulation.checkpoint import CheckpointFile
-from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.observers import Recorder, resolve_observers
-from fedscaffold.simulation.rounds import State, open_rounds, run_rounds
 from fedscaffold.simulation.setup import make_trace, validate_run
 from fedscaffold.simulation.trace import Trace
 
@@ -85,42 +81,18 @@ def run(
         problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
         theta0=theta0, sampling=sampling,
     )  # fmt: skip
-    every = setup.checkpoint_interval(checkpoint_every)
     observers = resolve_observers(record)
     if control_variates0 is not None:
         method.init_clients(repetitions, problem.weights, problem.dim, control_variates0)
-    identity = {}
-    if checkpoint is not None:
-        identity = setup.identity(control_variates=control_variates0, observers=observers)
-    file = CheckpointFile(checkpoint, identity)
+    file = setup.checkpoint_file(
+        checkpoint, checkpoint_every, control_variates=control_variates0, observers=observers
+    )
     saved = file.load(method, setup.theta, rounds)
     recorder = Recorder(observers, problem, {} if saved is None else saved.metrics)
-
-    with (
-        np.errstate(over="ignore", invalid="ignore"),
-        open_rounds(
-            problem, method, setup.engine, setup.batches, seed=setup.seed, limit=divergence_limit(setup.theta),
-            folder=client_state_dir,
-        ) as step,
-        progress_bar(type(method).__name__, progress) as advance,
-    ):  # fmt: skip
-        if saved is None:
-            state = step.initial_state(setup.theta, control_variates0)
-            recorder.record(0, state.theta)
-        else:
-            state = step.scatter(saved.state)
-
-        def see(state: State) -> bool:
-            recorder.record(state.round, state.theta)
-            return False
-
-        def save(state: State) -> None:
-            if checkpoint is not None:
-                file.save(step.gather(state), recorder.metrics())
-
-        state = run_rounds(
-            step, state, until=setup.rounds, record=see, progress=lambda done: advance(done, rounds), save=save,
-            save_every=every,
+    with progress_bar(type(method).__name__, progress) as advance:
+        state = setup.run_to_end(
+            None if saved is None else saved.state, record=recorder.record, file=file,
+            arrays=lambda: (recorder.metrics(), {}), progress=lambda done: advance(done, rounds),
+            control_variates=control_variates0, folder=client_state_dir,
         )  # fmt: skip
-        state = step.gather(state)
     return make_trace(setup, state, recorder.metrics())

@@ -1,7 +1,8 @@
-"""What every kind of run does before its first round and after its last: checks, identity, costs, trace."""
+"""What every kind of run does: checks, the identity of its checkpoint, rounds to the end, costs, trace."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,9 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.stream import round_uniforms
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
-from fedscaffold.simulation.rounds import State
+from fedscaffold.simulation.checkpoint import CheckpointFile
+from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.rounds import State, open_rounds, run_rounds
 from fedscaffold.simulation.trace import Trace
 
 CHECKPOINTS_PER_RUN = 20
@@ -34,31 +37,93 @@ class RunSetup:
     seed: int
     theta: Array  # (repetitions, dim)
 
-    def identity(
-        self, *, control_variates: ArrayLike | None = None, observers: Iterable[Observer] = (), **more: Any
-    ) -> dict[str, Any]:
-        """What must be the same for a checkpoint to be resumed; everything but the number of rounds."""
-        start = [self.theta]
-        if control_variates is not None:
-            start.append(np.asarray(control_variates, dtype=np.float64))
-        digest = hashlib.sha256(b"".join(array.tobytes() for array in start))
-        return {
+    def checkpoint_file(
+        self,
+        path: str | os.PathLike[str] | None,
+        every: int | None,
+        *,
+        control_variates: ArrayLike | None = None,
+        observers: Iterable[Observer] = (),
+        **more: Any,
+    ) -> CheckpointFile:
+        """The checkpoint of this run, bound to all of its settings but the number of rounds.
+
+        It is written every so many rounds; by default twenty times in a run.
+        """
+        if every is None:
+            every = max(1, self.rounds // CHECKPOINTS_PER_RUN)
+        whole_number("checkpoint_every", every, least=1)
+        if path is None:
+            return CheckpointFile(None, every, {})
+        start = (
+            [self.theta] if control_variates is None else [self.theta, np.asarray(control_variates, np.float64)]
+        )
+        identity = {
             "problem": self.problem.fingerprint(),
             "method": provenance.describe(self.method),
             "batches": provenance.describe(self.batches),
             "seed": self.seed,
             "repetitions": len(self.theta),
             "engine": self.engine.name,
-            "start": digest.hexdigest(),
+            "start": hashlib.sha256(b"".join(array.tobytes() for array in start)).hexdigest(),
             "record": [provenance.describe(observer) for observer in observers],
             **more,
         }
+        return CheckpointFile(path, every, identity)
 
-    def checkpoint_interval(self, every: int | None) -> int:
-        """Rounds between two checkpoints: as given, or a twentieth of the run."""
-        if every is not None:
-            return whole_number("checkpoint_every", every, least=1)
-        return max(1, self.rounds // CHECKPOINTS_PER_RUN)
+    def run_to_end(
+        self,
+        state: State | None,
+        *,
+        record: Callable[[State], bool],
+        arrays: Callable[[], tuple[Mapping[str, Array], Mapping[str, Array]]],
+        file: CheckpointFile,
+        progress: Callable[[int], None],
+        method: Method | None = None,
+        control_variates: ArrayLike | None = None,
+        first_step: int = 0,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> State:
+        """Run rounds until all are done or `record` returns True; the client state comes back as named arrays.
+
+        Parameters
+        ----------
+        state
+            Where to continue; None to begin.
+        record
+            Called with the initial state and with that after each round.
+        arrays
+            What a checkpoint keeps besides the state: recorded metrics, and what else the kind of run needs.
+        file, progress
+            The checkpoint, and a function of the number of rounds done.
+        method
+            Another method than the run's own, such as one with half of its step size.
+        control_variates
+            Initial control variates of the clients; None for the method's own.
+        first_step, folder
+            As for `open_rounds`.
+        """
+        with (
+            np.errstate(over="ignore", invalid="ignore"),
+            open_rounds(
+                self.problem, method or self.method, self.engine, self.batches, seed=self.seed,
+                limit=divergence_limit(self.theta), first_step=first_step, folder=folder,
+            ) as step,
+        ):  # fmt: skip
+            if state is None:
+                state = step.initial_state(self.theta, control_variates)
+                record(state)
+            else:
+                state = step.scatter(state)
+
+            def save(state: State) -> None:
+                if file.path is not None:
+                    file.save(step.gather(state), *arrays())
+
+            state = run_rounds(
+                step, state, until=self.rounds, record=record, progress=progress, save=save, save_every=file.every
+            )
+            return step.gather(state)
 
 
 def costs(

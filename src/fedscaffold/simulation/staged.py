@@ -12,12 +12,10 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Observer, Problem
 from fedscaffold.core.random.batches import Sampling
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
-from fedscaffold.simulation.checkpoint import CheckpointFile
-from fedscaffold.simulation.divergence import divergence_limit
-from fedscaffold.simulation.observers import Recorder, resolve_observers
-from fedscaffold.simulation.rounds import State, open_rounds, run_rounds
+from fedscaffold.simulation.observers import Recorder, resolve_observers, squared_distance
+from fedscaffold.simulation.rounds import State
 from fedscaffold.simulation.setup import make_trace, validate_run
 from fedscaffold.simulation.trace import Trace
 
@@ -46,7 +44,7 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Staged:
+class Staged(Summarised):
     """The result of `fedscaffold.staged`: a trace, and the rounds after which the step size was halved.
 
     Attributes
@@ -87,12 +85,6 @@ class Staged:
     def _facts(self) -> dict[str, object]:
         sizes = f"{self.stages[0].step_size:.3g} to {self.stages[-1].step_size:.3g}"
         return {"rounds": f"{self.trace.rounds:,}", "stages": len(self.stages), "step sizes": sizes}
-
-    def __repr__(self) -> str:
-        return text_summary("Staged", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary("Staged", self._facts())
 
 
 class _Progress(NamedTuple):
@@ -175,47 +167,31 @@ def staged(
     names = [field.name for field in fields(method)] if is_dataclass(method) else []
     if "step_size" not in names:
         raise InvalidInput(f"stages need a method with a step_size to halve, not {type(method).__name__}")
-    every = setup.checkpoint_interval(checkpoint_every)
     observers = resolve_observers(record)
-    identity = {} if checkpoint is None else setup.identity(observers=observers, run="staged")
-    file = CheckpointFile(checkpoint, identity)
+    file = setup.checkpoint_file(checkpoint, checkpoint_every, observers=observers, run="staged")
     saved = file.load(method, setup.theta, rounds)
     recorder = Recorder(observers, problem, {} if saved is None else saved.metrics)
-    state = None if saved is None else saved.state
-    at = _Progress((Stage(0, method.step_size),), MIN_ROUNDS, setup.theta, [])
+    state, at = None, _Progress((Stage(0, method.step_size),), MIN_ROUNDS, setup.theta, [])
     if saved is not None:
-        at = _Progress.from_arrays(saved.extra)
+        state, at = saved.state, _Progress.from_arrays(saved.extra)
 
-    with np.errstate(over="ignore", invalid="ignore"), progress_bar("stages", progress) as advance:
-        while True:
-            current = replace(method, step_size=at.stages[-1].step_size)
-            with open_rounds(
-                problem, current, setup.engine, setup.batches, seed=setup.seed, limit=divergence_limit(setup.theta)
-            ) as step:
-                if state is None:
-                    state = step.initial_state(setup.theta)
-                    recorder.record(0, state.theta)
-                else:
-                    state = step.scatter(state)
+    def record_round(state: State) -> bool:
+        recorder.record(state)
+        if state.round > at.stages[-1].after:
+            at.distances.append(float(squared_distance(state.theta, at.start).mean()))
+        return _is_stationary(at)
 
-                def record_round(state: State) -> bool:
-                    recorder.record(state.round, state.theta)
-                    at.distances.append(float(np.square(state.theta - at.start).sum(axis=1).mean()))  # noqa: B023
-                    return _is_stationary(at)  # noqa: B023
+    def arrays() -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+        return recorder.metrics(), at.arrays()
 
-                def save(state: State) -> None:
-                    if checkpoint is not None:
-                        file.save(step.gather(state), recorder.metrics(), at.arrays())  # noqa: B023
-
-                if not _is_stationary(at):
-                    state = run_rounds(
-                        step, state, until=rounds, record=record_round, save=save, save_every=every,
-                        progress=lambda done: advance(done, rounds),
-                    )  # fmt: skip
-                state = step.gather(state)
-            if state.round == rounds:
-                break
-            at = at.next_stage(state)
+    with progress_bar("stages", progress) as advance:
+        while state is None or state.round < rounds:
+            if state is not None and _is_stationary(at):
+                at = at.next_stage(state)
+            state = setup.run_to_end(
+                state, record=record_round, arrays=arrays, file=file, progress=lambda done: advance(done, rounds),
+                method=replace(method, step_size=at.stages[-1].step_size),
+            )  # fmt: skip
     trace = make_trace(setup, state, recorder.metrics(), stages=[list(stage) for stage in at.stages])
     return Staged(trace=trace, stages=at.stages)
 

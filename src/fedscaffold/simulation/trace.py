@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.optional import load_optional
 from fedscaffold.core.storage import npz
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.simulation import stationarity
 from fedscaffold.simulation.stationarity import MeanEstimate, Plateau
@@ -23,7 +24,7 @@ ARRAYS = ("theta", "control_variates", "gradients_per_client", "vectors_per_clie
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Trace:
+class Trace(Summarised):
     """The result of `fedscaffold.run`: final models, recorded metrics, costs and provenance.
 
     Attributes
@@ -123,12 +124,6 @@ class Trace:
             "recorded": ", ".join(self.metrics) or "nothing",
         }
 
-    def __repr__(self) -> str:
-        return text_summary("Trace", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary("Trace", self._facts())
-
     def _recorded(self, name: str) -> Array:
         if name not in self.metrics:
             recorded = ", ".join(map(repr, self.metrics)) or "nothing"
@@ -139,10 +134,7 @@ class Trace:
 
     def to_frame(self) -> "pd.DataFrame":
         """A pandas DataFrame with a row per repetition and round: costs so far and every recorded series."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingDependency("to_frame needs pandas; pip install 'fedscaffold[reproduce]'") from error
+        pd = load_optional("pandas", "to_frame needs pandas", extra="reproduce")
         repetitions = len(self.theta)
         rounds = np.tile(np.arange(self.rounds + 1), repetitions)
         columns: dict[str, NDArray[Any]] = {
