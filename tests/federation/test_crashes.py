@@ -194,7 +194,7 @@ def test_a_client_that_resets_its_own_state_does_harm(tmp_path: Path) -> None:
 
     def forgetful(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
         if (request.round, request.client) == (30, 1):
-            nothing = federation.config.initial_client_state()
+            nothing = federation.config.initial_client_state
             return federation.handle(TrainRequest(**{**vars(request), "client_state": nothing}))
         return work()
 

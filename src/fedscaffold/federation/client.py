@@ -147,8 +147,10 @@ def handle_request(
         files.save_gradient(request, gradient)  # the correction must be made from what was sent
         return _update(request, gradient)
     exchanged = _exchanged_gradients(request, files)
-    initial = initial_stored_state(config, request.resets)
-    stored = reconcile(files.load(), request) if config.has_client_state else initial
+    if config.has_client_state:
+        stored = reconcile(files.load(), request)
+    else:
+        stored = initial_stored_state(config, request.resets)
     if stored is None:
         return StateLost(client=request.client, resets=request.resets, round=request.round)
     if stored.pending is not None and _answers(stored.pending, request):

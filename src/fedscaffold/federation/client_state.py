@@ -34,7 +34,7 @@ class StoredClientState(NamedTuple):
 
 def initial_stored_state(config: RunConfig, resets: int) -> StoredClientState:
     """What a client keeps before its first round, or after a reset of all client states."""
-    return StoredClientState(resets, NEVER, config.initial_client_state(), None)
+    return StoredClientState(resets, NEVER, config.initial_client_state, None)
 
 
 def reconcile(stored: StoredClientState | None, request: TrainRequest) -> StoredClientState | None:
@@ -87,7 +87,7 @@ class ClientStateFiles:
             return None
         held, description = found
         server = type(self.config.method.init_server(np.zeros((1, self.config.dim))))
-        state = type(self.config.initial_client_state())
+        state = type(self.config.initial_client_state)
         pending = None
         if description["pending"] is not None:
             before = server(*(held[f"server/{name}"] for name in server._fields))

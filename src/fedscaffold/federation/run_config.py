@@ -93,6 +93,7 @@ class RunConfig:
         cohort = self.round_info(round).cohort
         return np.arange(self.n_clients) if cohort is None else cohort[0]
 
+    @cached_property
     def initial_client_state(self) -> Any:
         """The state of one client before its first round, a named tuple of arrays (1, 1, dim)."""
         return self.method.init_clients(1, np.ones(1), self.dim, None)
@@ -100,7 +101,7 @@ class RunConfig:
     @property
     def has_client_state(self) -> bool:
         """Whether the method's clients keep anything between rounds."""
-        return len(self.initial_client_state()) > 0
+        return len(self.initial_client_state) > 0
 
     @cached_property
     def digest(self) -> str:

@@ -45,7 +45,7 @@ class StateBackup:
     def load(self, config: RunConfig, client: int, *, last_counted: int, resets: int) -> Any:
         """The client's state after round `last_counted`, arrays (1, 1, dim); None if there is no backup of it."""
         if last_counted == NEVER or not config.has_client_state:
-            return config.initial_client_state()
+            return config.initial_client_state
         path = self._path(client, last_counted, resets)
         if path is None or not path.exists():
             return None
@@ -55,7 +55,7 @@ class StateBackup:
             raise CheckpointMismatch(f"{path} cannot be read: {error}; delete it") from None
         if description != _description(config, client, last_counted, resets):
             raise CheckpointMismatch(f"{path} belongs to another run or client; delete it")
-        return type(config.initial_client_state())(**found)
+        return type(config.initial_client_state)(**found)
 
     def save_update(self, config: RunConfig, client: int, sent: Array, before: Ledger, after: Ledger) -> None:
         """Compute and store the client's state after a round in which its update was counted."""

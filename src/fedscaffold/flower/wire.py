@@ -52,7 +52,7 @@ def unpack_request(records: RecordDict, methods: Sequence[type[Method]] = ()) ->
             )
         config = RunConfig.from_json(about["config"], methods)
         server = type(config.method.init_server(np.zeros((1, config.dim))))
-        client_state = type(config.initial_client_state())
+        client_state = type(config.initial_client_state)
         arrays = records.array_records
         row, block = (1, config.dim), (1, 1, config.dim)
         return TrainRequest(
