@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 import fedscaffold as fs
 from fedscaffold.problems import Logistic
+from tests.samples import run
 from tests.theory.planning.test_plan import mixed
 
 PRICES: dict[str, Any] = {"round_cost": 30.0, "gradient_cost": 2.0}
@@ -15,7 +16,7 @@ PRICES: dict[str, Any] = {"round_cost": 30.0, "gradient_cost": 2.0}
 
 @pytest.fixture(scope="module")
 def problem() -> Any:
-    return mixed(Logistic, 3, n_clients=8, dim=4)
+    return mixed(Logistic, 3, n_clients=5, dim=2)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_with_as_many_clients_as_are_useful_noise_and_bias_are_equal(problem: An
 
 
 def test_cost_and_communication_are_those_of_the_run(problem: Any, plan: fs.Plan) -> None:
-    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=5)
+    trace = run(problem, plan.method, rounds=plan.rounds, batch_size=5)
     gradients, vectors = trace.gradients_per_client[0, -1], trace.vectors_per_client[-1]
     assert plan.gradients_per_client == gradients
     assert plan.cost == pytest.approx(plan.rounds * PRICES["round_cost"] + gradients * PRICES["gradient_cost"])

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscaffold import FedAvg, FedLin, InvalidInput, Scaffold, TwoSidedScaffold, run, theory
+from fedscaffold import FedAvg, FedLin, InvalidInput, Scaffold, TwoSidedScaffold, theory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Ridge
@@ -14,7 +14,7 @@ from fedscaffold.theory.prediction.plateau import covariances as client_covarian
 from fedscaffold.theory.prediction.plateau import linear_start, one_pass, solve_stationary, solved
 from fedscaffold.theory.prediction.reduced_system import noise_input, reduced_system, solve_lyapunov
 from fedscaffold.theory.prediction.setting import setting
-from tests.samples import Kind, make
+from tests.samples import Kind, make, run
 from tests.theory.dense_algebra import lyapunov, ridge_covariance, round_matrices
 
 METHODS = [

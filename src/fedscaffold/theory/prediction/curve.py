@@ -14,7 +14,7 @@ import numpy as np
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
 from fedscaffold.theory.prediction.expansion import weighted
-from fedscaffold.theory.prediction.local_steps import accumulate, divided, rotate, rotate_back
+from fedscaffold.theory.prediction.local_steps import accumulate, divided, rotate
 from fedscaffold.theory.prediction.plateau import PlateauState, local_means
 from fedscaffold.theory.prediction.reduced_system import noise_input
 from fedscaffold.theory.prediction.setting import Setting
@@ -60,9 +60,9 @@ class Mean:
 
 
 def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Array]:
-    """‖E θ_t − θ*‖² and tr Cov θ_t for t = 0, ..., rounds from θ_0 = 0, ξ_c = 0: approximations, exact without noise.
+    """‖E θ_t − θ*‖² and tr Cov θ_t for t = 0, ..., rounds from θ_0 = 0, ξ_c = 0: approximations.
 
-    Their sum is the curve E‖θ_t − θ*‖².
+    Their sum is the curve E‖θ_t − θ*‖²; it is exact without noise.
     """
     p, pull = propagator(s, state), noise_pull(s, state)
     scale = float(np.trace(state.cov_theta) + state.bias @ state.bias)
@@ -199,7 +199,7 @@ def path_noise(s: Setting, state: PlateauState, paths: Array, *, spread: bool = 
         at = block.clients
         cur, points = state.cur[at], s.optimum + paths[at]
         if spread:
-            clouds = s.gamma**2 * rotate_back(cur.U, accumulate(s.steps, cur, state.noise[at], s.steps.along))
+            clouds = s.gamma**2 * cur.rotate_back(accumulate(s.steps, cur, state.noise[at], s.steps.along))
             noise = s.averages.over_clouds(block, points, clouds, s.factors[at]).noise
         else:
             noise = s.averages.noise_at(block, points, s.factors[at])

@@ -19,14 +19,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
 from fedscaffold.theory.prediction.expansion import weighted
-from fedscaffold.theory.prediction.local_steps import (
-    Curvature,
-    accumulate,
-    curvature,
-    no_contraction,
-    rotate,
-    rotate_back,
-)
+from fedscaffold.theory.prediction.local_steps import Curvature, accumulate, curvature, no_contraction, rotate
 from fedscaffold.theory.prediction.reduced_system import (
     ReducedSystem,
     client_covariances,
@@ -177,7 +170,7 @@ def local_covariances(s: Setting, state: PlateauState, at: IntArray, theta_eta: 
         clouds -= np.swapaxes(mixed, -1, -2)
         clouds += k[..., :, None] * eta[:, None] * k[..., None, :]
     clouds += a[..., :, None] * theta * a[..., None, :]
-    return rotate_back(cur.U, clouds)
+    return cur.rotate_back(clouds)
 
 
 def control_variate_biases(s: Setting, state: PlateauState) -> Array:

@@ -211,5 +211,5 @@ def _prediction(s: Setting, rounds: int | None) -> Prediction:
         cov_theta=state.cov_theta,
         bias=state.bias,
         bias_xi=control_variate_biases(s, state),
-        curve=None if rounds is None else sum(curve_parts(s, state, rounds)),
+        curve=None if rounds is None else np.add(*curve_parts(s, state, rounds)),
     )
