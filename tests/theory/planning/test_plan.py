@@ -51,13 +51,13 @@ def test_sharp_plans_reach_their_target_and_not_much_more(kind: type[Problem], t
 
 
 def test_costs_move_the_plan() -> None:
-    problem = mixed(fs.problems.Ridge, 4, n_clients=4, dim=2)
-    dear_rounds = fs.plan(problem, target_mse=0.02, batch_size=5, max_local_steps=64, round_cost=1000.0)
-    dear_gradients = fs.plan(problem, target_mse=0.02, batch_size=5, max_local_steps=64, round_cost=0.1)
+    problem = mixed(fs.problems.Ridge, 4, n_clients=3, dim=2)
+    dear_rounds = fs.plan(problem, target_mse=0.003, batch_size=5, max_local_steps=256, round_cost=1000.0)
+    dear_gradients = fs.plan(problem, target_mse=0.003, batch_size=5, max_local_steps=256, round_cost=0.1)
     assert dear_rounds.rounds < dear_gradients.rounds
     assert dear_rounds.gradients_per_client > dear_gradients.gradients_per_client
-    short = fs.plan(problem, target_mse=0.02, batch_size=5, max_local_steps=5)
-    assert short.method.uniform_local_steps <= 5
+    short = fs.plan(problem, target_mse=0.003, batch_size=5, max_local_steps=16)
+    assert short.method.uniform_local_steps <= 16
     assert short.rounds > dear_rounds.rounds
 
 

@@ -59,7 +59,7 @@ def check_paper(
     ],
 )
 def test_papers_setting_with_ten_clients(kind: Kind, method: type[Scaffold | FedAvg]) -> None:
-    check_paper(kind, method, n_clients=10, repetitions=120, rounds=160)
+    check_paper(kind, method, n_clients=10, repetitions=180, rounds=140)
 
 
 @pytest.mark.slow
