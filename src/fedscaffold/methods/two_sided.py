@@ -87,11 +87,7 @@ class TwoSidedScaffold(FixedStepsMethod, CohortMethod):
         return VariateServerState(theta + self.server_step_size * (mean - theta), c + share[:, None] * change)
 
     def update_clients(
-        self,
-        client_state: ClientVariates,
-        sent: Array,
-        before: VariateServerState,
-        after: VariateServerState,
+        self, client_state: ClientVariates, sent: Array, before: VariateServerState, after: VariateServerState
     ) -> ClientVariates:
         """c_i⁺ = c_i − c + (θ − θ_i)/(γH)."""
         own = before.theta[:, None, :] - sent

@@ -72,6 +72,17 @@ def test_a_sample_of_many_clients_leads_to_the_plan_of_all_of_them() -> None:
     assert plan.variance_part == pytest.approx(alone.mse_variance_part, rel=0.01)
 
 
+def test_a_plan_on_a_sample_costs_what_one_on_all_clients_does() -> None:
+    """With 84 clients the search looks at 40 of them, with 80 at all: the plans must be nearly the same."""
+    few = mixed(fs.problems.Ridge, 4, n_clients=2, dim=1)
+    of_all, of_some = (
+        fs.plan(few.subset(np.repeat(np.arange(2), copies)), target_mse=1e-4, batch_size=2, max_local_steps=4)
+        for copies in (40, 42)
+    )
+    assert of_some.cost == pytest.approx(of_all.cost, rel=0.1)
+    assert of_some.method.step_size == pytest.approx(of_all.method.step_size, rel=0.2)
+
+
 def test_what_a_plan_looks_like(plan: fs.Plan) -> None:
     text = repr(plan)
     assert max(map(len, text.splitlines())) < 80
