@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from tests.samples import Kind, make, tables
@@ -91,16 +90,6 @@ def test_description() -> None:
     }  # fmt: skip
     assert make("logistic", weights=[1, 2, 3]).describe()["weights"] == "given"
     assert repr(make("logistic")) == "Logistic(n_clients=3, dim=3, n_records=19, l2=0.1)"
-
-
-def test_a_number_that_is_missing_is_named_by_client_and_record() -> None:
-    X, y = tables("ridge", (4, 3, 5), 2)
-    X[1][2, 1] = np.nan
-    with pytest.raises(InvalidInput, match="X holds NaN or infinity: client 1, record 2;"):
-        Ridge(X, y)
-    X[1][2, 1], y[2][3] = 0.0, np.inf
-    with pytest.raises(InvalidInput, match="y holds NaN or infinity: client 2, record 3;"):
-        Ridge(X, y)
 
 
 def test_strong_convexity_of_ridge_is_the_smallest_curvature_of_any_client() -> None:
