@@ -48,7 +48,9 @@ class CurveModel:
 
     def curve(self, gamma: float, H: int, rounds: int) -> tuple[Array, float, float]:
         """Predicted squared errors of rounds 0 to `rounds`, the plateau, and its variance part."""
-        s, state = self.settled(gamma, H)
+        return self._curve(*self.settled(gamma, H), rounds)
+
+    def _curve(self, s: Setting, state: PlateauState, rounds: int) -> tuple[Array, float, float]:
         variance = self.noise_scale * float(np.trace(state.cov_theta))
         with np.errstate(over="ignore", invalid="ignore"):
             squares, variances = curve_parts(s, state, rounds)
@@ -59,29 +61,26 @@ class CurveModel:
     def outcome(self, gamma: float, H: int, aim: float, most_rounds: int) -> tuple[float, float]:
         """Rounds until the curve is below the aim, with a fraction, inf if it never is; and the plateau.
 
-        By curves of growing length; where the rounds are more than `most_rounds`, they are extrapolated.
+        By curves of growing length; where the rounds are more than `most_rounds`, they are extrapolated at the
+        pace of the slowest direction.
         """
         rounds = min(FIRST_ROUNDS, most_rounds)
-        while True:
-            try:
-                curve, plateau, _ = self.curve(gamma, H, rounds)
-            except InvalidInput:  # it does not contract
-                return math.inf, math.inf
-            below = np.flatnonzero(curve <= aim)
-            if below.size:
-                return _crossing(curve, int(below[0]), aim), plateau
-            if plateau >= aim:
-                return math.inf, plateau
-            if rounds == most_rounds:
-                left = self.rounds_left(gamma, H, (curve[-1] - plateau) / (aim - plateau))
-                return rounds + left, plateau
-            rounds = min(4 * rounds, most_rounds)
-
-    def rounds_left(self, gamma: float, H: int, excess: float) -> float:
-        """Rounds in which what exceeds the plateau shrinks by a factor, at the pace of the slowest direction."""
-        _, state = self.settled(gamma, H)
-        radius = float(np.abs(np.linalg.eigvals(state.A)).max())
-        return math.log(excess) / (-2.0 * math.log(radius))
+        try:
+            s, state = self.settled(gamma, H)
+            while True:
+                curve, plateau, _ = self._curve(s, state, rounds)
+                below = np.flatnonzero(curve <= aim)
+                if below.size:
+                    return _crossing(curve, int(below[0]), aim), plateau
+                if plateau >= aim:
+                    return math.inf, plateau
+                if rounds == most_rounds:
+                    radius = float(np.abs(np.linalg.eigvals(state.A)).max())
+                    shrink = (curve[-1] - plateau) / (aim - plateau)
+                    return rounds + math.log(shrink) / (-2.0 * math.log(radius)), plateau
+                rounds = min(4 * rounds, most_rounds)
+        except InvalidInput:  # it does not contract
+            return math.inf, math.inf
 
 
 def _crossing(curve: Array, first: int, aim: float) -> float:
