@@ -10,3 +10,7 @@ from fedscaffold.methods.two_sided import TwoSidedScaffold
 ScaffLSA = Scaffold  # what Mangold et al. (2024) call it on linear stochastic approximation
 
 __all__ = ["FedAvg", "FedLin", "ProxSkip", "ScaffLSA", "Scaffold", "ServerOptimizer", "TwoSidedScaffold"]
+
+
+def __dir__() -> list[str]:
+    return __all__

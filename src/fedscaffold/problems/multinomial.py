@@ -78,11 +78,11 @@ class Multinomial(TabularProblem):
         return float(self.weights @ self.client_losses(theta))
 
     def gradient(self, theta: Array) -> Array:
-        """∇f(θ)."""
+        """The gradient ∇f(θ), shape (dim,)."""
         return self.weights @ self.client_gradients(theta)
 
     def hessian(self, theta: Array) -> Array:
-        """∇²f(θ)."""
+        """The Hessian ∇²f(θ), shape (dim, dim)."""
         total = np.diag(self.penalty)
         for x, _, shares in self.pieces():
             total += self._curvature(theta, x, shares)
@@ -93,7 +93,7 @@ class Multinomial(TabularProblem):
         return minimise(_Centred(self))
 
     def client_losses(self, theta: Array) -> Array:
-        """f_c(θ), shape (N,)."""
+        """The clients' losses f_c(θ), shape (N,)."""
         penalty = 0.5 * float(self.penalty @ theta**2)
         return np.array([-self._log_shares(theta, x, y).mean() + penalty for x, y in self._clients()])
 

@@ -129,14 +129,14 @@ class Differentiable(RecordsProblem):
         return total + 0.5 * self.l2 * float(theta @ theta)
 
     def gradient(self, theta: Array) -> Array:
-        """∇f(θ)."""
+        """The gradient ∇f(θ), shape (dim,)."""
         total = self.l2 * np.asarray(theta, dtype=np.float64)
         for piece in self._pieces():
             total = total + self._of("gradient", theta, *piece)
         return total
 
     def hessian(self, theta: Array) -> Array:
-        """∇²f(θ)."""
+        """The Hessian ∇²f(θ), shape (dim, dim)."""
         total = self.l2 * np.eye(self.dim)
         for piece in self._pieces():
             total += self._of("hessian", theta, *piece)
@@ -159,7 +159,7 @@ class Differentiable(RecordsProblem):
     # each client's f_c and its derivatives, one row per client
 
     def client_losses(self, theta: Array) -> Array:
-        """f_c(θ), shape (N,)."""
+        """The clients' losses f_c(θ), shape (N,)."""
         values = [float(self._of("value", theta, *client)) for client in self._clients()]
         return np.array(values) + 0.5 * self.l2 * float(theta @ theta)
 

@@ -96,13 +96,13 @@ class LogisticStream(Streams):
         return level - float(pull @ theta) + 0.5 * self.l2 * float(theta @ theta)
 
     def gradient(self, theta: Array) -> Array:
-        """∇f(θ)."""
+        """The gradient ∇f(θ), shape (dim,)."""
         scales, shares, pull = self.scale_sums
         slope = float((shares * scales) @ margin(scales * float(self.spectrum @ theta**2)).first)
         return (slope * self.spectrum + self.l2) * theta - pull
 
     def hessian(self, theta: Array) -> Array:
-        """∇²f(θ)."""
+        """The Hessian ∇²f(θ), shape (dim, dim)."""
         scales, shares, _ = self.scale_sums
         means = margin(scales * float(self.spectrum @ theta**2))
         t = self.spectrum * theta

@@ -80,7 +80,7 @@ class RidgeStream(Streams):
         return 0.5 * (square + self.noise**2 + self.l2 * float(theta @ theta))
 
     def gradient(self, theta: Array) -> Array:
-        """∇f(θ)."""
+        """The gradient ∇f(θ), shape (dim,)."""
         scale, first, _ = self.moments
         return self.spectrum * (scale * theta - first) + self.l2 * theta
 
