@@ -157,7 +157,7 @@ def test_what_does_not_contract_is_refused_without_a_warning() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_poisson_regression_by_automatic_differentiation(method: type[fs.Scaffold | fs.FedAvg]) -> None:
     """Within 5 % of simulation; the measurement's standard error is below 1 %."""
-    problem, chosen = counts(d=10, N=5), method(step_size=0.1, local_steps=20)
+    problem, chosen = counts(d=5, N=4), method(step_size=0.1, local_steps=20)
     predicted = fs.theory.predict(problem, chosen, batch_size=5)
     found = run(problem, chosen, rounds=400, batch_size=5, repetitions=40, engine="jax").plateau()
     assert found is not None
