@@ -7,7 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 
 import fedscaffold as fs
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.problems import Logistic
+from fedscaffold.theory.planning.curve_model import CurveModel
 from tests.samples import run
 from tests.theory.planning.test_plan import mixed
 
@@ -81,6 +83,17 @@ def test_a_plan_on_a_sample_costs_what_one_on_all_clients_does() -> None:
     )
     assert of_some.cost == pytest.approx(of_all.cost, rel=0.1)
     assert of_some.method.step_size == pytest.approx(of_all.method.step_size, rel=0.2)
+
+
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_rounds_that_are_extrapolated_are_those_that_would_be_counted(batch_size: int | None) -> None:
+    problem = mixed(fs.problems.Ridge, 4, n_clients=3, dim=1)
+    model = CurveModel.of(problem, Batches(batch_size))
+    _, plateau = model.outcome(0.005, 2, 0.0, 1)
+    aim = 0.02 * float(problem.optimum() @ problem.optimum()) + plateau
+    (extrapolated, _), (counted, _) = (model.outcome(0.005, 2, aim, most) for most in (32, 2000))
+    assert 100 < counted < 2000
+    assert extrapolated == pytest.approx(counted, rel=0.02)
 
 
 def test_what_a_plan_looks_like(plan: fs.Plan) -> None:
