@@ -207,13 +207,19 @@ def test_a_killed_conversion_is_not_taken_for_whole_and_two_at_once_are_refused(
 
 
 def test_a_disk_that_is_too_small(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records must fit twice: x, y and the temporary files, of which there are as many numbers."""
+    whole = from_frame(holed(), **OPTIONS)
+    numbers = whole.x.size + whole.y.size
+
     class Room:
-        free = 2**20
+        free = 2 * 8 * numbers - 1
 
     monkeypatch.setattr("shutil.disk_usage", lambda path: Room)
     with pytest.raises(InvalidInput, match=r"records need .* GiB of disk, and twice that while"):
         converted(table)
     assert [file.name for file in table.parent.iterdir()] == ["t.parquet"]
+    Room.free += 1
+    assert converted(table).n_records == whole.n_records
 
 
 def test_a_table_that_changes_while_it_is_converted(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

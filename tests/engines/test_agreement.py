@@ -43,7 +43,7 @@ def assert_close(fast: fs.Trace, slow: fs.Trace, tolerance: float) -> None:
 )
 @example("ridge", [1], 1, 1, "without_replacement", 1, 1, 1, 2**64 - 1)
 @example("logistic", [3, 1, 5], 33, 40, "with_replacement", 12, 3, 0, 2**32)
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_any_shape(
     kind: Kind, sizes: list[int], dim: int, batch_size: int | None, sampling: Sampling,
     local_steps: int, repetitions: int, n_unpenalised: int, seed: int,
@@ -70,10 +70,8 @@ def test_every_batch_size_up_to_eighteen(batch_size: int) -> None:
 @pytest.mark.parametrize("sampling", ["with_replacement", "without_replacement"])
 @pytest.mark.parametrize(("local_steps", "batch_size"), [(4100, 1), (470, 9), (9, 1025)])
 def test_more_draws_than_are_made_at_once(sampling: Sampling, local_steps: int, batch_size: int) -> None:
-    problem = make("ridge", (1030, 1100), 7)
-    fast, slow = both(
-        problem, local_steps=local_steps, batch_size=batch_size, sampling=sampling, repetitions=2, rounds=1
-    )
+    problem = make("ridge", (1030,), 7)
+    fast, slow = both(problem, local_steps=local_steps, batch_size=batch_size, sampling=sampling, rounds=1)
     assert_close(fast, slow, 1e-11)
 
 

@@ -127,8 +127,8 @@ def test_a_killed_worker_changes_nothing() -> None:
         if done == 7:
             threading.Timer(0.03, kill).start()
 
-    method = fs.Scaffold(step_size=1e-3, local_steps=20_000)
-    settings: Any = {"rounds": 10, "batch_size": 4, "seed": 3}
+    method = fs.Scaffold(step_size=1e-3, local_steps=12_000)
+    settings: Any = {"rounds": 9, "batch_size": 4, "seed": 3}
     found = fs.run(
         problem(2 * LEAF), method, engine=Ray(shards=2, snapshot_every=3), progress=progress, **settings
     )

@@ -39,19 +39,41 @@ def falls_always(values: list[float]) -> bool:
     return all(after <= before for before, after in pairwise(values) if before > 1e-12)
 
 
+def largest(fits: Callable[[float], bool]) -> float:
+    """The largest γ that fits, by bisection."""
+    low, high = 0.0, 10.0
+    for _ in range(200):
+        gamma = 0.5 * (low + high)
+        low, high = (gamma, high) if fits(gamma) else (low, gamma)
+    return low
+
+
 @pytest.mark.parametrize(("steps", "longest"), [(1, 1), (3, 3), (50, 50), ((2, 7, 5), 7)])
 @pytest.mark.parametrize("mu", [0.0, 0.5, 4.0])
 def test_scaffold_takes_the_largest_step_size_of_lemma_4_1(
     steps: int | tuple[int, ...], longest: int, mu: float
 ) -> None:
-    """The largest γ with 2γL ≤ 1 and γH(L + μ) ≤ 1, by bisection."""
-    low, high = 0.0, 10.0
-    for _ in range(200):
-        gamma = 0.5 * (low + high)
-        fits = 2 * gamma * L <= 1 and gamma * longest * (L + mu) <= 1
-        low, high = (gamma, high) if fits else (low, gamma)
     found = fs.Scaffold(step_size=1.0, local_steps=steps).safe_step_size(L, mu)
-    assert found == pytest.approx(low, rel=1e-12)
+    wanted = largest(lambda gamma: 2 * gamma * L <= 1 and gamma * longest * (L + mu) <= 1)
+    assert found == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 20])
+def test_fedlin_takes_the_largest_step_size_of_its_theorem(steps: int) -> None:
+    """10γLH ≤ 1 in Mitra et al."""
+    found = fs.FedLin(step_size=1.0, local_steps=steps).safe_step_size(L, MU)
+    assert found == pytest.approx(largest(lambda gamma: 10 * gamma * L * steps <= 1), rel=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 20])
+@pytest.mark.parametrize(("eta", "at_least_one"), [(0.5, 1.0), (1.0, 1.0), (3.0, 3.0)])
+def test_two_sided_scaffold_takes_the_largest_step_size_of_its_theorem(
+    steps: int, eta: float, at_least_one: float
+) -> None:
+    """81γηLH ≤ 1 with η ≥ 1 in Karimireddy et al."""
+    found = fs.TwoSidedScaffold(step_size=1.0, local_steps=steps, server_step_size=eta).safe_step_size(L, MU)
+    wanted = largest(lambda gamma: 81 * gamma * at_least_one * L * steps <= 1)
+    assert found == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fedlin", "two-sided"])

@@ -90,3 +90,10 @@ def test_description() -> None:
     }  # fmt: skip
     assert make("logistic", weights=[1, 2, 3]).describe()["weights"] == "given"
     assert repr(make("logistic")) == "Logistic(n_clients=3, dim=3, n_records=19, l2=0.1)"
+
+
+def test_strong_convexity_of_ridge_is_the_smallest_curvature_of_any_client() -> None:
+    X, y = tables("ridge", (6, 9, 7), 3)
+    for l2 in (0.0, 0.3):
+        smallest = min(np.linalg.svd(x, compute_uv=False)[-1] ** 2 / len(x) for x in X) + l2
+        assert Ridge(X, y, l2=l2).strong_convexity() == pytest.approx(smallest, rel=1e-9)

@@ -4,11 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedscaffold import FedAvg, Scaffold, run
+from fedscaffold import FedAvg, Scaffold
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation import TailAverage
+from tests.samples import run
 
 
 class Measured(NamedTuple):

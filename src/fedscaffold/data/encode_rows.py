@@ -35,6 +35,17 @@ class TableLayout:
         return 8 * self.rows * (self.encoding.dim + 1)
 
 
+def next_places(sections: NDArray[np.int64], free: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each row goes, in order within its section; `free`, the sections' first free places, moves on."""
+    counts = np.bincount(sections, minlength=free.size)
+    order = np.argsort(sections, kind="stable")
+    here = free - (np.cumsum(counts) - counts)  # where a section's first row goes, less its rank
+    places = np.empty(sections.size, dtype=np.int64)
+    places[order] = here[sections[order]] + np.arange(sections.size)
+    free += counts
+    return places
+
+
 def encoded_targets(layout: TableLayout) -> Iterator[tuple[NDArray[np.int64], Array]]:
     """(places, targets) of each block of rows: places among the records of all clients, client after client."""
     encoding, offsets = layout.encoding, offsets_of(layout.sizes)
@@ -46,14 +57,9 @@ def encoded_targets(layout: TableLayout) -> Iterator[tuple[NDArray[np.int64], Ar
         counts = np.bincount(owners[owners >= 0], minlength=layout.sizes.size)
         if (owners < 0).any() or (free + counts > offsets[1:]).any():
             raise InvalidInput(CHANGED)
-        order = np.argsort(owners, kind="stable")
-        here = free - (np.cumsum(counts) - counts)  # where a client's first row of this block goes, less its rank
-        to = np.empty(block.num_rows, dtype=np.int64)
-        to[order] = here[owners[order]] + np.arange(block.num_rows)
         goal = np.empty(block.num_rows)
         encoding.put_target(columns[encoding.target], goal)
-        yield to, goal
-        free += counts
+        yield next_places(owners, free), goal
         seen += block.num_rows
     if seen != layout.rows:
         raise InvalidInput(CHANGED)

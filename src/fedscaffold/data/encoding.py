@@ -14,17 +14,8 @@ from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import replacing
 from fedscaffold.core.types import Array
-from fedscaffold.data.arrow import (
-    Label,
-    blocks,
-    by_name,
-    frame_source,
-    is_number,
-    labels,
-    numbers,
-    positions,
-    value_set,
-)
+from fedscaffold.data import arrow
+from fedscaffold.data.arrow import Label
 from fedscaffold.data.columns import check_names, pick, some
 
 Unknown = Literal["error", "ignore"]
@@ -58,12 +49,12 @@ class Number:
 
     def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "error") -> None:
         """Write the coordinate of some rows into `out`, (rows, 1)."""
-        if not is_number(array.type) and array.null_count < len(array):
+        if not arrow.is_number(array.type) and array.null_count < len(array):
             row, value = _first(array)
             raise InvalidInput(
                 f"column {self.name!r} should hold numbers, but row {first_row + row} has {value!r}"
             )
-        values = numbers(array)
+        values = arrow.numbers(array)
         absent = np.isnan(values)
         if absent.any():
             if self.fill is None:
@@ -97,14 +88,14 @@ class Category:
     def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "error") -> None:
         """Write the coordinates of some rows into `out`, (rows, len(values))."""
         known = [value for value in self.values if value is not None]
-        column = labels(self.name, array)
+        column = arrow.labels(self.name, array)
         out[:] = 0.0
         absent = column.is_null().to_numpy(zero_copy_only=False)
         if absent.all():
             places = np.full(len(column), -1)
         else:
             _check_same_kind(self.name, known, column)
-            places = positions(column, value_set(known))
+            places = arrow.positions(column, arrow.value_set(known))
         if absent.any():
             if None not in self.values:
                 raise InvalidInput(_missing(self.name, absent, first_row))
@@ -191,13 +182,13 @@ class Encoding:
         """
         if unknown not in get_args(Unknown):
             raise InvalidInput(f"unknown must be one of {get_args(Unknown)}, got {unknown!r}")
-        source = frame_source(frame)
+        source = arrow.frame_source(frame)
         check_names(source.names)
         wanted = [pick(source.names, column.name) for column in self.columns]
         parts, first_row = [np.empty((0, self.dim))], 0
-        for block in blocks(source.open(wanted)(wanted)):
+        for block in arrow.blocks(source.open(wanted)(wanted)):
             part = np.ones((block.num_rows, self.dim))
-            arrays = by_name(block)
+            arrays = arrow.by_name(block)
             for column, place in zip(self.columns, self.places, strict=True):
                 column.put(arrays[column.name], part[:, place], first_row, unknown)
             parts.append(part)
@@ -207,9 +198,9 @@ class Encoding:
     def put_target(self, array: Any, out: Array) -> None:
         """Write the targets of some rows: numbers, −1 and +1 for two classes, or 0, 1, ... for more."""
         if self.classes is None:
-            out[:] = numbers(array)
+            out[:] = arrow.numbers(array)
         else:
-            which = positions(labels(self.target, array), value_set(self.classes))
+            which = arrow.positions(arrow.labels(self.target, array), arrow.value_set(self.classes))
             out[:] = 2.0 * which - 1.0 if len(self.classes) == 2 else which
 
     def to_json(self) -> str:

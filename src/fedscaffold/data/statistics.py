@@ -11,19 +11,8 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.data.arrow import (
-    Label,
-    Reader,
-    blocks,
-    by_name,
-    groups,
-    is_dictionary,
-    is_number,
-    is_text,
-    labels,
-    load_pyarrow,
-    numbers,
-)
+from fedscaffold.data import arrow
+from fedscaffold.data.arrow import Label, Reader
 
 MOST_CLASSES = 1000  # counted, for the message that there are too many
 LOOKS_LIKE_A_NUMBER = re.compile(r"\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*")
@@ -92,7 +81,7 @@ class LabelCounts:
         self.numeric_rows += count * numeric
         if (self.first_number if numeric else self.first_text) is not None:
             return
-        seen = (first_row + column.index(load_pyarrow().scalar(value, column.type)).as_py(), value)
+        seen = (first_row + column.index(arrow.load_pyarrow().scalar(value, column.type)).as_py(), value)
         if numeric:
             self.first_number = seen
         else:
@@ -128,22 +117,22 @@ def table_statistics(
     clients = LabelCounts(None)
     goal: ColumnMoments | LabelCounts = LabelCounts(MOST_CLASSES) if classes else ColumnMoments()
     rows = 0
-    for block in blocks(read([client, target])):
-        columns = by_name(block)
+    for block in arrow.blocks(read([client, target])):
+        columns = arrow.by_name(block)
         if rows == 0:
             _check_client_type(client, columns[client].type)
             if not classes:
                 _check_numeric_target(target, columns[target])
-        clients.add(labels(client, columns[client]), rows)
+        clients.add(arrow.labels(client, columns[client]), rows)
         goal = _after(goal, target, columns[target], rows)
         rows += block.num_rows
     if rows == 0:
         raise InvalidInput("the table has no rows")
     found: dict[str, ColumnMoments | LabelCounts] = {}
-    for group in groups(features):
+    for group in arrow.groups(features):
         first_row = 0
-        for block in blocks(read(group)):
-            for name, array in by_name(block).items():
+        for block in arrow.blocks(read(group)):
+            for name, array in arrow.by_name(block).items():
                 if first_row == 0:
                     found[name] = _start(name, array.type, categorical, max_categories)
                 found[name] = _after(found[name], name, array, first_row)
@@ -155,23 +144,21 @@ def _after(
     so_far: ColumnMoments | LabelCounts, name: str, array: Any, first_row: int
 ) -> ColumnMoments | LabelCounts:
     if isinstance(so_far, ColumnMoments):
-        return so_far.after(numbers(array))
-    so_far.add(labels(name, array), first_row)
+        return so_far.after(arrow.numbers(array))
+    so_far.add(arrow.labels(name, array), first_row)
     return so_far
 
 
 def _start(name: str, kind: Any, categorical: tuple[str, ...], max_categories: int) -> ColumnMoments | LabelCounts:
-    types = load_pyarrow().types
-    if types.is_null(kind):
+    if arrow.load_pyarrow().types.is_null(kind):
         raise InvalidInput(f"column {name!r} has no values at all; leave it out of features")
-    if name in categorical or is_dictionary(kind) or is_text(kind):
-        values = kind.value_type if is_dictionary(kind) else kind
-        if not (is_text(values) or types.is_integer(values) or types.is_boolean(values)):
+    if name in categorical or arrow.is_dictionary(kind) or arrow.is_text(kind):
+        if not _is_label(kind):
             raise InvalidInput(
                 f"column {name!r} is of type {kind}; categories must be text, whole numbers or booleans"
             )
-        return LabelCounts(max_categories, suspicious=is_text(kind) and name not in categorical)
-    if is_number(kind):
+        return LabelCounts(max_categories, suspicious=arrow.is_text(kind) and name not in categorical)
+    if arrow.is_number(kind):
         return ColumnMoments()
     raise InvalidInput(
         f"column {name!r} is of type {kind}; features are numbers, booleans, text or categories: "
@@ -179,17 +166,24 @@ def _start(name: str, kind: Any, categorical: tuple[str, ...], max_categories: i
     )
 
 
+def _value_type(kind: Any) -> Any:
+    return kind.value_type if arrow.is_dictionary(kind) else kind
+
+
+def _is_label(kind: Any) -> bool:
+    types, values = arrow.load_pyarrow().types, _value_type(kind)
+    return arrow.is_text(values) or types.is_integer(values) or types.is_boolean(values)
+
+
 def _check_client_type(name: str, kind: Any) -> None:
-    types = load_pyarrow().types
-    values = kind.value_type if is_dictionary(kind) else kind
-    if not (is_text(values) or types.is_integer(values) or types.is_boolean(values) or types.is_null(values)):
+    if not (_is_label(kind) or arrow.load_pyarrow().types.is_null(_value_type(kind))):
         raise InvalidInput(
             f"the client column {name!r} is of type {kind}; clients are named by text or whole numbers: convert it"
         )
 
 
 def _check_numeric_target(name: str, array: Any) -> None:
-    if not is_number(array.type):
+    if not arrow.is_number(array.type):
         raise InvalidInput(
             f"the target {name!r} must hold numbers for kind='ridge', but is of type {array.type}; "
             "convert it, or take kind='logistic' for two classes"

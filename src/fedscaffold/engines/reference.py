@@ -1,14 +1,13 @@
 """The reference engine: plain NumPy loops. It defines what is right; fast engines are tested against it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.protocols import HasBatchGradient, HasMeanField, LocalSgd, NonUniformSampling, Streamed
+from fedscaffold.core.protocols import HasMeanField, LocalSgd, NonUniformSampling, Streamed
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import check_drawable, drawn_batches
 from fedscaffold.core.random.normals import check_streamed
@@ -42,6 +41,7 @@ class Reference:
             check_drawable(batches)
         if batches.size is None and isinstance(problem, HasMeanField):
             problem = problem.mean_field()
+        gradient = problem.drawn_gradient if isinstance(problem, Streamed) else problem.batch_gradient
 
         def local_sgd(
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
@@ -56,41 +56,22 @@ class Reference:
             for r, k in np.ndindex(chosen.shape):
                 c = int(chosen[r, k])
                 stream = Stream(seed, repetition=r, round=round, client=first_client + c)
-                for gradient in _gradients(
-                    problem, c, stream, range(first_step, first_step + int(steps[r, k])), batches
-                ):
-                    local[r, k] -= step_size * (gradient(local[r, k]) + xi[r, k])
+                steps_taken = range(first_step, first_step + int(steps[r, k]))
+                for drawn in _draws(problem, c, stream, steps_taken, batches):
+                    local[r, k] -= step_size * (gradient(c, local[r, k], *drawn) + xi[r, k])
             return local
 
         yield local_sgd
 
 
-def _gradients(
-    problem: Any, c: int, stream: Stream, steps: range, batches: Batches
-) -> Iterator[Callable[[Array], Array]]:
-    """Client c's stochastic gradient at each of the steps, as a function of θ."""
+def _draws(problem: Any, c: int, stream: Stream, steps: range, batches: Batches) -> Iterator[tuple[Any, ...]]:
+    """What client c's gradient is of at each of the steps: drawn records, or which of its own."""
     if isinstance(problem, Streamed):
         size = batches.size or 0
-        for h in steps:
-            yield partial(_drawn_gradient, problem, c, stream, h * size, size)
-    else:
-        for rows in _rows(problem, c, stream, steps, batches):
-            yield partial(_batch_gradient, problem, c, rows)
-
-
-def _drawn_gradient(problem: Streamed, c: int, stream: Stream, first: int, count: int, theta: Array) -> Array:
-    return problem.drawn_gradient(c, theta, stream, first, count)
-
-
-def _batch_gradient(problem: HasBatchGradient, c: int, rows: IntArray, theta: Array) -> Array:
-    return problem.batch_gradient(c, theta, rows)
-
-
-def _rows(problem: HasBatchGradient, c: int, stream: Stream, steps: range, batches: Batches) -> Iterator[IntArray]:
-    """Which of client c's records each step uses."""
-    if isinstance(problem, NonUniformSampling):
+        yield from ((stream, h * size, size) for h in steps)
+    elif isinstance(problem, NonUniformSampling):
         part = slice(int(problem.offsets[c]), int(problem.offsets[c + 1]))
-        yield from drawn_batches(problem.draws, stream, steps, batches, part)
+        for rows in drawn_batches(problem.draws, stream, steps, batches, part):
+            yield (rows,)
     else:
-        for h in steps:
-            yield batch(stream, h, batches, int(problem.sizes[c]))
+        yield from ((batch(stream, h, batches, int(problem.sizes[c])),) for h in steps)

@@ -61,6 +61,21 @@ class BaseMethod:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FixedStepsMethod(BaseMethod):
+    """A method whose clients all take the same number of local steps in every round, `local_steps`."""
+
+    local_steps: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("local_steps", self.local_steps, least=1)
+
+    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
+        """H, the same for all clients, shape (1, 1)."""
+        return same_for_all(self.local_steps)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CohortMethod(BaseMethod):
     """A method whose rounds may take a cohort of the clients, drawn from the run's seed.
 

@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedscaffold.core.checks import whole_number
-from fedscaffold.core.types import Array, IntArray
-from fedscaffold.methods.base import CohortMethod, same_for_all
+from fedscaffold.methods.base import CohortMethod, FixedStepsMethod
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(CohortMethod):
+class FedAvg(FixedStepsMethod, CohortMethod):
     """θ_c ← θ_c − γ g_c(θ_c), H times on each client; θ⁺ = Σ w_c θ_c.
 
     Parameters
@@ -34,16 +32,6 @@ class FedAvg(CohortMethod):
     """
 
     kind: ClassVar[str] = "fedavg"
-
-    local_steps: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number("local_steps", self.local_steps, least=1)
-
-    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
-        """H, the same for all clients, shape (1, 1)."""
-        return same_for_all(self.local_steps)
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
         """1/L: with at most this step size each local step contracts in mean square."""

@@ -5,14 +5,13 @@ from typing import ClassVar, get_args
 
 import numpy as np
 
-from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, ServerState
-from fedscaffold.methods.base import BaseMethod, NoClientState, same_for_all
+from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, ServerState
+from fedscaffold.methods.base import FixedStepsMethod, NoClientState
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedLin(BaseMethod):
+class FedLin(FixedStepsMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), H times, with ξ_c = ḡ(θ) − ĝ_c(θ); θ⁺ = Σ w_c θ_c.
 
     The clients keep no state, but every round takes one more gradient and two more vectors per client.
@@ -39,12 +38,10 @@ class FedLin(BaseMethod):
     kind: ClassVar[str] = "fedlin"
     vectors_per_round: ClassVar[int] = 4  # θ and ḡ down, ĝ_c and θ_c up
 
-    local_steps: int
     correction_gradients: GradientKind = field(default="full")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("local_steps", self.local_steps, least=1)
         if self.correction_gradients not in get_args(GradientKind):
             raise InvalidInput(
                 f"correction_gradients must be one of {get_args(GradientKind)}, got {self.correction_gradients!r}"
@@ -54,10 +51,6 @@ class FedLin(BaseMethod):
     def exchange(self) -> GradientKind:  # type: ignore[override]
         """Which gradients ĝ_c(θ) clients exchange before their local steps."""
         return self.correction_gradients
-
-    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
-        """H, the same for all clients, shape (1, 1)."""
-        return same_for_all(self.local_steps)
 
     def correction(
         self, client_state: NoClientState, server: ServerState, exchanged: ExchangedGradients | None

@@ -4,17 +4,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, ExchangedGradients, IntArray, ServerState
+from fedscaffold.core.types import Array, IntArray, ServerState
 from fedscaffold.methods.base import BaseMethod
-from fedscaffold.methods.variates import ControlVariates, initial_control_variates
+from fedscaffold.methods.variates import ControlVariates, KeepsControlVariates
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProxSkip(BaseMethod):
+class ProxSkip(KeepsControlVariates, BaseMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), and after each step with probability p a communication.
 
     A communication is θ⁺ = Σ w_c θ_c; ξ_c ← ξ_c + p(θ_c − θ⁺)/γ. So it is Scaffold with a random number of
@@ -39,7 +38,6 @@ class ProxSkip(BaseMethod):
     """
 
     kind: ClassVar[str] = "proxskip"
-    clients_receive_new_theta: ClassVar[bool] = True
 
     communication_probability: float
 
@@ -54,18 +52,6 @@ class ProxSkip(BaseMethod):
             return np.ones((1, 1), dtype=np.int64)
         steps = np.ceil(np.log(round_uniform) / np.log1p(-self.communication_probability))
         return np.maximum(steps, 1.0).astype(np.int64)[:, None]
-
-    def init_clients(
-        self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None
-    ) -> ControlVariates:
-        """ξ_c = 0, or given values with Σ w_c ξ_c = 0."""
-        return ControlVariates(xi=initial_control_variates(repetitions, weights, dim, control_variates))
-
-    def correction(
-        self, client_state: ControlVariates, server: ServerState, exchanged: ExchangedGradients | None
-    ) -> Array:
-        """ξ_c, which each client adds to its gradients."""
-        return client_state.xi
 
     def update_clients(
         self, client_state: ControlVariates, sent: Array, before: ServerState, after: ServerState

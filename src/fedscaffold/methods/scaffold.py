@@ -19,17 +19,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, ExchangedGradients, IntArray, ServerState
+from fedscaffold.core.types import Array, IntArray, ServerState
 from fedscaffold.methods.base import CohortMethod, same_for_all
-from fedscaffold.methods.variates import ControlVariates, initial_control_variates
+from fedscaffold.methods.variates import ControlVariates, KeepsControlVariates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(CohortMethod):
+class Scaffold(KeepsControlVariates, CohortMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), H times; θ⁺ = Σ w_c θ_c; ξ_c ← ξ_c + (θ_c − θ⁺)/(γH).
 
     With this rule a client needs only θ⁺ to update its ξ_c, so control variates are never sent. Clients that do
@@ -58,7 +57,6 @@ class Scaffold(CohortMethod):
     """
 
     kind: ClassVar[str] = "scaffold"
-    clients_receive_new_theta: ClassVar[bool] = True
 
     local_steps: int | Sequence[int]
 
@@ -99,28 +97,12 @@ class Scaffold(CohortMethod):
             )
         return np.array([self.local_steps], dtype=np.int64)
 
-    def init_clients(
-        self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None
-    ) -> ControlVariates:
-        """Line 1: ξ_c = 0, or given values with Σ w_c ξ_c = 0."""
-        return ControlVariates(xi=initial_control_variates(repetitions, weights, dim, control_variates))
-
-    def correction(
-        self, client_state: ControlVariates, server: ServerState, exchanged: ExchangedGradients | None
-    ) -> Array:
-        """Line 6: ξ_c, which each client adds to its gradients."""
-        return client_state.xi
-
     def message(self, local: Array, server: ServerState, step_counts: IntArray) -> Array:
         """Line 8: θ_c, or θ + (θ_c − θ) H̄/H_c where clients take different numbers of steps."""
         if not isinstance(self.local_steps, Sequence):
             return local
         theta = server.theta[:, None, :]
         return theta + (local - theta) * (self.mean_local_steps / step_counts)[:, :, None]
-
-    def aggregate(self, server: ServerState, mean: Array, share: Array) -> ServerState:
-        """Line 9: θ⁺ = Σ w_c θ_c."""
-        return ServerState(mean)
 
     def update_clients(
         self, client_state: ControlVariates, sent: Array, before: ServerState, after: ServerState

@@ -5,9 +5,9 @@ from typing import ClassVar, NamedTuple
 
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.checks import positive, whole_number
-from fedscaffold.core.types import Array, ExchangedGradients, IntArray
-from fedscaffold.methods.base import CohortMethod, same_for_all
+from fedscaffold.core.checks import positive
+from fedscaffold.core.types import Array, ExchangedGradients
+from fedscaffold.methods.base import CohortMethod, FixedStepsMethod
 from fedscaffold.methods.variates import initial_control_variates
 
 
@@ -25,7 +25,7 @@ class VariateServerState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoSidedScaffold(CohortMethod):
+class TwoSidedScaffold(FixedStepsMethod, CohortMethod):
     """θ_i ← θ_i − γ(g_i(θ_i) − c_i + c), H times; θ⁺ = θ + η(mean θ_i − θ).
 
     Then c_i⁺ = c_i − c + (θ − θ_i)/(γH) for the clients that took part, and c⁺ = c + s mean(c_i⁺ − c_i). The means
@@ -58,17 +58,11 @@ class TwoSidedScaffold(CohortMethod):
     kind: ClassVar[str] = "two_sided"
     vectors_per_round: ClassVar[int] = 3  # θ and c down, θ_i up
 
-    local_steps: int
     server_step_size: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("local_steps", self.local_steps, least=1)
         positive("server_step_size", self.server_step_size)
-
-    def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
-        """H, the same for all clients, shape (1, 1)."""
-        return same_for_all(self.local_steps)
 
     def init_clients(
         self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None
@@ -93,11 +87,7 @@ class TwoSidedScaffold(CohortMethod):
         return VariateServerState(theta + self.server_step_size * (mean - theta), c + share[:, None] * change)
 
     def update_clients(
-        self,
-        client_state: ClientVariates,
-        sent: Array,
-        before: VariateServerState,
-        after: VariateServerState,
+        self, client_state: ClientVariates, sent: Array, before: VariateServerState, after: VariateServerState
     ) -> ClientVariates:
         """c_i⁺ = c_i − c + (θ − θ_i)/(γH)."""
         own = before.theta[:, None, :] - sent

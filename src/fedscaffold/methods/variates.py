@@ -1,12 +1,12 @@
 """The control variates ξ_c that clients keep between rounds, and their initial values."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, ExchangedGradients, ServerState
 
 SUM_TOLERANCE = 1e-9
 
@@ -15,6 +15,24 @@ class ControlVariates(NamedTuple):
     """Client state: the control variate ξ_c of each client."""
 
     xi: Array  # (repetitions, clients, dim)
+
+
+class KeepsControlVariates:
+    """For methods whose clients keep a control variate ξ_c, add it to their gradients, and change it by θ⁺."""
+
+    clients_receive_new_theta: ClassVar[bool] = True
+
+    def init_clients(
+        self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None
+    ) -> ControlVariates:
+        """ξ_c = 0, or given values with Σ w_c ξ_c = 0."""
+        return ControlVariates(xi=initial_control_variates(repetitions, weights, dim, control_variates))
+
+    def correction(
+        self, client_state: ControlVariates, server: ServerState, exchanged: ExchangedGradients | None
+    ) -> Array:
+        """ξ_c, which each client adds to its gradients."""
+        return client_state.xi
 
 
 def initial_control_variates(

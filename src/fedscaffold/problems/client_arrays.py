@@ -1,6 +1,6 @@
 """Clients' tables as one contiguous block, refused where a number or a record is missing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,75 +24,69 @@ def aligned_empty(shape: tuple[int, ...]) -> Array:
 
 def flatten(X: Any, y: Any) -> tuple[Array, Array, NDArray[np.int64]]:
     """(records, dim) features, (records,) targets and the clients' offsets; no copy where none is needed."""
-    features, targets = _tables("X", X, 2), _tables("y", y, 1)
-    _check_clients(("X", features), ("y", targets))
-    dim = features[0].shape[1]
-    for client, (table, column) in enumerate(zip(features, targets, strict=True)):
+
+    def check(client: int, dim: int, table: Array, column: Array) -> None:
         if table.shape[1] != dim or dim == 0:
             raise InvalidInput(f"client {client} has {table.shape[1]} features, client 0 has {dim}")
-        _check_records(client, ("X", table), ("y", column))
-    offsets = offsets_of([len(table) for table in features])
-    x = _joined(features, (int(offsets[-1]), dim))
-    targets_joined = _joined(targets, (int(offsets[-1]),))
-    for name, array in (("X", x), ("y", targets_joined)):
-        _check_finite(name, array, offsets)
-    return x, targets_joined, offsets
+
+    return _flattened(("X", X, 2), ("y", y, 1), check)
 
 
 def flatten_systems(A: Any, b: Any) -> tuple[Array, Array, NDArray[np.int64]]:
     """(records, dim, dim) matrices, (records, dim) vectors and the clients' offsets, as `flatten` does."""
-    matrices, vectors = _tables("A", A, 3), _tables("b", b, 2)
-    _check_clients(("A", matrices), ("b", vectors))
-    dim = vectors[0].shape[1]
-    for client, (table, right) in enumerate(zip(matrices, vectors, strict=True)):
+
+    def check(client: int, dim: int, table: Array, right: Array) -> None:
         if dim == 0 or table.shape[1:] != (dim, dim) or right.shape[1] != dim:
             raise InvalidInput(
                 f"client {client}'s matrices are {table.shape[1]} × {table.shape[2]} and its vectors have "
                 f"{right.shape[1]} entries, but client 0's vectors have {dim}; all must agree"
             )
-        _check_records(client, ("A", table), ("b", right))
-    offsets = offsets_of([len(table) for table in matrices])
-    a = _joined(matrices, (int(offsets[-1]), dim, dim))
-    right_joined = _joined(vectors, (int(offsets[-1]), dim))
-    for name, array in (("A", a), ("b", right_joined)):
-        _check_finite(name, array, offsets)
-    return a, right_joined, offsets
+
+    return _flattened(("A", A, 3), ("b", b, 2), check)
 
 
 def client_weights(weights: ArrayLike | None, n_clients: int) -> Array:
     """Positive weights that sum to one; uniform when none are given."""
     if weights is None:
         return np.full(n_clients, 1.0 / n_clients)
-    try:
-        given = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"weights must be {n_clients} numbers, one per client: {error}") from None
-    if given.shape != (n_clients,):
-        raise InvalidInput(f"weights must be {n_clients} numbers, one per client, got shape {given.shape}")
+    given = vector("weights", weights, f"{n_clients} numbers, one per client", n_clients)
     if not (np.isfinite(given).all() and (given > 0).all()):
         raise InvalidInput("weights must be positive and finite; leave out clients that should not count")
     return given / given.sum()
 
 
-Named = tuple[str, Sequence[Array] | Array]
+def vector(name: str, given: ArrayLike, wanted: str, length: int) -> Array:
+    """A new array of `length` numbers; anything else is refused, and told what is wanted."""
+    try:
+        numbers = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} must be {wanted}: {error}") from None
+    if numbers.shape != (length,):
+        raise InvalidInput(f"{name} must be {wanted}, got shape {numbers.shape}")
+    return numbers
 
 
-def _check_clients(first: Named, second: Named) -> None:
-    """As many clients in one as in the other, and some."""
-    (one, tables), (other, columns) = first, second
-    if len(tables) != len(columns):
-        raise InvalidInput(f"{one} has {len(tables)} clients but {other} has {len(columns)}")
+def _flattened(
+    first: tuple[str, Any, int], second: tuple[str, Any, int], check: Callable[[int, int, Array, Array], None]
+) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Two tables per client, each (name, data, axes), joined; check(client, dim, table, other) may refuse them."""
+    (one, other), (tables, others) = (first[0], second[0]), (_tables(*first), _tables(*second))
+    if len(tables) != len(others):
+        raise InvalidInput(f"{one} has {len(tables)} clients but {other} has {len(others)}")
     if len(tables) == 0:
         raise InvalidInput(f"there are no clients: {one} is empty")
-
-
-def _check_records(client: int, first: tuple[str, Array], second: tuple[str, Array]) -> None:
-    """As many records in one as in the other, and some."""
-    (one, table), (other, column) = first, second
-    if len(table) != len(column):
-        raise InvalidInput(f"client {client} has {len(table)} rows in {one} but {len(column)} in {other}")
-    if len(table) == 0:
-        raise InvalidInput(f"client {client} has no records; leave it out")
+    dim = (tables if others[0].ndim == 1 else others)[0].shape[1]
+    for client, (table, column) in enumerate(zip(tables, others, strict=True)):
+        check(client, dim, table, column)
+        if len(table) != len(column):
+            raise InvalidInput(f"client {client} has {len(table)} rows in {one} but {len(column)} in {other}")
+        if len(table) == 0:
+            raise InvalidInput(f"client {client} has no records; leave it out")
+    offsets = offsets_of([len(table) for table in tables])
+    joined = _joined(tables), _joined(others)
+    for name, array in zip((one, other), joined, strict=True):
+        _check_finite(name, array, offsets)
+    return *joined, offsets
 
 
 def _tables(name: str, data: Any, ndim: int) -> Sequence[Array] | Array:
@@ -127,8 +121,9 @@ def _numbers(table: Any) -> Array:
     return np.asarray(array, dtype=np.float64)
 
 
-def _joined(tables: Sequence[Array] | Array, shape: tuple[int, ...]) -> Array:
+def _joined(tables: Sequence[Array] | Array) -> Array:
     """The tables one after another; a view where they lie so already."""
+    shape = (sum(len(table) for table in tables), *tables[0].shape[1:])
     if isinstance(tables, np.ndarray):
         return np.ascontiguousarray(tables).reshape(shape)
     joined = aligned_empty(shape)

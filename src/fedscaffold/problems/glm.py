@@ -36,7 +36,6 @@ class Glm(TabularProblem, ABC):
         Number of last features that are not penalised; 1 where the last one is an intercept's column of ones.
     """
 
-    curvature: ClassVar[float]  # the largest ℓ''
     margin_derivative_bounds: ClassVar[tuple[float, float]]  # the largest |ℓ'''| and |ℓ''''|
 
     def __init__(
@@ -172,17 +171,3 @@ class Glm(TabularProblem, ABC):
         at = self.offsets[client] + rows
         x, y = self.x[at], self.y[at]
         return self.d1(x @ theta, y) @ x / at.size + self.penalty * theta
-
-    def smoothness(self, batches: Batches) -> float:
-        """Expected smoothness of minibatch gradients, the largest over clients.
-
-        With v = the batch's noise factor, v·κ max‖x_i‖² + (1 − v)·λ_max(κ mean x xᵀ) + l2, where κ is the
-        largest ℓ''. It lies between the full gradient's smoothness (v = 0) and one record's (v = 1).
-        """
-        largest = 0.0
-        for x, y in self._clients():
-            share = batches.noise_factor(y.size)
-            record = float(np.einsum("ij,ij->i", x, x).max())
-            mean = float(np.linalg.eigvalsh(x.T @ x / y.size)[-1])
-            largest = max(largest, self.curvature * (share * record + (1.0 - share) * mean))
-        return largest + self.l2

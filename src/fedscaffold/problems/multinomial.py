@@ -47,6 +47,7 @@ class Multinomial(TabularProblem):
     """
 
     kind = "multinomial"
+    curvature = 0.5
 
     def __init__(
         self,
@@ -77,11 +78,11 @@ class Multinomial(TabularProblem):
         return float(self.weights @ self.client_losses(theta))
 
     def gradient(self, theta: Array) -> Array:
-        """Gradient ∇f(θ) of the objective, (dim,)."""
+        """The gradient ∇f(θ), shape (dim,)."""
         return self.weights @ self.client_gradients(theta)
 
     def hessian(self, theta: Array) -> Array:
-        """Hessian ∇²f(θ) of the objective, (dim, dim)."""
+        """The Hessian ∇²f(θ), shape (dim, dim)."""
         total = np.diag(self.penalty)
         for x, _, shares in self.pieces():
             total += self._curvature(theta, x, shares)
@@ -92,7 +93,7 @@ class Multinomial(TabularProblem):
         return minimise(_Centred(self))
 
     def client_losses(self, theta: Array) -> Array:
-        """Loss f_c(θ) of each client, (n_clients,)."""
+        """The clients' losses f_c(θ), shape (N,)."""
         penalty = 0.5 * float(self.penalty @ theta**2)
         return np.array([-self._log_shares(theta, x, y).mean() + penalty for x, y in self._clients()])
 
@@ -135,16 +136,6 @@ class Multinomial(TabularProblem):
             self._slopes(theta, self.x[at], self.y[at]).T @ self.x[at]
         ).ravel() / at.size + self.penalty * theta
 
-    def smoothness(self, batches: Batches) -> float:
-        """Expected smoothness of minibatch gradients, the largest over clients; softmax's curvature is ≤ 1/2."""
-        largest = 0.0
-        for x, y in self._clients():
-            share = batches.noise_factor(y.size)
-            record = float(np.einsum("ij,ij->i", x, x).max())
-            mean = float(np.linalg.eigvalsh(x.T @ x / y.size)[-1])
-            largest = max(largest, 0.5 * (share * record + (1.0 - share) * mean))
-        return largest + self.l2
-
     def _margins(self, theta: Array, x: Array) -> Array:
         return x @ theta.reshape(self.n_classes, self.n_features).T
 
@@ -176,18 +167,15 @@ class _Centred:
 
     def __init__(self, problem: Multinomial) -> None:
         self._problem, self.dim = problem, problem.dim
-        free = (problem.penalty == 0.0).astype(np.float64)
+        free = (problem.penalty == 0.0) & (problem.n_unpenalised > 0)
         K, d = problem.n_classes, problem.n_features
-        self._ties = np.kron(np.ones((K, K)), np.eye(d)) * free * free[:, None] if problem.n_unpenalised else None
+        self._ties = np.kron(np.ones((K, K)), np.eye(d)) * free * free[:, None]
 
     def loss(self, theta: Array) -> float:
-        extra = 0.0 if self._ties is None else 0.5 * float(theta @ self._ties @ theta)
-        return self._problem.loss(theta) + extra
+        return self._problem.loss(theta) + 0.5 * float(theta @ self._ties @ theta)
 
     def gradient(self, theta: Array) -> Array:
-        extra = 0.0 if self._ties is None else self._ties @ theta
-        return self._problem.gradient(theta) + extra
+        return self._problem.gradient(theta) + self._ties @ theta
 
     def hessian(self, theta: Array) -> Array:
-        extra = 0.0 if self._ties is None else self._ties
-        return self._problem.hessian(theta) + extra
+        return self._problem.hessian(theta) + self._ties

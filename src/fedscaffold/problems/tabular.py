@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import not_negative, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.storage.memmap import spans
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import RecordsProblem, digest, freeze, row_bounds
@@ -23,6 +24,7 @@ class TabularProblem(RecordsProblem):
     """
 
     repr_fields = ("n_clients", "dim", "n_records", "l2")
+    curvature: ClassVar[float]  # the largest eigenvalue of the loss's Hessian in the margins
     vectors: int = 1
 
     def _set_data(
@@ -68,6 +70,20 @@ class TabularProblem(RecordsProblem):
             n_unpenalised=self.n_unpenalised,
         )
         return other
+
+    def smoothness(self, batches: Batches) -> float:
+        """Expected smoothness of minibatch gradients, the largest over clients.
+
+        With v = the batch's noise factor, v·κ max‖x_i‖² + (1 − v)·λ_max(κ mean x xᵀ) + l2, where κ is the
+        largest ℓ''. It lies between the full gradient's smoothness (v = 0) and one record's (v = 1).
+        """
+        largest = 0.0
+        for x, y in self._clients():
+            share = batches.noise_factor(y.size)
+            record = float(np.einsum("ij,ij->i", x, x).max())
+            mean = float(np.linalg.eigvalsh(x.T @ x / y.size)[-1])
+            largest = max(largest, self.curvature * (share * record + (1.0 - share) * mean))
+        return largest + self.l2
 
     def strong_convexity(self) -> float:
         """μ with ∇²f_c ≥ μI for all θ and c; here what the penalty alone gives."""

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscaffold import Scaffold, run
+from fedscaffold import Scaffold
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import Constants, bounds, constants
 from fedscaffold.theory.bounds import Bound
-from tests.samples import KINDS, Kind, make
+from tests.samples import KINDS, Kind, make, run
 
 BATCH, DIM, RECORDS = 4, 3, 12
 
@@ -170,11 +170,10 @@ def test_lemma_4_6(kind: Kind, parts: int, H: int, N: int, repetitions: int) -> 
     """Each client, each local step; and each client's control variate."""
     m = measured(kind, parts, H, N, repetitions)
     optimum = m.problem.optimum()
-    with Numba().open(m.problem, Batches(BATCH), seed=5) as local_sgd:
+    theta, xi = m.theta.copy(), m.control_variates.copy()
+    with Numba(specialise=False).open(m.problem, Batches(BATCH), seed=5) as local_sgd:
         for h in range(1, H + 1):
-            local = local_sgd(
-                m.theta, m.control_variates, step_size=m.setting["step_size"], local_steps=h, round=0
-            )
+            local = local_sgd(theta, xi, step_size=m.setting["step_size"], local_steps=h, round=0)
             bound = bounds.local_iterates(m.constants, **m.setting)
             below(f"h = {h}", np.square(local - optimum).sum(axis=2), bound)
     off = m.control_variates + m.problem.client_gradients(optimum)

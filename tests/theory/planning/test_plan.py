@@ -9,6 +9,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.types import Array
+from tests.samples import run
 
 Problem = fs.problems.Ridge | fs.problems.Logistic
 
@@ -27,18 +28,18 @@ def mixed(
 
 def simulated_share(problem: Problem, plan: fs.Plan, batch_size: int, repetitions: int) -> tuple[float, float]:
     """Mean squared error after the plan's rounds over the target, and its standard error."""
-    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=repetitions)
+    trace = run(problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=repetitions)
     last = trace.mse[:, -1] / plan.target_mse
     return float(last.mean()), float(last.std() / np.sqrt(repetitions))
 
 
 @pytest.mark.parametrize(
     ("kind", "target", "equal"),
-    [(fs.problems.Ridge, 0.05, True), (fs.problems.Logistic, 0.02, True), (fs.problems.Logistic, 0.03, False)],
+    [(fs.problems.Ridge, 0.03, True), (fs.problems.Logistic, 0.02, True), (fs.problems.Logistic, 0.03, False)],
 )
 def test_sharp_plans_reach_their_target_and_not_much_more(kind: type[Problem], target: float, equal: bool) -> None:
-    problem = mixed(kind, 3, n_clients=8, dim=4, equal=equal)
-    plan = fs.plan(problem, target_mse=target, batch_size=5)
+    problem = mixed(kind, 3, n_clients=5, dim=2, equal=equal)
+    plan = fs.plan(problem, target_mse=target, batch_size=5, max_local_steps=64)
     share, error = simulated_share(problem, plan, 5, 2000)
     assert error < 0.03
     assert 0.5 < share < 1.05
@@ -50,20 +51,20 @@ def test_sharp_plans_reach_their_target_and_not_much_more(kind: type[Problem], t
 
 
 def test_costs_move_the_plan() -> None:
-    problem = mixed(fs.problems.Ridge, 4, n_clients=8, dim=4)
-    dear_rounds = fs.plan(problem, target_mse=0.005, batch_size=5, round_cost=1000.0)
-    dear_gradients = fs.plan(problem, target_mse=0.005, batch_size=5, round_cost=0.1)
-    assert dear_rounds.rounds <= dear_gradients.rounds
-    assert dear_rounds.gradients_per_client >= dear_gradients.gradients_per_client
-    short = fs.plan(problem, target_mse=0.005, batch_size=5, max_local_steps=10)
-    assert short.method.uniform_local_steps <= 10
+    problem = mixed(fs.problems.Ridge, 4, n_clients=3, dim=2)
+    dear_rounds = fs.plan(problem, target_mse=0.003, batch_size=5, max_local_steps=256, round_cost=1000.0)
+    dear_gradients = fs.plan(problem, target_mse=0.003, batch_size=5, max_local_steps=256, round_cost=0.1)
+    assert dear_rounds.rounds < dear_gradients.rounds
+    assert dear_rounds.gradients_per_client > dear_gradients.gradients_per_client
+    short = fs.plan(problem, target_mse=0.003, batch_size=5, max_local_steps=16)
+    assert short.method.uniform_local_steps <= 16
     assert short.rounds > dear_rounds.rounds
 
 
 def test_without_noise() -> None:
-    problem = mixed(fs.problems.Logistic, 5, n_clients=6, dim=3)
-    plan = fs.plan(problem, target_mse=1e-6, batch_size=None)
-    assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-6
+    problem = mixed(fs.problems.Logistic, 5, n_clients=3, dim=2)
+    plan = fs.plan(problem, target_mse=1e-6, batch_size=None, max_local_steps=64, max_rounds=200)
+    assert run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-6
 
 
 CERTIFIED = [  # kind, seed, clients, features, batch, target as a share of the start
@@ -86,7 +87,7 @@ def test_certified_plans_never_miss(
     target = fraction * float(problem.optimum() @ problem.optimum())
     plan = fs.plan(problem, target_mse=target, batch_size=batch_size, mode="certified")
     assert plan.predicted_mse <= target
-    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=20)
+    trace = run(problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=20)
     assert trace.mse[:, -1].mean() <= target
     assert trace.mse[:, 0].mean() > target
 
@@ -159,7 +160,7 @@ def test_noise_binds_no_more_with_a_larger_batch() -> None:
     with pytest.raises(fs.InvalidInput, match=r"noise binds.* larger batch_size"):
         fs.plan(problem, batch_size=5, **limits)  # type: ignore[arg-type]
     plan = fs.plan(problem, batch_size=None, **limits)  # type: ignore[arg-type]
-    assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-9
+    assert run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-9
 
 
 def test_certified_refuses_weights() -> None:
@@ -200,9 +201,7 @@ def test_no_grid_point_is_much_cheaper(kind: type[Problem]) -> None:
         for step_size in np.geomspace(0.002, 0.3, 12):
             try:
                 method = fs.Scaffold(step_size=float(step_size), local_steps=local_steps)
-                trace = fs.run(
-                    problem, method, rounds=min(3000, 8000 // local_steps), batch_size=5, repetitions=100
-                )
+                trace = run(problem, method, rounds=min(3000, 8000 // local_steps), batch_size=5, repetitions=100)
             except fs.Diverged:
                 continue
             below = np.flatnonzero(trace.mse.mean(axis=0) <= target)

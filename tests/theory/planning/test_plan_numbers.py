@@ -7,7 +7,10 @@ import pytest
 from matplotlib.figure import Figure
 
 import fedscaffold as fs
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.problems import Logistic
+from fedscaffold.theory.planning.curve_model import CurveModel
+from tests.samples import run
 from tests.theory.planning.test_plan import mixed
 
 PRICES: dict[str, Any] = {"round_cost": 30.0, "gradient_cost": 2.0}
@@ -15,7 +18,7 @@ PRICES: dict[str, Any] = {"round_cost": 30.0, "gradient_cost": 2.0}
 
 @pytest.fixture(scope="module")
 def problem() -> Any:
-    return mixed(Logistic, 3, n_clients=8, dim=4)
+    return mixed(Logistic, 3, n_clients=5, dim=2)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,7 @@ def test_with_as_many_clients_as_are_useful_noise_and_bias_are_equal(problem: An
 
 
 def test_cost_and_communication_are_those_of_the_run(problem: Any, plan: fs.Plan) -> None:
-    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=5)
+    trace = run(problem, plan.method, rounds=plan.rounds, batch_size=5)
     gradients, vectors = trace.gradients_per_client[0, -1], trace.vectors_per_client[-1]
     assert plan.gradients_per_client == gradients
     assert plan.cost == pytest.approx(plan.rounds * PRICES["round_cost"] + gradients * PRICES["gradient_cost"])
@@ -69,6 +72,28 @@ def test_a_sample_of_many_clients_leads_to_the_plan_of_all_of_them() -> None:
     assert alone.curve is not None
     assert 0.7 * plan.target_mse < alone.curve[-1] <= plan.target_mse
     assert plan.variance_part == pytest.approx(alone.mse_variance_part, rel=0.01)
+
+
+def test_a_plan_on_a_sample_costs_what_one_on_all_clients_does() -> None:
+    """With 84 clients the search looks at 40 of them, with 80 at all: the plans must be nearly the same."""
+    few = mixed(fs.problems.Ridge, 4, n_clients=2, dim=1)
+    of_all, of_some = (
+        fs.plan(few.subset(np.repeat(np.arange(2), copies)), target_mse=1e-4, batch_size=2, max_local_steps=4)
+        for copies in (40, 42)
+    )
+    assert of_some.cost == pytest.approx(of_all.cost, rel=0.1)
+    assert of_some.method.step_size == pytest.approx(of_all.method.step_size, rel=0.2)
+
+
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_rounds_that_are_extrapolated_are_those_that_would_be_counted(batch_size: int | None) -> None:
+    problem = mixed(fs.problems.Ridge, 4, n_clients=3, dim=1)
+    model = CurveModel.of(problem, Batches(batch_size))
+    _, plateau = model.outcome(0.005, 2, 0.0, 1)
+    aim = 0.02 * float(problem.optimum() @ problem.optimum()) + plateau
+    (extrapolated, _), (counted, _) = (model.outcome(0.005, 2, aim, most) for most in (32, 2000))
+    assert 100 < counted < 2000
+    assert extrapolated == pytest.approx(counted, rel=0.02)
 
 
 def test_what_a_plan_looks_like(plan: fs.Plan) -> None:

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 from fedscaffold import FedAvg, InvalidInput, Scaffold, theory
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
+from fedscaffold.theory.prediction.plateau import covariances as client_covariances
+from fedscaffold.theory.prediction.plateau import solve_stationary
+from fedscaffold.theory.prediction.setting import setting
 from tests.samples import Kind, make
 from tests.theory.dense_algebra import ridge_covariance
 from tests.theory.measured import Measured, covariances, plateau
@@ -51,8 +55,8 @@ def check_against_simulation(problem: Ridge | Logistic, *, repetitions: int, rou
             assert_within(found.cov_xi(c, i), measured.xi.value[c, i], measured.xi.error[c, i])
 
 
+@pytest.mark.slow
 def test_lemma_5_1_covariances_with_two_clients() -> None:
-    """Of logistic regression; those of ridge are compared with exact algebra below."""
     check_against_simulation(make("logistic", (12, 9), 2, l2=0.3, seed=6), repetitions=20_000, burn=200, rounds=15)
 
 
@@ -86,6 +90,30 @@ def test_lemma_5_1_remainders_are_of_the_stated_order(weights: Sequence[float] |
     slopes = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
     assert (slopes >= [1.5, 1.5, 0.95]).all()
     assert (slopes <= [2.1, 2.1, 1.1]).all()
+
+
+def test_lemma_5_1_is_the_limit_of_the_predictor() -> None:
+    """Cov(θ, ξ_c) and Cov ξ_c of logistic regression, relative to the predictor's, fall like γ."""
+    problem = make("logistic", (12, 9, 15), 2, l2=0.3, weights=(1.0, 2.0, 1.5), seed=1)
+    sizes = np.array([0.04, 0.02, 0.01])
+    errors = []
+    for size in sizes:
+        method = small_steps(problem, float(size))
+        found = theory.expansion(problem, method, batch_size=2)
+        s = setting(problem, method, Batches(2))
+        state = solve_stationary(s)
+        U, length = state.cur.U, method.step_size * H
+        theta_eta, eta = (U @ each @ np.swapaxes(U, 1, 2) for each in client_covariances(s, state))
+        theta_xi = (theta_eta - state.cov_theta) / length  # of η_c = θ + γHξ_c
+        xi = (eta - theta_eta - np.swapaxes(theta_eta, 1, 2) + state.cov_theta) / length**2
+        pairs: list[tuple[Array, Array]] = [
+            (np.stack([found.cov_theta_xi(c) for c in range(3)]), theta_xi),
+            (np.stack([found.cov_xi(c, c) for c in range(3)]), xi),
+        ]
+        errors.append([norm(a - b) / norm(b) for a, b in pairs])
+    assert max(errors[-1]) < 0.02
+    slopes = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
+    np.testing.assert_allclose(slopes, 1.0, atol=0.2)
 
 
 def test_theorem_5_3_is_the_limit_of_the_predictor() -> None:

@@ -20,9 +20,9 @@ def test_all_powers_of_eigenvalues_and_of_their_products_are_followed(
     )
     every_step = s.rates[None, :] ** h[:, None] @ s.fit  # values at these steps from values at the nodes
     g = 1.0 - gamma * np.linspace(0.1, 1.8, 12)
-    for rate in [1.0, *g, *(g[:, None] * g[None, :]).ravel()]:
-        found = every_step @ rate ** s.nodes.astype(float)
-        np.testing.assert_allclose(found, rate**h, atol=30 * tolerance)
+    rates = np.concatenate([[1.0], g, (g[:, None] * g[None, :]).ravel()])
+    found = every_step @ rates ** s.nodes[:, None].astype(float)
+    np.testing.assert_allclose(found, rates ** h[:, None], atol=30 * tolerance)
 
 
 def test_noise_that_falls_is_followed_to_its_end() -> None:

@@ -5,23 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscaffold import FedAvg, FedLin, InvalidInput, Scaffold, TwoSidedScaffold, run, theory
+from fedscaffold import FedAvg, FedLin, InvalidInput, Scaffold, TwoSidedScaffold, theory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Ridge
-from fedscaffold.theory.prediction.local_steps import (
-    accumulate,
-    accumulate_vectors,
-    curvature,
-    fitted,
-    rotate,
-    steps,
-)
+from fedscaffold.theory.prediction.local_steps import accumulate, curvature, rotate, steps
 from fedscaffold.theory.prediction.plateau import covariances as client_covariances
 from fedscaffold.theory.prediction.plateau import linear_start, one_pass, solve_stationary, solved
 from fedscaffold.theory.prediction.reduced_system import noise_input, reduced_system, solve_lyapunov
 from fedscaffold.theory.prediction.setting import setting
-from tests.samples import Kind, make
+from tests.samples import Kind, make, run
 from tests.theory.dense_algebra import lyapunov, ridge_covariance, round_matrices
 
 METHODS = [
@@ -80,7 +73,7 @@ def test_bias_solves_the_dense_equations(gamma: float, H: int, weights: tuple[fl
     residual = np.random.default_rng(0).normal(size=start.residual.shape)
     state = solved(s, start.cur, start.noise, start.Q, residual)
     A, L = round_matrices(problem.client_hessians(s.optimum), problem.weights, gamma, H)
-    r = accumulate_vectors(s.steps, start.cur, fitted(s.steps, residual), [H])[:, 0]
+    r = accumulate(s.steps, start.cur, residual, [H])[:, 0]
     push = L @ np.einsum("kij,kj->ki", start.cur.U, r).ravel()
     dense = np.linalg.solve(np.eye(8) - A, push)
     ahead = (state.eta - state.bias) / (gamma * H)
@@ -94,12 +87,12 @@ def test_sums_over_steps_are_the_sums(H: int) -> None:
     cur = curvature(np.array([np.diag([0.2, 1.0, 0.0]), np.diag([3.0, 9.0, 12.0])]), 0.1, H)
     s = steps(0.1, H, 0.0, 12.0, 1e-6)
     values = rng.normal(size=(2, s.nodes.size, 3, 3))
-    rates = fitted(s, values)
+    rates = np.einsum("pq,kqij->kpij", s.fit, values)
     for h in (0, 1, H // 2, H):
         along = [sum(rates[:, p] * s.rates[p] ** k for p in range(s.rates.size)) for k in range(h)]
         g = cur.g[:, :, None] * cur.g[:, None, :]
         expected = sum((g ** (h - 1 - k) * along[k] for k in range(h)), np.zeros((2, 3, 3)))
-        np.testing.assert_allclose(accumulate(s, cur, rates, [h])[:, 0], expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(accumulate(s, cur, values, [h])[:, 0], expected, rtol=1e-9, atol=1e-9)
     for q, h in enumerate(s.nodes):
         np.testing.assert_allclose(np.einsum("p,kpij->kij", s.rates**h, rates), values[:, q], atol=1e-9)
 

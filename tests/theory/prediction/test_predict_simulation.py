@@ -10,11 +10,11 @@ import time
 import numpy as np
 import pytest
 
-from fedscaffold import FedAvg, Scaffold, problems, run, theory
+from fedscaffold import FedAvg, Scaffold, problems, theory
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
-from tests.samples import KINDS, Kind, make
+from tests.samples import KINDS, Kind, make, run
 from tests.theory.measured import Measured, curve, plateau
 from tests.theory.prediction.test_expansion import curved
 
@@ -59,7 +59,7 @@ def check_paper(
     ],
 )
 def test_papers_setting_with_ten_clients(kind: Kind, method: type[Scaffold | FedAvg]) -> None:
-    check_paper(kind, method, n_clients=10, repetitions=250, rounds=200)
+    check_paper(kind, method, n_clients=10, repetitions=180, rounds=140)
 
 
 @pytest.mark.slow

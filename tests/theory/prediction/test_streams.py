@@ -58,10 +58,26 @@ def test_plateau_of_a_thousand_clients(kind: Any, method: Any) -> None:
         assert (found.mse_bias_part > 0.15 * found.mse) == (kind is LogisticStream)
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_prediction_at_scale_is_that_of_many_clients(kind: Any) -> None:
+def test_prediction_at_scale_of_clients_that_are_all_alike(kind: Any, method: Any) -> None:
+    problem, chosen = make(kind, heterogeneity=0.0, scale_spread=0.0), method(step_size=0.1, local_steps=20)
+    exact, quick = (of(problem, chosen, batch_size=4) for of in (theory.predict, theory.predict_at_scale))
+    np.testing.assert_allclose(quick.cov_theta, exact.cov_theta, rtol=1e-4, atol=1e-6 * exact.mse)
+    np.testing.assert_allclose(quick.bias, exact.bias, rtol=0, atol=1e-3 * np.sqrt(exact.mse))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dim", "n_clients", "seed"),
+    [
+        (RidgeStream, 3, 2000, 0),
+        (LogisticStream, 2, 600, 4),
+        pytest.param(LogisticStream, 3, 2000, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_prediction_at_scale_is_that_of_many_clients(kind: Any, dim: int, n_clients: int, seed: int) -> None:
     """Clients that were drawn are not quite their distribution: θ* differs by 1/√N, and so do FedAvg's biases."""
-    problem = kind(n_clients=2000, dim=3)
+    problem = kind(n_clients=n_clients, dim=dim, seed=seed)
     for method, tolerance in ((Scaffold, 0.02), (FedAvg, 0.08)):
         chosen = method(step_size=0.1, local_steps=20)
         exact, quick = (of(problem, chosen, batch_size=4) for of in (theory.predict, theory.predict_at_scale))

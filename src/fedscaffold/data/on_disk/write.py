@@ -19,7 +19,7 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.memmap import AT_ONCE, let_go
-from fedscaffold.data.encode_rows import TableLayout, encoded_features, encoded_targets
+from fedscaffold.data.encode_rows import TableLayout, encoded_features, encoded_targets, next_places
 from fedscaffold.data.on_disk.cache import DESCRIPTION, X, Y
 
 PIECE = 1 << 24  # bytes of x in order at once
@@ -56,15 +56,9 @@ def _spill_by_piece(layout: TableLayout, folder: Path) -> SpilledRows:
     free = np.arange(0, n, each)
     first = 0
     for rows, values in _released(encoded_targets(layout), [to, goal, slots]):
-        piece = rows // each
-        order = np.argsort(piece, kind="stable")
-        counts = np.bincount(piece, minlength=free.size)
-        here = free - (np.cumsum(counts) - counts)
-        slot = np.empty(rows.size, dtype=np.int64)
-        slot[order] = here[piece[order]] + np.arange(rows.size)
+        slot = next_places(rows // each, free)
         to[slot], goal[slot] = rows, values
         slots[first : first + rows.size] = slot
-        free += counts
         first += rows.size
     columns: list[tuple[slice, Any]] = []
     used = [slots]

@@ -1,7 +1,8 @@
 """Gradients of a batch, θ ↦ Σ_i share_i ∇ℓ(θ, record_i), as functions that JAX can trace and tell apart."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,27 +24,16 @@ def _multinomial(x: Any, y: Any, theta: Any, vectors: int) -> Any:
     return slopes - jax.nn.one_hot(y.astype(jnp.int32), vectors, dtype=theta.dtype)
 
 
+# of (θ, batch, weights of its records, None for 1/B each); hashable, so that runs with the same one share code
+Gradient = Callable[[Any, Any, Any], Any]
 SLOPES = {"ridge": _ridge, "logistic": _logistic, "multinomial": _multinomial}  # ℓ' of each record, by kind
-
-
-class Gradient(Protocol):
-    """Gradient of a batch's loss; hashable, so that runs with the same one share compiled code."""
-
-    def __call__(self, theta: Any, batch: Any, share: Any) -> Any:
-        """Gradient at θ of a batch whose records have weights share (B,), or 1/B each where that is None."""
-
-
-class BatchLoss(Protocol):
-    """Loss of a batch, with the same arguments as `Gradient`; hashable too."""
-
-    def __call__(self, theta: Any, batch: Any, share: Any) -> Any: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
 class OfLoss:
     """Gradient of a loss by reverse-mode differentiation."""
 
-    loss: BatchLoss
+    loss: Callable[[Any, Any, Any], Any]
 
     def __call__(self, theta: Any, batch: Any, share: Any) -> Any:
         """Gradient of the batch's loss at θ."""

@@ -129,16 +129,10 @@ def largest_record_curvature(flat: FlatLoss, theta: Any, batch: Tree) -> Any:
     return lax.map(of_one, batch, batch_size=together).max()
 
 
-@compiled
-def third_norm(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
-    """Max ‖∇³f u⊗u‖ over ‖u‖ = 1, f = Σ share ℓ: the largest that ascents from several starts find."""
-    return _ascended(lambda point: flat.of_records(point, batch, share), theta, 3)
-
-
-@compiled
-def fourth_norm(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
-    """Max ‖∇⁴f u⊗u⊗u‖ over ‖u‖ = 1, the same way."""
-    return _ascended(lambda point: flat.of_records(point, batch, share), theta, 4)
+@partial(jax.jit, static_argnums=(0, 4))
+def derivative_norm(flat: FlatLoss, theta: Any, batch: Tree, share: Any, order: int) -> Any:
+    """Max ‖∇³f u⊗u‖ or ‖∇⁴f u⊗u⊗u‖ over ‖u‖ = 1, f = Σ share ℓ: the largest found from several starts."""
+    return _ascended(lambda point: flat.of_records(point, batch, share), theta, order)
 
 
 def _ascended(f: Callable[[Any], Any], theta: Any, order: int) -> Any:

@@ -129,14 +129,14 @@ class Differentiable(RecordsProblem):
         return total + 0.5 * self.l2 * float(theta @ theta)
 
     def gradient(self, theta: Array) -> Array:
-        """Gradient ∇f(θ) of the objective, (dim,)."""
+        """The gradient ∇f(θ), shape (dim,)."""
         total = self.l2 * np.asarray(theta, dtype=np.float64)
         for piece in self._pieces():
             total = total + self._of("gradient", theta, *piece)
         return total
 
     def hessian(self, theta: Array) -> Array:
-        """Hessian ∇²f(θ) of the objective, (dim, dim)."""
+        """The Hessian ∇²f(θ), shape (dim, dim)."""
         total = self.l2 * np.eye(self.dim)
         for piece in self._pieces():
             total += self._of("hessian", theta, *piece)
@@ -159,7 +159,7 @@ class Differentiable(RecordsProblem):
     # each client's f_c and its derivatives, one row per client
 
     def client_losses(self, theta: Array) -> Array:
-        """Loss f_c(θ) of each client, (n_clients,)."""
+        """The clients' losses f_c(θ), shape (N,)."""
         values = [float(self._of("value", theta, *client)) for client in self._clients()]
         return np.array(values) + 0.5 * self.l2 * float(theta @ theta)
 
@@ -213,9 +213,9 @@ class Differentiable(RecordsProblem):
 
     def client_derivative_norms(self, theta: Array) -> tuple[Array, Array]:
         """‖∇³f_c(θ)‖ and ‖∇⁴f_c(θ)‖, each (N,), as ascents from several starts find them."""
-        third = [float(self._of("third_norm", theta, *client)) for client in self._clients()]
-        fourth = [float(self._of("fourth_norm", theta, *client)) for client in self._clients()]
-        return np.array(third), np.array(fourth)
+        norms = [[self._of("derivative_norm", theta, *client, k) for client in self._clients()] for k in (3, 4)]
+        third, fourth = np.array(norms, dtype=np.float64)
+        return third, fourth
 
     # what runs need
 
@@ -291,18 +291,14 @@ class Differentiable(RecordsProblem):
         shares = np.repeat(self.weights / self.sizes, self.sizes)
         length = min(ROWS_AT_ONCE, shares.size)
         for begin in range(0, shares.size, length):
-            end = min(begin + length, shares.size)
-            share = np.zeros(length)
-            share[: end - begin] = shares[begin:end]
-            yield self._filled(begin, end, length), share
+            share = shares[begin : begin + length]
+            yield self._filled(begin, begin + share.size, length), np.pad(share, (0, length - share.size))
 
     def _clients(self) -> Iterator[tuple[Tree, Array]]:
         """(records, share of each in f_c) of each client, all of the largest one's length."""
         length = int(self.sizes.max())
-        for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
-            share = np.zeros(length)
-            share[: end - begin] = 1.0 / (end - begin)
-            yield self._filled(int(begin), int(end), length), share
+        for begin, n in zip(self.offsets, self.sizes, strict=False):
+            yield self._filled(int(begin), int(begin + n), length), np.pad(np.full(n, 1.0 / n), (0, length - n))
 
     def _noise(self, theta: Array, batches: Batches) -> Iterator[tuple[float, Array]]:
         """(noise factor, every record's gradient) of each client."""

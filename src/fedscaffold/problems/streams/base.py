@@ -15,7 +15,7 @@ from fedscaffold.core.random.normals import NOBODY, normals, of_clients
 from fedscaffold.core.random.stream import SERVER, Stream
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.problems.base import ProblemBase, digest, freeze
-from fedscaffold.problems.client_arrays import client_weights
+from fedscaffold.problems.client_arrays import client_weights, vector
 
 CLIENTS_AT_ONCE = 4096  # in passes over all clients; part of the numbers, as it fixes the order of sums
 ENDLESS = int(np.iinfo(np.int64).max)  # how many records a client has, where a number is asked for
@@ -116,11 +116,20 @@ class Streams(ProblemBase):
         self.n_clients = client_ids.size
         self.sizes: NDArray[np.int64] = np.broadcast_to(np.int64(ENDLESS), client_ids.shape)
         freeze(self.client_ids, self.weights, self.spectrum, self.centre, self.tilt, self.penalty)
-        self._sum_up()
+        self.smallest_scale, self.largest_scale = np.inf, 0.0
+        self._sum_up(self._laws())
 
     @abstractmethod
-    def _sum_up(self) -> None:
-        """One pass over the clients for what f, its derivatives and θ* need of them."""
+    def _sum_up(self, laws: Iterator[tuple[ClientLaws, Array]]) -> None:
+        """One pass over the clients' laws and weights for what f, its derivatives and θ* need of them."""
+
+    def _laws(self) -> Iterator[tuple[ClientLaws, Array]]:
+        """(law, weights) of all clients in order, some at a time; also finds the extreme s_c."""
+        for chunk in self._chunks():
+            law = self.law(chunk)
+            self.smallest_scale = min(self.smallest_scale, float(law.scale.min()))
+            self.largest_scale = max(self.largest_scale, float(law.scale.max()))
+            yield law, self.weights[chunk]
 
     @abstractmethod
     def loss(self, theta: Array) -> float:
@@ -164,11 +173,10 @@ class Streams(ProblemBase):
         w = self.centre + self.heterogeneity * (spread + tau[:, None] * self.tilt)
         return ClientLaws(1.0 + self.scale_spread * tau, w)
 
-    def _chunks(self) -> Iterator[tuple[ClientLaws, Array]]:
-        """(law, weights) of all clients in order, some at a time."""
+    def _chunks(self) -> Iterator[IntArray]:
+        """The numbers of all clients in order, some at a time."""
         for begin in range(0, self.n_clients, CLIENTS_AT_ONCE):
-            chunk = np.arange(begin, min(begin + CLIENTS_AT_ONCE, self.n_clients))
-            yield self.law(chunk), self.weights[chunk]
+            yield np.arange(begin, min(begin + CLIENTS_AT_ONCE, self.n_clients))
 
     def representatives(self, scales: int = 8) -> Self:
         """A few clients with weights, whose means are those of the distribution that clients are drawn from.
@@ -217,8 +225,7 @@ class Streams(ProblemBase):
         return factor * np.concatenate(rows)
 
     def _all_clients(self, theta: Array) -> Iterator[Derivatives]:
-        for begin in range(0, self.n_clients, CLIENTS_AT_ONCE):
-            chunk = np.arange(begin, min(begin + CLIENTS_AT_ONCE, self.n_clients))
+        for chunk in self._chunks():
             yield self.averages(chunk, np.broadcast_to(theta, (chunk.size, 1, 1, self.dim)))
 
     # constants
@@ -259,12 +266,7 @@ class Streams(ProblemBase):
 def _spectrum(spectrum: ArrayLike | None, dim: int) -> Array:
     if spectrum is None:
         return np.geomspace(1.0, FLATTEST, dim)
-    try:
-        given = np.array(spectrum, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"spectrum must be {dim} numbers: {error}") from None
-    if given.shape != (dim,):
-        raise InvalidInput(f"spectrum must be dim={dim} numbers, one per feature, got shape {given.shape}")
+    given = vector("spectrum", spectrum, f"dim={dim} numbers, one per feature", dim)
     if not (np.isfinite(given).all() and (given > 0).all()):
         raise InvalidInput("spectrum must be positive and finite: it holds the variances of the features")
     return given

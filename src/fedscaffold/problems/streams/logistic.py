@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.problems.logistic import LOGISTIC_DERIVATIVE_BOUNDS
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.streams.base import Derivatives, Streams
+from fedscaffold.problems.streams.base import ClientLaws, Derivatives, Streams
 from fedscaffold.problems.streams.sigmoid import Margin, Pair, margin, mean_softplus, pair
 
 SCALES = 40  # points between the least and the largest s_c, from which sums over clients are made
@@ -77,18 +78,15 @@ class LogisticStream(Streams):
             spectrum=spectrum, signal=signal, l2=l2, weights=weights, seed=seed,
         )  # fmt: skip
 
-    def _sum_up(self) -> None:
+    def _sum_up(self, laws: Iterator[tuple[ClientLaws, Array]]) -> None:
         """Sums over clients of any smooth function of s_c, by interpolation; the pull of w_c."""
         points = np.cos(np.pi * (np.arange(SCALES) + 0.5) / SCALES) if self.scale_spread else np.zeros(1)
         shares, pull = np.zeros(points.size), np.zeros(self.dim)
-        self.smallest_scale, self.largest_scale = np.inf, 0.0
-        for law, weights in self._chunks():
+        for law, weights in laws:
             tau = (law.scale - 1.0) / self.scale_spread if self.scale_spread else np.zeros_like(law.scale)
             shares += weights @ chebyshev(points, tau)
             slope = margin(law.scale * (law.w**2 @ self.spectrum)).first
             pull += (weights * law.scale * slope) @ law.w
-            self.smallest_scale = min(self.smallest_scale, float(law.scale.min()))
-            self.largest_scale = max(self.largest_scale, float(law.scale.max()))
         self.scale_sums = ScaleSums(1.0 + self.scale_spread * points, shares, self.spectrum * pull)
 
     def loss(self, theta: Array) -> float:
@@ -98,13 +96,13 @@ class LogisticStream(Streams):
         return level - float(pull @ theta) + 0.5 * self.l2 * float(theta @ theta)
 
     def gradient(self, theta: Array) -> Array:
-        """Gradient ∇f(θ) of the objective, (dim,)."""
+        """The gradient ∇f(θ), shape (dim,)."""
         scales, shares, pull = self.scale_sums
         slope = float((shares * scales) @ margin(scales * float(self.spectrum @ theta**2)).first)
         return (slope * self.spectrum + self.l2) * theta - pull
 
     def hessian(self, theta: Array) -> Array:
-        """Hessian ∇²f(θ) of the objective, (dim, dim)."""
+        """The Hessian ∇²f(θ), shape (dim, dim)."""
         scales, shares, _ = self.scale_sums
         means = margin(scales * float(self.spectrum @ theta**2))
         t = self.spectrum * theta

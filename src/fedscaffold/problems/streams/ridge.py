@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.random.normals import normals
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.problems.streams.base import Derivatives, Streams
+from fedscaffold.problems.streams.base import ClientLaws, Derivatives, Streams
 
 
 @shared_parameters(Streams)
@@ -62,17 +63,14 @@ class RidgeStream(Streams):
             spectrum=spectrum, signal=signal, l2=l2, weights=weights, seed=seed,
         )  # fmt: skip
 
-    def _sum_up(self) -> None:
-        """Σ w_c s_c, Σ w_c s_c w_c, Σ w_c s_c w_c∘w_c, and the extreme s_c."""
+    def _sum_up(self, laws: Iterator[tuple[ClientLaws, Array]]) -> None:
+        """Σ w_c s_c, Σ w_c s_c w_c and Σ w_c s_c w_c∘w_c."""
         scale, first, second = 0.0, np.zeros(self.dim), np.zeros(self.dim)
-        self.smallest_scale, self.largest_scale = np.inf, 0.0
-        for law, weights in self._chunks():
+        for law, weights in laws:
             share = weights * law.scale
             scale += float(share.sum())
             first += share @ law.w
             second += share @ law.w**2
-            self.smallest_scale = min(self.smallest_scale, float(law.scale.min()))
-            self.largest_scale = max(self.largest_scale, float(law.scale.max()))
         self.moments = (scale, first, second)
 
     def loss(self, theta: Array) -> float:
@@ -82,7 +80,7 @@ class RidgeStream(Streams):
         return 0.5 * (square + self.noise**2 + self.l2 * float(theta @ theta))
 
     def gradient(self, theta: Array) -> Array:
-        """Gradient ∇f(θ) of the objective, (dim,)."""
+        """The gradient ∇f(θ), shape (dim,)."""
         scale, first, _ = self.moments
         return self.spectrum * (scale * theta - first) + self.l2 * theta
 

@@ -118,13 +118,8 @@ def check_convex(constants: Constants) -> None:
         raise InvalidInput("the bounds need strong convexity, but mu = 0; give the problem a penalty l2 > 0")
 
 
-def rate(gamma: float, mu: float, steps: float) -> float:
-    """(1 − γμ/4)^steps; infinite where 1 − γμ/4 is negative, which no condition allows."""
-    return rate_of_steps(gamma * mu / 4.0, steps)
-
-
-def rate_of_steps(share: float, steps: float) -> float:
-    """(1 − share)^steps; infinite where 1 − share is negative."""
+def rate(share: float, steps: float) -> float:
+    """(1 − share)^steps; infinite where 1 − share is negative, which no condition allows."""
     return math.exp(steps * math.log1p(-share)) if share < 1.0 else math.inf
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from fedscaffold.core.checks import not_negative
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.theory.bounds.conditions import Bound, rate_of_steps, setting, short_round
+from fedscaffold.theory.bounds.conditions import Bound, rate, setting, short_round
 from fedscaffold.theory.constants.constants import Constants
 
 
@@ -75,7 +75,7 @@ def covariance_system(
     c, noise = not_negative("xi", xi), not_negative("round_noise", round_noise)
     zeta2, conditions = constants.zeta2, (short_round(gamma, H, L, mu, 12),)
     reach = gamma**2 * H * (H - 1) * L
-    bound_theta = (reach * b + reach**2 / 4.0 * c + gamma**2 * noise / N) / (1.0 - rate_of_steps(gamma * mu, H))
+    bound_theta = (reach * b + reach**2 / 4.0 * c + gamma**2 * noise / N) / (1.0 - rate(gamma * mu, H))
     bound_theta_xi = 2.0 * zeta2 * a + 4.0 * gamma**3 * H * (H - 1) ** 2 * L**2 * c + 4.0 * gamma * noise / (N * H)
     bound_xi = 2.0 * zeta2**2 * a + 4.0 * zeta2 * gamma * (H - 1) * L * b + 9.0 * noise / (N * H**2)
     return CovarianceSystem(

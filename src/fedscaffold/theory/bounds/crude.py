@@ -67,7 +67,7 @@ def contraction(constants: Constants, *, step_size: float, local_steps: int, n_c
     (True, True)
     """
     gamma, H, _, mu, L = setting(constants, step_size, local_steps, n_clients)
-    return Bound(rate(gamma, mu, H), (small_step(gamma, L, 2), short_round(gamma, H, L, mu, 1)))
+    return Bound(rate(gamma * mu / 4.0, H), (small_step(gamma, L, 2), short_round(gamma, H, L, mu, 1)))
 
 
 def wasserstein_decay(
@@ -174,7 +174,7 @@ def drift(constants: Constants, *, step_size: float, local_steps: int, n_clients
     """
     gamma, H, _, mu, L = setting(constants, step_size, local_steps, n_clients)
     sigma2 = constants.noise_variance_at_optimum
-    value = rate(gamma, mu, H) * not_negative("distance2", distance2) + 2.0 * gamma**2 * H * sigma2
+    value = rate(gamma * mu / 4.0, H) * not_negative("distance2", distance2) + 2.0 * gamma**2 * H * sigma2
     return Bound(value, _crude_conditions(gamma, H, L, mu))
 
 
@@ -214,7 +214,7 @@ def crude_mse(
     """
     gamma, H, _, mu, L = setting(constants, step_size, local_steps, n_clients)
     T = whole_number("rounds", rounds, least=0)
-    start = rate(gamma, mu, H * T) * not_negative("initial_distance2", initial_distance2)
+    start = rate(gamma * mu / 4.0, H * T) * not_negative("initial_distance2", initial_distance2)
     return Bound(start + _plateau(constants, gamma), _crude_conditions(gamma, H, L, mu))
 
 

@@ -96,7 +96,7 @@ def finite_time_mse(
     T = whole_number("rounds", rounds, least=0)
     start = not_negative("initial_distance2", initial_distance2)
     sigma2, conditions = _noise(constants, gamma, H)
-    left = rate(gamma, mu, H * T) * (4.0 * start + 64.0 * gamma * sigma2 / mu)
+    left = rate(gamma * mu / 4.0, H * T) * (4.0 * start + 64.0 * gamma * sigma2 / mu)
     return Bound(left + 2.0 * _stationary(gamma, H, N, mu, constants.Q, sigma2), conditions)
 
 

@@ -9,7 +9,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.theory.constants.batch_moments import batch_moments, lipschitz2, noise_constants
+from fedscaffold.theory.constants.batch_moments import batch_moments, noise_constants, sixth_moment
 from fedscaffold.theory.constants.heterogeneity import client_constants
 
 ROUNDING = 1e-9  # of the largest curvature: a negative curvature smaller than this is taken for zero
@@ -48,7 +48,7 @@ def constants_at_optimum(problem: HasRecordHessians, batches: Batches) -> dict[s
         share = np.full((1, int(n)), 1.0 / n)
         moment, second = batch_moments(share, (each - each.mean(axis=0))[None], batches.size)
         sixth, variance = max(sixth, float(moment[0])), max(variance, factor * float(second[0]))
-        slope2 = max(slope2, float(lipschitz2(found.drift, *found.moments, batches.size)[0]))
+        slope2 = max(slope2, float(sixth_moment(found.drift, *found.moments, batches.size)[0]))
     return {
         "mu": max(mu, 0.0),
         "L": smooth + problem.l2,

@@ -29,11 +29,11 @@ def batch_moments(share: Array, a: Array, B: int) -> tuple[Array, Array]:
     return np.cbrt(total) / B**2, m2
 
 
-def lipschitz2(drift: Array, b2: Array, b4: Array, b6: Array, B: int) -> Array:
-    """ℓ² with E^{1/3}‖mean of B draws of a_i u‖⁶ ≤ ℓ²‖u‖², an upper bound.
+def sixth_moment(drift: Array | float, b2: Array, b4: Array | float, b6: Array | float, B: int) -> Array:
+    """E^{1/3}‖mean of B draws of a_i‖⁶, an upper bound.
 
-    Here a_i = b_i − E b, matrices with ‖E b‖ ≤ drift and E‖b u‖^p ≤ b_p‖u‖^p: the expansion of `batch_moments`
-    with each term at its largest.
+    Here a_i = b_i − E b with E‖a‖² ≤ b2, ‖E b‖ ≤ drift and E‖b‖^p ≤ b_p: the expansion of `batch_moments` with
+    each term at its largest. For matrices b_i with E‖b u‖^p ≤ b_p‖u‖^p it bounds ℓ² of the noise's slope.
     """
     m2, m4, m6 = b2, (b4**0.25 + drift) ** 4, (b6 ** (1 / 6) + drift) ** 6
     total = B * m6 + 25 * B * (B - 1) * m4 * m2 + 15 * B * (B - 1) * (B - 2) * m2**3

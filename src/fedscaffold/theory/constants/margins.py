@@ -6,7 +6,7 @@ from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks, noise_factors
-from fedscaffold.theory.constants.batch_moments import batch_moments, lipschitz2, noise_constants
+from fedscaffold.theory.constants.batch_moments import batch_moments, noise_constants, sixth_moment
 from fedscaffold.theory.constants.heterogeneity import client_constants
 
 
@@ -61,4 +61,4 @@ def _lipschitz2(block: ClientBlock, squares: Array, kappa: float, B: int) -> Arr
     """
     drift = kappa * _largest_eigenvalues(block, np.ones_like(squares))
     b2, b4, b6 = (kappa**p * _largest_eigenvalues(block, squares ** (p - 1)) for p in (2, 4, 6))
-    return lipschitz2(drift, b2, b4, b6, B)
+    return sixth_moment(drift, b2, b4, b6, B)

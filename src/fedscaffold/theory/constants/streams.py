@@ -1,7 +1,6 @@
 """The constants of assumptions A1 to A6 of clients that are distributions; they hold for all θ."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -9,46 +8,39 @@ from fedscaffold.core.capabilities import HasResidualVariances, PopulationMoment
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import noise_factors
-from fedscaffold.theory.constants.batch_moments import noise_constants
+from fedscaffold.theory.constants.batch_moments import noise_constants, sixth_moment
 from fedscaffold.theory.constants.heterogeneity import client_constants
 
 
 def stream_constants(problem: PopulationMoments, batches: Batches) -> dict[str, float]:
-    """Values of the fields of `theory.Constants`, by name; no record is bounded, so that L_record is infinite."""
+    """Values of the fields of `theory.Constants`, by name; no record is bounded, so that L_record is infinite.
+
+    Of records x ~ N(0, s_c Λ): Hölder's inequality for E|xᵀu|²|xᵀv| and E|xᵀu|³|xᵀv| with unit u and v.
+    """
     theta = problem.optimum()
     kappa3, kappa4 = problem.margin_derivative_bounds
-    found = record_moments(problem, theta, float(noise_factors(problem, batches)[0]), batches.size or 1)
+    top = problem.largest_scale * float(problem.spectrum.max())
     return {
         "mu": problem.strong_convexity(),
         "L": problem.smoothness(batches),
         "L_record": math.inf,
-        "Q": kappa3 * found.third,
-        "G": kappa4 * found.fourth,
+        "Q": kappa3 * (2.0 * math.sqrt(2.0 / math.pi) * top**1.5),
+        "G": kappa4 * (3.0 * top**2),
         **client_constants(problem, theta),
-        **noise_constants(found.noise, found.variance, found.lipschitz2),
+        **_noise_constants(problem, theta, top, float(noise_factors(problem, batches)[0]), batches.size or 1),
     }
 
 
-class RecordMoments(NamedTuple):
-    """What A2, A3, A5 and A6 ask of the records: upper bounds, over all clients."""
+def _noise_constants(
+    problem: PopulationMoments, theta: Array, top: float, factor: float, B: int
+) -> dict[str, float]:
+    """A5's constants at θ*; `top` is the largest variance of any xᵀu, `factor` 1/B, or 0 for full gradients.
 
-    third: float  # E |xᵀu|²|xᵀv| for unit u and v
-    fourth: float  # E |xᵀu|³|xᵀv|
-    noise: float  # E^{1/3}‖ε_c(θ*)‖⁶
-    variance: float  # E‖ε_c(θ*)‖², exact
-    lipschitz2: float  # ℓ² with E^{1/3}‖ε_c(θ) − ε_c(θ')‖⁶ ≤ ℓ²‖θ − θ'‖²
-
-
-def record_moments(problem: PopulationMoments, theta: Array, factor: float, B: int) -> RecordMoments:
-    """Of records x ~ N(0, s_c Λ) at θ*; factor is 1/B, or 0 for full gradients.
-
-    Hölder's inequality for third and fourth; Cauchy and Schwarz's between |ℓ'| and ‖x‖ for the noise; the sixth
-    moment of a mean of B by the ways in which six factors share a record, each at its largest.
+    Cauchy and Schwarz's inequality between |ℓ'| and ‖x‖; the sixth moment of a mean of B by the ways in which six
+    factors share a record, each at its largest.
     """
-    top = problem.largest_scale * float(problem.spectrum.max())
-    third, fourth = 2.0 * math.sqrt(2.0 / math.pi) * top**1.5, 3.0 * top**2
     if factor == 0.0:
-        return RecordMoments(third, fourth, 0.0, 0.0, 0.0)
+        return noise_constants(0.0, 0.0, 0.0)
     everyone = np.arange(problem.n_clients)
     gradient, _, covariance = problem.averages(
         everyone, np.broadcast_to(theta, (everyone.size, 1, 1, problem.dim))
@@ -62,15 +54,14 @@ def record_moments(problem: PopulationMoments, theta: Array, factor: float, B: i
         m4, m6 = np.sqrt(105.0 * square**4 * norms[8]), np.sqrt(10395.0 * square**6 * norms[12])
     else:  # logistic regression, with |ℓ'| ≤ 1
         m4, m6 = norms[4], norms[6]
-    noise = _sixth(m2, (m4**0.25 + pull) ** 4, (m6 ** (1 / 6) + pull) ** 6, B)
-    kappa, drift = problem.curvature, problem.curvature * top
-    total = problem.largest_scale * float(problem.spectrum.sum())
+    noise = sixth_moment(pull, m2, m4, m6, B)
+    kappa, total = problem.curvature, problem.largest_scale * float(problem.spectrum.sum())
     worst = {p: problem.largest_scale ** (p / 2) * norm_moment(problem.spectrum, p // 2) for p in (8, 12)}
     b2 = kappa**2 * (total * top + 2.0 * top**2)
     b4 = kappa**4 * math.sqrt(105.0 * top**4 * worst[8])
     b6 = kappa**6 * math.sqrt(10395.0 * top**6 * worst[12])
-    slope = _sixth(np.array(b2), np.array((b4**0.25 + drift) ** 4), np.array((b6 ** (1 / 6) + drift) ** 6), B)
-    return RecordMoments(third, fourth, float(noise.max()), factor * float(m2.max()), float(slope))
+    slope = sixth_moment(kappa * top, np.array(b2), b4, b6, B)
+    return noise_constants(float(noise.max()), factor * float(m2.max()), float(slope))
 
 
 def norm_moment(spectrum: Array, n: int) -> float:
@@ -80,9 +71,3 @@ def norm_moment(spectrum: Array, n: int) -> float:
     for k in range(1, n + 1):
         found.append(sum(math.comb(k - 1, j - 1) * cumulants[j - 1] * found[k - j] for j in range(1, k + 1)))
     return found[n]
-
-
-def _sixth(m2: Array, m4: Array, m6: Array, B: int) -> Array:
-    """An upper bound of E^{1/3}‖mean of B draws of a‖⁶, a centred, from its moments (see `constants`)."""
-    total = B * m6 + 25 * B * (B - 1) * m4 * m2 + 15 * B * (B - 1) * (B - 2) * m2**3
-    return np.asarray(np.cbrt(total) / B**2)

@@ -22,15 +22,6 @@ GOLDEN_STEPS = 7
 FIRST_ROUNDS = 32
 
 
-@dataclass(frozen=True)
-class CurveOutcome:
-    """What γ and H give: rounds until the curve is below the aim, with a fraction; inf if it never is."""
-
-    rounds: float
-    plateau: float
-    variance_part: float
-
-
 @dataclass(frozen=True, eq=False)
 class CurveModel:
     """The predictor on a problem, or on a sample of its clients whose noise counts `noise_scale` times."""
@@ -57,7 +48,9 @@ class CurveModel:
 
     def curve(self, gamma: float, H: int, rounds: int) -> tuple[Array, float, float]:
         """Predicted squared errors of rounds 0 to `rounds`, the plateau, and its variance part."""
-        s, state = self.settled(gamma, H)
+        return self._curve(*self.settled(gamma, H), rounds)
+
+    def _curve(self, s: Setting, state: PlateauState, rounds: int) -> tuple[Array, float, float]:
         variance = self.noise_scale * float(np.trace(state.cov_theta))
         with np.errstate(over="ignore", invalid="ignore"):
             squares, variances = curve_parts(s, state, rounds)
@@ -65,30 +58,29 @@ class CurveModel:
             raise InvalidInput("the mean diverges on its way")
         return squares + self.noise_scale * variances, variance + float(state.bias @ state.bias), variance
 
-    def outcome(self, gamma: float, H: int, aim: float, most_rounds: int) -> CurveOutcome:
-        """Rounds to the aim, by curves of growing length; where they are more than `most_rounds`, extrapolated."""
-        rounds = min(FIRST_ROUNDS, most_rounds)
-        while True:
-            try:
-                curve, plateau, variance = self.curve(gamma, H, rounds)
-            except InvalidInput:  # it does not contract
-                return CurveOutcome(math.inf, math.inf, math.inf)
-            below = np.flatnonzero(curve <= aim)
-            if below.size:
-                return CurveOutcome(_crossing(curve, int(below[0]), aim), plateau, variance)
-            if plateau >= aim:
-                return CurveOutcome(math.inf, plateau, variance)
-            if rounds == most_rounds:
-                left = self.rounds_left(gamma, H, (curve[-1] - plateau) / (aim - plateau))
-                return CurveOutcome(rounds + left, plateau, variance)
-            rounds = min(4 * rounds, most_rounds)
+    def outcome(self, gamma: float, H: int, aim: float, most_rounds: int) -> tuple[float, float]:
+        """Rounds until the curve is below the aim, with a fraction, inf if it never is; and the plateau.
 
-    def rounds_left(self, gamma: float, H: int, excess: float) -> float:
-        """Rounds in which what exceeds the plateau shrinks by a factor, at the pace of the slowest direction."""
-        _, state = self.settled(gamma, H)
-        assert state.system is not None  # as the method is Scaffold
-        radius = float(np.abs(np.linalg.eigvals(state.system.A)).max())
-        return math.log(excess) / (-2.0 * math.log(radius))
+        By curves of growing length; where the rounds are more than `most_rounds`, they are extrapolated at the
+        pace of the slowest direction.
+        """
+        rounds = min(FIRST_ROUNDS, most_rounds)
+        try:
+            s, state = self.settled(gamma, H)
+            while True:
+                curve, plateau, _ = self._curve(s, state, rounds)
+                below = np.flatnonzero(curve <= aim)
+                if below.size:
+                    return _crossing(curve, int(below[0]), aim), plateau
+                if plateau >= aim:
+                    return math.inf, plateau
+                if rounds == most_rounds:
+                    radius = float(np.abs(np.linalg.eigvals(state.A)).max())
+                    shrink = (curve[-1] - plateau) / (aim - plateau)
+                    return rounds + math.log(shrink) / (-2.0 * math.log(radius)), plateau
+                rounds = min(4 * rounds, most_rounds)
+        except InvalidInput:  # it does not contract
+            return math.inf, math.inf
 
 
 def _crossing(curve: Array, first: int, aim: float) -> float:
@@ -106,7 +98,7 @@ def best_step_size(
 
     @cache
     def rounds(log_gamma: float) -> float:
-        return model.outcome(math.exp(log_gamma), H, aim, most_rounds).rounds
+        return model.outcome(math.exp(log_gamma), H, aim, most_rounds)[0]
 
     top = math.log(_largest_useful(model, H, aim) if guess is None else 1.6 * guess)
     low, high = top - math.log(20.0 if guess is None else 2.5), top
@@ -126,7 +118,7 @@ def _largest_useful(model: CurveModel, H: int, aim: float) -> float:
     """About the largest γ whose plateau is below the aim: plateaus are nearly linear in γ."""
     gamma = 1.0 / model.largest
     for _ in range(40):
-        plateau = model.outcome(gamma, H, 0.0, 1).plateau
+        _, plateau = model.outcome(gamma, H, 0.0, 1)
         if plateau <= aim:
             return gamma
         gamma *= max(0.1, min(0.7, aim / plateau)) if math.isfinite(plateau) else 0.5

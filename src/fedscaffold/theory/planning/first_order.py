@@ -11,8 +11,6 @@ the first order of the covariance, that of averaged stochastic gradients. The st
 the number of local steps is the one of 1, 2, 4, 8, ... with which the path costs least.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fedscaffold.core.arrays import evenly_spaced_clients
@@ -22,6 +20,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.storage.memmap import grouped
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
+from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.prediction.local_steps import Curvature, curvature
 
@@ -32,36 +31,22 @@ LARGEST = 20_000_000  # numbers in all clients' Hessians; above it, a sample of 
 GROWN = 1e6
 
 
-@dataclass(frozen=True, eq=False)
-class FirstOrderPlan:
-    """The cheapest γ, H, T that the model knows of."""
-
-    step_size: float
-    local_steps: int
-    rounds: int
-    curve: Array  # predicted E‖θ_t − θ*‖² of rounds 0 to `rounds`
-    variance_part: float  # the trace of the covariance, which the model takes as the same in every round
-
-    @property
-    def predicted_mse(self) -> float:
-        """E‖θ_T − θ*‖² after the last round."""
-        return float(self.curve[-1])
-
-
 @one_blas_thread
-def first_order_plan(problem: HasNoiseAlong, batches: Batches, request: PlanRequest) -> FirstOrderPlan:
+def first_order_plan(request: PlanRequest) -> Plan:
     """γ, H, T of about the least cost; H is a power of two, or the most allowed."""
+    problem = request.problem
+    assert isinstance(problem, HasNoiseAlong)  # as the planner has seen
     aim, longest, optimum = AIM * request.target, request.most_local_steps, request.optimum
-    gamma, variance = step_size_for_noise(problem, batches, optimum, NOISE * aim)
+    gamma, variance = step_size_for_noise(problem, request.batches, optimum, NOISE * aim)
     weights, hessians, slopes = sampled_clients(problem, optimum)
     slopes = slopes - weights @ slopes  # of a sample: as if θ* were its optimum
     ladder = [2**k for k in range(31) if 2**k < longest] + [longest]
-    best: tuple[float, FirstOrderPlan] | None = None
+    best: Plan | None = None
     rising = 0
     for H in reversed(ladder):  # long rounds first: their paths are the shortest
         enough = request.most_rounds
         if best is not None:
-            enough = min(enough, int(best[0] / request.cost(1, H)))
+            enough = min(enough, int(best.cost / request.cost(1, H)))
         squares = noiseless_path(
             weights, curvature(hessians, gamma, H), slopes, optimum, gamma * H, aim - variance, enough
         )
@@ -71,14 +56,16 @@ def first_order_plan(problem: HasNoiseAlong, batches: Batches, request: PlanRequ
                 break
             continue
         T, rising = len(squares) - 1, 0
-        best = request.cost(T, H), FirstOrderPlan(gamma, H, T, squares + variance, variance)
+        curve = squares + variance
+        known = {"predicted_mse": float(curve[-1]), "curve": curve, "max_useful_clients": None}
+        best = request.plan("first_order", gamma, H, T, variance_part=variance, **known)
     if best is None:
         raise InvalidInput(
             f"target_mse={request.target:g} is out of reach within max_local_steps={longest:,} and "
             f"max_rounds={request.most_rounds:,} with step_size={gamma:.3g}, the largest that the noise allows; "
             "allow more of either, take larger batches, or ask for a larger target"
         )
-    return best[1]
+    return best
 
 
 def step_size_for_noise(

@@ -54,7 +54,7 @@ def _rounds_needed(model: CurveModel, H: int, aim: float, most: int) -> int | No
         return None
     enough = math.ceil(SPARE * rounds)
     if enough <= COUNTED:
-        enough = math.ceil(SPARE * model.outcome(gamma, H, aim, enough).rounds)
+        enough = math.ceil(SPARE * model.outcome(gamma, H, aim, enough)[0])
     return _rounded_up(max(enough, 1))
 
 

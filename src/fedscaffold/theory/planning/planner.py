@@ -1,8 +1,6 @@
 """The planner: which step size, local steps and rounds reach a target."""
 
-import math
 import sys
-from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
@@ -14,14 +12,13 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.methods import Scaffold
 from fedscaffold.theory.bounds.speed_up import complexity
 from fedscaffold.theory.constants.constants import constants
 from fedscaffold.theory.planning.first_order import first_order_plan
 from fedscaffold.theory.planning.plan import Mode, Plan
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.planning.sharp import sharp_plan
-from fedscaffold.theory.supported import gives_averages, is_quadratic
+from fedscaffold.theory.supported import gives_averages
 
 MOST_LOCAL_STEPS, MOST_ROUNDS = 1024, 2000
 UNLIMITED = sys.maxsize
@@ -100,6 +97,8 @@ def plan(
     _check_suits(problem, mode)
     endless = mode == "certified"
     request = PlanRequest(
+        problem=problem,
+        batches=batches,
         optimum=problem.optimum() if optimum is None else _checked(problem, optimum),
         target=target_mse,
         most_local_steps=max_local_steps or (UNLIMITED if endless else MOST_LOCAL_STEPS),
@@ -108,11 +107,11 @@ def plan(
         gradient_cost=gradient_cost,
     )
     if mode == "certified":
-        return _certified(problem, batches, request)
+        return _certified(request)
     if mode == "first_order":
-        return _first_order(problem, batches, request)
+        return first_order_plan(request)
     with progress_bar("planning", progress) as advance:
-        return _sharp(problem, batches, request, advance)
+        return sharp_plan(request, advance)
 
 
 def _check_suits(problem: SmoothProblem, mode: Mode) -> None:
@@ -145,47 +144,9 @@ def _checked(problem: SmoothProblem, optimum: ArrayLike) -> Array:
     return theta
 
 
-def _sharp(
-    problem: SmoothProblem, batches: Batches, request: PlanRequest, advance: Callable[[int, int], None]
-) -> Plan:
-    """The cheapest plan by the predictor of `theory.predict`."""
-    found = sharp_plan(problem, batches, request, advance)
-    floor = 0.0 if is_quadratic(problem) else max(found.plateau - found.variance_part, 0.0)
-    return Plan(
-        mode="sharp",
-        target_mse=request.target,
-        method=Scaffold(step_size=found.step_size, local_steps=found.local_steps),
-        rounds=found.rounds,
-        predicted_mse=found.predicted_mse,
-        n_clients=problem.n_clients,
-        max_useful_clients=problem.n_clients * found.variance_part / floor if floor else math.inf,
-        cost=request.cost(found.rounds, found.local_steps),
-        variance_part=found.variance_part,
-        bias_part=floor,
-        curve=found.curve,
-    )
-
-
-def _first_order(problem: SmoothProblem, batches: Batches, request: PlanRequest) -> Plan:
-    """The cheapest plan by the quadratic model at θ* and Lemma 5.1's covariance."""
-    assert isinstance(problem, HasNoiseAlong)  # as `_check_suits` has seen
-    found = first_order_plan(problem, batches, request)
-    return Plan(
-        mode="first_order",
-        target_mse=request.target,
-        method=Scaffold(step_size=found.step_size, local_steps=found.local_steps),
-        rounds=found.rounds,
-        predicted_mse=found.predicted_mse,
-        n_clients=problem.n_clients,
-        max_useful_clients=None,
-        cost=request.cost(found.rounds, found.local_steps),
-        variance_part=found.variance_part,
-        curve=found.curve,
-    )
-
-
-def _certified(problem: SmoothProblem, batches: Batches, request: PlanRequest) -> Plan:
+def _certified(request: PlanRequest) -> Plan:
     """The plan of Corollary 4.10 with Theorem 4.9's constants."""
+    problem, batches = request.problem, request.batches
     proved = complexity(
         constants(problem, batch_size=batches.size, sampling=batches.sampling),
         target=request.target,
@@ -200,13 +161,5 @@ def _certified(problem: SmoothProblem, batches: Batches, request: PlanRequest) -
             raise InvalidInput(
                 f"the proof for target_mse={request.target:g} needs {needed:,}, above {name}={limit:,}"
             )
-    return Plan(
-        mode="certified",
-        target_mse=request.target,
-        method=Scaffold(step_size=proved.step_size, local_steps=proved.local_steps),
-        rounds=proved.rounds,
-        predicted_mse=proved.bound.value,
-        n_clients=problem.n_clients,
-        max_useful_clients=float(proved.largest_n_clients),
-        cost=request.cost(proved.rounds, proved.local_steps),
-    )
+    reached = {"predicted_mse": proved.bound.value, "max_useful_clients": float(proved.largest_n_clients)}
+    return request.plan("certified", proved.step_size, proved.local_steps, proved.rounds, **reached)

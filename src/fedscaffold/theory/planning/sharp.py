@@ -7,18 +7,17 @@ sample of them, with the noise of the mean scaled to all; the last steps look at
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.capabilities import SmoothProblem
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.progress import Advance
 from fedscaffold.core.threads import one_blas_thread
-from fedscaffold.core.types import Array
 from fedscaffold.theory.planning.curve_model import CurveModel, best_step_size
 from fedscaffold.theory.planning.out_of_reach import out_of_reach
+from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.request import PlanRequest
+from fedscaffold.theory.supported import is_quadratic
 
 AIM = 0.9  # of the target, so that a few percent of error in the prediction do no harm
 SAMPLE = 40  # clients that the search looks at
@@ -26,30 +25,8 @@ TRIES = 6
 CLOSE, FINE = 0.85, 1.05  # of the aim: good enough to stop, and to keep
 
 
-@dataclass(frozen=True, eq=False)
-class SharpPlan:
-    """The cheapest way to the target that the search found."""
-
-    step_size: float
-    local_steps: int
-    rounds: int
-    curve: Array  # predicted E‖θ_t − θ*‖² of rounds 0 to `rounds`
-    plateau: float
-    variance_part: float  # of the plateau
-
-    @property
-    def predicted_mse(self) -> float:
-        """E‖θ_T − θ*‖² after the last round."""
-        return float(self.curve[-1])
-
-
 @one_blas_thread
-def sharp_plan(
-    problem: SmoothProblem,
-    batches: Batches,
-    request: PlanRequest,
-    advance: Callable[[int, int], None] = lambda done, total: None,
-) -> SharpPlan:
+def sharp_plan(request: PlanRequest, advance: Advance) -> Plan:
     """γ, H, T with the least cost whose predicted error is at most the target; `advance` reports the progress.
 
     Raises
@@ -58,7 +35,7 @@ def sharp_plan(
         If nothing within the limits reaches the target; says which limit binds.
     """
     aim, longest, most_rounds = AIM * request.target, request.most_local_steps, request.most_rounds
-    model = _sampled(problem, batches, request.optimum)
+    model = _sampled(request)
     start = float(model.base.optimum @ model.base.optimum)
     if start <= request.target:
         raise InvalidInput(
@@ -81,20 +58,23 @@ def sharp_plan(
                 break
     if best is None:
         raise out_of_reach(model, request.target, aim, longest, most_rounds)
-    whole = model
-    if model.base.problem is not problem:
-        whole = CurveModel.of(problem, batches, optimum=request.optimum)
+    whole = model if model.base.problem is request.problem else _of_all(request)
     found = _polished(whole, model, aim, best[1], best[2], max(1, math.ceil(best[3])), request)
     advance(len(grid) + 1, len(grid) + 1)
     return found
 
 
-def _sampled(problem: SmoothProblem, batches: Batches, optimum: Array) -> CurveModel:
+def _of_all(request: PlanRequest) -> CurveModel:
+    return CurveModel.of(request.problem, request.batches, optimum=request.optimum)
+
+
+def _sampled(request: PlanRequest) -> CurveModel:
     """The predictor on evenly spaced clients, with the noise of the mean as with all of them."""
+    problem = request.problem
     if problem.n_clients <= 2 * SAMPLE:
-        return CurveModel.of(problem, batches, optimum=optimum)
+        return _of_all(request)
     sample = problem.subset(evenly_spaced_clients(problem.n_clients, SAMPLE))
-    return CurveModel.of(sample, batches, noise_scale=_spread(problem) / _spread(sample))
+    return CurveModel.of(sample, request.batches, noise_scale=_spread(problem) / _spread(sample))
 
 
 def _spread(problem: SmoothProblem) -> float:
@@ -104,7 +84,7 @@ def _spread(problem: SmoothProblem) -> float:
 
 def _polished(
     whole: CurveModel, model: CurveModel, aim: float, H: int, gamma: float, T: int, request: PlanRequest
-) -> SharpPlan:
+) -> Plan:
     """The least H that reaches the aim in T rounds: by halving on the sample, then by secants on all clients."""
     low, high, step = H // 4, H, gamma
     while high - low > max(1, H // 32):
@@ -116,7 +96,10 @@ def _polished(
     H, found = high, []
     for _ in range(TRIES):
         curve, plateau, variance = whole.curve(step, H, T)
-        found.append(SharpPlan(step, H, T, curve, plateau, variance))
+        bias = 0.0 if is_quadratic(request.problem) else max(plateau - variance, 0.0)
+        useful = request.problem.n_clients * variance / bias if bias else math.inf
+        known = {"predicted_mse": float(curve[-1]), "curve": curve, "max_useful_clients": useful}
+        found.append(request.plan("sharp", step, H, T, variance_part=variance, bias_part=bias, **known))
         if CLOSE * aim <= curve[T] <= aim:
             break
         if plateau > 0.98 * aim:  # noise alone: smaller steps, as many more of them, and one more round

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedscaffold.core.types import Array, IntArray
+from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
 from fedscaffold.theory.prediction.expansion import weighted
-from fedscaffold.theory.prediction.local_steps import accumulate, divided, fitted, rotate, rotate_back
+from fedscaffold.theory.prediction.local_steps import accumulate, divided, rotate
 from fedscaffold.theory.prediction.plateau import PlateauState, local_means
 from fedscaffold.theory.prediction.reduced_system import noise_input
 from fedscaffold.theory.prediction.setting import Setting
@@ -59,14 +59,11 @@ class Mean:
     seen: Array  # the paths at which it was found, (N, m, d)
 
 
-def curve(s: Setting, state: PlateauState, rounds: int) -> Array:
-    """E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0, ξ_c = 0: an approximation, exact without noise."""
-    squares, variances = curve_parts(s, state, rounds)
-    return squares + variances
-
-
 def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Array]:
-    """‖E θ_t − θ*‖² and tr Cov θ_t, whose sum is the curve."""
+    """‖E θ_t − θ*‖² and tr Cov θ_t for t = 0, ..., rounds from θ_0 = 0, ξ_c = 0: approximations.
+
+    Their sum is the curve E‖θ_t − θ*‖²; it is exact without noise.
+    """
     p, pull = propagator(s, state), noise_pull(s, state)
     scale = float(np.trace(state.cov_theta) + state.bias @ state.bias)
     start = np.einsum("kij,ki->kj", state.cur.U, s.gradients)
@@ -80,7 +77,7 @@ def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Ar
             noise = noise.extended(t, input_of(s, state, path_noise(s, state, mean.seen)))
     variances = np.zeros(rounds + 1)
     if noise is not None:
-        variances[1:] = noise.traces(transition(s, state), s.problem.dim, rounds)
+        variances[1:] = noise.traces(state.A, s.problem.dim, rounds)
     return np.array(squares), variances
 
 
@@ -202,19 +199,14 @@ def path_noise(s: Setting, state: PlateauState, paths: Array, *, spread: bool = 
         at = block.clients
         cur, points = state.cur[at], s.optimum + paths[at]
         if spread:
-            noise = s.averages.over_clouds(block, points, round_clouds(s, state, at), s.factors[at]).noise
+            clouds = s.gamma**2 * cur.rotate_back(accumulate(s.steps, cur, state.noise[at], s.steps.along))
+            noise = s.averages.over_clouds(block, points, clouds, s.factors[at]).noise
         else:
             noise = s.averages.noise_at(block, points, s.factors[at])
-        Q[at] = accumulate(s.steps, cur, fitted(s.steps, rotate(cur.U[:, None], noise)), [s.H])[:, 0]
+        Q[at] = accumulate(s.steps, cur, rotate(cur.U[:, None], noise), [s.H])[:, 0]
 
     for_blocks(s.problem, work, copies=s.steps.nodes.size)
     return Q
-
-
-def round_clouds(s: Setting, state: PlateauState, at: IntArray) -> Array:
-    """γ² Σ_{k<h} Γ^{h−1−k} Cov ε(k) Γ^{h−1−k} at the nodes: the spread of one round, (k, m, d, d)."""
-    cur, noise = state.cur[at], fitted(s.steps, state.noise[at])
-    return s.gamma**2 * rotate_back(cur.U, accumulate(s.steps, cur, noise, s.steps.along))
 
 
 def input_of(s: Setting, state: PlateauState, Q: Array) -> Array:
@@ -223,11 +215,3 @@ def input_of(s: Setting, state: PlateauState, Q: Array) -> Array:
         return s.gamma**2 * noise_input(state.system, s.problem.weights * s.own, state.cur, Q)
     U = state.cur.U
     return s.gamma**2 * weighted(s.problem.weights * s.own, U @ Q @ np.swapaxes(U, 1, 2))
-
-
-def transition(s: Setting, state: PlateauState) -> Array:
-    """A of the reduced state; Γ̄ = Σ w_c Γ_c^H for FedAvg."""
-    if state.system is not None:
-        return state.system.A
-    U = state.cur.U
-    return weighted(s.problem.weights, (U * state.cur.gH[:, None, :]) @ np.swapaxes(U, 1, 2))

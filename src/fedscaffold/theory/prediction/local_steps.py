@@ -36,6 +36,14 @@ class Steps:
         """The nodes h_q as a list of Python integers."""
         return [int(h) for h in self.nodes]
 
+    def average_weights(self) -> Array:
+        """Weights of the nodes in the mean over steps 0 to H − 1, (m,), none negative."""
+        weights = divided(self.rates, self.rates**self.H, 1.0, self.H) / self.H @ self.fit
+        if (weights >= 0).all():
+            return weights
+        gaps = np.diff(self.nodes, prepend=self.nodes[0], append=self.nodes[-1])
+        return 0.5 * (gaps[:-1] + gaps[1:]) / (self.nodes[-1] - self.nodes[0])
+
 
 def steps(gamma: float, H: int, smallest: float, largest: float, tolerance: float) -> Steps:
     """Nodes and rates for curvatures from `smallest` to `largest`, as many as the tolerance asks for.
@@ -91,27 +99,41 @@ class Curvature:
     gH: Array  # (k, d): (1 − γλ)^H
     delta: Array  # (k, d): (1/H) Σ_{h<H} g^h, so that C̃ = 1 − δ
 
-    def __getitem__(self, clients: IntArray) -> "Curvature":
+    @classmethod
+    def of(cls, U: Array, lam: Array, gamma: float, H: int) -> "Curvature":
+        """Powers for G_c = U diag(λ) Uᵀ."""
+        g = 1.0 - gamma * lam
+        with np.errstate(over="ignore", invalid="ignore"):
+            gH = g**H
+        if not np.isfinite(gH).all():
+            raise no_contraction(np.inf)
+        return cls(U, lam, g, gH, divided(g, gH, 1.0, H) / H)
+
+    def __getitem__(self, clients: IntArray | slice) -> "Curvature":
         """The curvatures of some of the clients, by their positions."""
-        return Curvature(
-            self.U[clients], self.lam[clients], self.g[clients], self.gH[clients], self.delta[clients]
-        )
+        return Curvature(*(array[clients] for array in vars(self).values()))
+
+    def with_eigenvalues(self, values: Array) -> Array:
+        """U diag(values) Uᵀ, (k, d, d), of values (k, d)."""
+        return (self.U * values[:, None, :]) @ np.swapaxes(self.U, 1, 2)
+
+    def rotate_back(self, matrices: Array) -> Array:
+        """U M Uᵀ, out of the eigenbasis, for M (k, m, d, d)."""
+        return self.U[:, None] @ matrices @ np.swapaxes(self.U, -1, -2)[:, None]
+
+    def powers(self, hs: Sequence[int]) -> Array:
+        """Γ^h in the eigenbasis for h in hs, (k, len(hs), d)."""
+        return np.stack([self.g**h for h in hs], axis=1)
+
+    def sums(self, hs: Sequence[int]) -> Array:
+        """Σ_{k<h} Γ^k in the eigenbasis for h in hs, (k, len(hs), d)."""
+        return np.stack([divided(self.g, self.g**h, 1.0, h) if h else np.zeros_like(self.g) for h in hs], axis=1)
 
 
 def curvature(matrices: Array, gamma: float, H: int) -> Curvature:
     """Eigenvectors and powers for symmetric G_c, (k, d, d)."""
     lam, U = np.linalg.eigh(matrices)
-    return from_eigenvectors(U, lam, gamma, H)
-
-
-def from_eigenvectors(U: Array, lam: Array, gamma: float, H: int) -> Curvature:
-    """Powers for G_c = U diag(λ) Uᵀ."""
-    g = 1.0 - gamma * lam
-    with np.errstate(over="ignore", invalid="ignore"):
-        gH = g**H
-    if not np.isfinite(gH).all():
-        raise no_contraction(np.inf)
-    return Curvature(U, lam, g, gH, divided(g, gH, 1.0, H) / H)
+    return Curvature.of(U, lam, gamma, H)
 
 
 def no_contraction(radius: float) -> InvalidInput:
@@ -139,34 +161,15 @@ def rotate(U: Array, matrices: Array) -> Array:
     return np.swapaxes(U, -1, -2) @ matrices @ U
 
 
-def rotate_back(U: Array, matrices: Array) -> Array:
-    """U M Uᵀ, for M (k, m, d, d) and U (k, d, d)."""
-    return U[:, None] @ matrices @ np.swapaxes(U, -1, -2)[:, None]
+def accumulate(s: Steps, cur: Curvature, values: Array, hs: Sequence[int]) -> Array:
+    """Σ_{k<h} Γ^{h−1−k} v(k) in the eigenbasis for h in hs, or of C(k) with Γ^{h−1−k} on both sides.
 
-
-def accumulate(s: Steps, cur: Curvature, fitted: Array, hs: Sequence[int]) -> Array:
-    """Σ_{k<h} Γ^{h−1−k} C(k) Γ^{h−1−k} in the eigenbasis for h in hs, (k, len(hs), d, d).
-
-    From fitted = Σ_q fit[p, q] Ĉ(h_q), (k, m, d, d).
+    From vectors v at the nodes, (k, m, d), or matrices C, (k, m, d, d); shape (k, len(hs), ...).
     """
-    powers = powers_of(cur, hs)
-    both = powers[..., :, None] * powers[..., None, :]
-    return _sums(s, cur.g[:, :, None] * cur.g[:, None, :], both, fitted, hs)
-
-
-def accumulate_vectors(s: Steps, cur: Curvature, fitted: Array, hs: Sequence[int]) -> Array:
-    """Σ_{k<h} Γ^{h−1−k} v(k) in the eigenbasis for h in hs, (k, len(hs), d); as `accumulate`, for vectors."""
-    return _sums(s, cur.g, powers_of(cur, hs), fitted, hs)
-
-
-def powers_of(cur: Curvature, hs: Sequence[int]) -> Array:
-    """Γ^h in the eigenbasis for h in hs, (k, len(hs), d)."""
-    return np.stack([cur.g**h for h in hs], axis=1)
-
-
-def sums_of(cur: Curvature, hs: Sequence[int]) -> Array:
-    """Σ_{k<h} Γ^k in the eigenbasis for h in hs, (k, len(hs), d)."""
-    return np.stack([divided(cur.g, cur.g**h, 1.0, h) if h else np.zeros_like(cur.g) for h in hs], axis=1)
+    powers, base = cur.powers(hs), cur.g
+    if values.ndim == 4:
+        powers, base = powers[..., :, None] * powers[..., None, :], base[:, :, None] * base[:, None, :]
+    return _sums(s, base, powers, along(s.fit, values), hs)
 
 
 def _sums(s: Steps, base: Array, powers: Array, fitted: Array, hs: Sequence[int]) -> Array:
@@ -182,11 +185,6 @@ def _sums(s: Steps, base: Array, powers: Array, fitted: Array, hs: Sequence[int]
         quotients = divided(base[where][:, None], by_step[1][where], float(s.rates[p]), np.asarray(hs))
         by_step[0][where] += fitted[:, p][where][:, None] * quotients
     return total
-
-
-def fitted(s: Steps, values: Array) -> Array:
-    """Coefficients of the rates, Σ_q fit[p, q] v(h_q), along axis 1."""
-    return along(s.fit, values)
 
 
 def along(matrix: Array, values: Array) -> Array:

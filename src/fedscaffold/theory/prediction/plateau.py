@@ -19,21 +19,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
 from fedscaffold.theory.prediction.expansion import weighted
-from fedscaffold.theory.prediction.local_steps import (
-    Curvature,
-    Steps,
-    accumulate,
-    accumulate_vectors,
-    curvature,
-    divided,
-    fitted,
-    from_eigenvectors,
-    no_contraction,
-    powers_of,
-    rotate,
-    rotate_back,
-    sums_of,
-)
+from fedscaffold.theory.prediction.local_steps import Curvature, accumulate, curvature, no_contraction, rotate
 from fedscaffold.theory.prediction.reduced_system import (
     ReducedSystem,
     client_covariances,
@@ -52,6 +38,7 @@ class PlateauState:
 
     cur: Curvature
     system: ReducedSystem | None  # None for FedAvg
+    A: Array  # of the reduced state, as in its system; Γ̄ = Σ w_c Γ_c^H for FedAvg
     P: Array  # covariance of the reduced state; of θ for FedAvg
     cov_theta: Array
     bias: Array  # E θ − θ*
@@ -95,7 +82,7 @@ def one_pass(s: Setting, state: PlateauState) -> PlateauState:
     N, d, m = s.problem.n_clients, s.problem.dim, s.steps.nodes.size
     noise, Q, residual = np.empty((N, m, d, d)), np.empty((N, d, d)), np.empty((N, m, d))
     U, lam = np.empty((N, d, d)), np.empty((N, d))
-    weights = average_weights(s.steps)
+    weights = s.steps.average_weights()
 
     def work(block: ClientBlock) -> None:
         at = block.clients
@@ -108,11 +95,11 @@ def one_pass(s: Setting, state: PlateauState) -> PlateauState:
             own = curvature(matrices, s.gamma, s.H)
         U[at], lam[at] = own.U, own.lam
         noise[at] = rotate(own.U[:, None], found.noise)
-        Q[at] = accumulate(s.steps, own, fitted(s.steps, noise[at]), [s.H])[:, 0]
+        Q[at] = accumulate(s.steps, own, noise[at], [s.H])[:, 0]
         residual[at] = (found.gradient - s.gradients[at][:, None] - mean @ matrices) @ own.U
 
     for_blocks(s.problem, work, copies=m)
-    cur = from_eigenvectors(U, lam, s.gamma, s.H)
+    cur = Curvature.of(U, lam, s.gamma, s.H)
     return solved(s, cur, noise, Q, residual, system=state.system if s.quadratic else None)
 
 
@@ -126,18 +113,18 @@ def solved(
     Here r_c = γ Σ_h Γ_c^{H−1−h} t_c(h).
     """
     w, U = s.problem.weights, cur.U
-    r = s.gamma * accumulate_vectors(s.steps, cur, fitted(s.steps, residual), [s.H])[:, 0]
+    r = s.gamma * accumulate(s.steps, cur, residual, [s.H])[:, 0]
     if s.scaffold:
         system = system or reduced_system(w, cur, s.tolerance)
         P = solve_lyapunov(system.A, s.gamma**2 * noise_input(system, w * s.own, cur, Q))
         d, M = s.problem.dim, system.c.size
         cov = P.reshape(M, d, M, d).sum(axis=(0, 2))
-        total = s.gamma * s.H * weighted(w, (U * cur.lam[:, None, :]) @ np.swapaxes(U, 1, 2))
+        total = s.gamma * s.H * weighted(w, cur.with_eigenvalues(cur.lam))
         bias = -np.linalg.solve(total, np.einsum("k,kij,kj->i", w, U, r / cur.delta))
         own = np.einsum("kij,i->kj", U, bias)
         eta = np.einsum("kij,kj->ki", U, ((cur.gH - 1.0 + cur.delta) * own - r) / cur.delta)
-        return PlateauState(cur, system, P, cov, bias, eta, noise, Q, residual)
-    mean_power = weighted(w, (U * cur.gH[:, None, :]) @ np.swapaxes(U, 1, 2))
+        return PlateauState(cur, system, system.A, P, cov, bias, eta, noise, Q, residual)
+    mean_power = weighted(w, cur.with_eigenvalues(cur.gH))
     radius = float(np.abs(np.linalg.eigvalsh(mean_power)).max())
     if radius >= 1.0:
         raise no_contraction(radius)
@@ -145,21 +132,16 @@ def solved(
     pull = np.einsum("k,kij,kj->i", w, U, drift)
     bias = -np.linalg.solve(np.eye(s.problem.dim) - mean_power, pull)
     cov = solve_lyapunov(mean_power, s.gamma**2 * weighted(w * s.own, U @ Q @ np.swapaxes(U, 1, 2)))
-    return PlateauState(cur, None, cov, cov, bias, np.zeros_like(s.gradients), noise, Q, residual)
+    return PlateauState(cur, None, mean_power, cov, cov, bias, np.zeros_like(s.gradients), noise, Q, residual)
 
 
 def local_means(s: Setting, state: PlateauState, at: IntArray) -> Array:
     """E θ_c^h − θ* = Γ^h b − γ Σ_{k<h} Γ^k (E ξ_c − ξ*_c) − γ Σ_{k<h} Γ^{h−1−k} t_c(k) at the nodes, (k, m, d)."""
     cur = state.cur[at]
     ahead = (state.eta[at] - state.bias) / (s.gamma * s.H) if s.scaffold else s.gradients[at]
-    return local_paths(s, cur, state.bias, ahead, fitted(s.steps, state.residual[at]))
-
-
-def local_paths(s: Setting, cur: Curvature, theta: Array, ahead: Array, residual: Array) -> Array:
-    """E θ_c^h − θ* at the nodes, (k, m, d), from θ − θ*, ahead = ξ_c − ξ*_c and fitted residuals."""
-    start, pull = np.einsum("kij,i->kj", cur.U, theta), np.einsum("kij,ki->kj", cur.U, ahead)
-    powers, sums = powers_of(cur, s.steps.along), sums_of(cur, s.steps.along)
-    forced = accumulate_vectors(s.steps, cur, residual, s.steps.along) + sums * pull[:, None]
+    start, pull = np.einsum("kij,i->kj", cur.U, state.bias), np.einsum("kij,ki->kj", cur.U, ahead)
+    powers, sums = cur.powers(s.steps.along), cur.sums(s.steps.along)
+    forced = accumulate(s.steps, cur, state.residual[at], s.steps.along) + sums * pull[:, None]
     return (powers * start[:, None] - s.gamma * forced) @ np.swapaxes(cur.U, 1, 2)
 
 
@@ -178,26 +160,17 @@ def local_covariances(s: Setting, state: PlateauState, at: IntArray, theta_eta: 
     """
     cur = state.cur[at]
     theta = rotate(cur.U, state.cov_theta)[:, None]
-    a = powers_of(cur, s.steps.along)
-    clouds = s.gamma**2 * accumulate(s.steps, cur, fitted(s.steps, state.noise[at]), s.steps.along)
+    a = cur.powers(s.steps.along)
+    clouds = s.gamma**2 * accumulate(s.steps, cur, state.noise[at], s.steps.along)
     if s.scaffold:
-        k = sums_of(cur, s.steps.along) / s.H
+        k = cur.sums(s.steps.along) / s.H
         a += k
         mixed = a[..., :, None] * theta_eta[:, None] * k[..., None, :]
         clouds -= mixed
         clouds -= np.swapaxes(mixed, -1, -2)
         clouds += k[..., :, None] * eta[:, None] * k[..., None, :]
     clouds += a[..., :, None] * theta * a[..., None, :]
-    return rotate_back(cur.U, clouds)
-
-
-def average_weights(s: Steps) -> Array:
-    """Weights of the nodes in the mean over steps 0 to H − 1, (m,), none negative."""
-    weights = divided(s.rates, s.rates**s.H, 1.0, s.H) / s.H @ s.fit
-    if (weights >= 0).all():
-        return weights
-    gaps = np.diff(s.nodes, prepend=s.nodes[0], append=s.nodes[-1])
-    return 0.5 * (gaps[:-1] + gaps[1:]) / (s.nodes[-1] - s.nodes[0])
+    return cur.rotate_back(clouds)
 
 
 def control_variate_biases(s: Setting, state: PlateauState) -> Array:

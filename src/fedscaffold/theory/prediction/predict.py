@@ -15,7 +15,7 @@ from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.error_curves import draw_error_curve
-from fedscaffold.theory.prediction.curve import curve
+from fedscaffold.theory.prediction.curve import curve_parts
 from fedscaffold.theory.prediction.plateau import control_variate_biases, solve_stationary
 from fedscaffold.theory.prediction.setting import Setting, setting
 
@@ -211,5 +211,5 @@ def _prediction(s: Setting, rounds: int | None) -> Prediction:
         cov_theta=state.cov_theta,
         bias=state.bias,
         bias_xi=control_variate_biases(s, state),
-        curve=None if rounds is None else curve(s, state, rounds),
+        curve=None if rounds is None else np.add(*curve_parts(s, state, rounds)),
     )

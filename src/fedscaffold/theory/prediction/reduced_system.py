@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedscaffold.core.types import Array, IntArray
+from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.local_steps import Curvature, no_contraction
 
 CLIENTS_AT_ONCE = 128
@@ -97,14 +97,10 @@ def noise_input(system: ReducedSystem, squares: Array, cur: Curvature, Q: Array)
     total = np.zeros((size, size))
     for begin in range(0, squares.size, CLIENTS_AT_ONCE):
         part = slice(begin, begin + CLIENTS_AT_ONCE)
-        K = loadings(system, cur[_indices(part, squares.size)])
+        K = loadings(system, cur[part])
         right = K @ (squares[part, None, None] * Q[part])
         total += right.swapaxes(0, 1).reshape(size, -1) @ K.swapaxes(0, 1).reshape(size, -1).T
     return 0.5 * (total + total.T)
-
-
-def _indices(part: slice, size: int) -> IntArray:
-    return np.arange(size, dtype=np.int64)[part]
 
 
 def solve_lyapunov(A: Array, noise: Array) -> Array:
@@ -152,8 +148,7 @@ def client_covariances(
     theta_eta, eta = np.empty_like(Q), np.empty_like(Q)
     for begin in range(0, w.size, CLIENTS_AT_ONCE):
         part = slice(begin, begin + CLIENTS_AT_ONCE)
-        some = _covariances(system, x, gamma, w[part], cur[_indices(part, w.size)], Q[part])
-        theta_eta[part], eta[part] = some
+        theta_eta[part], eta[part] = _covariances(system, x, gamma, w[part], cur[part], Q[part])
     return theta_eta, eta
 
 

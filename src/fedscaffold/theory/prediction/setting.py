@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedscaffold.core.capabilities import GeneralisedLinear, HasRecordGradients, PopulationMoments, SmoothProblem
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
@@ -75,6 +74,5 @@ def cloud_averages(problem: SmoothProblem) -> CloudAverages:
         return MarginAverages(problem, is_quadratic(problem))
     if isinstance(problem, PopulationMoments):
         return StreamAverages(problem)
-    if isinstance(problem, HasRecordGradients):
-        return RecordAverages(problem)
-    raise InvalidInput(f"theory cannot average the gradients of {problem.kind}, which has no record_gradients")
+    assert isinstance(problem, HasRecordGradients)  # as `parse_method` has seen
+    return RecordAverages(problem)
