@@ -66,7 +66,7 @@ def use_cores(n: int) -> None:
 def ours(work: Workload, threads: int) -> Iterator[Round]:
     """fedscaffold's default engine."""
     theta, xi = np.zeros((1, work.dim)), np.zeros((1, work.clients, work.dim))
-    engine = Numba(threads=threads)
+    engine = Numba(threads=threads, specialise=True)
     with engine.open(work.problem, Batches(BATCH), seed=SEED) as local_sgd:
 
         def one_round() -> Array:

@@ -44,7 +44,7 @@ def contestants(gamma: float, n_clients: int) -> dict[str, Method]:
 
 def measure(problem: Ridge | Logistic, gamma: float, *, turns: int) -> dict[str, float]:
     """Nanoseconds per client that takes part and local step, by method."""
-    batches, engine = Batches(BATCH), fs.engines.Numba(threads=1)
+    batches, engine = Batches(BATCH), fs.engines.Numba(threads=1, specialise=True)
     spent: dict[str, float] = {}
     steps: dict[str, float] = {}
     with ExitStack() as stack:

@@ -36,8 +36,8 @@ ROUNDS = 10  # of a turn; a snapshot each
 DIM, BATCH, GAMMA = 20, 10, 0.02
 ALONE, PAIR, ONE, TWO = "one_thread", "two_threads", "one_shard", "two_shards"
 ENGINES: dict[str, Engine] = {
-    ALONE: Numba(threads=1),
-    PAIR: Numba(threads=2),
+    ALONE: Numba(threads=1, specialise=True),
+    PAIR: Numba(threads=2, specialise=True),
     ONE: Ray(shards=1, snapshot_every=ROUNDS),
     TWO: Ray(shards=2, snapshot_every=ROUNDS),
 }

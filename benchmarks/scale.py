@@ -36,7 +36,8 @@ def measure(n_clients: int, turns: int) -> dict[str, float]:
     with ExitStack() as stack:
 
         def steps(problem: Any, batch_size: int) -> Callable[[int], Any]:
-            opened = stack.enter_context(Numba(threads=1).open(problem, Batches(batch_size), seed=1))
+            engine = Numba(threads=1, specialise=True)
+            opened = stack.enter_context(engine.open(problem, Batches(batch_size), seed=1))
             return lambda t: opened(theta, xi, step_size=0.02, local_steps=LOCAL_STEPS, round=t)
 
         parts_of: dict[str, tuple[Callable[[int], Any], int]] = {

@@ -73,7 +73,7 @@ def measure(batch_size: int, stream_clients: int, table_clients: int, turns: int
     with ExitStack() as stack:
 
         def steps(problem: Any) -> Callable[[int], Array]:
-            engine = fs.engines.Numba(threads=1)
+            engine = fs.engines.Numba(threads=1, specialise=True)
             local_sgd = stack.enter_context(engine.open(problem, Batches(batch_size), seed=1))
             xi, theta = np.zeros((1, problem.n_clients, DIM)), np.zeros((1, DIM))
             return lambda t: local_sgd(theta, xi, step_size=0.01, local_steps=LOCAL_STEPS, round=t)

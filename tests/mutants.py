@@ -1,8 +1,8 @@
 """Mutation tests: wrong versions of the source, each of which the named tests must reject.
 
-`make mutants` copies the project to a temporary folder, and for each entry of mutants.json replaces one piece of the
-source and runs the tests that should notice. It prints the entries that no test noticed, and fails if there are any.
-Entries are wrong in meaning (a sign, a factor 2, a guard left out), not in syntax.
+`make mutants` copies the project to a temporary folder, and for each entry of mutants.json replaces one piece of
+the source and runs the tests that should notice. It prints the entries that no test noticed, and fails if there
+are any. Entries are wrong in meaning (a sign, a factor 2, a guard left out), not in syntax.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def judge(mutant: Mutant, root: Path) -> str:
     file.write_text(source.replace(mutant.old, mutant.new))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *mutant.tests],
+            [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", "-m", "not slow", *mutant.tests],
             cwd=root, env={**os.environ, "PYTHONPATH": str(root / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True, text=True, check=False,
         )  # fmt: skip

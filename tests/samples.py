@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-import fedscaffold as fs
 from fedscaffold.core.types import Array
 from fedscaffold.problems import LinearSA, Logistic, Ridge
 
@@ -52,11 +51,3 @@ def systems(
         A.append(mean + 0.3 * rng.normal(size=(n, dim, dim)) / np.sqrt(dim))
         b.append(rng.normal(size=dim) + rng.normal(size=(n, dim)))
     return LinearSA(A, b, weights=weights)
-
-
-def run(problem: Any, method: Any, **options: Any) -> fs.Trace:
-    """`fedscaffold.run` with the kernel for any number of features.
-
-    Kernels for one number give the same bits, as tests/engines shows, and each takes seconds to compile.
-    """
-    return fs.run(problem, method, **{"engine": fs.engines.Numba(specialise=False), **options})

@@ -1,5 +1,7 @@
 """The numba engine gives the reference engine's numbers."""
 
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.engines import Numba
+from fedscaffold.engines.numba_ import kernels
 from tests.samples import KINDS, Kind, make
 
 DIMS = (1, 2, 7, 20, 33)
@@ -97,6 +100,25 @@ def test_the_kernel_for_any_number_of_features_gives_the_same_bits(dim: int, kin
     )
     assert general.theta.tobytes() == special.theta.tobytes()
     assert general.control_variates.tobytes() == special.control_variates.tobytes()
+
+
+def test_a_run_changes_to_the_special_kernel_once_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock by which every call takes 0.7 seconds: after the third round; the bits stay the same."""
+    problem, method = make("ridge", (20, 31, 40), SPECIAL[0]), fs.Scaffold(step_size=0.05, local_steps=7)
+    settings: Any = {"rounds": 5, "batch_size": 13}
+    wanted = fs.run(problem, method, engine=Numba(specialise=False), **settings)
+    asked = []
+    kernel = kernels.kernel
+
+    def watched(*arguments: Any, specialise: bool) -> Any:
+        asked.append(specialise)
+        return kernel(*arguments, specialise=specialise)
+
+    monkeypatch.setattr(kernels, "kernel", watched)
+    monkeypatch.setattr("fedscaffold.engines.numba_.engine.time.perf_counter", partial(next, count(step=0.7)))
+    found = fs.run(problem, method, engine=Numba(), **settings)
+    assert asked[:2] == [False, True]
+    assert found.theta.tobytes() == wanted.theta.tobytes()
 
 
 @pytest.mark.parametrize("kind", KINDS)

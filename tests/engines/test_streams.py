@@ -108,7 +108,7 @@ def test_same_bits_from_any_threads_and_kernels(kind: str) -> None:
     problem, method = make(kind, 40, SPECIAL), fs.Scaffold(step_size=0.05, local_steps=7)
     alone, shared, general = (
         fs.run(problem, method, rounds=3, batch_size=13, repetitions=2, engine=engine)
-        for engine in (Numba(threads=1), Numba(threads=3), Numba(specialise=False))
+        for engine in (Numba(threads=1, specialise=True), Numba(threads=3), Numba(specialise=False))
     )
     assert shared.theta.tobytes() == alone.theta.tobytes() == general.theta.tobytes()
     assert shared.control_variates.tobytes() == alone.control_variates.tobytes()

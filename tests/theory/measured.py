@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+import fedscaffold as fs
 from fedscaffold import FedAvg, Scaffold
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation import TailAverage
-from tests.samples import run
 
 
 class Measured(NamedTuple):
@@ -27,7 +27,7 @@ def curve(
     problem: Ridge | Logistic, method: Scaffold | FedAvg, *, batch_size: int, repetitions: int, rounds: int
 ) -> Measured:
     """MSE after each round, from θ_0 = 0."""
-    trace = run(
+    trace = fs.run(
         problem, method, rounds=rounds, batch_size=batch_size, repetitions=repetitions, seed=1, progress=False
     )
     return over_repetitions(trace.mse)
@@ -56,7 +56,7 @@ def plateau(
     Rounds of one repetition are correlated; the errors come from the spread over repetitions, which are not.
     """
     optimum = problem.optimum()
-    trace = run(
+    trace = fs.run(
         problem,
         method,
         rounds=rounds,
@@ -93,7 +93,7 @@ def covariances(
     xi: Array = np.broadcast_to(ideal, (repetitions, *ideal.shape))
     sums: list[Array | float] = [0.0, 0.0, 0.0, 0.0]
     for t in range(rounds + 1):
-        trace = run(
+        trace = fs.run(
             problem,
             method,
             rounds=1 if t else burn,

@@ -10,7 +10,7 @@ from fedscaffold.core.progress import Progress
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg
-from fedscaffold.models.fit import ENGINE, Fit
+from fedscaffold.models.fit import Fit
 from fedscaffold.models.planned import FitSettings, PlannedFit, PreparedProblem
 from fedscaffold.simulation import Mse, Trace
 from fedscaffold.simulation.run import run
@@ -139,7 +139,6 @@ def run_fedavg(planned: PlannedFit, settings: FitSettings, *, rounds: int, progr
         rounds=rounds,
         batch_size=planned.batch_size,
         seed=settings.seed,
-        engine=ENGINE,
         progress=progress,
         record=(Mse(planned.optimum),),
     )

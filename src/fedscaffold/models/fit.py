@@ -15,7 +15,6 @@ from fedscaffold.core.storage import npz as arrays
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.engines import Numba
 from fedscaffold.models.model import Model
 from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
 from fedscaffold.simulation import Mse, Trace
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from fedscaffold.models.compare import ModelComparison
-
-ENGINE = Numba(specialise=False)  # a fit is short: no time to compile for its number of features
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -199,7 +196,6 @@ def run_fit(
                 rounds=rounds,
                 batch_size=planned.batch_size,
                 seed=settings.seed,
-                engine=ENGINE,
                 checkpoint=file,
                 record=(Mse(planned.optimum),),
                 progress=progress,

@@ -14,7 +14,6 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.models.fit import ENGINE
 from fedscaffold.models.planned import automatic_batch, first_order_plan
 from fedscaffold.simulation import Mse
 from fedscaffold.simulation.run import run
@@ -78,7 +77,6 @@ class Federated(BaseEstimator):
             rounds=self.n_iter_,
             batch_size=batch_size,
             seed=seed,
-            engine=ENGINE,
             record=(Mse(optimum),),
             progress=self.verbose,
         )

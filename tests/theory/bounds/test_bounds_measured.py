@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedscaffold as fs
 from fedscaffold import Scaffold
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
@@ -19,7 +20,7 @@ from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import Constants, bounds, constants
 from fedscaffold.theory.bounds import Bound
-from tests.samples import KINDS, Kind, make, run
+from tests.samples import KINDS, Kind, make
 
 BATCH, DIM, RECORDS = 4, 3, 12
 
@@ -65,7 +66,7 @@ def measured(kind: Kind, parts: int, H: int, N: int, repetitions: int) -> Measur
     ideal = -problem.client_gradients(optimum)
 
     def simulate(rounds: float, seed: int, **start: Any) -> Any:
-        return run(
+        return fs.run(
             problem, method, rounds=int(rounds) + 1, batch_size=BATCH, seed=seed, repetitions=repetitions,
             progress=False, **start,
         )  # fmt: skip
@@ -111,7 +112,7 @@ def test_theorem_4_2(kind: Kind, parts: int, H: int, N: int, repetitions: int) -
     """W₂² between the law at T and the stationary law is at least the squared distance of their means."""
     m = measured(kind, parts, H, N, repetitions)
     T = 3
-    trace = run(
+    trace = fs.run(
         m.problem, Scaffold(step_size=m.setting["step_size"], local_steps=H), rounds=T, batch_size=BATCH,
         seed=3, repetitions=repetitions, progress=False,
     )  # fmt: skip
@@ -136,7 +137,7 @@ def test_lemma_4_3(kind: Kind, parts: int, H: int, N: int, repetitions: int) -> 
     method = Scaffold(step_size=m.setting["step_size"], local_steps=H)
     starts: list[tuple[Array, Array]] = [(0 * optimum, 0 * ideal), (optimum, ideal - ideal.mean(axis=0))]
     for theta0, xi0 in starts:
-        trace = run(
+        trace = fs.run(
             m.problem, method, rounds=1, batch_size=BATCH, seed=4, repetitions=repetitions, progress=False,
             theta0=theta0, control_variates0=xi0,
         )  # fmt: skip

@@ -9,13 +9,13 @@ import fedscaffold as fs
 from fedscaffold.theory.planning import first_order
 from fedscaffold.theory.prediction.local_steps import curvature
 from tests.problems.test_multinomial import rows
-from tests.samples import KINDS, Kind, make, run, systems
+from tests.samples import KINDS, Kind, make, systems
 
 
 def test_the_path_without_noise_is_that_of_runs_on_ridge() -> None:
     problem = make("ridge", (9, 14, 6, 20), 4, weights=[1, 2, 3, 1], n_unpenalised=1)
     theta = problem.optimum()
-    trace = run(problem, fs.Scaffold(step_size=0.1, local_steps=7), rounds=30)
+    trace = fs.run(problem, fs.Scaffold(step_size=0.1, local_steps=7), rounds=30)
     cur = curvature(problem.client_hessians(theta), 0.1, 7)
     slopes = problem.client_gradients(theta)
     for T in (1, 5, 30):
@@ -72,7 +72,7 @@ def test_plans_reach_small_targets(kind: str, batch_size: int | None, seed: int)
     optimum = problem.optimum()
     plan = fs.plan(problem, target_mse=1e-3 * float(optimum @ optimum), batch_size=batch_size, mode="first_order")
     runs = 1 if batch_size is None else 20
-    trace = run(problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=runs, seed=seed)
+    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=runs, seed=seed)
     measured = float(trace.mse[:, -1].mean())
     assert 0.1 * plan.target_mse < measured <= 1.05 * plan.target_mse
     assert plan.max_useful_clients is None
@@ -93,7 +93,7 @@ def test_many_clients_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(few_slopes, slopes[chosen])
     np.testing.assert_allclose(weights, 1 / 20, rtol=1e-15)
     plan = fs.plan(problem, target_mse=1e-3, batch_size=None, mode="first_order")
-    assert run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 2e-3
+    assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 2e-3
 
 
 def test_out_of_reach() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.types import Array
-from tests.samples import run
 
 Problem = fs.problems.Ridge | fs.problems.Logistic
 
@@ -28,7 +27,7 @@ def mixed(
 
 def simulated_share(problem: Problem, plan: fs.Plan, batch_size: int, repetitions: int) -> tuple[float, float]:
     """Mean squared error after the plan's rounds over the target, and its standard error."""
-    trace = run(problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=repetitions)
+    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=repetitions)
     last = trace.mse[:, -1] / plan.target_mse
     return float(last.mean()), float(last.std() / np.sqrt(repetitions))
 
@@ -64,7 +63,7 @@ def test_costs_move_the_plan() -> None:
 def test_without_noise() -> None:
     problem = mixed(fs.problems.Logistic, 5, n_clients=3, dim=2)
     plan = fs.plan(problem, target_mse=1e-6, batch_size=None, max_local_steps=64, max_rounds=200)
-    assert run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-6
+    assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-6
 
 
 CERTIFIED = [  # kind, seed, clients, features, batch, target as a share of the start
@@ -87,7 +86,7 @@ def test_certified_plans_never_miss(
     target = fraction * float(problem.optimum() @ problem.optimum())
     plan = fs.plan(problem, target_mse=target, batch_size=batch_size, mode="certified")
     assert plan.predicted_mse <= target
-    trace = run(problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=20)
+    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=batch_size, repetitions=20)
     assert trace.mse[:, -1].mean() <= target
     assert trace.mse[:, 0].mean() > target
 
@@ -160,7 +159,7 @@ def test_noise_binds_no_more_with_a_larger_batch() -> None:
     with pytest.raises(fs.InvalidInput, match=r"noise binds.* larger batch_size"):
         fs.plan(problem, batch_size=5, **limits)  # type: ignore[arg-type]
     plan = fs.plan(problem, batch_size=None, **limits)  # type: ignore[arg-type]
-    assert run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-9
+    assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-9
 
 
 def test_certified_refuses_weights() -> None:
@@ -201,7 +200,9 @@ def test_no_grid_point_is_much_cheaper(kind: type[Problem]) -> None:
         for step_size in np.geomspace(0.002, 0.3, 12):
             try:
                 method = fs.Scaffold(step_size=float(step_size), local_steps=local_steps)
-                trace = run(problem, method, rounds=min(3000, 8000 // local_steps), batch_size=5, repetitions=100)
+                trace = fs.run(
+                    problem, method, rounds=min(3000, 8000 // local_steps), batch_size=5, repetitions=100
+                )
             except fs.Diverged:
                 continue
             below = np.flatnonzero(trace.mse.mean(axis=0) <= target)

@@ -10,7 +10,6 @@ import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.problems import Logistic
 from fedscaffold.theory.planning.curve_model import CurveModel
-from tests.samples import run
 from tests.theory.planning.test_plan import mixed
 
 PRICES: dict[str, Any] = {"round_cost": 30.0, "gradient_cost": 2.0}
@@ -56,7 +55,7 @@ def test_with_as_many_clients_as_are_useful_noise_and_bias_are_equal(problem: An
 
 
 def test_cost_and_communication_are_those_of_the_run(problem: Any, plan: fs.Plan) -> None:
-    trace = run(problem, plan.method, rounds=plan.rounds, batch_size=5)
+    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=5)
     gradients, vectors = trace.gradients_per_client[0, -1], trace.vectors_per_client[-1]
     assert plan.gradients_per_client == gradients
     assert plan.cost == pytest.approx(plan.rounds * PRICES["round_cost"] + gradients * PRICES["gradient_cost"])

@@ -6,7 +6,6 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.problems import LogisticStream, RidgeStream
-from tests.samples import run
 from tests.theory.prediction.test_streams import make
 
 
@@ -23,5 +22,5 @@ def test_plans(kind: Any, mode: Any) -> None:
     problem = make(kind, n_clients=20, signal=2.0)
     found = fs.plan(problem, target_mse=0.02, batch_size=4, mode=mode)
     assert found.predicted_mse <= 0.02
-    measured = run(problem, found.method, rounds=found.rounds, batch_size=4, repetitions=20).mse[:, -1]
+    measured = fs.run(problem, found.method, rounds=found.rounds, batch_size=4, repetitions=20).mse[:, -1]
     assert measured.mean() < 0.02

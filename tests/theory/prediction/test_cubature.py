@@ -12,7 +12,7 @@ from fedscaffold.problems import Logistic, Multinomial
 from fedscaffold.theory.client_blocks import ClientBlock
 from fedscaffold.theory.prediction.cubature import RecordAverages
 from tests.problems.test_multinomial import rows
-from tests.samples import run, tables
+from tests.samples import tables
 
 METHODS = (fs.Scaffold, fs.FedAvg)
 
@@ -71,11 +71,11 @@ def test_multinomial_plateaus_and_curves(method: type[fs.Scaffold | fs.FedAvg]) 
     problem = Multinomial(*rows(3, 3, (40, 25, 60)), l2=0.1)
     chosen = method(step_size=0.2, local_steps=10)
     predicted = fs.theory.predict(problem, chosen, batch_size=2, rounds=30)
-    found = run(problem, chosen, rounds=600, batch_size=2, repetitions=100).plateau()
+    found = fs.run(problem, chosen, rounds=600, batch_size=2, repetitions=100).plateau()
     assert found is not None
     assert found.standard_error < 0.017 * found.mean
     assert abs(predicted.mse - found.mean) < 0.05 * found.mean
-    short = run(problem, chosen, rounds=30, batch_size=2, repetitions=2000).mse
+    short = fs.run(problem, chosen, rounds=30, batch_size=2, repetitions=2000).mse
     error = short.std(axis=0) / np.sqrt(2000)
     assert (error[1:] < 0.033 * short.mean(axis=0)[1:]).all()
     assert predicted.curve is not None
@@ -139,7 +139,7 @@ def test_sharp_plans_reach_their_target_and_not_much_more(kind: str) -> None:
     problem: Any = counts() if kind == "poisson" else Multinomial(*rows(3, 3, (40, 25, 60)), l2=0.1)
     optimum = problem.optimum()
     plan = fs.plan(problem, target_mse=0.05 * float(optimum @ optimum), batch_size=5, optimum=optimum)
-    trace = run(problem, plan.method, rounds=plan.rounds, batch_size=5, repetitions=400, engine="jax")
+    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=5, repetitions=400, engine="jax")
     last = trace.mse[:, -1] / plan.target_mse
     assert last.std() / 20.0 < 0.03
     assert 0.5 < last.mean() < 1.05
@@ -159,7 +159,7 @@ def test_poisson_regression_by_automatic_differentiation(method: type[fs.Scaffol
     """Within 5 % of simulation; the measurement's standard error is below 1 %."""
     problem, chosen = counts(d=5, N=4), method(step_size=0.1, local_steps=20)
     predicted = fs.theory.predict(problem, chosen, batch_size=5)
-    found = run(problem, chosen, rounds=400, batch_size=5, repetitions=40, engine="jax").plateau()
+    found = fs.run(problem, chosen, rounds=400, batch_size=5, repetitions=40, engine="jax").plateau()
     assert found is not None
     assert found.standard_error < 0.01 * found.mean
     assert abs(predicted.mse - found.mean) < 0.05 * found.mean

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedscaffold as fs
 from fedscaffold import FedAvg, FedLin, InvalidInput, Scaffold, TwoSidedScaffold, theory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
@@ -14,7 +15,7 @@ from fedscaffold.theory.prediction.plateau import covariances as client_covarian
 from fedscaffold.theory.prediction.plateau import linear_start, one_pass, solve_stationary, solved
 from fedscaffold.theory.prediction.reduced_system import noise_input, reduced_system, solve_lyapunov
 from fedscaffold.theory.prediction.setting import setting
-from tests.samples import Kind, make, run
+from tests.samples import Kind, make
 from tests.theory.dense_algebra import lyapunov, ridge_covariance, round_matrices
 
 METHODS = [
@@ -125,7 +126,7 @@ def test_without_noise_the_curve_is_the_run(kind: Kind, method: type[Scaffold | 
     problem = make(kind, (20, 30, 12, 25), 3, weights=(1.0, 2.0, 3.0, 0.5), seed=4)
     chosen = method(step_size=0.2, local_steps=25)
     found = theory.predict(problem, chosen, batch_size=None, rounds=40)
-    trace = run(problem, chosen, rounds=40, engine="reference", progress=False)
+    trace = fs.run(problem, chosen, rounds=40, engine="reference", progress=False)
     assert found.curve is not None
     assert found.mse_variance_part == 0.0
     mse = trace.mse[0]
@@ -133,7 +134,7 @@ def test_without_noise_the_curve_is_the_run(kind: Kind, method: type[Scaffold | 
     if method is Scaffold:
         assert found.mse < 1e-20
     else:
-        settled = run(problem, chosen, rounds=400, engine="reference", progress=False)
+        settled = fs.run(problem, chosen, rounds=400, engine="reference", progress=False)
         np.testing.assert_allclose(found.mse, settled.mse[0, -1], rtol=1e-3)
 
 

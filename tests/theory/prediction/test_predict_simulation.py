@@ -10,11 +10,12 @@ import time
 import numpy as np
 import pytest
 
+import fedscaffold as fs
 from fedscaffold import FedAvg, Scaffold, problems, theory
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
-from tests.samples import KINDS, Kind, make, run
+from tests.samples import KINDS, Kind, make
 from tests.theory.measured import Measured, curve, plateau
 from tests.theory.prediction.test_expansion import curved
 
@@ -136,7 +137,7 @@ def test_an_intercept_without_penalty(kind: Kind) -> None:
     method = Scaffold(step_size=0.05, local_steps=10)
     predicted = theory.predict(problem, method, batch_size=2).mse
     penalised = theory.predict(make(kind, (20, 15, 25), 3, l2=0.5), method, batch_size=2).mse
-    measured = run(problem, method, rounds=3000, batch_size=2, repetitions=120).plateau()
+    measured = fs.run(problem, method, rounds=3000, batch_size=2, repetitions=120).plateau()
     assert measured is not None
     assert measured.standard_error < 0.007 * measured.mean
     assert abs(predicted - measured.mean) < 3 * measured.standard_error + 0.02 * measured.mean

@@ -27,7 +27,6 @@ from fedscaffold.data.columns import pick
 from fedscaffold.data.open import L2, guess_kind
 from fedscaffold.flower.demo import ROUND, Demo, SiteTable, pool_tables, site_tables
 from fedscaffold.flower.loopback import ADDRESS, FederationFailed, Loopback
-from fedscaffold.models.fit import ENGINE
 from fedscaffold.models.planned import TOLERANCE, FitSettings, PlannedFit, plan_fit
 from fedscaffold.simulation.run import run
 
@@ -84,7 +83,7 @@ def command(
             )
             seconds, theta = _federate(demo, task, files, console)
         simulated = run(
-            task.problem, task.method, rounds=task.rounds, batch_size=task.batch_size, seed=seed, engine=ENGINE,
+            task.problem, task.method, rounds=task.rounds, batch_size=task.batch_size, seed=seed,
             progress=False,
         )  # fmt: skip
         if out is not None:

@@ -1,10 +1,12 @@
 """The default engine: compiled loops, blocks of clients on all cores."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -21,6 +23,7 @@ Dtype = Literal["float64", "float32"]
 
 NUMBERS_PER_BLOCK = 20_000_000  # read and multiplied: some milliseconds
 NUMBERS_WORTH_A_THREAD = 1_000_000  # a fifth of a millisecond
+SECONDS_WORTH_COMPILING = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,8 @@ class Numba:
         Precision of the local steps, "float64" or "float32". The server's sums are always float64.
     specialise
         Whether to compile a kernel for the problem's number of features: it takes seconds the first time on a
-        machine, and the local steps are then a quarter faster. The numbers are the same.
+        machine, and the local steps are then a quarter faster. The numbers are the same. "auto" does so in the
+        middle of a run, once its local steps have taken two seconds.
 
     Examples
     --------
@@ -50,13 +54,15 @@ class Numba:
 
     threads: int | None = None
     dtype: Dtype = "float64"
-    specialise: bool = True
+    specialise: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         if self.threads is not None:
             whole_number("threads", self.threads, least=1)
         if self.dtype not in get_args(Dtype):
             raise InvalidInput(f"dtype must be one of {get_args(Dtype)}, got {self.dtype!r}")
+        if self.specialise not in (True, False, "auto"):
+            raise InvalidInput(f"specialise must be True, False or 'auto', got {self.specialise!r}")
 
     @property
     def name(self) -> str:
@@ -90,7 +96,8 @@ class Numba:
             files = Reading(read)
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
-        kernel = choose(read.loss, problem.dim, read.batch, specialise=self.specialise)
+        chosen_kernel = partial(choose, read.loss, problem.dim, read.batch)
+        kernel, seconds = chosen_kernel(specialise=self.specialise is True), 0.0
         all_clients = np.arange(problem.n_clients)[None, :]
         with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as reader:
 
@@ -98,6 +105,8 @@ class Numba:
                 theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
                 clients: IntArray | None = None, first_step: int = 0,
             ) -> Array:  # fmt: skip
+                nonlocal kernel, seconds
+                began = time.perf_counter()
                 steps = np.atleast_2d(np.asarray(local_steps, dtype=np.int64))
                 chosen = all_clients if clients is None else clients
                 out = np.empty((theta.shape[0], chosen.shape[1], problem.dim))
@@ -120,6 +129,9 @@ class Numba:
                 else:
                     for future in [pool.submit(block, *ends) for ends in blocks]:
                         future.result()
+                seconds += time.perf_counter() - began
+                if self.specialise == "auto" and seconds > SECONDS_WORTH_COMPILING:
+                    kernel = chosen_kernel(specialise=True)
                 return out
 
             try:

@@ -125,17 +125,20 @@ def noiseless_path(
     aim, most
         None is returned if more than `most` rounds are needed.
     """
+    into_bases = cur.U.transpose(0, 2, 1).reshape(-1, optimum.size)  # (n · dim, dim), one below another
+    mean = (w[:, None, None] * cur.U).transpose(1, 0, 2).reshape(optimum.size, -1)  # back from them, averaged
+    power, share = cur.gH.ravel(), length * cur.delta.ravel()
     m = -optimum
-    ahead = np.einsum("kij,ki->kj", cur.U, slopes)
+    ahead = np.einsum("kij,ki->kj", cur.U, slopes).ravel()
     squares = [float(m @ m)]
     if squares[0] <= aim:
         return np.array(2 * squares)  # a plan has one round at least
     while squares[-1] > aim:
         if len(squares) > most:
             return None
-        local = cur.gH * np.einsum("kij,i->kj", cur.U, m) - length * cur.delta * ahead
-        m = np.einsum("k,kij,kj->i", w, cur.U, local, optimize=True)
-        ahead = ahead + (local - np.einsum("kij,i->kj", cur.U, m)) / length
+        local = power * (into_bases @ m) - share * ahead
+        m = mean @ local
+        ahead = ahead + (local - into_bases @ m) / length
         squares.append(float(m @ m))
         if not squares[-1] < GROWN * squares[0]:
             return None
