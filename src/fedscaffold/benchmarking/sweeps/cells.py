@@ -9,12 +9,13 @@ import numpy as np
 
 from fedscaffold.benchmarking.plateaus import reached_plateau
 from fedscaffold.benchmarking.sweeps.grid import Cell, Key, Sweep
+from fedscaffold.core import provenance
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
 from fedscaffold.problems.streams.base import Streams
-from fedscaffold.simulation import Trace, provenance
+from fedscaffold.simulation import Trace
 from fedscaffold.simulation.observers import Mse
 from fedscaffold.simulation.run import run
 from fedscaffold.theory import Prediction, predict, predict_at_scale
