@@ -1,15 +1,14 @@
 """The sharp predictor against the paper's experiment, where the theorems' conditions do not hold."""
 
-from typing import Any
-
 import numpy as np
 
+from fedscaffold.benchmarking.plateaus import reached_plateau
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
-from fedscaffold.paper.figure1 import BATCH_SIZE, KINDS, LOCAL_STEPS, METHODS, STEP_SIZE, Kind, PanelCurve
+from fedscaffold.paper.figure1 import BATCH_SIZE, KINDS, LOCAL_STEPS, METHODS, STEP_SIZE
 from fedscaffold.paper.verify.convergence import contraction
-from fedscaffold.paper.verify.rows import Printed, StatementRow, norm, norms, over_groups
+from fedscaffold.paper.verify.rows import Measured, Printed, StatementRow, bounded, norm, norms, over_groups
 from fedscaffold.paper.verify.settings import Budget, Case, describe
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.simulation import TailAverage
@@ -33,19 +32,19 @@ def rows(budget: Budget) -> list[StatementRow]:
             problem = paper(kind, n_clients=n_clients)
             known = constants(problem, batch_size=BATCH_SIZE)
             for method in METHODS:
-                found += _in_paper(kind, problem, method, known, budget)
+                found += _in_paper(problem, method, known, budget)
     return [*found, _bias(budget)]
 
 
 def _in_paper(
-    kind: Kind, problem: Ridge | Logistic, method: Scaffold | FedAvg, known: Constants, budget: Budget
+    problem: Ridge | Logistic, method: Scaffold | FedAvg, known: Constants, budget: Budget
 ) -> list[StatementRow]:
     name = type(method).__name__
     trace = run(
         problem, method, rounds=budget.paper_rounds, batch_size=BATCH_SIZE, seed=11, progress=False,
         repetitions=max(FEWEST, budget.paper_repetitions * 10 // problem.n_clients),
     )  # fmt: skip
-    level = PanelCurve(kind, problem.n_clients, name, trace).plateau
+    level = reached_plateau(trace).plateau
     found = predict(problem, method, batch_size=BATCH_SIZE, rounds=CURVE_ROUNDS)
     setting = f"{name}, {describe(problem, STEP_SIZE, LOCAL_STEPS, BATCH_SIZE)}"
     first_order = None
@@ -68,12 +67,13 @@ def _in_paper(
         printed=first_order,
         uses=(predict, expansion),
     )
-    if problem.n_clients > min(budget.paper_clients):  # as many runs as the others need would take too long
-        return [plateau, *(_outside(problem, known, level, setting) if isinstance(method, Scaffold) else ())]
-    result = [plateau, *_on_the_way(problem, method, found, setting, budget)]
+    result, few = [plateau], problem.n_clients == min(budget.paper_clients)  # else runs would take too long
+    if few:
+        result += _on_the_way(problem, method, found, setting, budget)
     if isinstance(method, Scaffold):
-        paired = contraction(Case(problem, method, BATCH_SIZE, known), budget, EXPERIMENT)
-        result += [paired, *_outside(problem, known, level, setting)]
+        case = Case(problem, method, BATCH_SIZE, known)
+        result += [contraction(case, budget, EXPERIMENT)] if few else []
+        result += _outside(case, level, setting)
     return result
 
 
@@ -116,33 +116,16 @@ def _on_the_way(
     ]
 
 
-def _outside(problem: Ridge | Logistic, known: Constants, level: Plateau, setting: str) -> list[StatementRow]:
+def _outside(case: Case, level: Plateau, setting: str) -> list[StatementRow]:
     """The bounds' numbers in the paper's setting, which are not bounds there."""
-    arguments: dict[str, Any] = {
-        "step_size": STEP_SIZE,
-        "local_steps": LOCAL_STEPS,
-        "n_clients": problem.n_clients,
-    }
-    limits = (
-        ("Corollary 4.5", "plateau ≤ 8γσ²/μ", bounds.stationary_mse),
-        ("Theorem 4.8", "plateau ≤ 10γσ*²/(Nμ) + higher order", bounds.stationary_covariance),
-    )
-    found = []
-    for statement, claim, function in limits:
-        bound = function(known, **arguments)
-        found.append(
-            StatementRow(
-                statement=statement,
-                claim=f"{EXPERIMENT}{claim}",
-                setting=setting,
-                relation="≤",
-                predicted=bound.value,
-                measured=level.mean,
-                standard_error=level.standard_error,
-                conditions=bound.conditions,
-            )
+    measured = Measured(np.array(level.mean), np.array(level.standard_error))
+    return [
+        bounded(statement, f"{EXPERIMENT}{claim}", setting, measured, [case.bound(function)])
+        for statement, claim, function in (
+            ("Corollary 4.5", "plateau ≤ 8γσ²/μ", bounds.stationary_mse),
+            ("Theorem 4.8", "plateau ≤ 10γσ*²/(Nμ) + higher order", bounds.stationary_covariance),
         )
-    return found
+    ]
 
 
 def _bias(budget: Budget) -> StatementRow:

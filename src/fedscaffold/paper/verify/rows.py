@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.types import Array
-from fedscaffold.theory.bounds import Condition
+from fedscaffold.theory.bounds import Bound, Condition
 
 Relation = Literal["≤", "≥", "≈", "is"]
 Verdict = Literal["holds", "fails", "too noisy", "not claimed", "not tested"]
@@ -166,10 +166,33 @@ def jackknife(estimate: Callable[..., float], *groups: Array) -> tuple[float, fl
 
 def worst(measured: Measured, bounds: ArrayLike) -> tuple[int, float, float, float]:
     """Where an upper bound is nearest to failing: index, bound, value, standard error."""
-    limits = np.broadcast_to(np.asarray(bounds, dtype=np.float64), measured.value.shape).ravel()
-    value, error = measured.value.ravel(), measured.error.ravel()
+    value, error = np.ravel(measured.value), np.ravel(measured.error)
+    limits = np.broadcast_to(np.asarray(bounds, dtype=np.float64), value.shape)
     at = int(np.argmax((value - ERRORS * error) / limits))
     return at, float(limits[at]), float(value[at]), float(error[at])
+
+
+def bounded(
+    statement: str,
+    claim: str,
+    setting: str,
+    measured: Measured,
+    limits: Sequence[Bound],
+    *uses: Callable[..., Any],
+) -> StatementRow:
+    """A row about an upper bound, where it is nearest to failing: one limit for all, or one for each round."""
+    at, bound, value, error = worst(measured, [limit.value for limit in limits])
+    return StatementRow(
+        statement=statement,
+        claim=claim if len(limits) == 1 else f"{claim}; nearest at T = {at + 1}",
+        setting=setting,
+        relation="≤",
+        predicted=bound,
+        measured=value,
+        standard_error=error,
+        conditions=limits[0].conditions,
+        uses=uses,
+    )
 
 
 class Norms(NamedTuple):
