@@ -1,6 +1,6 @@
 """What both estimators share: rows of each client, standardisation, a plan and a run."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,19 @@ from fedscaffold.sklearn.moments import Scale, federated_scale, no_scale
 from fedscaffold.theory import Plan
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Federated(BaseEstimator):
     """Base of the estimators, which fit with Scaffold to rows that belong to clients."""
+
+    fit_intercept: bool = True
+    standardize: bool = True
+    step_size: Any = "auto"
+    local_steps: Any = "auto"
+    rounds: Any = "auto"
+    batch_size: Any = "auto"
+    tolerance: float = 5e-3
+    random_state: Any = None
+    verbose: bool = False
 
     def _check_parameters(self) -> None:
         for name in ("step_size", "tolerance"):
@@ -63,8 +74,9 @@ class Federated(BaseEstimator):
             batch_size = automatic_batch(problem.sizes)
         optimum = problem.optimum()
         self.plan_ = self._plan(problem, batch_size, optimum)
-        method, rounds = Scaffold(step_size=safe_step_size(problem, batch_size), local_steps=1), 1
-        if self.plan_ is not None:
+        if self.plan_ is None:  # 1/L: gradient descent does not diverge
+            method, rounds = Scaffold(step_size=1.0 / problem.smoothness(Batches(batch_size)), local_steps=1), 1
+        else:
             method, rounds = self.plan_.method, self.plan_.rounds
         if self.step_size != "auto":
             method = replace(method, step_size=self.step_size)
@@ -93,8 +105,3 @@ class Federated(BaseEstimator):
         if start <= target_mse:
             return None
         return first_order_plan(problem, optimum, target_mse=target_mse, batch_size=batch_size)
-
-
-def safe_step_size(problem: Any, batch_size: int | None) -> float:
-    """1/L, a step size with which gradient descent does not diverge."""
-    return 1.0 / problem.smoothness(Batches(batch_size))

@@ -1,5 +1,6 @@
 """Logistic regression, binary or multinomial, federated."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedscaffold.problems import Logistic, Multinomial
 from fedscaffold.sklearn.base import Federated
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FederatedLogisticRegression(ClassifierMixin, Federated):
     """Minimises C Σ loss(y, xᵀw + b) + ½ ‖w‖² over all clients' rows with Scaffold.
 
@@ -72,30 +74,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        step_size: Any = "auto",
-        local_steps: Any = "auto",
-        rounds: Any = "auto",
-        batch_size: Any = "auto",
-        tolerance: float = 5e-3,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.C = C
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.step_size = step_size
-        self.local_steps = local_steps
-        self.rounds = rounds
-        self.batch_size = batch_size
-        self.tolerance = tolerance
-        self.random_state = random_state
-        self.verbose = verbose
+    C: float = 1.0
 
     def fit(self, X: Any, y: Any, clients: Any = None) -> Self:
         """Fit to rows X, labels y and the client that each row belongs to (one client without ids)."""
