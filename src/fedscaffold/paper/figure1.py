@@ -117,9 +117,8 @@ def to_frame(curves: Sequence[PanelCurve]) -> "pd.DataFrame":
     parts = []
     for curve in curves:
         frame = curve.trace.to_frame().rename(columns={"repetition": "run"})
-        frame.insert(0, "method", curve.method)
-        frame.insert(0, "n_clients", curve.n_clients)
-        frame.insert(0, "kind", curve.kind)
+        for name in ("method", "n_clients", "kind"):
+            frame.insert(0, name, getattr(curve, name))
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
 

@@ -50,9 +50,8 @@ class FederatedTDSettings:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "runs"):
-            whole_number(name, getattr(self, name), least=1)
-        whole_number("seed", self.seed, least=0)
+        for name, least in (("rounds", 1), ("runs", 1), ("seed", 0)):
+            whole_number(name, getattr(self, name), least=least)
         check_client_numbers(self.clients, multiple_of=ENVIRONMENTS, fewest=3)
 
 
@@ -89,10 +88,8 @@ def simulate(settings: FederatedTDSettings, *, advance: Advance = lambda done, t
 
 def slope(points: Sequence[PlateauPoint], sampling: Observing, method: str) -> LineFit:
     """Log plateau of one method against log N, fitted by a line: slope −1 means that the plateau falls as 1/N."""
-    chosen = [point for point in points if (point.sampling, point.method) == (sampling, method)]
-    x = np.log([point.n_clients for point in chosen])
-    y = np.log([point.plateau.mean for point in chosen])
-    return fit_line(x, y)
+    plateaus = _plateaus(points, sampling, method)
+    return fit_line(np.log(list(plateaus)), np.log(list(plateaus.values())))
 
 
 def claims(points: Sequence[PlateauPoint]) -> list[Claim]:
