@@ -90,10 +90,10 @@ def test_agreement_within_a_tenth(predicted: float, measured: float, error: floa
 
 def test_arrays_are_compared_entry_by_entry_and_not_by_their_norms() -> None:
     seen = Measured(np.array([0.0, 1.0]), np.array([0.01, 0.01]))
-    found = norms(np.array([1.0, 0.0]), seen)._asdict()
+    found = norms(np.array([1.0, 0.0]), seen)
     assert found["predicted"] == pytest.approx(found["measured"])
     assert row(tolerance=0.1, **found).verdict == "fails"
-    assert row(tolerance=0.1, **norms(np.array([0.0, 1.05]), seen)._asdict()).verdict == "holds"
+    assert row(tolerance=0.1, **norms(np.array([0.0, 1.05]), seen)).verdict == "holds"
 
 
 def test_outside_its_conditions_a_statement_claims_nothing() -> None:

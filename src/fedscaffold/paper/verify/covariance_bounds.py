@@ -4,7 +4,7 @@ import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.paper.verify.chains import StationaryChains
-from fedscaffold.paper.verify.rows import Measured, StatementRow, bounded, jackknife, over_groups
+from fedscaffold.paper.verify.rows import StatementRow, bounded, jackknife, over_groups
 from fedscaffold.paper.verify.settings import Case
 from fedscaffold.theory import bounds
 from fedscaffold.theory.bounds import Bound
@@ -43,12 +43,10 @@ def _system(chains: StationaryChains) -> StatementRow:
     """
     case = chains.case
     noise = _noise(case)
-    found = []
-    for k in range(3):
-        ratio, error = jackknife(
-            lambda a, b, c, k=k: _sides(case, noise, a, b, c)[k], chains.theta, chains.theta_xi, chains.xi
-        )
-        found.append(Measured(np.array(ratio), np.array(error)))
+    found = [
+        jackknife(lambda a, b, c, k=k: _sides(case, noise, a, b, c)[k], chains.theta, chains.theta_xi, chains.xi)
+        for k in range(3)
+    ]
     each = ", ".join(f"{ratio:.2g}" for ratio, _ in found)
     claim = f"covariances of θ, (θ, ξ), ξ bound each other; left/right of the three: {each}"
     conditions = case.bound(

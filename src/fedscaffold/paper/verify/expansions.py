@@ -7,7 +7,7 @@ import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.paper.verify.chains import StationaryChains
-from fedscaffold.paper.verify.rows import Measured, Printed, StatementRow, norm, norms, over_groups
+from fedscaffold.paper.verify.rows import Measured, Printed, StatementRow, close, norm, over_groups
 from fedscaffold.paper.verify.settings import Budget
 from fedscaffold.theory import Expansion, bounds, expansion
 
@@ -27,20 +27,14 @@ def rows(chains: StationaryChains, budget: Budget) -> list[StatementRow]:
     parts = _covariances(chains, found, spread)
     if case.problem.kind != "ridge":
         parts += _biases(chains, found, spread)
+    conditions = case.bound(bounds.stationary_covariance).conditions
     return [
-        StatementRow(
-            statement=statement,
-            claim=claim,
-            setting=case.text,
-            relation="≈",
-            tolerance=TOLERANCE * budget.loosen,
-            conditions=case.bound(bounds.stationary_covariance).conditions,
-            printed=printed,
-            uses=(uses,),
-            **norms(value, seen)._asdict(),
+        close(
+            statement, claim, case.text, value, seen, TOLERANCE * budget.loosen,
+            conditions=conditions, printed=printed, uses=(uses,),
         )
         for statement, claim, value, seen, printed, uses in parts
-    ]
+    ]  # fmt: skip
 
 
 def _covariances(chains: StationaryChains, found: Expansion, spread: Array) -> list[Part]:

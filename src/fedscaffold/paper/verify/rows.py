@@ -150,7 +150,7 @@ def over_groups(values: ArrayLike) -> Measured:
     return Measured(array.mean(axis=0), array.std(axis=0, ddof=1) / np.sqrt(len(array)))
 
 
-def jackknife(estimate: Callable[..., float], *groups: Array) -> tuple[float, float]:
+def jackknife(estimate: Callable[..., float], *groups: Array) -> Measured:
     """`estimate` of the means over groups, along first axes, and its standard error by leaving one group out."""
     count = len(groups[0])
     totals = [group.sum(axis=0) for group in groups]
@@ -161,7 +161,7 @@ def jackknife(estimate: Callable[..., float], *groups: Array) -> tuple[float, fl
             for k in range(count)
         ]
     )
-    return whole, float(np.sqrt((count - 1) * parts.var()))
+    return Measured(np.array(whole), np.sqrt((count - 1) * parts.var()))
 
 
 def worst(measured: Measured, bounds: ArrayLike) -> tuple[int, float, float, float]:
@@ -195,19 +195,35 @@ def bounded(
     )
 
 
-class Norms(NamedTuple):
-    """What a row says of arrays, in Frobenius norm."""
-
-    predicted: float
-    measured: float
-    standard_error: float
-    difference: float
-
-
-def norms(predicted: Array | Sequence[Array], measured: Measured) -> Norms:
-    """‖P‖, ‖M‖, ‖standard errors‖ and ‖M − P‖."""
+def close(
+    statement: str,
+    claim: str,
+    setting: str,
+    predicted: ArrayLike,
+    measured: Measured,
+    tolerance: float,
+    **more: Any,
+) -> StatementRow:
+    """A row about a number, or about an array in Frobenius norm: measured as predicted within a tolerance."""
     array = np.asarray(predicted)
-    return Norms(norm(array), norm(measured.value), norm(measured.error), norm(measured.value - array))
+    numbers: dict[str, Any] = (
+        {"predicted": float(array), "measured": float(measured.value), "standard_error": float(measured.error)}
+        if array.ndim == 0
+        else norms(array, measured)
+    )
+    return StatementRow(
+        statement=statement, claim=claim, setting=setting, relation="≈", tolerance=tolerance, **numbers, **more
+    )
+
+
+def norms(predicted: Array, measured: Measured) -> dict[str, float]:
+    """‖P‖, ‖M‖, ‖standard errors‖ and ‖M − P‖, as a row has them."""
+    return {
+        "predicted": norm(predicted),
+        "measured": norm(measured.value),
+        "standard_error": norm(measured.error),
+        "difference": norm(measured.value - predicted),
+    }
 
 
 def norm(values: Array) -> float:

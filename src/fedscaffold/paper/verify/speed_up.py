@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.verify.rows import Printed, StatementRow, bounded, over_groups, worst
+from fedscaffold.paper.verify.rows import Measured, Printed, StatementRow, bounded, close, over_groups, worst
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, Budget, Case, Kind, describe, make, strict
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run import run
@@ -79,14 +79,13 @@ def _doubling(budget: Budget) -> StatementRow:
     known = constants(problem, batch_size=BATCH)
     square = float(problem.optimum() @ problem.optimum())
     few, many = (bounds.complexity(known, target=1e-3 * square, n_clients=n, squared_error=square) for n in (4, 8))
-    return StatementRow(
-        statement="Corollary 4.10",
-        claim=f"gradients per client fall as 1/N up to N = {few.largest_n_clients:,}: those for N = 4 over N = 8",
-        setting=f"ridge, B = {BATCH}, ε² = 0.001 ‖θ*‖²",
-        relation="≈",
-        predicted=2.0,
-        measured=few.gradients_per_client / many.gradients_per_client,
-        tolerance=DOUBLE_TOLERANCE * budget.loosen,
+    return close(
+        "Corollary 4.10",
+        f"gradients per client fall as 1/N up to N = {few.largest_n_clients:,}: those for N = 4 over N = 8",
+        f"ridge, B = {BATCH}, ε² = 0.001 ‖θ*‖²",
+        2.0,
+        Measured(np.array(few.gradients_per_client / many.gradients_per_client), np.zeros(())),
+        DOUBLE_TOLERANCE * budget.loosen,
         conditions=few.bound.conditions,
         uses=(bounds.complexity,),
     )
