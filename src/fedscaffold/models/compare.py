@@ -10,10 +10,9 @@ from fedscaffold.core.progress import Progress
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg
-from fedscaffold.models.fit import ENGINE, Fit
+from fedscaffold.models.fit import Fit, run_method
 from fedscaffold.models.planned import FitSettings, PlannedFit, PreparedProblem
-from fedscaffold.simulation import Mse, Trace
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,16 +132,8 @@ def score_model(name: str, prepared: PreparedProblem, theta: Array) -> ModelScor
 
 def run_fedavg(planned: PlannedFit, settings: FitSettings, *, rounds: int, progress: Progress = None) -> Trace:
     """Run FedAvg with the planned step size, local steps and batch size, and the settings' seed."""
-    return run(
-        planned.problem,
-        FedAvg(step_size=planned.method.step_size, local_steps=planned.method.uniform_local_steps),
-        rounds=rounds,
-        batch_size=planned.batch_size,
-        seed=settings.seed,
-        engine=ENGINE,
-        progress=progress,
-        record=(Mse(planned.optimum),),
-    )
+    averaging = FedAvg(step_size=planned.method.step_size, local_steps=planned.method.uniform_local_steps)
+    return run_method(planned, averaging, rounds=rounds, seed=settings.seed, progress=progress)
 
 
 def compare_models(fit: Fit, *, progress: Progress = None) -> ModelComparison:

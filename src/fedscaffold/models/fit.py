@@ -16,6 +16,7 @@ from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.engines import Numba
+from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.models.model import Model
 from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
 from fedscaffold.simulation import Mse, Trace
@@ -193,22 +194,29 @@ def run_fit(
             rounds_to_try = [math.ceil(planned.rounds * (1.0 + k / 4.0)) for k in range(5)]
         done = _rounds_in(file)
         for rounds in [t for t in rounds_to_try if t >= done] or rounds_to_try[-1:]:
-            trace = run(
-                planned.problem,
-                planned.method,
-                rounds=rounds,
-                batch_size=planned.batch_size,
-                seed=settings.seed,
-                engine=ENGINE,
-                checkpoint=file,
-                record=(Mse(planned.optimum),),
-                progress=progress,
+            trace = run_method(
+                planned, planned.method, rounds=rounds, seed=settings.seed, checkpoint=file, progress=progress
             )
             if trace.mse[0, -1] <= planned.target_mse:
                 break
     origin = {**arrays.plain(trace.provenance), "rounds": trace.rounds, "tolerance": settings.tolerance}
     model = planned.model(trace.theta[0], {**origin, **(provenance or {})})
     return Fit(model=model, trace=trace, planned=planned, settings=settings)
+
+
+def run_method(planned: PlannedFit, method: Scaffold | FedAvg, *, rounds: int, seed: int, **more: Any) -> Trace:
+    """Run a method on a planned problem, and record its squared distance to the optimum."""
+    record, batch_size = (Mse(planned.optimum),), planned.batch_size
+    return run(
+        planned.problem,
+        method,
+        rounds=rounds,
+        batch_size=batch_size,
+        seed=seed,
+        engine=ENGINE,
+        record=record,
+        **more,
+    )
 
 
 def _rounds_in(checkpoint: Path) -> int:

@@ -67,6 +67,16 @@ class Federated(BaseEstimator):
             tables = [np.column_stack([table, np.ones(len(table))]) for table in tables]
         return tables, scale
 
+    def _fit(
+        self, kind: Any, X: Array, y: Array, rows: list[NDArray[np.int64]], *, l2: float, **more: Any
+    ) -> tuple[Array, Scale]:
+        """θ of a kind of problem and the scale of its features; sets plan_, trace_ and n_iter_."""
+        tables, scale = self._tables(X, rows)
+        weights, unpenalised = [len(own) for own in rows], int(self.fit_intercept)
+        targets = [y[own] for own in rows]
+        problem = kind(tables, targets, l2=l2, weights=weights, n_unpenalised=unpenalised, **more)
+        return self._run(problem), scale
+
     def _run(self, problem: Any) -> Array:
         """Plan and run, and return θ; sets plan_, trace_ and n_iter_."""
         batch_size = self.batch_size

@@ -87,17 +87,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         if K < 2:
             raise InvalidInput(f"y has one class only, {self.classes_[0]!r}; a classifier needs at least two")
         rows = self._clients(clients, len(X))
-        tables, scale = self._tables(X, rows)
-        kind: Any = Logistic if K == 2 else Multinomial
-        problem = kind(
-            tables,
-            [labels[own].astype(np.float64) for own in rows],
-            l2=1.0 / (self.C * len(X)),
-            weights=[len(own) for own in rows],
-            n_unpenalised=int(self.fit_intercept),
-            **({} if K == 2 else {"n_classes": K}),
-        )
-        theta = self._run(problem).reshape(1 if K == 2 else K, -1)
+        kind, more = (Logistic, {}) if K == 2 else (Multinomial, {"n_classes": K})
+        theta, scale = self._fit(kind, X, labels.astype(np.float64), rows, l2=1.0 / (self.C * len(X)), **more)
+        theta = theta.reshape(1 if K == 2 else K, -1)
         self.coef_ = theta[:, : X.shape[1]] / scale.spread
         self.intercept_ = theta[:, X.shape[1] :].sum(axis=1) - self.coef_ @ scale.mean
         return self

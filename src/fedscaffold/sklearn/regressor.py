@@ -76,16 +76,8 @@ class FederatedRidge(RegressorMixin, Federated):
         not_negative("alpha", self.alpha)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         rows = self._clients(clients, len(X))
-        tables, scale = self._tables(X, rows)
         centre = float(np.mean(y)) if self.fit_intercept else 0.0
-        problem = Ridge(
-            tables,
-            [y[own] - centre for own in rows],
-            l2=self.alpha / len(X),
-            weights=[len(own) for own in rows],
-            n_unpenalised=int(self.fit_intercept),
-        )
-        theta = self._run(problem)
+        theta, scale = self._fit(Ridge, X, y - centre, rows, l2=self.alpha / len(X))
         self.coef_ = theta[: X.shape[1]] / scale.spread
         self.intercept_ = centre + float(theta[X.shape[1] :].sum()) - float(self.coef_ @ scale.mean)
         return self

@@ -14,6 +14,7 @@ from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.theory import Constants, constants
 from fedscaffold.theory.bounds import Bound
 from fedscaffold.theory.bounds.conditions import noise_pair
+from fedscaffold.theory.constants.batch_moments import noise_constants
 
 REACH = 2.0  # standard deviation of random points around θ*
 STEP = 1e-4  # of finite differences
@@ -127,7 +128,8 @@ def _noise(problem: Ridge | Logistic, known: Constants, rng: np.random.Generator
             ratios.append(Measured(root / limit, root * spread / (p * mean) / limit))
     every = Measured(np.stack([r.value for r in ratios]), np.stack([r.error for r in ratios]))
     claim = "noise: E^{1/p}‖ε_c(θ)‖^{2p} / (σ*² + β‖θ−θ*‖²) ≤ 1 for p = 1, 2, 3"
-    return bounded("A5", claim, setting, every, [Bound(1.0, ())], constants, Constants.noise_bound, noise_pair)
+    uses = (constants, Constants.noise_bound, noise_pair, noise_constants)
+    return bounded("A5", claim, setting, every, [Bound(1.0, ())], *uses)
 
 
 def _clients(problem: Ridge | Logistic) -> tuple[Array, Array]:

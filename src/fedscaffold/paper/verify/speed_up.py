@@ -12,6 +12,7 @@ from fedscaffold.simulation.run import run
 from fedscaffold.theory import bounds, constants
 from fedscaffold.theory.bounds import Bound
 from fedscaffold.theory.bounds.conditions import noise_pair
+from fedscaffold.theory.bounds.curve import bound_curve
 
 LENGTH = 3.0  # relaxation times
 TARGETS: dict[Kind, float] = {"ridge": 0.1, "logistic": 0.5}  # of ‖θ⁰ − θ*‖²; a guarantee costs many steps
@@ -31,14 +32,18 @@ def _finite_time(case: Case, budget: Budget) -> StatementRow:
     rounds = int(LENGTH * case.relaxation) + 1
     trace = case.run(rounds=rounds, seed=8, repetitions=max(2, budget.repetitions // 4))
     measured, start = over_groups(trace.mse).at(np.s_[1:]), case.initial_distance2
-    theorem = bounds.finite_time_mse
-    limits = [case.bound(theorem, rounds=T, initial_distance2=start) for T in range(1, rounds + 1)]
-    claim = "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}{4‖X⁰−X*‖²_Λ + 64γσ*²/μ} + 2·Theorem 4.8, as proved"
-    printed = Printed(
-        "(1−γμ/4)^{HT}{2‖X⁰−X*‖²_Λ + 64σ*²/(Lμ)} + 2d·(Theorem 4.8, its last term over N)",
-        printed_finite_time(case, worst(measured, [limit.value for limit in limits])[0] + 1, start),
+    theorem, curve = (
+        bounds.finite_time_mse,
+        bound_curve(case.problem, case.method, batch_size=BATCH, rounds=rounds),
     )
-    return replace(bounded("Theorem 4.9", claim, case.text, measured, limits, theorem), printed=printed)
+    assert curve.values is not None
+    conditions = case.bound(theorem, rounds=1, initial_distance2=start).conditions
+    claim = "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}{4‖X⁰−X*‖²_Λ + 64γσ*²/μ} + 2·Theorem 4.8, as proved"
+    limits = [Bound(value, conditions) for value in curve.values[1:]]
+    found = bounded("Theorem 4.9", claim, case.text, measured, limits, theorem, bound_curve)
+    at, *_ = worst(measured, curve.values[1:])
+    formula = "(1−γμ/4)^{HT}{2‖X⁰−X*‖²_Λ + 64σ*²/(Lμ)} + 2d·(Theorem 4.8, its last term over N)"
+    return replace(found, printed=Printed(formula, printed_finite_time(case, at + 1, start)))
 
 
 def printed_finite_time(case: Case, T: int, start: float) -> float:
