@@ -154,10 +154,9 @@ def _cell(
     identity = arrays.plain(setting.identity(method, most))
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
     file = cells / f"{type(method).__name__.lower()}-{setting.problem.n_clients}-{digest}.npz"
-    if file.exists():
-        stored = _stored(file, identity, name)
-        if stored is not None:
-            return stored
+    stored = _stored(file, identity, name)
+    if stored is not None:
+        return stored
     found = _simulate(setting, name, method, optimum, most)
     kept = {"mse": found.mse, "gradients": found.gradients, "vectors": found.vectors}
     arrays.write(file, kept, {"identity": identity, "diverged": found.diverged})
@@ -165,10 +164,10 @@ def _cell(
 
 
 def _stored(file: Path, identity: dict[str, Any], name: str) -> Curve | None:
-    """The curve in a file; None if the file is damaged or another candidate's, and the curve must be computed."""
+    """The curve in a file; None if it must be computed: no file, a damaged one, or another candidate's."""
     try:
         kept, description = arrays.read(file)
-    except ValueError:
+    except (FileNotFoundError, ValueError):
         return None
     if description.get("identity") != identity or not {"mse", "gradients", "vectors"} <= kept.keys():
         return None
@@ -186,17 +185,10 @@ def _simulate(setting: _Setting, name: str, method: Method, optimum: Array, most
     state = initial_state(problem, method, np.zeros((setting.repetitions, problem.dim)))
     errors = [squared_distance(state.theta, optimum)]
     means = [float(errors[0].mean())]
-    diverged = False
+    diverged, limit = False, divergence_limit(state.theta)
     with (
         np.errstate(over="ignore", invalid="ignore"),
-        open_rounds(
-            problem,
-            method,
-            setting.engine,
-            setting.batches,
-            seed=setting.seed,
-            limit=divergence_limit(state.theta),
-        ) as step,
+        open_rounds(problem, method, setting.engine, setting.batches, seed=setting.seed, limit=limit) as step,
     ):
         while state.round < last:
             half = state.round // 2
@@ -212,14 +204,13 @@ def _simulate(setting: _Setting, name: str, method: Method, optimum: Array, most
                 break
             errors.append(squared_distance(state.theta, optimum))
             means.append(float(errors[-1].mean()))
-    kept = slice(0, len(errors))
     return Curve(
         name=name,
         method=arrays.plain(provenance.describe(method)),
         n_clients=problem.n_clients,
         mse=np.stack(errors, axis=1),
-        gradients=gradients[kept],
-        vectors=vectors[kept],
+        gradients=gradients[: len(errors)],
+        vectors=vectors[: len(errors)],
         diverged=diverged,
     )
 

@@ -84,14 +84,17 @@ class MethodComparison:
         """
         if not self.targets:
             return dict.fromkeys(COST_LABELS, best(self.curves))
-        shown: dict[str, list[Curve]] = {measure: [] for measure in COST_LABELS}
-        for measure, curves in shown.items():
+        shown = {}
+        for measure in COST_LABELS:
             cheapest_in = "gradients" if measure == "gradients" else "rounds"
             rows = [cost for cost in self.costs if cost.cheapest_in == cheapest_in and cost.rounds is not None]
-            last = {(row.name, row.n_clients): row for row in rows}  # targets fall
-            for (name, n_clients), row in last.items():
-                key = (name, n_clients, row.method)
-                curves += [c for c in self.curves if (c.name, c.n_clients, c.method) == key]
+            last = {(row.name, row.n_clients): row.method for row in rows}  # targets fall
+            shown[measure] = [
+                curve
+                for (name, n_clients), method in last.items()
+                for curve in self.curves
+                if (curve.name, curve.n_clients, curve.method) == (name, n_clients, method)
+            ]
         return shown
 
     def plot(self, ax: "Axes | None" = None, *, cost: str = "rounds") -> "Axes":
@@ -142,18 +145,14 @@ class MethodComparison:
         numbers = sorted({curve.n_clients for curves in shown.values() for curve in curves})
         if not numbers:
             raise InvalidInput(NOT_REACHED)
+
+        def lines(measure: str, n: int) -> dict[str, curve_figure.CostCurve]:
+            curves = (curve for curve in shown[measure] if curve.n_clients == n)
+            return {curve.name: curve_figure.CostCurve(curve.cost(measure), curve.mse) for curve in curves}
+
         return [
             [
-                curve_figure.CostPanel(
-                    f"N = {n:,}",
-                    label,
-                    {
-                        c.name: curve_figure.CostCurve(c.cost(measure), c.mse)
-                        for c in shown[measure]
-                        if c.n_clients == n
-                    },
-                    self.targets,
-                )
+                curve_figure.CostPanel(f"N = {n:,}", label, lines(measure, n), self.targets)
                 for measure, label in COST_LABELS.items()
             ]
             for n in numbers
@@ -169,9 +168,8 @@ class MethodComparison:
         if len({cost.n_clients for cost in self.costs}) > 1:
             rows = [cost for cost in reached if cost.target == target and cost.cheapest_in == "gradients"]
             series = _series(reached, rows, "n_clients", "gradients")
-            panels.append(
-                cost_figure.GrowthPanel(f"squared error {target:g}", "N", "gradients per client", series)
-            )
+            title = f"squared error {target:g}"
+            panels.append(cost_figure.GrowthPanel(title, "N", "gradients per client", series))
         if len({cost.target for cost in self.costs}) > 1:
             rows = [cost for cost in reached if cost.n_clients == n_clients and cost.cheapest_in == "rounds"]
             series = _series(reached, rows, "target", "rounds")

@@ -40,9 +40,8 @@ def draw(rows: Sequence[Sequence[CostPanel]], files: Sequence[Path]) -> None:
     names = list(dict.fromkeys(name for row in rows for panel in row for name in panel.lines))
     looks = _looks(names)
     columns = max(len(row) for row in rows)
-    with saved_panels(
-        files, len(rows), columns, width=1.0 + 3.4 * columns, height=0.9 + 2.7 * len(rows), sharey="row"
-    ) as (figure, axes):
+    width, height = 1.0 + 3.4 * columns, 0.9 + 2.7 * len(rows)
+    with saved_panels(files, len(rows), columns, width=width, height=height, sharey="row") as (figure, axes):
         for line, row in zip(axes, rows, strict=True):
             for axis, panel in zip(line, row, strict=True):
                 _draw_panel(axis, panel, looks)

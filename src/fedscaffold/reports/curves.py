@@ -26,15 +26,11 @@ class RoundsPanel:
 def draw(rows: Sequence[tuple[str, Sequence[RoundsPanel]]], files: Sequence[Path]) -> None:
     """Draw means and standard deviations over runs on a log scale, one per row; to PNG, SVG or PDF."""
     columns = max(len(panels) for _, panels in rows)
-    with saved_panels(
-        files,
-        len(rows),
-        columns,
-        width=2.2 + 2.4 * columns,
-        height=0.8 + 2.3 * len(rows),
-        sharex=True,
-        sharey="row",
-    ) as (figure, axes):
+    width, height = 2.2 + 2.4 * columns, 0.8 + 2.3 * len(rows)
+    with saved_panels(files, len(rows), columns, width=width, height=height, sharex=True, sharey="row") as (
+        figure,
+        axes,
+    ):
         for line, (row_title, panels) in zip(axes, rows, strict=True):
             for axis, panel in zip(line, panels, strict=False):
                 _panel(axis, panel)

@@ -42,7 +42,6 @@ def draw(panels: Sequence[GrowthPanel], files: Sequence[Path]) -> None:
                 elif not panel.power:
                     axis.loglog(series.x, series.y, "-", color=colour, lw=1.0)
             axis.set_title(panel.title, fontsize=10)
-            axis.set_xlabel(panel.x)
-            axis.set_ylabel(panel.y)
+            axis.set(xlabel=panel.x, ylabel=panel.y)
             powers_of_ten(axis)
             axis.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)

@@ -46,19 +46,13 @@ class PlateauPanel:
 
 def draw(panels: Sequence[PlateauPanel], files: Sequence[Path]) -> None:
     """Draw plateaus ± two standard errors on logarithmic axes, one row of panels; to PNG, SVG or PDF."""
-    lines = max(len(panel.series) for panel in panels)
-    with saved_panels(files, 1, len(panels), width=1.0 + 4.4 * len(panels), height=4.2 + 0.25 * lines) as (
-        _,
-        axes,
-    ):
+    width, height = 1.0 + 4.4 * len(panels), 4.2 + 0.25 * max(len(panel.series) for panel in panels)
+    with saved_panels(files, 1, len(panels), width=width, height=height) as (_, axes):
         for axis, panel in zip(axes[0], panels, strict=True):
             for i, (name, series) in enumerate(panel.series.items()):
                 _series(axis, name, series, PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)])
-            axis.set_xscale("log")
-            axis.set_yscale("log")
+            axis.set(xscale="log", yscale="log", xlabel="number of clients N", ylabel=PLATEAU_LABEL)
             axis.set_title(panel.title, fontsize=10, color=INK)
-            axis.set_xlabel("number of clients N")
-            axis.set_ylabel(PLATEAU_LABEL)
             plain_grid(axis)
             axis.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.15))
 

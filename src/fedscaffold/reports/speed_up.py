@@ -19,9 +19,8 @@ class SpeedUpPanel:
 
 def draw(panels: Sequence[SpeedUpPanel], files: Sequence[Path], *, falling: str) -> None:
     """Draw plateaus ± two standard errors on logarithmic axes, and 1/N through the first of method `falling`."""
-    with saved_panels(
-        files, 1, len(panels), width=1.4 + 3.2 * len(panels), height=3.5, sharex=True, sharey=True
-    ) as (figure, grid):
+    width = 1.4 + 3.2 * len(panels)
+    with saved_panels(files, 1, len(panels), width=width, height=3.5, sharex=True, sharey=True) as (figure, grid):
         axes = grid[0]
         for axis, panel in zip(axes, panels, strict=True):
             for name, (clients, mean, spread) in panel.lines.items():
@@ -31,10 +30,8 @@ def draw(panels: Sequence[SpeedUpPanel], files: Sequence[Path], *, falling: str)
                 )
             clients, mean, _ = panel.lines[falling]
             axis.plot(clients, mean[0] * clients[0] / clients, color=INK, lw=0.9, ls="--", label="1/N", zorder=0)
-            axis.set_xscale("log")
-            axis.set_yscale("log")
+            axis.set(xscale="log", yscale="log", xlabel="number of clients N")
             axis.set_title(panel.title, fontsize=10, color=INK)
-            axis.set_xlabel("number of clients N")
             plain_grid(axis)
         axes[0].set_ylabel(PLATEAU_LABEL)
         legend_above(figure, axes[0])

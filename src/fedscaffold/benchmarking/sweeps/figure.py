@@ -6,7 +6,6 @@ import numpy as np
 
 from fedscaffold.benchmarking.sweeps import saturation
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array
 from fedscaffold.reports.plateaus import PlateauPanel, PlateauSeries
 
 if TYPE_CHECKING:
@@ -37,23 +36,15 @@ def label(row: Any) -> str:
 
 def series(rows: "pd.DataFrame") -> PlateauSeries:
     """Plateaus of one setting by N, measured and predicted, and where both saturate."""
-    ordered = rows.sort_values("n_clients")
-    clients, plateau, error, predicted, variance, bias = (
-        _numbers(ordered, name)
-        for name in ("n_clients", "plateau", "standard_error", "predicted", "predicted_variance", "predicted_bias")
-    )
+    names = ["n_clients", "plateau", "standard_error", "predicted", "predicted_variance", "predicted_bias"]
+    ordered = rows.sort_values("n_clients")[names]
+    clients, plateau, error, predicted, variance, bias = ordered.to_numpy(dtype=np.float64, na_value=np.nan).T
     fit = saturation.fit_saturation(clients, plateau, error)
+    measured = None if fit is None else fit.n_clients
     return PlateauSeries(
         clients=clients,
         plateau=plateau,
         error=error,
         predicted=predicted,
-        saturation=(
-            None if fit is None else fit.n_clients,
-            saturation.predict_saturation(clients, variance, bias),
-        ),
+        saturation=(measured, saturation.predict_saturation(clients, variance, bias)),
     )
-
-
-def _numbers(rows: "pd.DataFrame", name: str) -> Array:
-    return rows[name].to_numpy(dtype=np.float64, na_value=np.nan)
