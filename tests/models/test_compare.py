@@ -63,7 +63,6 @@ def test_losses_on_rows_left_out_are_those_of_models_fitted_by_scikit_learn() ->
             ]
         assert together == pytest.approx(wanted[0], rel=2e-3)
         assert alone == pytest.approx(wanted[1], rel=2e-3)
-    assert (found.common_is_better == (found.common < found.local)).all()
 
 
 def test_clients_alike_are_helped_and_opposites_are_hurt() -> None:
@@ -78,8 +77,8 @@ def test_clients_alike_are_helped_and_opposites_are_hurt() -> None:
             target=target, hospital=np.tile(np.repeat([f"h{k}" for k in range(5)], 12), 2)
         )
         found = compare_local_models(task_of(frame, "target", "ridge"))
-        assert found.common_is_better.all() == helped
-        assert found.common_is_better.any() == helped
+        assert (found.common < found.local).all() == helped
+        assert (found.common < found.local).any() == helped
 
 
 def test_a_client_of_one_class_has_a_model_of_its_own_with_a_penalty_and_none_without() -> None:
@@ -92,7 +91,7 @@ def test_a_client_of_one_class_has_a_model_of_its_own_with_a_penalty_and_none_wi
     )
     found = compare_local_models(replace(task, problem=bare))
     assert np.isnan(found.local[-1])
-    assert not found.common_is_better[-1]
+    assert not found.common[-1] < found.local[-1]
 
 
 def test_only_some_of_many_clients_are_compared() -> None:

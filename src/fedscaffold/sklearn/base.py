@@ -88,10 +88,8 @@ class Federated(BaseEstimator):
             method, rounds = Scaffold(step_size=1.0 / problem.smoothness(Batches(batch_size)), local_steps=1), 1
         else:
             method, rounds = self.plan_.method, self.plan_.rounds
-        if self.step_size != "auto":
-            method = replace(method, step_size=self.step_size)
-        if self.local_steps != "auto":
-            method = replace(method, local_steps=self.local_steps)
+        given = {"step_size": self.step_size, "local_steps": self.local_steps}
+        method = replace(method, **{name: value for name, value in given.items() if value != "auto"})
         self.n_iter_ = rounds if self.rounds == "auto" else self.rounds
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.trace_ = run(
@@ -114,4 +112,4 @@ class Federated(BaseEstimator):
         target_mse = self.tolerance**2 * start
         if start <= target_mse:
             return None
-        return first_order_plan(problem, optimum, target_mse=target_mse, batch_size=batch_size)
+        return first_order_plan(problem, optimum=optimum, target_mse=target_mse, batch_size=batch_size)
