@@ -57,7 +57,7 @@ def test_the_papers_problem_and_full_gradients(tmp_path: Path) -> None:
     trace = fs.run(problem, SCAFFOLD, rounds=16, seed=4)
     assert frame["final_mse"][0] == trace.mse[0, -1]
     assert frame["batch_size"].isna().all()
-    assert panels(frame)[0].series.keys() == {"Scaffold γ=0.05 H=3 B=all"}
+    assert next(iter(panels(frame).values())).keys() == {"Scaffold γ=0.05 H=3 B=all"}
     assert swept(grid, out=tmp_path / "a.parquet").equals(frame)
 
 
@@ -78,7 +78,7 @@ def test_divergence_is_a_row() -> None:
     assert "is safe" in gone["message"]
     assert frame["plateau"].isna().tolist() == [True, False]
     assert fine["outcome"] != "diverged"
-    assert panels(frame)[0].series.keys() == {"Scaffold γ=0.05 H=3 B=1"}
+    assert next(iter(panels(frame).values())).keys() == {"Scaffold γ=0.05 H=3 B=1"}
 
 
 @pytest.fixture

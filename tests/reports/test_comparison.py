@@ -9,7 +9,7 @@ from fedscaffold.reports import comparison, growth
 
 def test_curves(tmp_path: Path) -> None:
     cost = np.arange(40.0)
-    line = comparison.CostCurve(cost, np.exp(-cost / 10) * np.array([[1.0], [1.3]]))
+    line = cost, np.exp(-cost / 10) * np.array([[1.0], [1.3]])
     panel = comparison.CostPanel("N = 8", "vectors per client", {"one": line, "two": line}, targets=(0.1,))
     other = comparison.CostPanel("N = 8", "round", {"three": line}, log=False, spread=False)
     for name, rows in (("same", [[panel, panel]]), ("different", [[panel, other]])):
@@ -25,7 +25,7 @@ def test_curves(tmp_path: Path) -> None:
 
 def test_costs(tmp_path: Path) -> None:
     x = np.array([10.0, 100.0, 1000.0])
-    series = {"one": growth.GrowthSeries(x, 5 * x), "two": growth.GrowthSeries(x[:1], x[:1])}
+    series = {"one": (x, 5 * x), "two": (x[:1], x[:1])}
     panels = [
         growth.GrowthPanel("title", "N", "gradients", series),
         growth.GrowthPanel("", "ε", "rounds", series, power=False),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.reports.plateaus import PlateauPanel, PlateauSeries, draw
+from fedscaffold.reports.plateaus import PlateauSeries, draw
 
 
 def test_png_and_svg(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_png_and_svg(tmp_path: Path) -> None:
         saturation=(103.0, 98.0),
     )  # fmt: skip
     files = [tmp_path / "a.png", tmp_path / "a.svg"]
-    draw([PlateauPanel("one", {"A": falling}), PlateauPanel("two", {"B": flat})], files)
+    draw({"one": {"A": falling}, "two": {"B": flat}}, files)
     assert files[0].read_bytes().startswith(b"\x89PNG")
     svg = files[1].read_text()
     for text in ("one", "two", "A, measured", "B, predicted", "measured: N = 103", "predicted: N = 98"):

@@ -14,6 +14,7 @@ from fedscaffold.core import provenance
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import check_writable, folder_at, replacing
 from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.types import Array
 from fedscaffold.reports import comparison as curve_figure
 from fedscaffold.reports import growth as cost_figure
 
@@ -146,9 +147,9 @@ class MethodComparison:
         if not numbers:
             raise InvalidInput(NOT_REACHED)
 
-        def lines(measure: str, n: int) -> dict[str, curve_figure.CostCurve]:
+        def lines(measure: str, n: int) -> dict[str, tuple[Array, Array]]:
             curves = (curve for curve in shown[measure] if curve.n_clients == n)
-            return {curve.name: curve_figure.CostCurve(curve.cost(measure), curve.mse) for curve in curves}
+            return {curve.name: (curve.cost(measure), curve.mse) for curve in curves}
 
         return [
             [
@@ -199,9 +200,10 @@ def check_folder(out: Path) -> Path:
     return cells
 
 
-def _series(reached: Sequence[Cost], rows: Sequence[Cost], x: str, y: str) -> dict[str, cost_figure.GrowthSeries]:
+def _series(reached: Sequence[Cost], rows: Sequence[Cost], x: str, y: str) -> dict[str, tuple[Array, Array]]:
     found = {}
     for name in dict.fromkeys(cost.name for cost in reached):
         pairs = [(float(getattr(row, x)), float(getattr(row, y))) for row in rows if row.name == name]
-        found[name] = cost_figure.GrowthSeries(*np.array(pairs, dtype=np.float64).reshape(-1, 2).T)
+        xs, ys = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+        found[name] = xs, ys
     return found

@@ -20,7 +20,6 @@ from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.paper.claims import Claim, save_claims, to_markdown
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
-from fedscaffold.reports.curves import RoundsPanel
 from fedscaffold.reports.curves import draw as draw_grid
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run import run
@@ -191,13 +190,11 @@ def _flattens(plateaus: dict[int, float]) -> Claim:
 
 def draw(curves: Sequence[PanelCurve], files: Sequence[Path]) -> None:
     """The paper's eight panels: a row per problem, a column per number of clients."""
-    rows = []
-    for kind, title in (("regression", "linear regression"), ("classification", "logistic regression")):
-        by_clients: dict[int, dict[str, Array]] = {}
-        for curve in curves:
-            if curve.kind == kind:
-                by_clients.setdefault(curve.n_clients, {})[curve.method] = curve.trace.mse
-        rows.append((title, [RoundsPanel(f"N = {n:,}", lines) for n, lines in by_clients.items()]))
+    titles = {"regression": "linear regression", "classification": "logistic regression"}
+    rows: dict[str, dict[str, dict[str, Array]]] = {title: {} for title in titles.values()}
+    for curve in curves:
+        panel = rows[titles[curve.kind]].setdefault(f"N = {curve.n_clients:,}", {})
+        panel[curve.method] = curve.trace.mse
     draw_grid(rows, files)
 
 

@@ -22,7 +22,7 @@ from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.paper.claims import Claim
-from fedscaffold.reports.plateaus import PlateauPanel, PlateauSeries
+from fedscaffold.reports.plateaus import PlateauSeries
 from fedscaffold.reports.plateaus import draw as draw_panels
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def _as_predicted(name: str, line: PlateauSeries) -> Claim:
 
 def draw(found: dict[str, PlateauSeries], files: Sequence[Path]) -> None:
     """One panel for each problem."""
-    panels = [
-        PlateauPanel(f"{TITLES[name]}, γ = {STREAMS[name].step_size:g}, H = 10, B = 1", {"Scaffold": line})
+    panels = {
+        f"{TITLES[name]}, γ = {STREAMS[name].step_size:g}, H = 10, B = 1": {"Scaffold": line}
         for name, line in found.items()
-    ]
+    }
     draw_panels(panels, files)

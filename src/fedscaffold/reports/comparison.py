@@ -16,20 +16,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CostCurve:
-    """Squared errors (runs, points) of one method, at costs (points,)."""
-
-    cost: Array
-    errors: Array
-
-
-@dataclass(frozen=True)
 class CostPanel:
-    """Curves of several methods, by name, over one measure of cost."""
+    """Costs (points,) and squared errors (runs, points) of several methods, by name."""
 
     title: str
     cost: str
-    lines: Mapping[str, CostCurve]
+    lines: Mapping[str, tuple[Array, Array]]
     targets: Sequence[float] = ()
     log: bool = True  # scale of the cost
     spread: bool = True  # whether to show the standard deviation over runs
@@ -68,10 +60,10 @@ def _looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _draw_panel(axis: "Axes", panel: CostPanel, looks: Mapping[str, tuple[str, str]]) -> None:
-    for name, line in panel.lines.items():
+    first = 1 if panel.log else 0  # no cost yet: not on a logarithmic scale
+    for name, (costs, each) in panel.lines.items():
         colour, style = looks[name]
-        first = 1 if panel.log else 0  # no cost yet: not on a logarithmic scale
-        cost, errors = line.cost[first:], line.errors[:, first:]
+        cost, errors = costs[first:], each[:, first:]
         mean, spread = errors.mean(axis=0), errors.std(axis=0)
         if panel.spread and len(errors) > 1:
             axis.fill_between(

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedscaffold.benchmarking.sweeps import saturation
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.reports.plateaus import PlateauPanel, PlateauSeries
+from fedscaffold.reports.plateaus import PlateauSeries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 SETTINGS = ["settings", "batch_size"]
 
 
-def panels(frame: "pd.DataFrame") -> list[PlateauPanel]:
+def panels(frame: "pd.DataFrame") -> dict[str, dict[str, PlateauSeries]]:
     """One panel per problem, a series for each method, setting and batch size; rows that diverged are left out."""
     kept = frame[frame["outcome"] != "diverged"]
     if kept.empty:
         raise InvalidInput("nothing to draw: every cell diverged; take a smaller step size")
-    found = []
+    found = {}
     for problem, rows in kept.groupby("problem", sort=False):
         groups = rows.groupby(SETTINGS, sort=False, dropna=False)
-        found.append(PlateauPanel(str(problem), {label(part.iloc[0]): series(part) for _, part in groups}))
+        found[str(problem)] = {label(part.iloc[0]): series(part) for _, part in groups}
     return found
 
 
