@@ -31,11 +31,6 @@ def automatic_batch(sizes: NDArray[np.int64]) -> int | None:
     return None if sizes.mean() <= SMALL_CLIENT else BATCH
 
 
-def describe_batch(batch_size: int | None) -> str:
-    """Number of rows in a step, in words: "all of a client's" or the number."""
-    return "all of a client's" if batch_size is None else f"{batch_size}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
     """Settings of `fedscaffold.models.fit`; step size, local steps and rounds that are None are planned.

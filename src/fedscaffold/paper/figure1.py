@@ -125,17 +125,14 @@ def to_frame(curves: Sequence[PanelCurve]) -> "pd.DataFrame":
 def claims(curves: Sequence[PanelCurve]) -> list[Claim]:
     """Every claim that Section 6 makes about the figure."""
     plateaus = {(curve.kind, curve.method, curve.n_clients): curve.plateau.mean for curve in curves}
-    clients = sorted({curve.n_clients for curve in curves})
-
-    def scaffold(kind: Kind) -> Array:
-        return np.array([plateaus[kind, "Scaffold", n] for n in clients])
-
+    clients = np.unique([curve.n_clients for curve in curves])
+    ridge, logistic = (np.array([plateaus[kind, "Scaffold", n] for n in clients]) for kind in KINDS)
     return [
-        _below_fedavg(plateaus, clients),
-        _one_over_n(np.array(clients), scaffold("regression")),
-        _no_floor(np.array(clients), scaffold("regression")),
-        _improves(np.array(clients), scaffold("classification")),
-        _flattens(dict(zip(clients, scaffold("classification"), strict=True))),
+        _below_fedavg(plateaus, clients.tolist()),
+        _one_over_n(clients, ridge),
+        _no_floor(clients, ridge),
+        _improves(clients, logistic),
+        _flattens(dict(zip(clients.tolist(), logistic, strict=True))),
     ]
 
 

@@ -18,7 +18,7 @@ from fedscaffold.models.fit import ENGINE
 from fedscaffold.models.planned import automatic_batch, first_order_plan
 from fedscaffold.simulation import Mse
 from fedscaffold.simulation.run import run
-from fedscaffold.sklearn.moments import Scale, federated_scale, no_scale
+from fedscaffold.sklearn.moments import Scale, federated_scale
 from fedscaffold.theory import Plan
 
 
@@ -61,7 +61,8 @@ class Federated(BaseEstimator):
     def _tables(self, X: Array, rows: list[NDArray[np.int64]]) -> tuple[list[Array], Scale]:
         """Features of each client, standardised and with a column for the intercept where that is set."""
         tables = [X[own] for own in rows]
-        scale = federated_scale(tables) if self.standardize else no_scale(X.shape[1])
+        unchanged = Scale(np.zeros(X.shape[1]), np.ones(X.shape[1]))
+        scale = federated_scale(tables) if self.standardize else unchanged
         tables = [scale.apply(table) for table in tables]
         if self.fit_intercept:
             tables = [np.column_stack([table, np.ones(len(table))]) for table in tables]

@@ -191,19 +191,15 @@ def equal_gradients(
 def panel(series: BiasSeries, points: Sequence[BiasPoint]) -> OrderPanel:
     """Predicted lines and measured points, squared bias by γ."""
     names = ("plain average", "Richardson–Romberg", "the other pairing")
-    return OrderPanel(
-        title=series.title,
-        x=np.array([point.method.step_size for point in points]),
-        lines=[
-            OrderLine(
-                name=name,
-                predicted=np.array([point.predicted[k] for point in points]),
-                measured=np.array([point.measured[k].value for point in points]),
-                error=np.array([point.measured[k].error for point in points]),
-            )
-            for k, name in enumerate(names)
-        ],
-    )
+    lines = [
+        OrderLine(
+            name,
+            np.array([point.predicted[k] for point in points]),
+            *np.array([point.measured[k] for point in points]).T,
+        )
+        for k, name in enumerate(names)
+    ]
+    return OrderPanel(series.title, np.array([point.method.step_size for point in points]), lines)
 
 
 def main(folder: Path) -> None:
