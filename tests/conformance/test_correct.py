@@ -94,8 +94,18 @@ class Library:
         self.client_state[client] = type(self.client_state[client])(*arrays)
 
 
-@pytest.mark.parametrize("engine", [fs.engines.Reference(), fs.engines.Numba()], ids=lambda engine: engine.name)
-@pytest.mark.parametrize("method", [fs.Scaffold, fs.TwoSidedScaffold])
+REFERENCE, NUMBA = fs.engines.Reference(), fs.engines.Numba()
+
+
+@pytest.mark.parametrize(
+    ("method", "engine"),
+    [
+        (fs.Scaffold, NUMBA),
+        (fs.TwoSidedScaffold, REFERENCE),
+        pytest.param(fs.Scaffold, REFERENCE, marks=pytest.mark.slow),
+        pytest.param(fs.TwoSidedScaffold, NUMBA, marks=pytest.mark.slow),
+    ],
+)
 def test_ours_pass(method: type[fs.Scaffold | fs.TwoSidedScaffold], engine: Engine) -> None:
     report = check(partial(Library, method=method, engine=engine))
     verdicts = {entry.name: entry.verdict for entry in report.entries}

@@ -42,11 +42,14 @@ PLANTED: list[tuple[str, tuple[type[Implementation], ...], Bug, set[str]]] = [
     ("weights ignored", BOTH, Bug(ignores_weights=True), {SUM, WEIGHTS}),
     ("models averaged, steps unequal", (OneVariate,), Bug(averages_models=True), {SUM, STEPS}),
 ]
-CASES = [
-    pytest.param(implementation, bug, failing, id=f"{name}-{implementation.__name__}")
+CASES = [  # a bug that both implementations can have is planted in the other one by `make test-slow`
+    pytest.param(
+        implementation, bug, failing, id=f"{name}-{implementation.__name__}",
+        marks=pytest.mark.slow if implementation is not implementations[-1] else (),
+    )
     for name, implementations, bug, failing in PLANTED
     for implementation in implementations
-]
+]  # fmt: skip
 
 
 @lru_cache

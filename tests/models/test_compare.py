@@ -42,18 +42,18 @@ def test_losses_on_rows_left_out_are_those_of_models_fitted_by_scikit_learn() ->
     names = sorted(frame.hospital.unique())
     own = {name: (frame.hospital == name).to_numpy() for name in names}
     share = {name: own[name].mean() for name in names}
+    together_on = []
+    for parity in (0, 1):
+        weight = np.zeros(len(y))  # each client keeps its weight, spread over the rows of its half
+        for name in names:
+            rows = own[name] & (rank == parity)
+            weight[rows] = share[name] / rows.sum()
+        pooled = LogisticRegression(C=1 / L2, tol=1e-10, max_iter=10_000)
+        together_on.append(pooled.fit(x[rank == parity], y[rank == parity], sample_weight=weight[rank == parity]))
     for name, together, alone in zip(names, found.common, found.local, strict=True):
         wanted = np.zeros(2)
-        for parity in (0, 1):
-            fitted, judged = rank == parity, own[name] & (rank != parity)
-            # each client keeps its weight, spread over the rows of its half
-            weight = np.zeros(len(y))
-            for other in names:
-                rows = own[other] & fitted
-                weight[rows] = share[other] / rows.sum()
-            pooled = LogisticRegression(C=1 / L2, tol=1e-10, max_iter=10_000)
-            pooled.fit(x[fitted], y[fitted], sample_weight=weight[fitted])
-            rows = own[name] & fitted
+        for parity, pooled in enumerate(together_on):
+            judged, rows = own[name] & (rank != parity), own[name] & (rank == parity)
             ones = np.column_stack([x, np.ones(len(x))])  # its intercept is penalised too
             single = LogisticRegression(C=1 / (L2 * rows.sum()), tol=1e-10, max_iter=10_000, fit_intercept=False)
             single.fit(ones[rows], y[rows])

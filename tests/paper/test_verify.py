@@ -28,9 +28,10 @@ SMALL = Budget(
     chains=2000,
     rounds=300,
     paper_repetitions=10,
-    paper_rounds=200,
-    curve_repetitions=200,
-    speed_up_repetitions=40,
+    paper_rounds=120,
+    curve_repetitions=100,
+    figure_clients=(10, 20, 100),
+    speed_up_repetitions=20,
     loosen=3.0,
 )
 STATEMENTS = (

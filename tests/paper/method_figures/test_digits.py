@@ -82,8 +82,8 @@ def test_the_convolutional_network_written_out() -> None:
 
 
 def test_a_convolutional_network_learns_on_both_engines() -> None:
-    """On the accelerated one it names most digits after five rounds; the other one gives the same numbers."""
-    curves = simulate(network="convolutional", alphas=(1.0,), seeds=1, rounds=5)
+    """On the accelerated one it names most digits after three rounds; the other one gives the same numbers."""
+    curves = simulate(network="convolutional", alphas=(1.0,), seeds=1, rounds=3)
     assert all(rows[0, -1] > 0.6 > 0.3 > rows[0, 0] for rows in curves.values())
     problem, _ = digits(0.1, 0, "convolutional")
     few, method = problem.subset([0, 1, 2]), fs.Scaffold(step_size=0.1, local_steps=2)
