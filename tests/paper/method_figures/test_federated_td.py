@@ -68,7 +68,7 @@ def test_a_small_run(tmp_path: Path) -> None:
     """Three numbers of clients and both ways of sampling, with the criteria of the whole experiment."""
     seen: list[tuple[int, int]] = []
     points = simulate(
-        FederatedTDSettings(clients=(10, 30, 90), rounds=100, runs=2),
+        FederatedTDSettings(clients=(10, 30, 90), rounds=60, runs=2),
         advance=lambda done, total: seen.append((done, total)),
     )
     assert seen[-1] == (520, 520)
