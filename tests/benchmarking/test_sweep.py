@@ -1,8 +1,10 @@
 """Sweeps: the numbers of single runs, kept in a file, not computed twice."""
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,23 @@ def test_rows_are_single_runs() -> None:
     assert json.loads(row["settings"])["local_steps"] == 3
     assert json.loads(row["provenance"])["engine"] == "numba-float64"
     assert 0 < row["ns_per_step"] < 1e9 * row["seconds"]
+
+
+def test_time_per_step_is_counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that moves a second at every look: after the first, 15 rounds of 3 clients, 3 steps, 2 seeds."""
+    ticks = itertools.count()
+    monkeypatch.setattr(cells, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    cell = SMALL.cells()[0]
+    problem = FAMILY(3)
+    row = cells.measure(SMALL, cell, problem, problem.optimum(), fs.engines.Reference())
+    assert row.ns_per_step == pytest.approx(1e9 * 15 / (15 * 3 * 3 * 2))
+    assert row.seconds == 17 + 1  # a look at each of rounds 0 to 16, and one at the end
+    assert cell.steps() == 3 * 3 * 16 * 2
+
+
+def test_local_steps_of_proxskip_are_those_to_expect() -> None:
+    proxskip = fs.ProxSkip(step_size=0.05, communication_probability=0.25)
+    assert swept(replace(SMALL, methods=(proxskip,)))["local_steps"].tolist() == [4.0]
 
 
 def test_the_papers_problem_and_full_gradients(tmp_path: Path) -> None:

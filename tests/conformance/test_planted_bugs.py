@@ -95,6 +95,16 @@ def test_hints_point_at_the_cause(bug: Bug, name: str, words: str) -> None:
     assert words in entry.hint
 
 
+def test_the_share_of_clients_that_mix_is_counted_by_hand() -> None:
+    """One buffer for all: every pair that took part mixes, no absent pair does.
+
+    Looked at are three rounds of 5, 3 and 8 clients who all take part, of 3 out of 8 and of 2 out of 6.
+    """
+    entry = next(entry for entry in report_of(TwoSided, Bug(aliased=True), 0).entries if entry.name == OWN)
+    present = 10 + 3 + 28 + 3 + 1
+    assert entry.measured == pytest.approx(present / (present + 10 + 6))
+
+
 class FedAvg(OneVariate):
     """A federation that keeps no control variates."""
 

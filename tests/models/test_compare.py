@@ -113,6 +113,17 @@ def test_heterogeneity_is_that_of_theory(make: Callable[[], pd.DataFrame], targe
     assert found.sampled == problem.n_clients
 
 
+def test_hessians_of_some_clients_when_there_are_many() -> None:
+    """The first and the last of four, whose weights then sum to one."""
+    problem = problem_of(cancer(), "diagnosis", "logistic")
+    found = heterogeneity(problem, problem.optimum(), max_numbers=2 * problem.dim**2)
+    assert found.sampled == 2
+    hessians = problem.client_hessians(problem.optimum())[[0, 3]]
+    weights = problem.weights[[0, 3]] / problem.weights[[0, 3]].sum()
+    spread = np.linalg.norm(hessians - np.tensordot(weights, hessians, axes=1), 2, axis=(1, 2))
+    assert found.zeta2 == pytest.approx(np.sqrt(weights @ spread**2), rel=1e-9)
+
+
 def test_several_classes_have_heterogeneity_too() -> None:
     problem = problem_of(wine(), "target", "logistic")
     optimum = problem.optimum()

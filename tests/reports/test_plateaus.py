@@ -1,9 +1,12 @@
-"""The figure's files."""
+"""The figure's file, and the numbers that it shows."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
+from fedscaffold.reports import layout
 from fedscaffold.reports.plateaus import PlateauSeries, draw
 
 
@@ -21,3 +24,14 @@ def test_svg(tmp_path: Path) -> None:
         assert text in svg
     assert "A, predicted" not in svg
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_bars_are_two_standard_errors_and_do_not_reach_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(layout, "save", lambda figure, file: figures.append(figure))
+    clients, plateau, error = np.array([10.0, 100.0]), np.array([1.0, 0.1]), np.array([0.1, 0.06])
+    series = PlateauSeries(clients=clients, plateau=plateau, error=error, predicted=np.full(2, np.nan))
+    draw({"one": {"A": series}}, [Path("a.svg")])
+    (bars,) = figures[0].axes[0].containers[0].lines[2]
+    ends = np.array(bars.get_segments())[:, :, 1]
+    np.testing.assert_allclose(ends, [[0.8, 1.2], [0.01, 0.22]], rtol=1e-12)

@@ -34,6 +34,7 @@ def test_the_claims_hold_where_they_should() -> None:
     found = claims(made(lambda n: 2 / n, lambda n: 1 + 3 / n))
     assert [claim.holds for claim in found] == [True, True, True]
     assert found[0].measured == "slope -1.000, 95 % interval [-1.000, -1.000]"
+    assert found[1].measured == "from N = 30 to 1,000 it changes 0.91 times; 1/N would be 0.03"
 
 
 @pytest.mark.parametrize(
