@@ -246,9 +246,8 @@ def _provenance_facts(fit: Fit) -> list[tuple[str, str]]:
     origin = fit.trace.provenance
     versions = ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
     machine = origin["machine"]
-    request = fit.model.provenance.get(
-        "request"
-    )  # of a fit in a folder; its rows are those before standardising y
+    # a fit in a folder has a request, with the rows before y was standardised
+    request = fit.model.provenance.get("request")
     rows = fit.planned.problem.fingerprint() if request is None else request["rows"]
     return [
         ("finished", origin["finished"]),

@@ -166,5 +166,5 @@ def forecast(cell: Cell, problem: Any) -> dict[str, Any]:
             found = predict(problem, method, batch_size=cell.batch_size)
     except InvalidInput:
         return {}
-    parts = {"predicted_variance": found.mse_variance_part, "predicted_bias": found.mse_bias_part}
-    return {"predicted": found.mse, **parts}
+    variance, bias = found.mse_variance_part, found.mse_bias_part
+    return {"predicted": found.mse, "predicted_variance": variance, "predicted_bias": bias}
