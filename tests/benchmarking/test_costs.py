@@ -17,6 +17,7 @@ from fedscaffold.core.types import Array
         ([4, 2, 1, 1], 1.0, None),  # not known yet to be kept until round 4
         ([4, 2, 1, 9, 9, 1, 1, 1, 1, 1, 1], 1.0, 5),  # below by chance at round 2
         ([4, 2, 1, 1.1, 0.8], 1.0, 2),  # above at round 3, below on average
+        ([4, 2, 1, 1.1, 1.0], 1.0, None),  # above on average
         ([1, 5, 5], 1.0, 0),
         ([4, 3, 2, 2, 2], 1.0, None),
         ([4, 1, np.inf], 1.0, None),
@@ -102,6 +103,9 @@ def test_growth_recognises_both_laws() -> None:
         Cost(name="log", n_clients=n, target=1e-9, cheapest_in="gradients", rounds=5, gradients=1e6 / n)
         for n in (10, 100, 1000)
     ]
+    assert {(each.what, each.at, each.points) for each in growth(costs) if each.name == "log"} == {
+        ("gradients by clients", 1e-9, 3), ("rounds, logarithmic", 8, 4), ("rounds, power", 8, 4),
+    }  # fmt: skip
     fits = {(each.name, each.what): each.fit for each in growth(costs)}
     assert fits["log", "gradients by clients"].slope == pytest.approx(-1.0)
     assert fits["log", "rounds, logarithmic"].slope == pytest.approx(5.0)

@@ -1,8 +1,10 @@
 """Sweeps: the numbers of single runs, kept in a file, not computed twice."""
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,23 @@ def test_rows_are_single_runs() -> None:
     assert 0 < row["ns_per_step"] < 1e9 * row["seconds"]
 
 
+def test_time_per_step_is_counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that moves a second at every look: after the first, 15 rounds of 3 clients, 3 steps, 2 seeds."""
+    ticks = itertools.count()
+    monkeypatch.setattr(cells, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    cell = SMALL.cells()[0]
+    problem = FAMILY(3)
+    row = cells.measure(SMALL, cell, problem, problem.optimum(), fs.engines.Reference())
+    assert row.ns_per_step == pytest.approx(1e9 * 15 / (15 * 3 * 3 * 2))
+    assert row.seconds == 17 + 1  # a look at each of rounds 0 to 16, and one at the end
+    assert cell.steps() == 3 * 3 * 16 * 2
+
+
+def test_local_steps_of_proxskip_are_those_to_expect() -> None:
+    proxskip = fs.ProxSkip(step_size=0.05, communication_probability=0.25)
+    assert swept(replace(SMALL, methods=(proxskip,)))["local_steps"].tolist() == [4.0]
+
+
 def test_the_papers_problem_and_full_gradients(tmp_path: Path) -> None:
     grid = replace(SMALL, family=Family(name="regression", seed=3), clients=(2,), batch_sizes=(None,), seeds=1)
     frame = swept(grid, out=tmp_path / "a.parquet")
@@ -57,7 +76,7 @@ def test_the_papers_problem_and_full_gradients(tmp_path: Path) -> None:
     trace = fs.run(problem, SCAFFOLD, rounds=16, seed=4)
     assert frame["final_mse"][0] == trace.mse[0, -1]
     assert frame["batch_size"].isna().all()
-    assert panels(frame)[0].series.keys() == {"Scaffold γ=0.05 H=3 B=all"}
+    assert next(iter(panels(frame).values())).keys() == {"Scaffold γ=0.05 H=3 B=all"}
     assert swept(grid, out=tmp_path / "a.parquet").equals(frame)
 
 
@@ -78,7 +97,7 @@ def test_divergence_is_a_row() -> None:
     assert "is safe" in gone["message"]
     assert frame["plateau"].isna().tolist() == [True, False]
     assert fine["outcome"] != "diverged"
-    assert panels(frame)[0].series.keys() == {"Scaffold γ=0.05 H=3 B=1"}
+    assert next(iter(panels(frame).values())).keys() == {"Scaffold γ=0.05 H=3 B=1"}
 
 
 @pytest.fixture

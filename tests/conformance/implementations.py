@@ -56,8 +56,9 @@ class Implementation:
         """θ_c after H_c steps."""
         theta: Array = self.theta.copy()
         added = self.bug.dtype(self.bug.sign) * self.asked_for(client)
+        gamma = self.bug.dtype(self.task.step_size)
         for _ in range(self.task.local_steps[client]):
-            theta -= self.bug.dtype(self.task.step_size) * (self.gradient(client, theta) + added)
+            theta -= gamma * (self.gradient(client, theta) + added)
         return theta
 
     def gradient(self, client: int, theta: Array) -> Array:

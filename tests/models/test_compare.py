@@ -42,18 +42,18 @@ def test_losses_on_rows_left_out_are_those_of_models_fitted_by_scikit_learn() ->
     names = sorted(frame.hospital.unique())
     own = {name: (frame.hospital == name).to_numpy() for name in names}
     share = {name: own[name].mean() for name in names}
+    together_on = []
+    for parity in (0, 1):
+        weight = np.zeros(len(y))  # each client keeps its weight, spread over the rows of its half
+        for name in names:
+            rows = own[name] & (rank == parity)
+            weight[rows] = share[name] / rows.sum()
+        pooled = LogisticRegression(C=1 / L2, tol=1e-10, max_iter=10_000)
+        together_on.append(pooled.fit(x[rank == parity], y[rank == parity], sample_weight=weight[rank == parity]))
     for name, together, alone in zip(names, found.common, found.local, strict=True):
         wanted = np.zeros(2)
-        for parity in (0, 1):
-            fitted, judged = rank == parity, own[name] & (rank != parity)
-            # each client keeps its weight, spread over the rows of its half
-            weight = np.zeros(len(y))
-            for other in names:
-                rows = own[other] & fitted
-                weight[rows] = share[other] / rows.sum()
-            pooled = LogisticRegression(C=1 / L2, tol=1e-10, max_iter=10_000)
-            pooled.fit(x[fitted], y[fitted], sample_weight=weight[fitted])
-            rows = own[name] & fitted
+        for parity, pooled in enumerate(together_on):
+            judged, rows = own[name] & (rank != parity), own[name] & (rank == parity)
             ones = np.column_stack([x, np.ones(len(x))])  # its intercept is penalised too
             single = LogisticRegression(C=1 / (L2 * rows.sum()), tol=1e-10, max_iter=10_000, fit_intercept=False)
             single.fit(ones[rows], y[rows])
@@ -63,7 +63,6 @@ def test_losses_on_rows_left_out_are_those_of_models_fitted_by_scikit_learn() ->
             ]
         assert together == pytest.approx(wanted[0], rel=2e-3)
         assert alone == pytest.approx(wanted[1], rel=2e-3)
-    assert (found.common_is_better == (found.common < found.local)).all()
 
 
 def test_clients_alike_are_helped_and_opposites_are_hurt() -> None:
@@ -78,8 +77,8 @@ def test_clients_alike_are_helped_and_opposites_are_hurt() -> None:
             target=target, hospital=np.tile(np.repeat([f"h{k}" for k in range(5)], 12), 2)
         )
         found = compare_local_models(task_of(frame, "target", "ridge"))
-        assert found.common_is_better.all() == helped
-        assert found.common_is_better.any() == helped
+        assert (found.common < found.local).all() == helped
+        assert (found.common < found.local).any() == helped
 
 
 def test_a_client_of_one_class_has_a_model_of_its_own_with_a_penalty_and_none_without() -> None:
@@ -92,7 +91,7 @@ def test_a_client_of_one_class_has_a_model_of_its_own_with_a_penalty_and_none_wi
     )
     found = compare_local_models(replace(task, problem=bare))
     assert np.isnan(found.local[-1])
-    assert not found.common_is_better[-1]
+    assert not found.common[-1] < found.local[-1]
 
 
 def test_only_some_of_many_clients_are_compared() -> None:
@@ -112,6 +111,17 @@ def test_heterogeneity_is_that_of_theory(make: Callable[[], pd.DataFrame], targe
     eigenvalues = np.linalg.eigvalsh(problem.hessian(problem.optimum()))
     assert found.condition_number == pytest.approx(eigenvalues[-1] / eigenvalues[0])
     assert found.sampled == problem.n_clients
+
+
+def test_hessians_of_some_clients_when_there_are_many() -> None:
+    """The first and the last of four, whose weights then sum to one."""
+    problem = problem_of(cancer(), "diagnosis", "logistic")
+    found = heterogeneity(problem, problem.optimum(), max_numbers=2 * problem.dim**2)
+    assert found.sampled == 2
+    hessians = problem.client_hessians(problem.optimum())[[0, 3]]
+    weights = problem.weights[[0, 3]] / problem.weights[[0, 3]].sum()
+    spread = np.linalg.norm(hessians - np.tensordot(weights, hessians, axes=1), 2, axis=(1, 2))
+    assert found.zeta2 == pytest.approx(np.sqrt(weights @ spread**2), rel=1e-9)
 
 
 def test_several_classes_have_heterogeneity_too() -> None:

@@ -1,5 +1,6 @@
 """Fitting: the model is the pooled one to within the tolerance, and what is asked of it is done."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -16,7 +17,7 @@ from fedscaffold.data.encoded import EncodedRidge
 from fedscaffold.models import fit
 from fedscaffold.models.compare import run_fedavg
 from fedscaffold.models.fit import run_fit
-from fedscaffold.models.planned import FitSettings, plan_fit, standardize_target
+from fedscaffold.models.planned import FitSettings, automatic_batch, plan_fit, standardize_target
 from fedscaffold.problems.glm import Glm
 from tests.hospitals import cancer, diabetes, wine, written
 
@@ -92,6 +93,9 @@ def test_a_plan_that_does_not_suffice_is_prolonged_and_only_then() -> None:
     assert task.plan is not None
     optimist = replace(task, rounds=max(1, task.rounds * 3 // 4))
     found = run_fit(optimist, settings)
+    tried = [math.ceil(optimist.rounds * (1 + k / 4)) for k in range(5)]
+    longest = run_fit(replace(optimist, rounds=tried[-1]), FitSettings(rounds=tried[-1])).trace.mse[0]
+    assert found.trace.rounds == next(t for t in tried if longest[t] <= task.target_mse)
     assert found.relative_distance <= settings.tolerance
     assert optimist.rounds < found.trace.rounds <= 2 * optimist.rounds
     given = run_fit(optimist, FitSettings(rounds=optimist.rounds))
@@ -132,6 +136,8 @@ def test_rows_per_step() -> None:
     big = from_frame(frame.loc[np.arange(4000) % len(frame)], target="target", client="hospital", intercept=True)
     assert FitSettings().batch_for(big) == 64
     assert FitSettings(batch_size=None).batch_for(big) is None
+    assert automatic_batch(np.array([512, 512])) is None  # 512 rows on average are still cheap
+    assert automatic_batch(np.array([512, 513])) == 64
 
 
 @pytest.mark.parametrize(

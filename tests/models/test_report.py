@@ -1,5 +1,6 @@
 """`Fit.report` from Python, and the numbers that the page tells, computed in another way."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from sklearn.metrics import log_loss, mean_absolute_error, r2_score, roc_auc_score
 
 import fedscaffold as fs
+from fedscaffold.models.fit import run_fit
 from fedscaffold.models.metrics import training_metrics
 from fedscaffold.models.report import ReportInputs, build_report
 from tests.hospitals import cancer, diabetes, written
@@ -73,6 +75,14 @@ def test_costs_and_client_losses_computed_by_hand(fitted: Any) -> None:
         assert row.scaffold == pytest.approx(data_loss + l2, rel=1e-9)
     loss = float(sum(sum(row.rows) * row.scaffold for row in content.clients)) / len(frame)
     assert content.models[0].loss == pytest.approx(loss)
+
+
+def test_rounds_beyond_the_plan_are_told(fitted: Any) -> None:
+    fit, _ = fitted
+    longer = run_fit(replace(fit.planned, rounds=2), SETTINGS, progress=False)
+    assert longer.trace.rounds > 2
+    content = build_report(longer, longer.compare(progress=False), ReportInputs.of_fit(longer))
+    assert f"{longer.trace.rounds - 2} more rounds were run." in content.plan
 
 
 def test_results_compare_show_and_draw_themselves(fitted: Any) -> None:

@@ -16,7 +16,7 @@ import pytest
 import fedscaffold.theory
 from fedscaffold.paper.verify import Budget, StatementRow, covariance_bounds, expansions, failures, verify
 from fedscaffold.paper.verify.chains import StationaryChains, gradients_at, simulate
-from fedscaffold.paper.verify.report import other, summary, to_markdown
+from fedscaffold.paper.verify.report import measured, other, summary, to_markdown
 from fedscaffold.paper.verify.rows import FAILURES, Measured, Printed, jackknife, norms, over_groups, worst
 from fedscaffold.paper.verify.settings import WIDE, make, strict
 from fedscaffold.theory import bounds
@@ -28,9 +28,10 @@ SMALL = Budget(
     chains=2000,
     rounds=300,
     paper_repetitions=10,
-    paper_rounds=200,
-    curve_repetitions=200,
-    speed_up_repetitions=40,
+    paper_rounds=120,
+    curve_repetitions=100,
+    figure_clients=(10, 20, 100),
+    speed_up_repetitions=20,
     loosen=3.0,
 )
 STATEMENTS = (
@@ -90,10 +91,10 @@ def test_agreement_within_a_tenth(predicted: float, measured: float, error: floa
 
 def test_arrays_are_compared_entry_by_entry_and_not_by_their_norms() -> None:
     seen = Measured(np.array([0.0, 1.0]), np.array([0.01, 0.01]))
-    found = norms(np.array([1.0, 0.0]), seen)._asdict()
+    found = norms(np.array([1.0, 0.0]), seen)
     assert found["predicted"] == pytest.approx(found["measured"])
     assert row(tolerance=0.1, **found).verdict == "fails"
-    assert row(tolerance=0.1, **norms(np.array([0.0, 1.05]), seen)._asdict()).verdict == "holds"
+    assert row(tolerance=0.1, **norms(np.array([0.0, 1.05]), seen)).verdict == "holds"
 
 
 def test_outside_its_conditions_a_statement_claims_nothing() -> None:
@@ -116,6 +117,23 @@ def test_a_printed_formula_may_fail_and_is_shown() -> None:
     assert "printed: fails" in to_markdown([found])
     assert replace(found, printed=None).printed_verdict is None
     assert replace(found, printed=Printed("1.05", 1.05)).printed_verdict == "holds"
+
+
+def test_how_far_off_is_told() -> None:
+    """A printed formula in shares of what was measured, arrays in shares of what was predicted."""
+    twice = row(predicted=2.0, measured=2.0, tolerance=0.1, printed=Printed("1", 1.0))
+    assert other(twice) == "printed: fails (1, 50 % off)"
+    assert measured(row(predicted=2.0, measured=1.0, difference=0.5, standard_error=0.01)) == "1 ± 0.01, 25 % off"
+
+
+def test_the_summary_counts_every_verdict() -> None:
+    good = row(relation="≤", predicted=1.0, measured=0.0)
+    outside = replace(good, conditions=(Condition("γ ≤ 1", 2.0, 1.0),))
+    untested = row(relation="is", holds=None)
+    assert summary([good, good, outside, untested]) == (
+        "2 rows hold, 1 are outside their statement's conditions, 1 untested at these numbers of clients, "
+        "none fails."
+    )
 
 
 @pytest.mark.parametrize(("holds", "verdict"), [(True, "holds"), (False, "fails"), (None, "not tested")])

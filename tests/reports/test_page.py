@@ -191,6 +191,21 @@ def test_numbers_are_on_the_page() -> None:
     assert any(words.startswith("1 of 2 clients are served better") for words in texts)
 
 
+def test_shares_of_classes_are_counted_by_hand() -> None:
+    """28 and 9 of 37 rows; 3 of 10 and all 4 rows are the smallest and the largest share of the first class."""
+    cells = [words for tag, words in Page(render(content())).texts if tag in ("td", "th")]
+    first, second = (cells.index(name, cells.index("smallest")) for name in ("no", "yes"))
+    assert cells[first : first + 5] == ["no", "28", "75.7%", "30.0%", "100.0%"]
+    assert cells[second : second + 5] == ["yes", "9", "24.3%", "0.0%", "70.0%"]
+
+
+def test_clients_that_are_helped_are_counted() -> None:
+    more = ClientRow(name="Jena", rows=(2, 2), scaffold=0.1, fedavg=0.1, common=0.3, local=0.7)
+    text = render(content(clients=[*content().clients, more]))
+    assert "2 of 3 clients are served better" in text
+    assert "2 of 3 clients are helped" in text
+
+
 def test_of_many_clients_those_with_their_own_models_are_listed() -> None:
     rows = [
         ClientRow(

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from html import escape, unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,18 +19,20 @@ IN_CI = os.environ.get("CI") == "true"  # there the tests fail without a browser
 pytestmark = pytest.mark.skipif(CHROMIUM is None and not IN_CI, reason="no Chromium to open the page in")
 
 SCROLLBAR = 20  # at most, for the vertical one
-MEASURE = """<!DOCTYPE html><meta charset="utf-8">
-<iframe id="f" style="border:0;width:%dpx;height:3000px" srcdoc="%s"></iframe>
-<pre id="out"></pre><script>
-document.getElementById("f").onload = function () {
-  const page = this.contentDocument, root = page.documentElement;
-  const figures = [...page.querySelectorAll("figure > svg")].map(s => s.getBoundingClientRect());
-  document.getElementById("out").textContent = JSON.stringify({
-    scroll: root.scrollWidth, client: root.clientWidth,
-    figures: figures.map(b => [b.left, b.right, b.height]),
-    text: page.defaultView.getComputedStyle(page.body).color,
-    paper: page.defaultView.getComputedStyle(page.body).backgroundColor });
+FRAME = '<iframe id="%s" style="border:0;width:%dpx;height:3000px" srcdoc="%s"></iframe>'
+MEASURE = """<!DOCTYPE html><meta charset="utf-8">%s<pre id="out"></pre><script>
+onload = function () {
+  const found = {};
+  for (const frame of document.querySelectorAll("iframe")) {
+    const page = frame.contentDocument, root = page.documentElement;
+    const figures = [...page.querySelectorAll("figure > svg")].map(s => s.getBoundingClientRect());
+    const style = page.defaultView.getComputedStyle(page.body);
+    found[frame.id] = { scroll: root.scrollWidth, client: root.clientWidth,
+      figures: figures.map(b => [b.left, b.right, b.height]), text: style.color, paper: style.backgroundColor };
+  }
+  document.getElementById("out").textContent = JSON.stringify(found);
 };</script>"""
+Measured = dict[str, dict[str, Any]]
 
 
 def browse(file: Path, *options: str) -> tuple[str, str]:
@@ -43,14 +46,27 @@ def browse(file: Path, *options: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+def measured(folder: Path, frames: dict[str, tuple[str, int]], *options: str) -> tuple[Measured, str]:
+    """What a browser shows of variants of the page in frames of some widths, and its log."""
+    file = folder / "measure.html"
+    parts = (FRAME % (name, width, escape(render(VARIANTS[variant]))) for name, (variant, width) in frames.items())
+    file.write_text(MEASURE % "\n".join(parts))
+    dom, log = browse(file, *options)
+    return json.loads(unescape(re.findall(r'<pre id="out">(.*?)</pre>', dom, re.DOTALL)[-1])), log
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, str]:
+    """All variants in a narrow and in a wide window; starting the browser once takes a second."""
+    frames = {f"{variant}-{width}": (variant, width) for variant in VARIANTS for width in (400, 1200)}
+    return measured(tmp_path_factory.mktemp("browser"), frames, "--window-size=1400,3200")
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("width", [400, 1200])
-def test_nothing_is_wider_than_the_window(variant: str, width: int, tmp_path: Path) -> None:
-    file = tmp_path / "measure.html"
-    file.write_text(MEASURE % (width, escape(render(VARIANTS[variant]))))
-    dom, log = browse(file, "--window-size=1400,3200")
-    assert "CONSOLE" not in log
-    found = json.loads(unescape(re.findall(r'<pre id="out">(.*?)</pre>', dom, re.DOTALL)[-1]))
+def test_nothing_is_wider_than_the_window(variant: str, width: int, windows: tuple[Measured, str]) -> None:
+    assert "CONSOLE" not in windows[1]
+    found = windows[0][f"{variant}-{width}"]
     assert found["scroll"] <= found["client"]
     assert width - SCROLLBAR <= found["client"] <= width
     assert found["figures"]
@@ -61,12 +77,10 @@ def test_nothing_is_wider_than_the_window(variant: str, width: int, tmp_path: Pa
 
 
 def test_it_follows_the_readers_colour_scheme(tmp_path: Path) -> None:
-    file = tmp_path / "measure.html"
-    file.write_text(MEASURE % (800, escape(render(VARIANTS["classes"]))))
     found = []
     for scheme in ("0", "1"):  # dark, light
-        dom, _ = browse(file, f"--blink-settings=preferredColorScheme={scheme}")
-        colours = json.loads(unescape(re.findall(r'<pre id="out">(.*?)</pre>', dom, re.DOTALL)[-1]))
+        option = f"--blink-settings=preferredColorScheme={scheme}"
+        colours = measured(tmp_path, {"page": ("classes", 800)}, option)[0]["page"]
         found.append((colours["text"], colours["paper"]))
     assert found[0] == ("rgb(230, 233, 237)", "rgb(20, 23, 27)")
     assert found[1] == ("rgb(27, 31, 36)", "rgb(255, 255, 255)")

@@ -34,9 +34,10 @@ UNLIMITED = np.inf
 
 @dataclass(frozen=True)
 class _Setting:
-    """Problem, batches, seed, engine, budget and target, which all candidates of a comparison share."""
+    """What all candidates of a comparison share."""
 
     problem: Problem
+    optimum: Array
     batches: Batches
     seed: int
     repetitions: int
@@ -117,13 +118,12 @@ def compare(
     """
     budget = _budget(rounds, gradients, vectors)
     candidates = _candidates(methods)
-    goals = [positive("target", target) for target in targets]
+    target = min((positive("target", target) for target in targets), default=None)
     whole_number("repetitions", repetitions, least=1)
     seed_number("seed", seed)
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
-    target = min(goals) if goals else None
-    setting = _Setting(problem, batches, seed, repetitions, choose_engine(engine, problem), budget, target)
+    chosen = choose_engine(engine, problem)
     for _, method in candidates:
         initial_state(problem, method, np.zeros((1, problem.dim)))
         method.local_step_counts(problem.n_clients, np.full(1, 0.5))
@@ -131,12 +131,12 @@ def compare(
 
     curves: list[Curve] = []
     most: dict[str, tuple[float, float]] = {}
-    optimum = problem.optimum()
+    setting = _Setting(problem, problem.optimum(), batches, seed, repetitions, chosen, budget, target)
     with progress_bar(f"N = {problem.n_clients:,}", progress) as advance:
         for done, (name, method) in enumerate(candidates):
             advance(done, len(candidates))
             worth = most.get(name, (UNLIMITED, UNLIMITED))
-            found = _cell(setting, name, method, optimum, worth, cells)
+            found = _cell(setting, name, method, worth, cells)
             curves.append(found)
             at = None if target is None else holds_from(found.mean, target)
             if at is not None:
@@ -145,30 +145,27 @@ def compare(
     return curves
 
 
-def _cell(
-    setting: _Setting, name: str, method: Method, optimum: Array, most: tuple[float, float], cells: Path | None
-) -> Curve:
+def _cell(setting: _Setting, name: str, method: Method, most: tuple[float, float], cells: Path | None) -> Curve:
     """The curve of one candidate, read from its file if there is one."""
     if cells is None:
-        return _simulate(setting, name, method, optimum, most)
+        return _simulate(setting, name, method, most)
     identity = arrays.plain(setting.identity(method, most))
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
     file = cells / f"{type(method).__name__.lower()}-{setting.problem.n_clients}-{digest}.npz"
-    if file.exists():
-        stored = _stored(file, identity, name)
-        if stored is not None:
-            return stored
-    found = _simulate(setting, name, method, optimum, most)
+    stored = _stored(file, identity, name)
+    if stored is not None:
+        return stored
+    found = _simulate(setting, name, method, most)
     kept = {"mse": found.mse, "gradients": found.gradients, "vectors": found.vectors}
     arrays.write(file, kept, {"identity": identity, "diverged": found.diverged})
     return found
 
 
 def _stored(file: Path, identity: dict[str, Any], name: str) -> Curve | None:
-    """The curve in a file; None if the file is damaged or another candidate's, and the curve must be computed."""
+    """The curve in a file; None if it must be computed: no file, a damaged one, or another candidate's."""
     try:
         kept, description = arrays.read(file)
-    except ValueError:
+    except (FileNotFoundError, ValueError):
         return None
     if description.get("identity") != identity or not {"mse", "gradients", "vectors"} <= kept.keys():
         return None
@@ -178,25 +175,18 @@ def _stored(file: Path, identity: dict[str, Any], name: str) -> Curve | None:
     )
 
 
-def _simulate(setting: _Setting, name: str, method: Method, optimum: Array, most: tuple[float, float]) -> Curve:
+def _simulate(setting: _Setting, name: str, method: Method, most: tuple[float, float]) -> Curve:
     """Rounds until the budget is used up; with a target, until it is kept or cannot be reached at less cost."""
     problem, target = setting.problem, setting.target
     allowed, gradients, vectors = _affordable(setting, method)
     last = allowed if target is None else 2 * allowed  # a target reached at round t must be kept until 2t
     state = initial_state(problem, method, np.zeros((setting.repetitions, problem.dim)))
-    errors = [squared_distance(state.theta, optimum)]
+    errors = [squared_distance(state.theta, setting.optimum)]
     means = [float(errors[0].mean())]
-    diverged = False
+    diverged, limit = False, divergence_limit(state.theta)
     with (
         np.errstate(over="ignore", invalid="ignore"),
-        open_rounds(
-            problem,
-            method,
-            setting.engine,
-            setting.batches,
-            seed=setting.seed,
-            limit=divergence_limit(state.theta),
-        ) as step,
+        open_rounds(problem, method, setting.engine, setting.batches, seed=setting.seed, limit=limit) as step,
     ):
         while state.round < last:
             half = state.round // 2
@@ -210,16 +200,15 @@ def _simulate(setting: _Setting, name: str, method: Method, optimum: Array, most
             except Diverged:
                 diverged = True
                 break
-            errors.append(squared_distance(state.theta, optimum))
+            errors.append(squared_distance(state.theta, setting.optimum))
             means.append(float(errors[-1].mean()))
-    kept = slice(0, len(errors))
     return Curve(
         name=name,
         method=arrays.plain(provenance.describe(method)),
         n_clients=problem.n_clients,
         mse=np.stack(errors, axis=1),
-        gradients=gradients[kept],
-        vectors=vectors[kept],
+        gradients=gradients[: len(errors)],
+        vectors=vectors[: len(errors)],
         diverged=diverged,
     )
 
@@ -255,13 +244,11 @@ def _budget(rounds: int | None, gradients: float | None, vectors: float | None) 
 def _candidates(methods: Methods) -> list[tuple[str, Method]]:
     if not methods:
         raise InvalidInput('methods must be given by name, for example {"Scaffold": Scaffold(...)}')
-    found: list[tuple[str, Method]] = []
-    for name, given in methods.items():
-        several = list(given) if isinstance(given, Sequence) else [given]
+    lists = {name: list(given) if isinstance(given, Sequence) else [given] for name, given in methods.items()}
+    for name, several in lists.items():
         if not several:
             raise InvalidInput(f"{name!r} has no candidates")
-        found += [(name, method) for method in several]
-    return found
+    return [(name, method) for name, several in lists.items() for method in several]
 
 
 def nested_problems(

@@ -1,7 +1,7 @@
 """Cost of reaching a target error: the round in which it is reached, the cheapest candidate, growth of costs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -99,25 +99,24 @@ def cheapest(curves: Sequence[Curve], targets: Sequence[float]) -> list[Cost]:
     [('rounds', 2, 20.0), ('gradients', 2, 20.0)]
     """
     found = []
-    for name, n_clients in dict.fromkeys((curve.name, curve.n_clients) for curve in curves):
-        mine = [curve for curve in curves if (curve.name, curve.n_clients) == (name, n_clients)]
+    for (name, n_clients), candidates in _by_method(curves).items():
         for target in sorted(targets, reverse=True):
-            reached = [(at, curve) for curve in mine if (at := holds_from(curve.mean, target)) is not None]
+            reached = [(at, curve) for curve in candidates if (at := holds_from(curve.mean, target)) is not None]
             for measure in MEASURES:
                 cost = Cost(name=name, n_clients=n_clients, target=target, cheapest_in=measure)
                 if reached:
                     at, curve = min(reached, key=lambda pair: _order(pair[0], pair[1], measure))
-                    cost = Cost(
-                        name=name,
-                        n_clients=n_clients,
-                        target=target,
-                        cheapest_in=measure,
-                        rounds=at,
-                        gradients=float(curve.gradients[at]),
-                        vectors=float(curve.vectors[at]),
-                        method=curve.method,
-                    )
+                    spent = float(curve.gradients[at]), float(curve.vectors[at])
+                    cost = replace(cost, rounds=at, gradients=spent[0], vectors=spent[1], method=curve.method)
                 found.append(cost)
+    return found
+
+
+def _by_method(curves: Sequence[Curve]) -> dict[tuple[str, int], list[Curve]]:
+    """Candidates of each method and number of clients."""
+    found: dict[tuple[str, int], list[Curve]] = {}
+    for curve in curves:
+        found.setdefault((curve.name, curve.n_clients), []).append(curve)
     return found
 
 
@@ -146,12 +145,8 @@ def best(curves: Sequence[Curve]) -> list[Curve]:
     >>> [curve.method for curve in best(curves)]
     [{'step_size': 0.2}]
     """
-    found = []
-    for name, n_clients in dict.fromkeys((curve.name, curve.n_clients) for curve in curves):
-        mine = [c for c in curves if (c.name, c.n_clients) == (name, n_clients) and not c.diverged]
-        if mine:
-            found.append(min(mine, key=lambda curve: float(curve.mean[-1])))
-    return found
+    ended = [[curve for curve in group if not curve.diverged] for group in _by_method(curves).values()]
+    return [min(group, key=lambda curve: float(curve.mean[-1])) for group in ended if group]
 
 
 class LineFit(NamedTuple):
@@ -271,15 +266,14 @@ def growth(costs: Sequence[Cost]) -> list[Growth]:
         for target in sorted({cost.target for cost in mine}, reverse=True):
             rows = [cost for cost in mine if cost.target == target and cost.cheapest_in == "gradients"]
             if len(rows) > 2:
-                N = np.array([row.n_clients for row in rows], dtype=np.float64)
-                spent = np.array([row.gradients for row in rows], dtype=np.float64)
+                N, spent = np.array([(row.n_clients, row.gradients) for row in rows], dtype=np.float64).T
                 fit = fit_line(np.log(N), np.log(spent))
                 found.append(Growth(name=name, what="gradients by clients", at=target, points=N.size, fit=fit))
         for n_clients in sorted({cost.n_clients for cost in mine}):
             rows = [cost for cost in mine if cost.n_clients == n_clients and cost.cheapest_in == "rounds"]
             if len(rows) > 2:
-                T = np.array([row.rounds for row in rows], dtype=np.float64)
-                x = -np.log10([row.target for row in rows])
+                T, targets = np.array([(row.rounds, row.target) for row in rows], dtype=np.float64).T
+                x = -np.log10(targets)
                 logarithmic = fit_line(x, T, weights=1.0 / T)
                 power = fit_line(x * np.log(10.0), np.log(T))
                 found += [

@@ -13,7 +13,8 @@ from fedscaffold.benchmarking.curves import Curve, curves_to_frame
 from fedscaffold.core import provenance
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import check_writable, folder_at, replacing
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised
+from fedscaffold.core.types import Array
 from fedscaffold.reports import comparison as curve_figure
 from fedscaffold.reports import growth as cost_figure
 
@@ -39,7 +40,7 @@ def default_step_sizes(smoothness: float) -> list[float]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MethodComparison:
+class MethodComparison(Summarised):
     """Curves of every candidate of every method, and what it costs to reach targets.
 
     Attributes
@@ -84,14 +85,17 @@ class MethodComparison:
         """
         if not self.targets:
             return dict.fromkeys(COST_LABELS, best(self.curves))
-        shown: dict[str, list[Curve]] = {measure: [] for measure in COST_LABELS}
-        for measure, curves in shown.items():
+        shown = {}
+        for measure in COST_LABELS:
             cheapest_in = "gradients" if measure == "gradients" else "rounds"
             rows = [cost for cost in self.costs if cost.cheapest_in == cheapest_in and cost.rounds is not None]
-            last = {(row.name, row.n_clients): row for row in rows}  # targets fall
-            for (name, n_clients), row in last.items():
-                key = (name, n_clients, row.method)
-                curves += [c for c in self.curves if (c.name, c.n_clients, c.method) == key]
+            last = {(row.name, row.n_clients): row.method for row in rows}  # targets fall
+            shown[measure] = [
+                curve
+                for (name, n_clients), method in last.items()
+                for curve in self.curves
+                if (curve.name, curve.n_clients, curve.method) == (name, n_clients, method)
+            ]
         return shown
 
     def plot(self, ax: "Axes | None" = None, *, cost: str = "rounds") -> "Axes":
@@ -142,18 +146,14 @@ class MethodComparison:
         numbers = sorted({curve.n_clients for curves in shown.values() for curve in curves})
         if not numbers:
             raise InvalidInput(NOT_REACHED)
+
+        def lines(measure: str, n: int) -> dict[str, tuple[Array, Array]]:
+            curves = (curve for curve in shown[measure] if curve.n_clients == n)
+            return {curve.name: (curve.cost(measure), curve.mse) for curve in curves}
+
         return [
             [
-                curve_figure.CostPanel(
-                    f"N = {n:,}",
-                    label,
-                    {
-                        c.name: curve_figure.CostCurve(c.cost(measure), c.mse)
-                        for c in shown[measure]
-                        if c.n_clients == n
-                    },
-                    self.targets,
-                )
+                curve_figure.CostPanel(f"N = {n:,}", label, lines(measure, n), self.targets)
                 for measure, label in COST_LABELS.items()
             ]
             for n in numbers
@@ -169,9 +169,8 @@ class MethodComparison:
         if len({cost.n_clients for cost in self.costs}) > 1:
             rows = [cost for cost in reached if cost.target == target and cost.cheapest_in == "gradients"]
             series = _series(reached, rows, "n_clients", "gradients")
-            panels.append(
-                cost_figure.GrowthPanel(f"squared error {target:g}", "N", "gradients per client", series)
-            )
+            title = f"squared error {target:g}"
+            panels.append(cost_figure.GrowthPanel(title, "N", "gradients per client", series))
         if len({cost.target for cost in self.costs}) > 1:
             rows = [cost for cost in reached if cost.n_clients == n_clients and cost.cheapest_in == "rounds"]
             series = _series(reached, rows, "target", "rounds")
@@ -186,12 +185,6 @@ class MethodComparison:
             "targets": ", ".join(f"{target:g}" for target in self.targets) or "none",
         }
 
-    def __repr__(self) -> str:
-        return text_summary("MethodComparison", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary("MethodComparison", self._facts())
-
 
 def check_folder(out: Path) -> Path:
     """Make the folder for a comparison where it is missing; the folder in it for finished candidates."""
@@ -201,9 +194,10 @@ def check_folder(out: Path) -> Path:
     return cells
 
 
-def _series(reached: Sequence[Cost], rows: Sequence[Cost], x: str, y: str) -> dict[str, cost_figure.GrowthSeries]:
+def _series(reached: Sequence[Cost], rows: Sequence[Cost], x: str, y: str) -> dict[str, tuple[Array, Array]]:
     found = {}
     for name in dict.fromkeys(cost.name for cost in reached):
         pairs = [(float(getattr(row, x)), float(getattr(row, y))) for row in rows if row.name == name]
-        found[name] = cost_figure.GrowthSeries(*np.array(pairs, dtype=np.float64).reshape(-1, 2).T)
+        xs, ys = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+        found[name] = xs, ys
     return found

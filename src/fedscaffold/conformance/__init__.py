@@ -7,7 +7,7 @@ import traceback
 
 from fedscaffold.conformance.checks import CHECKS, Check
 from fedscaffold.conformance.recording import Bench
-from fedscaffold.conformance.report import Entry, Report
+from fedscaffold.conformance.report import Entry, Report, Verdict
 from fedscaffold.conformance.task import Federation, NotSupported, Start, Task
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
@@ -20,6 +20,7 @@ def __dir__() -> list[str]:
 
 
 LARGEST_TOLERANCE = 1e-3
+RAISED = "the implementation, or the adapter around it, raised an exception"
 
 
 def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0) -> Report:
@@ -82,18 +83,8 @@ def _entry(name: str, function: Check, bench: Bench, tolerance: float) -> Entry:
     except NotSupported as reason:
         return Entry(name=name, verdict="not supported", measured=None, expected="", hint=str(reason))
     except Exception as error:
-        return Entry(
-            name=name,
-            verdict="failed",
-            measured=None,
-            expected="no exception",
-            hint="the implementation, or the adapter around it, raised an exception",
-            error="".join(traceback.format_exception(error)),
-        )
-    return Entry(
-        name=name,
-        verdict="passed" if found.ok else "failed",
-        measured=found.measured,
-        expected=found.expected,
-        hint="" if found.ok else found.hint,
-    )
+        hint, text = RAISED, "".join(traceback.format_exception(error))
+        return Entry(name=name, verdict="failed", measured=None, expected="no exception", hint=hint, error=text)
+    verdict: Verdict = "passed" if found.ok else "failed"
+    hint = "" if found.ok else found.hint
+    return Entry(name=name, verdict=verdict, measured=found.measured, expected=found.expected, hint=hint)

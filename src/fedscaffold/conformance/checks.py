@@ -1,8 +1,9 @@
 """The checks of `conformance.check`: each turns recordings of an implementation into a finding."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -36,36 +37,9 @@ class Finding:
 Check = Callable[[Bench, float], Finding]
 
 
-def reaches_optimum(bench: Bench, tolerance: float) -> Finding:
-    """‖θ_T − θ*‖ on heterogeneous quadratics in which all clients take part in every round."""
-    return _reaches(bench.recordings("everyone"), tolerance, "does each client's control variate start at zero?")
-
-
-def partial_participation(bench: Bench, tolerance: float) -> Finding:
-    """‖θ_T − θ*‖ when a few clients, at least two, take part in each round."""
-    hint = (
-        "is the server variate moved by |S|/N times the cohort's mean change, do absent clients keep their "
-        "control variates, and do these start at zero?"
-    )
-    return _reaches(bench.recordings("some"), tolerance, hint)
-
-
-def unequal_local_steps(bench: Bench, tolerance: float) -> Finding:
-    """‖θ_T − θ*‖ when clients take different numbers of local steps."""
-    hint = (
-        "with the rule ξ_c += (θ_c − θ⁺)/(γH_c) the control variates no longer sum to zero: compare mean "
-        "directions (θ − θ_c)/(γH_c) instead of models"
-    )
-    return _reaches(bench.recordings("steps"), tolerance, hint)
-
-
-def unequal_weights(bench: Bench, tolerance: float) -> Finding:
-    """‖θ_T − θ*‖ where θ* minimises the weighted mean of the losses."""
-    hint = "are the weights used both in the server's mean of models and in the mean of the control variates?"
-    return _reaches(bench.recordings("weights"), tolerance, hint)
-
-
-def _reaches(recordings: list[Recording], tolerance: float, settled_hint: str) -> Finding:
+def reaches(scenario: str, settled_hint: str, bench: Bench, tolerance: float) -> Finding:
+    """‖θ_T − θ*‖ in the recordings of a scenario; `settled_hint` is for a model that settles elsewhere."""
+    recordings = bench.recordings(scenario)
     errors = [float(np.linalg.norm(rec.models[-1] - optimum(rec.scenario.task))) for rec in recordings]
     errors = [error if np.isfinite(error) else np.inf for error in errors]
     worst = int(np.argmax(errors))
@@ -150,10 +124,10 @@ def own_control_variates(bench: Bench, tolerance: float) -> Finding:
         task = rec.scenario.task
         for t, cohort in enumerate(rec.scenario.cohorts[: min(VARIATE_ROUNDS, len(xi) - 1)]):
             expected = mean_gradients(task, range(task.n_clients), rec.models[t], xi[t])
-            for a, b in _pairs(cohort):
+            for a, b in combinations(cohort, 2):
                 pairs += 1
                 wrong += bool(_distance(xi[t + 1, [a, b]]) < 1e-3 * _distance(expected[[a, b]]))
-            for a, b in _pairs(tuple(c for c in range(task.n_clients) if c not in cohort)):
+            for a, b in combinations(sorted(set(range(task.n_clients)) - set(cohort)), 2):
                 pairs += 1
                 moved = xi[t + 1, a] - xi[t + 1, b] - xi[t, a] + xi[t, b]
                 wrong += bool(np.linalg.norm(moved) > tolerance * max(_heterogeneity(task), np.abs(xi[t]).max()))
@@ -164,10 +138,6 @@ def own_control_variates(bench: Bench, tolerance: float) -> Finding:
         "clients that took part have the same control variate, or absent ones changed theirs: do clients share "
         "one buffer, is it written at all, and does round() keep to its cohort?",
     )
-
-
-def _pairs(clients: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    return ((a, b) for i, a in enumerate(clients) for b in clients[:i])
 
 
 def _distance(two: Array) -> float:
@@ -211,14 +181,12 @@ def _factor_hint(factor: float, steps: int) -> str:
         0.0: "is the control variate written at all, and to the client it belongs to?",
     }
     nearest = min(known, key=lambda value: abs(value - factor))
-    reason = (
-        known[nearest]
-        if abs(nearest - factor) <= 0.02 * max(1.0, abs(nearest))
-        else (
+    reason = known[nearest]
+    if not abs(nearest - factor) <= 0.02 * max(1.0, abs(nearest)):  # NaN too
+        reason = (
             "is the change of the control variate divided by γH, with the H of the steps really taken, and is the "
             f"correction that is reported the one that is applied? The local step is {LOCAL_STEP}"
         )
-    )
     return f"with H = {steps} control variates are {factor:.3g} times what they should be: {reason}"
 
 
@@ -252,13 +220,27 @@ def _stops(scenario: Scenario) -> tuple[Stop, ...]:
 
 
 CHECKS: dict[str, Check] = {
-    "reaches the optimum": reaches_optimum,
+    "reaches the optimum": partial(reaches, "everyone", "does each client's control variate start at zero?"),
     "differs from FedAvg": differs_from_fedavg,
     "control variates sum to zero": sums_to_zero,
     "control variates are each client's own": own_control_variates,
     "control variates are mean gradients": are_mean_gradients,
-    "partial participation": partial_participation,
-    "unequal local steps": unequal_local_steps,
-    "unequal weights": unequal_weights,
+    "partial participation": partial(
+        reaches,
+        "some",
+        "is the server variate moved by |S|/N times the cohort's mean change, do absent clients keep their "
+        "control variates, and do these start at zero?",
+    ),
+    "unequal local steps": partial(
+        reaches,
+        "steps",
+        "with the rule ξ_c += (θ_c − θ⁺)/(γH_c) the control variates no longer sum to zero: compare mean "
+        "directions (θ − θ_c)/(γH_c) instead of models",
+    ),
+    "unequal weights": partial(
+        reaches,
+        "weights",
+        "are the weights used both in the server's mean of models and in the mean of the control variates?",
+    ),
     "restart of a client": restart,
 }

@@ -119,25 +119,24 @@ class Bench:
         self.scenarios = scenarios(seed)
         self._outcomes: dict[str, list[Recording] | Exception] = {}
 
-    def _outcome(self, name: str) -> list[Recording] | Exception:
+    def recordings(self, name: str) -> list[Recording]:
+        """What the implementation did in all scenarios of that name; raises what it raised."""
         if name not in self._outcomes:
             try:
                 self._outcomes[name] = [record(self.start, scenario) for scenario in self.scenarios[name]]
             except Exception as error:
                 self._outcomes[name] = error
-        return self._outcomes[name]
-
-    def recordings(self, name: str) -> list[Recording]:
-        """What the implementation did in all scenarios of that name; raises what it raised."""
-        outcome = self._outcome(name)
+        outcome = self._outcomes[name]
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     def completed(self, name: str) -> list[Recording]:
         """The same, but an empty list if it raised: another check reports on this scenario."""
-        outcome = self._outcome(name)
-        return [] if isinstance(outcome, Exception) else outcome
+        try:
+            return self.recordings(name)
+        except Exception:
+            return []
 
     def with_corrections(self, *names: str) -> list[tuple[Recording, Array]]:
         """Recordings and corrections of "everyone", and of the named scenarios as far as they are supported."""

@@ -166,16 +166,10 @@ def optimum(task: Task, weights: Array | None = None) -> Array:
 def fedavg_map(task: Task) -> tuple[Array, Array]:
     """One round of FedAvg: θ ← M θ + b with M = Σ w_c (I − γA_c)^{H_c}, b = Σ w_c (I − (I − γA_c)^{H_c}) m_c."""
     eye = np.eye(task.dim)
-    powers = np.stack(
-        [
-            np.linalg.matrix_power(eye - task.step_size * a, h)
-            for a, h in zip(task.hessians, task.local_steps, strict=True)
-        ]
-    )
-    return (
-        np.einsum("c,cij->ij", task.weights, powers),
-        np.einsum("c,cij,cj->i", task.weights, eye - powers, task.minimisers),
-    )
+    steps = zip(eye - task.step_size * task.hessians, task.local_steps, strict=True)
+    powers = np.stack([np.linalg.matrix_power(step, h) for step, h in steps])
+    m = np.einsum("c,cij->ij", task.weights, powers)
+    return m, np.einsum("c,cij,cj->i", task.weights, eye - powers, task.minimisers)
 
 
 def fedavg_fixed_point(task: Task) -> Array:

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.optional import load_optional
 from fedscaffold.core.storage.files import replacing
 
 if TYPE_CHECKING:
@@ -19,11 +20,7 @@ FORMATS = ("pdf", "png", "svg")
 
 def load_matplotlib() -> Any:
     """The module `matplotlib.pyplot`; raises `MissingDependency` where matplotlib is not installed."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise MissingDependency("figures need matplotlib; pip install 'fedscaffold[reproduce]'") from error
-    return plt
+    return load_optional("matplotlib.pyplot", "figures need matplotlib", extra="reproduce")
 
 
 def new_axes(ax: "Axes | None" = None, *, width: float = 6.4, height: float = 4.0) -> "Axes":

@@ -4,6 +4,7 @@ Everything goes through pyarrow: it is needed for Parquet in any case, and panda
 tables over to it, most columns without a copy. One code path then serves frames, Parquet and CSV.
 """
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.optional import load_optional
 from fedscaffold.core.types import Array
 
 Label = str | int | float | bool
@@ -23,11 +25,8 @@ COLUMNS_AT_ONCE = 8
 
 def load_pyarrow() -> Any:
     """Pyarrow, or a sentence that says how to install it."""
-    try:
-        import pyarrow.compute
-    except ImportError as error:
-        raise MissingDependency("tables need pyarrow; install it with: pip install 'fedscaffold[data]'") from error
-    return pyarrow
+    load_optional("pyarrow.compute", "tables need pyarrow", extra="data")
+    return importlib.import_module("pyarrow")
 
 
 @dataclass(frozen=True)

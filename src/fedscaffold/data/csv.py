@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.docs import shared_parameters
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.optional import load_optional
 from fedscaffold.data.arrow import frame_source, load_pyarrow
 from fedscaffold.data.build import build_problem
 from fedscaffold.data.encoded import EncodedProblem
@@ -92,15 +93,10 @@ def from_svmlight(
     """
     choices = TableOptions(target=TARGET, client=CLIENT, **options)
     pa = load_pyarrow()
-    try:
-        from sklearn.datasets import load_svmlight_file
-    except ImportError as error:
-        raise MissingDependency(
-            "svmlight files need scikit-learn; install it with: pip install 'fedscaffold[data]'"
-        ) from error
+    datasets = load_optional("sklearn.datasets", "svmlight files need scikit-learn", extra="data")
     file = existing_file(path)
     try:
-        x, y = load_svmlight_file(str(file), n_features=n_features)
+        x, y = datasets.load_svmlight_file(str(file), n_features=n_features)
     except (ValueError, OSError) as error:
         raise InvalidInput(f"cannot read {path} as svmlight: {error}") from None
     owners = np.asarray(clients(y) if callable(clients) else clients)

@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.optional import load_optional
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray
 
@@ -157,8 +158,7 @@ def _pairs(options: Any) -> tuple[tuple[str, float | bool], ...]:
 
 
 def _optax() -> Any:
-    try:
-        from fedscaffold.methods import optax_
-    except ImportError as error:
-        raise MissingDependency("ServerOptimizer needs optax; pip install 'fedscaffold[jax]'") from error
+    load_optional("optax", "ServerOptimizer needs optax", extra="jax")
+    from fedscaffold.methods import optax_
+
     return optax_

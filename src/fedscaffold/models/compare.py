@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedscaffold.core.progress import Progress
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg
-from fedscaffold.models.fit import Fit
+from fedscaffold.models.fit import Fit, run_method
 from fedscaffold.models.planned import FitSettings, PlannedFit, PreparedProblem
-from fedscaffold.simulation import Mse, Trace
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +58,7 @@ class ModelScore:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ModelComparison:
+class ModelComparison(Summarised):
     """Scaffold's model against FedAvg's with the same settings, and against the pooled one.
 
     Attributes
@@ -112,12 +111,6 @@ class ModelComparison:
             for each in self.scores
         }
 
-    def __repr__(self) -> str:
-        return text_summary("ModelComparison", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary("ModelComparison", self._facts())
-
 
 def score_model(name: str, prepared: PreparedProblem, theta: Array) -> ModelScore:
     """Losses of θ on the problem, in the target's own units, and its distance to the optimum."""
@@ -133,15 +126,8 @@ def score_model(name: str, prepared: PreparedProblem, theta: Array) -> ModelScor
 
 def run_fedavg(planned: PlannedFit, settings: FitSettings, *, rounds: int, progress: Progress = None) -> Trace:
     """Run FedAvg with the planned step size, local steps and batch size, and the settings' seed."""
-    return run(
-        planned.problem,
-        FedAvg(step_size=planned.method.step_size, local_steps=planned.method.uniform_local_steps),
-        rounds=rounds,
-        batch_size=planned.batch_size,
-        seed=settings.seed,
-        progress=progress,
-        record=(Mse(planned.optimum),),
-    )
+    averaging = FedAvg(step_size=planned.method.step_size, local_steps=planned.method.uniform_local_steps)
+    return run_method(planned, averaging, rounds=rounds, seed=settings.seed, progress=progress)
 
 
 def compare_models(fit: Fit, *, progress: Progress = None) -> ModelComparison:

@@ -12,9 +12,10 @@ import numpy as np
 
 from fedscaffold.core.progress import Progress
 from fedscaffold.core.storage import npz as arrays
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.models.model import Model
 from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
 from fedscaffold.simulation import Mse, Trace
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Fit:
+class Fit(Summarised):
     """The result of `fedscaffold.models.fit`: a model, and the run that gave it.
 
     Attributes
@@ -129,11 +130,8 @@ class Fit:
             "tolerance": f"{self.settings.tolerance:.2%}",
         }
 
-    def __repr__(self) -> str:
-        return text_summary(f"Fit of {self.model.encoding.target!r}", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary(f"Fit of {self.model.encoding.target!r}", self._facts())
+    def _title(self) -> str:
+        return f"Fit of {self.model.encoding.target!r}"
 
 
 def fit(
@@ -190,21 +188,22 @@ def run_fit(
             rounds_to_try = [math.ceil(planned.rounds * (1.0 + k / 4.0)) for k in range(5)]
         done = _rounds_in(file)
         for rounds in [t for t in rounds_to_try if t >= done] or rounds_to_try[-1:]:
-            trace = run(
-                planned.problem,
-                planned.method,
-                rounds=rounds,
-                batch_size=planned.batch_size,
-                seed=settings.seed,
-                checkpoint=file,
-                record=(Mse(planned.optimum),),
-                progress=progress,
+            trace = run_method(
+                planned, planned.method, rounds=rounds, seed=settings.seed, checkpoint=file, progress=progress
             )
             if trace.mse[0, -1] <= planned.target_mse:
                 break
     origin = {**arrays.plain(trace.provenance), "rounds": trace.rounds, "tolerance": settings.tolerance}
     model = planned.model(trace.theta[0], {**origin, **(provenance or {})})
     return Fit(model=model, trace=trace, planned=planned, settings=settings)
+
+
+def run_method(planned: PlannedFit, method: Scaffold | FedAvg, *, rounds: int, seed: int, **more: Any) -> Trace:
+    """Run a method on a planned problem, and record its squared distance to the optimum."""
+    return run(
+        planned.problem, method, rounds=rounds, batch_size=planned.batch_size, seed=seed,
+        record=(Mse(planned.optimum),), **more,
+    )  # fmt: skip
 
 
 def _rounds_in(checkpoint: Path) -> int:

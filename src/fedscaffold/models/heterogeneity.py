@@ -45,15 +45,18 @@ class Heterogeneity:
 
 
 @one_blas_thread
-def heterogeneity(problem: EncodedProblem, optimum: Array) -> Heterogeneity:
-    """ζ₁, ζ₂ and the condition number of a problem of any kind, at its optimum."""
+def heterogeneity(problem: EncodedProblem, optimum: Array, *, max_numbers: int = MAX_NUMBERS) -> Heterogeneity:
+    """ζ₁, ζ₂ and the condition number of a problem of any kind, at its optimum.
+
+    Where all clients' Hessians are more than `max_numbers` numbers, ζ₂ is that of some clients.
+    """
     eigenvalues = np.linalg.eigvalsh(problem.hessian(optimum))
-    most = max(2, MAX_NUMBERS // problem.dim**2)
+    most = max(2, max_numbers // problem.dim**2)
     if problem.n_clients <= most:
         weights, hessians = problem.weights, problem.client_hessians(optimum)
     else:
         chosen = evenly_spaced_clients(problem.n_clients, most)
-        blocks = grouped(problem.sizes[chosen] * problem.n_features, MAX_NUMBERS)
+        blocks = grouped(problem.sizes[chosen] * problem.n_features, max_numbers)
         hessians = np.concatenate([problem.subset(chosen[i:j]).client_hessians(optimum) for i, j in blocks])
         weights = problem.weights[chosen] / problem.weights[chosen].sum()
     return Heterogeneity(

@@ -1,6 +1,5 @@
 """Compare the common model with those that clients would fit to their own rows alone."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from fedscaffold.core.storage.memmap import grouped, in_file, spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.models.planned import PreparedProblem
+from fedscaffold.models.planned import PreparedProblem, with_data
 
 MAX_LOCAL_MODELS = 100  # clients for which a model of their own is fitted
 MIN_ROWS = 4  # of such a client, two in each half
@@ -38,11 +37,6 @@ class LocalModelComparison:
     clients: NDArray[np.int64]
     common: Array
     local: Array
-
-    @property
-    def common_is_better(self) -> NDArray[np.bool_]:
-        """Whether the common model has the smaller loss, (compared,)."""
-        return self.common < self.local
 
 
 @one_blas_thread
@@ -80,16 +74,8 @@ def half_of_rows(
     kept = np.where(sizes > 1, (sizes + 1 - parity) // 2, 1)
     begins = problem.offsets[chosen] + np.where(sizes > 1, parity, 0)
     at = np.repeat(begins, kept) + 2 * (np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept))
-    half = copy.copy(problem)
-    half._set_data(
-        problem.x[at],
-        problem.y[at],
-        offsets_of(kept),
-        l2=problem.l2,
-        weights=problem.weights[chosen],
-        n_unpenalised=problem.n_unpenalised,
-    )
-    return half
+    x, y = problem.x[at], problem.y[at]
+    return with_data(problem, x=x, y=y, offsets=offsets_of(kept), weights=problem.weights[chosen])
 
 
 def _common_model(problem: EncodedProblem, parity: int, start: Array) -> Array:
@@ -126,11 +112,7 @@ def _local_model(problem: EncodedProblem, start: Array) -> Array | None:
             return problem.optimum()
         except InvalidInput:
             return None
-    penalised = copy.copy(problem)
-    penalised._set_data(
-        problem.x, problem.y, problem.offsets, l2=problem.l2, weights=problem.weights, n_unpenalised=0
-    )
-    return _minimiser(penalised, start)
+    return _minimiser(with_data(problem, n_unpenalised=0), start)
 
 
 def _data_loss(problem: EncodedProblem, theta: Array) -> float:

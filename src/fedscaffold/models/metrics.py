@@ -136,26 +136,23 @@ def prediction_metrics(model: Model, table: Any, predicted: Array) -> tuple[dict
     """
     name = pick(frame_source(table).names, model.encoding.target)
     column = table.column(name).combine_chunks()
-    if model.classes is None:
-        if not is_number(column.type):
-            raise InvalidInput(f"the target {name!r} should hold numbers, but is of type {column.type}")
-        observed = numbers(column)
-        present = np.isfinite(observed)
-        if not present.any():
-            raise InvalidInput(f"the target {name!r} has no values; drop the column to score without metrics")
-        return regression_metrics(observed[present], predicted[present]), int(present.sum())
-    which, present = _class_positions(name, column, model.classes)
-    return classification_metrics(which[present], predicted[present]), int(present.sum())
+    classes = model.classes
+    if classes is None and not is_number(column.type):
+        raise InvalidInput(f"the target {name!r} should hold numbers, but is of type {column.type}")
+    found: Any = numbers(column) if classes is None else labels(name, column)
+    present = np.isfinite(found) if classes is None else found.is_valid().to_numpy(zero_copy_only=False)
+    if not present.any():
+        raise InvalidInput(f"the target {name!r} has no values; drop the column to score without metrics")
+    if classes is None:
+        return regression_metrics(found[present], predicted[present]), int(present.sum())
+    observed = _class_positions(name, found, present, classes)
+    return classification_metrics(observed[present], predicted[present]), int(present.sum())
 
 
 def _class_positions(
-    name: str, column: Any, classes: Sequence[Label]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Position of each row's class among the model's classes, and whether the row has a target at all."""
-    found = labels(name, column)
-    present = found.is_valid().to_numpy(zero_copy_only=False)
-    if not present.any():
-        raise InvalidInput(f"the target {name!r} has no values; drop the column to score without metrics")
+    name: str, found: Any, present: NDArray[np.bool_], classes: Sequence[Label]
+) -> NDArray[np.int64]:
+    """Position of each row's class among the model's classes; classes that are not among them are refused."""
     allowed = value_set(classes)
     if found.type != allowed.type:
         raise InvalidInput(f"the target {name!r} holds {found.type}, but the classes are {some(classes)}")
@@ -166,4 +163,4 @@ def _class_positions(
         raise InvalidInput(
             f"the target {name!r} has {found[row].as_py()!r} in row {row}, but the classes are {some(classes)}"
         )
-    return which, present
+    return which

@@ -15,7 +15,7 @@ from scipy.special import expit, softmax
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import replacing
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label
 from fedscaffold.data.encoding import Encoding, Number, Unknown
@@ -32,7 +32,7 @@ class Equation:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Model:
+class Model(Summarised):
     """A linear model in the table's own units: ŷ = z, P(second class) = 1/(1 + e^{−z}) or softmax of z_1, z_2, ...
 
     z is an intercept plus a weighted sum of the row's numbers and of a 0/1 for each category.
@@ -86,11 +86,8 @@ class Model:
         facts = {"kind": self.kind, "features": len(self.encoding.names), "equations": len(self.equations)}
         return facts if self.classes is None else {**facts, "classes": len(self.classes)}
 
-    def __repr__(self) -> str:
-        return text_summary(f"Model of {self.encoding.target!r}", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary(f"Model of {self.encoding.target!r}", self._facts())
+    def _title(self) -> str:
+        return f"Model of {self.encoding.target!r}"
 
     @property
     def kind(self) -> str:

@@ -1,9 +1,10 @@
 """From a table's problem to a planned run: standardise the target, find the optimum, plan γ, H and T."""
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +22,13 @@ TOLERANCE = 0.005
 SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
 BATCH = 64
 MAX_ROUNDS = 20_000
+Kind = TypeVar("Kind", bound=EncodedProblem)
 BatchSize = int | None | Literal["auto"]
 
 
 def automatic_batch(sizes: NDArray[np.int64]) -> int | None:
     """Batch size for clients with these numbers of rows: None (all rows) where that is cheap, else 64."""
     return None if sizes.mean() <= SMALL_CLIENT else BATCH
-
-
-def describe_batch(batch_size: int | None) -> str:
-    """Number of rows in a step, in words: "all of a client's" or the number."""
-    return "all of a client's" if batch_size is None else f"{batch_size}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +171,7 @@ def plan_fit(problem: EncodedProblem, settings: FitSettings) -> PlannedFit:
     try:
         planned = first_order_plan(
             prepared.problem,
-            prepared.optimum,
+            optimum=prepared.optimum,
             target_mse=prepared.target_mse,
             batch_size=prepared.batch_size,
             max_local_steps=H,
@@ -183,34 +180,19 @@ def plan_fit(problem: EncodedProblem, settings: FitSettings) -> PlannedFit:
         raise InvalidInput(
             f"no plan reaches a tolerance of {settings.tolerance:g}; take a larger one or larger batches ({error})"
         ) from None
-    method = planned.method
-    if gamma is not None:
-        method = replace(method, step_size=gamma)
-    if H is not None:
-        method = replace(method, local_steps=H)
+    given: dict[str, Any] = {"step_size": gamma, "local_steps": H}
+    method = replace(planned.method, **{name: value for name, value in given.items() if value is not None})
     slower = max(1.0, planned.method.step_size / method.step_size)
     rounds = math.ceil(planned.rounds * slower) if T is None else T
     return PlannedFit(**vars(prepared), plan=planned, method=method, rounds=rounds)
 
 
-def first_order_plan(
-    problem: Any,
-    optimum: Array,
-    *,
-    target_mse: float,
-    batch_size: int | None,
-    max_local_steps: int | None = None,
-) -> Plan:
-    """The cheapest plan for E‖θ − θ*‖² ≤ target_mse by the first-order model, within 20,000 rounds."""
-    return plan(
-        problem,
-        target_mse=target_mse,
-        batch_size=batch_size,
-        mode="first_order",
-        optimum=optimum,
-        max_local_steps=max_local_steps,
-        max_rounds=MAX_ROUNDS,
-    )
+def first_order_plan(problem: Any, **goal: Any) -> Plan:
+    """The cheapest plan for E‖θ − θ*‖² ≤ target_mse by the first-order model, within 20,000 rounds.
+
+    `goal` has target_mse, batch_size and optimum, and perhaps max_local_steps.
+    """
+    return plan(problem, mode="first_order", max_rounds=MAX_ROUNDS, **goal)
 
 
 def standardize_target(problem: EncodedRidge) -> tuple[EncodedRidge, float, float]:
@@ -228,13 +210,12 @@ def standardize_target(problem: EncodedRidge) -> tuple[EncodedRidge, float, floa
         )
     y = problem.y - mean  # in memory, even where the rows lie in a file
     y /= deviation
-    standardized = EncodedRidge(
-        problem.x,
-        y,
-        problem.offsets,
-        l2=problem.l2,
-        weights=problem.weights,
-        client_names=problem.client_names,
-        encoding=problem.encoding,
-    )
-    return standardized, mean, deviation
+    return with_data(problem, y=y), mean, deviation
+
+
+def with_data(problem: Kind, **changes: Any) -> Kind:
+    """The same problem with other x, y, offsets, weights or n_unpenalised."""
+    same = {name: getattr(problem, name) for name in ("x", "y", "offsets", "l2", "weights", "n_unpenalised")}
+    made = copy.copy(problem)
+    made._set_data(**{**same, **changes})
+    return made

@@ -18,7 +18,7 @@ from fedscaffold.models.heterogeneity import class_counts
 from fedscaffold.models.local_models import compare_local_models
 from fedscaffold.models.metrics import model_metrics, training_metrics
 from fedscaffold.models.model import Model
-from fedscaffold.models.planned import PlannedFit, PreparedProblem, describe_batch
+from fedscaffold.models.planned import PlannedFit, PreparedProblem
 from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, render
 from fedscaffold.theory import predict
 
@@ -162,25 +162,22 @@ def _client_rows(prepared: PreparedProblem, comparison: ModelComparison) -> list
     left_out = {
         int(c): (float(a), float(b)) for c, a, b in zip(found.clients, found.common, found.local, strict=True)
     }
+    sizes = problem.sizes[:, None] if counts is None else counts
     rows = []
     for c, name in enumerate(problem.client_names):
         common, local = left_out.get(c, (None, None))
+        scaffold, fedavg = (float(score.client_losses[c]) for score in (comparison.scaffold, comparison.fedavg))
+        own = tuple(sizes[c].tolist())
         rows.append(
-            ClientRow(
-                name=str(name),
-                rows=(int(problem.sizes[c]),) if counts is None else tuple(int(n) for n in counts[c]),
-                scaffold=float(comparison.scaffold.client_losses[c]),
-                fedavg=float(comparison.fedavg.client_losses[c]),
-                common=common,
-                local=local,
-            )
+            ClientRow(name=str(name), rows=own, scaffold=scaffold, fedavg=fedavg, common=common, local=local)
         )
     return rows
 
 
 def _describe_plan(fit: Fit) -> str:
     planned = fit.planned
-    batch = f"Each step uses {describe_batch(planned.batch_size)} rows."
+    size = planned.batch_size or "all of a client's"
+    batch = f"Each step uses {size} rows."
     if planned.plan is None:
         return f"Nothing was planned: step size, local steps and rounds were given.\n{batch}"
     aim = (
@@ -239,22 +236,18 @@ def _cost_facts(fit: Fit) -> list[tuple[str, str]]:
 
 def _format_bytes(size: float) -> str:
     """A number of bytes in decimal units, to three digits."""
-    if size < 1000:
-        return f"{size:.0f} bytes"
-    for unit in ("kB", "MB"):
-        size /= 1000
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-    return f"{size / 1000:.3g} GB"
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} bytes"
 
 
 def _provenance_facts(fit: Fit) -> list[tuple[str, str]]:
     origin = fit.trace.provenance
     versions = ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
     machine = origin["machine"]
-    request = fit.model.provenance.get(
-        "request"
-    )  # of a fit in a folder; its rows are those before standardising y
+    # a fit in a folder has a request, with the rows before y was standardised
+    request = fit.model.provenance.get("request")
     rows = fit.planned.problem.fingerprint() if request is None else request["rows"]
     return [
         ("finished", origin["finished"]),

@@ -7,7 +7,7 @@ of these laws and W₂² is the least over all.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,11 +16,10 @@ from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Sampling
-from fedscaffold.core.types import Array, ServerState
+from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.divergence import divergence_limit
-from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import State, initial_state, open_rounds
 from fedscaffold.simulation.setup import validate_run
 from fedscaffold.theory import constants
@@ -137,7 +136,7 @@ def couple(
         for _ in range(burn_in):
             b = after(b)
         a = a._replace(round=burn_in)  # the draws that follow are new to both
-        size = max(float(_distance2(x, _zero(x), method).max()) for x in (a, b))
+        size = max(float(squared_norm(x.theta, x.client_state.xi, method).max()) for x in (a, b))
         distances = [_distance2(a, b, method)]
         for _ in range(rounds):
             a, b = after(a), after(b)
@@ -146,17 +145,7 @@ def couple(
 
 
 def to_stationarity(
-    problem: Ridge | Logistic,
-    method: Scaffold,
-    start: ChainStart,
-    *,
-    rounds: int,
-    batch_size: int | None,
-    burn_in: int,
-    repetitions: int = 1,
-    seed: int = 0,
-    sampling: Sampling = "with_replacement",
-    engine: str | Engine = "auto",
+    problem: Ridge | Logistic, method: Scaffold, start: ChainStart, *, burn_in: int, **settings: Any
 ) -> Coupling:
     """The chain from `start` against one that has become stationary: mean D_t ≥ W₂² to the stationary law.
 
@@ -165,28 +154,19 @@ def to_stationarity(
 
     Parameters
     ----------
-    problem, method, rounds, batch_size, repetitions, seed, sampling, engine
+    problem, method
         As in `couple`.
     start
         Where the first chain starts.
     burn_in
         Rounds that the second chain runs alone.
+    settings
+        Rounds, batch size and the other settings of `couple`.
     """
     optimum = problem.optimum()
     ideal = -problem.client_gradients(optimum)
-    return couple(
-        problem,
-        method,
-        start,
-        ChainStart(optimum, ideal - ideal.mean(axis=0)),
-        rounds=rounds,
-        batch_size=batch_size,
-        repetitions=repetitions,
-        seed=seed,
-        sampling=sampling,
-        engine=engine,
-        burn_in=burn_in,
-    )
+    stationary = ChainStart(optimum, ideal - ideal.mean(axis=0))
+    return couple(problem, method, start, stationary, burn_in=burn_in, **settings)
 
 
 def _state(problem: Ridge | Logistic, method: Scaffold, start: ChainStart, repetitions: int) -> State:
@@ -199,14 +179,11 @@ def _state(problem: Ridge | Logistic, method: Scaffold, start: ChainStart, repet
     return initial_state(problem, method, theta, start.control_variates)
 
 
-def _zero(state: State) -> State:
-    return State(
-        state.round, ServerState(0.0 * state.theta), type(state.client_state)(xi=0.0 * state.client_state.xi)
-    )
+def squared_norm(theta: Array, xi: Array, method: Scaffold) -> Array:
+    """‖(θ, ξ)‖²_Λ = ‖θ‖² + (γ²H²/N) Σ_c ‖ξ_c‖², one per repetition."""
+    length = method.step_size * method.uniform_local_steps
+    return np.square(theta).sum(axis=1) + length**2 * np.square(xi).sum(axis=2).mean(axis=1)
 
 
 def _distance2(a: State, b: State, method: Scaffold) -> Array:
-    """‖θ − θ'‖² + (γ²H²/N) Σ_c ‖ξ_c − ξ'_c‖², one per repetition."""
-    square = (method.step_size * method.uniform_local_steps) ** 2
-    xi = squared_distance(a.client_state.xi, b.client_state.xi).mean(axis=1)
-    return squared_distance(a.theta, b.theta) + square * xi
+    return squared_norm(a.theta - b.theta, a.client_state.xi - b.client_state.xi, method)

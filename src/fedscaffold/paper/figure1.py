@@ -20,7 +20,6 @@ from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.paper.claims import Claim, save_claims, to_markdown
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
-from fedscaffold.reports.curves import RoundsPanel
 from fedscaffold.reports.curves import draw as draw_grid
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run import run
@@ -117,9 +116,8 @@ def to_frame(curves: Sequence[PanelCurve]) -> "pd.DataFrame":
     parts = []
     for curve in curves:
         frame = curve.trace.to_frame().rename(columns={"repetition": "run"})
-        frame.insert(0, "method", curve.method)
-        frame.insert(0, "n_clients", curve.n_clients)
-        frame.insert(0, "kind", curve.kind)
+        for name in ("method", "n_clients", "kind"):
+            frame.insert(0, name, getattr(curve, name))
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
 
@@ -127,17 +125,14 @@ def to_frame(curves: Sequence[PanelCurve]) -> "pd.DataFrame":
 def claims(curves: Sequence[PanelCurve]) -> list[Claim]:
     """Every claim that Section 6 makes about the figure."""
     plateaus = {(curve.kind, curve.method, curve.n_clients): curve.plateau.mean for curve in curves}
-    clients = sorted({curve.n_clients for curve in curves})
-
-    def scaffold(kind: Kind) -> Array:
-        return np.array([plateaus[kind, "Scaffold", n] for n in clients])
-
+    clients = np.unique([curve.n_clients for curve in curves])
+    ridge, logistic = (np.array([plateaus[kind, "Scaffold", n] for n in clients]) for kind in KINDS)
     return [
-        _below_fedavg(plateaus, clients),
-        _one_over_n(np.array(clients), scaffold("regression")),
-        _no_floor(np.array(clients), scaffold("regression")),
-        _improves(np.array(clients), scaffold("classification")),
-        _flattens(dict(zip(clients, scaffold("classification"), strict=True))),
+        _below_fedavg(plateaus, clients.tolist()),
+        _one_over_n(clients, ridge),
+        _no_floor(clients, ridge),
+        _improves(clients, logistic),
+        _flattens(dict(zip(clients.tolist(), logistic, strict=True))),
     ]
 
 
@@ -192,13 +187,11 @@ def _flattens(plateaus: dict[int, float]) -> Claim:
 
 def draw(curves: Sequence[PanelCurve], files: Sequence[Path]) -> None:
     """The paper's eight panels: a row per problem, a column per number of clients."""
-    rows = []
-    for kind, title in (("regression", "linear regression"), ("classification", "logistic regression")):
-        by_clients: dict[int, dict[str, Array]] = {}
-        for curve in curves:
-            if curve.kind == kind:
-                by_clients.setdefault(curve.n_clients, {})[curve.method] = curve.trace.mse
-        rows.append((title, [RoundsPanel(f"N = {n:,}", lines) for n, lines in by_clients.items()]))
+    titles = {"regression": "linear regression", "classification": "logistic regression"}
+    rows: dict[str, dict[str, dict[str, Array]]] = {title: {} for title in titles.values()}
+    for curve in curves:
+        panel = rows[titles[curve.kind]].setdefault(f"N = {curve.n_clients:,}", {})
+        panel[curve.method] = curve.trace.mse
     draw_grid(rows, files)
 
 

@@ -22,7 +22,7 @@ from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.paper.claims import Claim
-from fedscaffold.reports.plateaus import PlateauPanel, PlateauSeries
+from fedscaffold.reports.plateaus import PlateauSeries
 from fedscaffold.reports.plateaus import draw as draw_panels
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ STREAMS = {
     "logistic-stream": Scaffold(step_size=0.05, local_steps=10),
 }
 TITLES = {"ridge-stream": "linear regression", "logistic-stream": "logistic regression"}
-NAMES = {"ridge-stream": "Ridge stream", "logistic-stream": "Logistic stream"}
 ROUNDS, BATCH_SIZE = 150, 1
 MODELS, MOST_SEEDS = 100_000, 30  # clients times seeds that run side by side, at least one seed
 CLOSE = 0.2  # measured and predicted saturation
@@ -134,14 +133,14 @@ def _as_predicted(name: str, line: PlateauSeries) -> Claim:
     most = (
         f"{ratio[worst]:.2f} ± {line.error[worst] / line.predicted[worst]:.2f}, at N = {line.clients[worst]:,.0f}"
     )
-    claim = f"{NAMES[name]}: plateaus as predicted, within {100 * CLOSE:.0f} %"
+    claim = f"{name.replace('-', ' ').capitalize()}: plateaus as predicted, within {100 * CLOSE:.0f} %"
     return Claim(claim, f"{span}; furthest {most}", bool(np.abs(ratio - 1.0).max() < CLOSE))
 
 
 def draw(found: dict[str, PlateauSeries], files: Sequence[Path]) -> None:
     """One panel for each problem."""
-    panels = [
-        PlateauPanel(f"{TITLES[name]}, γ = {STREAMS[name].step_size:g}, H = 10, B = 1", {"Scaffold": line})
+    panels = {
+        f"{TITLES[name]}, γ = {STREAMS[name].step_size:g}, H = 10, B = 1": {"Scaffold": line}
         for name, line in found.items()
-    ]
+    }
     draw_panels(panels, files)

@@ -5,7 +5,8 @@ from typing import Literal
 import numpy as np
 
 from fedscaffold.core.checks import seed_number, whole_number
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.optional import load_optional
 from fedscaffold.core.types import Array
 from fedscaffold.problems.client_arrays import aligned_empty
 from fedscaffold.problems.logistic import Logistic
@@ -64,15 +65,10 @@ def paper(
 
 
 def _dataset(kind: str, which: int, records: int, seed: int) -> tuple[Array, Array]:
-    try:
-        from sklearn.datasets import make_classification, make_regression
-    except ImportError as error:
-        raise MissingDependency(
-            "the paper's data come from scikit-learn; install it with: pip install 'fedscaffold[reproduce]'"
-        ) from error
+    datasets = load_optional("sklearn.datasets", "the paper's data need scikit-learn", extra="reproduce")
     if kind == "regression":
         informative = INFORMATIVE[which]
-        made = make_regression(records, FEATURES, n_informative=informative, random_state=seed)
+        made = datasets.make_regression(records, FEATURES, n_informative=informative, random_state=seed)
     else:
-        made = make_classification(records, FEATURES, random_state=seed)
+        made = datasets.make_classification(records, FEATURES, random_state=seed)
     return made[0], np.asarray(made[1], dtype=np.float64)

@@ -16,20 +16,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CostCurve:
-    """Squared errors (runs, points) of one method, at costs (points,)."""
-
-    cost: Array
-    errors: Array
-
-
-@dataclass(frozen=True)
 class CostPanel:
-    """Curves of several methods, by name, over one measure of cost."""
+    """Costs (points,) and squared errors (runs, points) of several methods, by name."""
 
     title: str
     cost: str
-    lines: Mapping[str, CostCurve]
+    lines: Mapping[str, tuple[Array, Array]]
     targets: Sequence[float] = ()
     log: bool = True  # scale of the cost
     spread: bool = True  # whether to show the standard deviation over runs
@@ -40,9 +32,8 @@ def draw(rows: Sequence[Sequence[CostPanel]], files: Sequence[Path]) -> None:
     names = list(dict.fromkeys(name for row in rows for panel in row for name in panel.lines))
     looks = _looks(names)
     columns = max(len(row) for row in rows)
-    with saved_panels(
-        files, len(rows), columns, width=1.0 + 3.4 * columns, height=0.9 + 2.7 * len(rows), sharey="row"
-    ) as (figure, axes):
+    width, height = 1.0 + 3.4 * columns, 0.9 + 2.7 * len(rows)
+    with saved_panels(files, len(rows), columns, width=width, height=height, sharey="row") as (figure, axes):
         for line, row in zip(axes, rows, strict=True):
             for axis, panel in zip(line, row, strict=True):
                 _draw_panel(axis, panel, looks)
@@ -69,10 +60,10 @@ def _looks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _draw_panel(axis: "Axes", panel: CostPanel, looks: Mapping[str, tuple[str, str]]) -> None:
-    for name, line in panel.lines.items():
+    first = 1 if panel.log else 0  # no cost yet: not on a logarithmic scale
+    for name, (costs, each) in panel.lines.items():
         colour, style = looks[name]
-        first = 1 if panel.log else 0  # no cost yet: not on a logarithmic scale
-        cost, errors = line.cost[first:], line.errors[:, first:]
+        cost, errors = costs[first:], each[:, first:]
         mean, spread = errors.mean(axis=0), errors.std(axis=0)
         if panel.spread and len(errors) > 1:
             axis.fill_between(

@@ -37,10 +37,8 @@ def draw(panels: Sequence[OrderPanel], file: Path) -> None:
 
     A measurement below two of its standard errors is drawn as an upper limit: an arrow down from there.
     """
-    with saved_panels([file], 1, len(panels), width=1.0 + 3.4 * len(panels), height=4.0, sharey=True) as (
-        figure,
-        grid,
-    ):
+    width = 1.0 + 3.4 * len(panels)
+    with saved_panels([file], 1, len(panels), width=width, height=4.0, sharey=True) as (figure, grid):
         axes = grid[0]
         for axis, panel in zip(axes, panels, strict=True):
             for line, colour, marker in zip(panel.lines, COLOURS, MARKERS, strict=False):

@@ -36,29 +36,15 @@ class PlateauSeries:
     saturation: tuple[float | None, float | None] = (None, None)
 
 
-@dataclass(frozen=True)
-class PlateauPanel:
-    """Series of several methods and settings, by name."""
-
-    title: str
-    series: Mapping[str, PlateauSeries]
-
-
-def draw(panels: Sequence[PlateauPanel], files: Sequence[Path]) -> None:
-    """Draw plateaus ± two standard errors on logarithmic axes, one row of panels; to PNG, SVG or PDF."""
-    lines = max(len(panel.series) for panel in panels)
-    with saved_panels(files, 1, len(panels), width=1.0 + 4.4 * len(panels), height=4.2 + 0.25 * lines) as (
-        _,
-        axes,
-    ):
-        for axis, panel in zip(axes[0], panels, strict=True):
-            for i, (name, series) in enumerate(panel.series.items()):
+def draw(panels: Mapping[str, Mapping[str, PlateauSeries]], files: Sequence[Path]) -> None:
+    """Draw plateaus ± two standard errors on logarithmic axes, a panel for each title; to PNG, SVG or PDF."""
+    width, height = 1.0 + 4.4 * len(panels), 4.2 + 0.25 * max(map(len, panels.values()))
+    with saved_panels(files, 1, len(panels), width=width, height=height) as (_, axes):
+        for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
+            for i, (name, series) in enumerate(lines.items()):
                 _series(axis, name, series, PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)])
-            axis.set_xscale("log")
-            axis.set_yscale("log")
-            axis.set_title(panel.title, fontsize=10, color=INK)
-            axis.set_xlabel("number of clients N")
-            axis.set_ylabel(PLATEAU_LABEL)
+            axis.set(xscale="log", yscale="log", xlabel="number of clients N", ylabel=PLATEAU_LABEL)
+            axis.set_title(title, fontsize=10, color=INK)
             plain_grid(axis)
             axis.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.15))
 

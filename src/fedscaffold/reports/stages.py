@@ -40,8 +40,7 @@ def draw(panels: Sequence[StagesPanel], file: Path) -> None:
             axis.loglog(rounds, best[1:], color=BEST, lw=1.5, label="best fixed step size, by hindsight")
             axis.loglog(rounds, panel.staged[1:], color=STAGED, lw=1.8, label="in stages")
             axis.set_title(f"{panel.title}; best fixed γ = {panel.best:.2g}", fontsize=10)
-            axis.set_xlabel("round")
-            axis.set_ylabel(ERROR_LABEL)
+            axis.set(xlabel="round", ylabel=ERROR_LABEL)
             plain_grid(axis)
             axis.margins(x=0)
         for axis in axes[len(panels) :]:

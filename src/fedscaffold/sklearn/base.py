@@ -1,6 +1,6 @@
 """What both estimators share: rows of each client, standardisation, a plan and a run."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,23 @@ from fedscaffold.methods import Scaffold
 from fedscaffold.models.planned import automatic_batch, first_order_plan
 from fedscaffold.simulation import Mse
 from fedscaffold.simulation.run import run
-from fedscaffold.sklearn.moments import Scale, federated_scale, no_scale
+from fedscaffold.sklearn.moments import Scale, federated_scale
 from fedscaffold.theory import Plan
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Federated(BaseEstimator):
     """Base of the estimators, which fit with Scaffold to rows that belong to clients."""
+
+    fit_intercept: bool = True
+    standardize: bool = True
+    step_size: Any = "auto"
+    local_steps: Any = "auto"
+    rounds: Any = "auto"
+    batch_size: Any = "auto"
+    tolerance: float = 5e-3
+    random_state: Any = None
+    verbose: bool = False
 
     def _check_parameters(self) -> None:
         for name in ("step_size", "tolerance"):
@@ -49,11 +60,22 @@ class Federated(BaseEstimator):
     def _tables(self, X: Array, rows: list[NDArray[np.int64]]) -> tuple[list[Array], Scale]:
         """Features of each client, standardised and with a column for the intercept where that is set."""
         tables = [X[own] for own in rows]
-        scale = federated_scale(tables) if self.standardize else no_scale(X.shape[1])
+        unchanged = Scale(np.zeros(X.shape[1]), np.ones(X.shape[1]))
+        scale = federated_scale(tables) if self.standardize else unchanged
         tables = [scale.apply(table) for table in tables]
         if self.fit_intercept:
             tables = [np.column_stack([table, np.ones(len(table))]) for table in tables]
         return tables, scale
+
+    def _fit(
+        self, kind: Any, X: Array, y: Array, rows: list[NDArray[np.int64]], *, l2: float, **more: Any
+    ) -> tuple[Array, Scale]:
+        """θ of a kind of problem and the scale of its features; sets plan_, trace_ and n_iter_."""
+        tables, scale = self._tables(X, rows)
+        weights, unpenalised = [len(own) for own in rows], int(self.fit_intercept)
+        targets = [y[own] for own in rows]
+        problem = kind(tables, targets, l2=l2, weights=weights, n_unpenalised=unpenalised, **more)
+        return self._run(problem), scale
 
     def _run(self, problem: Any) -> Array:
         """Plan and run, and return θ; sets plan_, trace_ and n_iter_."""
@@ -62,13 +84,12 @@ class Federated(BaseEstimator):
             batch_size = automatic_batch(problem.sizes)
         optimum = problem.optimum()
         self.plan_ = self._plan(problem, batch_size, optimum)
-        method, rounds = Scaffold(step_size=safe_step_size(problem, batch_size), local_steps=1), 1
-        if self.plan_ is not None:
+        if self.plan_ is None:  # 1/L: gradient descent does not diverge
+            method, rounds = Scaffold(step_size=1.0 / problem.smoothness(Batches(batch_size)), local_steps=1), 1
+        else:
             method, rounds = self.plan_.method, self.plan_.rounds
-        if self.step_size != "auto":
-            method = replace(method, step_size=self.step_size)
-        if self.local_steps != "auto":
-            method = replace(method, local_steps=self.local_steps)
+        given = {"step_size": self.step_size, "local_steps": self.local_steps}
+        method = replace(method, **{name: value for name, value in given.items() if value != "auto"})
         self.n_iter_ = rounds if self.rounds == "auto" else self.rounds
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.trace_ = run(
@@ -90,9 +111,4 @@ class Federated(BaseEstimator):
         target_mse = self.tolerance**2 * start
         if start <= target_mse:
             return None
-        return first_order_plan(problem, optimum, target_mse=target_mse, batch_size=batch_size)
-
-
-def safe_step_size(problem: Any, batch_size: int | None) -> float:
-    """1/L, a step size with which gradient descent does not diverge."""
-    return 1.0 / problem.smoothness(Batches(batch_size))
+        return first_order_plan(problem, optimum=optimum, target_mse=target_mse, batch_size=batch_size)

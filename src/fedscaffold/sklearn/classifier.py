@@ -1,5 +1,6 @@
 """Logistic regression, binary or multinomial, federated."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedscaffold.problems import Logistic, Multinomial
 from fedscaffold.sklearn.base import Federated
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FederatedLogisticRegression(ClassifierMixin, Federated):
     """Minimises C Σ loss(y, xᵀw + b) + ½ ‖w‖² over all clients' rows with Scaffold.
 
@@ -72,30 +74,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        step_size: Any = "auto",
-        local_steps: Any = "auto",
-        rounds: Any = "auto",
-        batch_size: Any = "auto",
-        tolerance: float = 5e-3,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.C = C
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.step_size = step_size
-        self.local_steps = local_steps
-        self.rounds = rounds
-        self.batch_size = batch_size
-        self.tolerance = tolerance
-        self.random_state = random_state
-        self.verbose = verbose
+    C: float = 1.0
 
     def fit(self, X: Any, y: Any, clients: Any = None) -> Self:
         """Fit to rows X, labels y and the client that each row belongs to (one client without ids)."""
@@ -108,17 +87,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         if K < 2:
             raise InvalidInput(f"y has one class only, {self.classes_[0]!r}; a classifier needs at least two")
         rows = self._clients(clients, len(X))
-        tables, scale = self._tables(X, rows)
-        kind: Any = Logistic if K == 2 else Multinomial
-        problem = kind(
-            tables,
-            [labels[own].astype(np.float64) for own in rows],
-            l2=1.0 / (self.C * len(X)),
-            weights=[len(own) for own in rows],
-            n_unpenalised=int(self.fit_intercept),
-            **({} if K == 2 else {"n_classes": K}),
-        )
-        theta = self._run(problem).reshape(1 if K == 2 else K, -1)
+        kind, more = (Logistic, {}) if K == 2 else (Multinomial, {"n_classes": K})
+        theta, scale = self._fit(kind, X, labels.astype(np.float64), rows, l2=1.0 / (self.C * len(X)), **more)
+        theta = theta.reshape(1 if K == 2 else K, -1)
         self.coef_ = theta[:, : X.shape[1]] / scale.spread
         self.intercept_ = theta[:, X.shape[1] :].sum(axis=1) - self.coef_ @ scale.mean
         return self

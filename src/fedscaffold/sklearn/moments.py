@@ -18,11 +18,6 @@ class Scale(NamedTuple):
         return (X - self.mean) / self.spread
 
 
-def no_scale(dim: int) -> Scale:
-    """A scale that leaves `dim` features as they are."""
-    return Scale(np.zeros(dim), np.ones(dim))
-
-
 def federated_scale(tables: list[Array]) -> Scale:
     """Merge each client's (n_c, mean_c, Σ(x − mean_c)²) into one scale (Chan, Golub & LeVeque 1979)."""
     sizes = np.array([len(table) for table in tables], dtype=np.float64)

@@ -1,5 +1,6 @@
 """Linear regression with an l2 penalty, federated."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedscaffold.problems import Ridge
 from fedscaffold.sklearn.base import Federated
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FederatedRidge(RegressorMixin, Federated):
     """Minimises ½ Σ (y − xᵀw − b)² + α/2 ‖w‖² over all clients' rows with Scaffold.
 
@@ -66,30 +68,7 @@ class FederatedRidge(RegressorMixin, Federated):
     array([ 1. , -2. ,  0.5])
     """
 
-    def __init__(
-        self,
-        *,
-        alpha: float = 1.0,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        step_size: Any = "auto",
-        local_steps: Any = "auto",
-        rounds: Any = "auto",
-        batch_size: Any = "auto",
-        tolerance: float = 5e-3,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.step_size = step_size
-        self.local_steps = local_steps
-        self.rounds = rounds
-        self.batch_size = batch_size
-        self.tolerance = tolerance
-        self.random_state = random_state
-        self.verbose = verbose
+    alpha: float = 1.0
 
     def fit(self, X: Any, y: Any, clients: Any = None) -> Self:
         """Fit to rows X, targets y and the client that each row belongs to (one client without ids)."""
@@ -97,16 +76,8 @@ class FederatedRidge(RegressorMixin, Federated):
         not_negative("alpha", self.alpha)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         rows = self._clients(clients, len(X))
-        tables, scale = self._tables(X, rows)
         centre = float(np.mean(y)) if self.fit_intercept else 0.0
-        problem = Ridge(
-            tables,
-            [y[own] - centre for own in rows],
-            l2=self.alpha / len(X),
-            weights=[len(own) for own in rows],
-            n_unpenalised=int(self.fit_intercept),
-        )
-        theta = self._run(problem)
+        theta, scale = self._fit(Ridge, X, y - centre, rows, l2=self.alpha / len(X))
         self.coef_ = theta[: X.shape[1]] / scale.spread
         self.intercept_ = centre + float(theta[X.shape[1] :].sum()) - float(self.coef_ @ scale.mean)
         return self

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedscaffold import Scaffold, run
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.paper.method_figures.conditioning import CONDITIONS, conditioned, scaling
 
@@ -18,6 +19,14 @@ def test_the_problem_is_as_conditioned_as_asked(condition: float) -> None:
     assert problem.strong_convexity() == pytest.approx(1 / condition)
     assert np.abs(np.ptp(hessians, axis=0)).max() > 0.05  # clients differ
     assert np.abs(problem.client_gradients(problem.optimum())).max() > 1e-3
+
+
+def test_rounds_are_counted_from_the_start() -> None:
+    """The first round of a run in which the squared error is 10⁻⁸ of what it was, with the largest γ allowed."""
+    method = Scaffold(step_size=1.0 / (10 * 1.1), local_steps=10)
+    errors = run(conditioned(10.0), method, rounds=200, engine="reference", progress=False).mse[0]
+    first = next(t for t, error in enumerate(errors) if error <= 1e-8 * errors[0])
+    assert scaling((10.0,))[1].rounds == [first]
 
 
 def check(conditions: tuple[float, ...]) -> None:

@@ -81,14 +81,18 @@ def test_the_convolutional_network_written_out() -> None:
         np.testing.assert_allclose(NETWORKS["convolutional"].loss(params, (x, y)), wanted, rtol=1e-12)
 
 
-def test_a_convolutional_network_learns_on_both_engines() -> None:
-    """On the accelerated one it names most digits after five rounds; the other one gives the same numbers."""
+@pytest.mark.slow
+def test_a_convolutional_network_learns() -> None:
     curves = simulate(network="convolutional", alphas=(1.0,), seeds=1, rounds=5)
     assert all(rows[0, -1] > 0.6 > 0.3 > rows[0, 0] for rows in curves.values())
+
+
+def test_a_convolutional_network_on_both_engines() -> None:
     problem, _ = digits(0.1, 0, "convolutional")
-    few, method = problem.subset([0, 1, 2]), fs.Scaffold(step_size=0.1, local_steps=2)
+    few, method = problem.subset([0, 1]), fs.Scaffold(step_size=0.1, local_steps=2)
     fast, slow = (
         fs.run(few, method, rounds=2, batch_size=2, engine=name, theta0=few.initial, record=("loss",))
         for name in ("jax", "reference")
     )
     np.testing.assert_allclose(fast.theta, slow.theta, rtol=0, atol=1e-12)
+    assert (fast.metrics["loss"][:, -1] < fast.metrics["loss"][:, 0]).all()

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedscaffold.problems.streams.base import Streams
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.observers import Mse
 from fedscaffold.simulation.run import run
-from fedscaffold.theory import Prediction, predict, predict_at_scale
+from fedscaffold.theory import predict, predict_at_scale
 
 Outcome = Literal["stationary", "moving", "diverged"]
 EXACT = 1000  # streamed clients up to which theory takes each as it is, and not as drawn from their distribution
@@ -121,12 +121,6 @@ def measure(
         message = str(error)
     found = {"outcome": "diverged"} if trace is None else _summary(trace, cell, at)
     lengths = cell.method.local_step_counts(cell.n_clients, np.full(1, 0.5))
-    origin = {
-        "engine": engine.name,
-        "versions": provenance.versions(),
-        "machine": provenance.machine(),
-        "finished": provenance.now(),
-    }
     p = getattr(cell.method, "communication_probability", None)
     return SweepRow(
         problem=grid.family.name,
@@ -140,7 +134,7 @@ def measure(
         seconds=time.perf_counter() - begin,
         message=message,
         settings=cell.settings(),
-        provenance=json.dumps(origin),
+        provenance=json.dumps({"engine": engine.name, **provenance.origin()}),
         **found,
     )
 
@@ -162,20 +156,15 @@ def _summary(trace: Trace, cell: Cell, at: list[float]) -> dict[str, Any]:
     }
 
 
-def forecast(cell: Cell, problem: Any) -> Prediction | None:
-    """The plateau that theory predicts; None where it does not cover the method or there is no plateau."""
+def forecast(cell: Cell, problem: Any) -> dict[str, Any]:
+    """Fields of a row about the plateau by theory; none where theory has no answer or there is no plateau."""
     method: Any = cell.method
     try:
         if isinstance(problem, Streams) and cell.batch_size and cell.n_clients > EXACT:
-            return predict_at_scale(problem, method, batch_size=cell.batch_size)
-        return predict(problem, method, batch_size=cell.batch_size)
+            found = predict_at_scale(problem, method, batch_size=cell.batch_size)
+        else:
+            found = predict(problem, method, batch_size=cell.batch_size)
     except InvalidInput:
-        return None
-
-
-def with_prediction(row: SweepRow, found: Prediction | None) -> SweepRow:
-    """The row with the predicted plateau and its two parts, where there is a prediction."""
-    if found is None:
-        return row
+        return {}
     variance, bias = found.mse_variance_part, found.mse_bias_part
-    return replace(row, predicted=found.mse, predicted_variance=variance, predicted_bias=bias)
+    return {"predicted": found.mse, "predicted_variance": variance, "predicted_bias": bias}

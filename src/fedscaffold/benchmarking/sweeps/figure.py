@@ -6,8 +6,7 @@ import numpy as np
 
 from fedscaffold.benchmarking.sweeps import saturation
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array
-from fedscaffold.reports.plateaus import PlateauPanel, PlateauSeries
+from fedscaffold.reports.plateaus import PlateauSeries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,15 +14,15 @@ if TYPE_CHECKING:
 SETTINGS = ["settings", "batch_size"]
 
 
-def panels(frame: "pd.DataFrame") -> list[PlateauPanel]:
+def panels(frame: "pd.DataFrame") -> dict[str, dict[str, PlateauSeries]]:
     """One panel per problem, a series for each method, setting and batch size; rows that diverged are left out."""
     kept = frame[frame["outcome"] != "diverged"]
     if kept.empty:
         raise InvalidInput("nothing to draw: every cell diverged; take a smaller step size")
-    found = []
+    found = {}
     for problem, rows in kept.groupby("problem", sort=False):
         groups = rows.groupby(SETTINGS, sort=False, dropna=False)
-        found.append(PlateauPanel(str(problem), {label(part.iloc[0]): series(part) for _, part in groups}))
+        found[str(problem)] = {label(part.iloc[0]): series(part) for _, part in groups}
     return found
 
 
@@ -37,23 +36,15 @@ def label(row: Any) -> str:
 
 def series(rows: "pd.DataFrame") -> PlateauSeries:
     """Plateaus of one setting by N, measured and predicted, and where both saturate."""
-    ordered = rows.sort_values("n_clients")
-    clients, plateau, error, predicted, variance, bias = (
-        _numbers(ordered, name)
-        for name in ("n_clients", "plateau", "standard_error", "predicted", "predicted_variance", "predicted_bias")
-    )
+    names = ["n_clients", "plateau", "standard_error", "predicted", "predicted_variance", "predicted_bias"]
+    ordered = rows.sort_values("n_clients")[names]
+    clients, plateau, error, predicted, variance, bias = ordered.to_numpy(dtype=np.float64, na_value=np.nan).T
     fit = saturation.fit_saturation(clients, plateau, error)
+    measured = None if fit is None else fit.n_clients
     return PlateauSeries(
         clients=clients,
         plateau=plateau,
         error=error,
         predicted=predicted,
-        saturation=(
-            None if fit is None else fit.n_clients,
-            saturation.predict_saturation(clients, variance, bias),
-        ),
+        saturation=(measured, saturation.predict_saturation(clients, variance, bias)),
     )
-
-
-def _numbers(rows: "pd.DataFrame", name: str) -> Array:
-    return rows[name].to_numpy(dtype=np.float64, na_value=np.nan)

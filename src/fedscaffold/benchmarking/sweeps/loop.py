@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedscaffold.benchmarking.sweeps import table
-from fedscaffold.benchmarking.sweeps.cells import SweepRow, forecast, measure, with_prediction
+from fedscaffold.benchmarking.sweeps.cells import SweepRow, forecast, measure
 from fedscaffold.benchmarking.sweeps.grid import Cell, Key, Sweep
 from fedscaffold.benchmarking.sweeps.tasks import at_once, worth_shards
 from fedscaffold.core.progress import Advance, Progress, progress_bar
@@ -130,10 +131,10 @@ def _rows(
             if cell.key() in keys:
                 continue
             problem = problem_of(cell.n_clients)
-            predicted = forecast(cell, problem) if predict else None  # first, as it takes little time
+            predicted = forecast(cell, problem) if predict else {}  # first, as it takes little time
             if cell.key() in done:
                 row = done[cell.key()]
             else:
                 row = measure(grid, cell, problem, optimum_of(cell.n_clients), engine, counting)
                 before += cell.steps()
-            yield with_prediction(row, predicted)
+            yield replace(row, **predicted)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedscaffold.benchmarking.sweeps.cells import SweepRow
-from fedscaffold.core.errors import CheckpointMismatch, MissingDependency
+from fedscaffold.core.errors import CheckpointMismatch
+from fedscaffold.core.optional import load_optional
 from fedscaffold.core.storage.files import replacing
 
 if TYPE_CHECKING:
@@ -18,11 +19,8 @@ MARK = b"fedscaffold sweep"  # in the file's metadata, with what its rows share 
 
 def need_packages() -> None:
     """Raise `MissingDependency` before the computation where pandas or pyarrow is missing."""
-    try:
-        import pandas  # noqa: F401
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise MissingDependency(f"{error.name} is not installed; pip install 'fedscaffold[reproduce]'") from None
+    for package in ("pandas", "pyarrow"):
+        load_optional(package, f"sweeps need {package}", extra="reproduce")
 
 
 def read(path: Path, identity: dict[str, Any]) -> list[SweepRow]:

@@ -1,9 +1,10 @@
 """Cells too small to be divided among workers, many at once: each is one task of Ray."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from fedscaffold.benchmarking.sweeps.cells import SweepRow, forecast, measure, with_prediction
+from fedscaffold.benchmarking.sweeps.cells import SweepRow, forecast, measure
 from fedscaffold.benchmarking.sweeps.grid import Cell, Sweep
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
@@ -43,5 +44,5 @@ def at_once(
 
 def _row(shared: tuple[Any, Array], grid: Sweep, cell: Cell, engine: Engine, predict: bool) -> SweepRow:
     problem, optimum = shared
-    predicted = forecast(cell, problem) if predict else None
-    return with_prediction(measure(grid, cell, problem, optimum, engine), predicted)
+    predicted = forecast(cell, problem) if predict else {}
+    return replace(measure(grid, cell, problem, optimum, engine), **predicted)

@@ -9,7 +9,8 @@ import numpy as np
 
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.optional import load_optional
 from fedscaffold.core.protocols import LocalSgd, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.storage.memmap import in_file
@@ -139,11 +140,7 @@ class Jax:
 
 
 def _jax() -> Any:
-    try:
-        import jax
-    except ImportError as error:
-        raise MissingDependency("the jax engine needs JAX; pip install 'fedscaffold[jax]'") from error
-    return jax
+    return load_optional("jax", "the jax engine needs JAX", extra="jax")
 
 
 def _suitable(platform: str, numbers_per_client: int) -> int:

@@ -1,6 +1,5 @@
 """The Ray engine: blocks of clients in actors, on this machine's cores or on a cluster."""
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -8,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.optional import load_optional
 from fedscaffold.core.protocols import Engine, LocalSgd, StoreFactory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.sums import LEAF
@@ -70,7 +70,7 @@ class Ray:
     @contextmanager
     def running(self) -> Iterator[Any]:
         """The module `ray`, started unless it runs already, and then stopped at the end."""
-        ray = _ray()
+        ray = load_optional("ray", "the ray engine needs Ray", extra="ray")
         started = not ray.is_initialized()
         if started:
             ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
@@ -102,10 +102,3 @@ def split(n_clients: int, shards: int) -> list[tuple[int, int]]:
     leaves = -(-n_clients // LEAF)
     shards = min(shards, leaves)
     return list(pairwise([min(n_clients, LEAF * (leaves * k // shards)) for k in range(shards + 1)]))
-
-
-def _ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise MissingDependency("the ray engine needs Ray; pip install 'fedscaffold[ray]'") from error

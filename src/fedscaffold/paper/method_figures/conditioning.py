@@ -57,25 +57,21 @@ def scaling(conditions: Sequence[float] = CONDITIONS) -> list[Scaling]:
     for condition in conditions:
         problem = conditioned(condition)
         slow = np.log(1.0 / REDUCTION) / 2.0
-        each = _needed(
-            problem,
-            ProxSkip(step_size=1.0, communication_probability=1.0 / np.sqrt(condition)),
-            rounds=int(6 * slow * np.sqrt(condition)) + 50,
-            repetitions=REPETITIONS,
-        )
-        skipping.append(float(np.mean(each)))
+        proxskip = ProxSkip(step_size=1.0, communication_probability=1.0 / np.sqrt(condition))
+        rounds = int(6 * slow * np.sqrt(condition)) + 50
+        skipping.append(_needed(problem, proxskip, rounds=rounds, repetitions=REPETITIONS))
         gamma = 1.0 / (LOCAL_STEPS * (1.0 + 1.0 / condition))
         method = Scaffold(step_size=gamma, local_steps=LOCAL_STEPS)
-        scaffold.append(_needed(problem, method, rounds=int(1.3 * slow * condition) + 50, repetitions=1)[0])
+        scaffold.append(_needed(problem, method, rounds=int(1.3 * slow * condition) + 50, repetitions=1))
     return [Scaling("ProxSkip", conditions, skipping), Scaling("Scaffold", conditions, scaffold)]
 
 
-def _needed(problem: Ridge, method: ProxSkip | Scaffold, *, rounds: int, repetitions: int) -> list[float]:
-    """The round in which each repetition's error has fallen 10⁸ times."""
+def _needed(problem: Ridge, method: ProxSkip | Scaffold, *, rounds: int, repetitions: int) -> float:
+    """The round in which the error has fallen 10⁸ times, in the mean over repetitions."""
     errors = run(
         problem, method, rounds=rounds, repetitions=repetitions, engine=Numba(threads=1), progress=False
     ).mse
     below = errors <= REDUCTION * errors[:, :1]
     if not below.any(axis=1).all():
         raise InvalidInput(f"{type(method).__name__} does not get there in {rounds} rounds")
-    return [float(row.argmax()) for row in below]
+    return float(below.argmax(axis=1).mean())

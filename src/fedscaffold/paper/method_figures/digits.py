@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.figures import load_matplotlib, plain_grid, save
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.figures import plain_grid
+from fedscaffold.core.optional import load_optional
 from fedscaffold.core.protocols import Watch
 from fedscaffold.core.types import Array
 from fedscaffold.data import partition
@@ -21,7 +22,7 @@ from fedscaffold.engines import Jax
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.paper.method_figures.networks import NETWORKS
 from fedscaffold.problems import Differentiable
-from fedscaffold.reports.layout import COLOURS
+from fedscaffold.reports.layout import COLOURS, saved_panels
 from fedscaffold.simulation.run import run
 
 TEST_RECORDS = 360
@@ -60,13 +61,8 @@ def digits(alpha: float, seed: int, network: str = "perceptron") -> tuple[Differ
     if network not in NETWORKS:
         raise InvalidInput(f"network must be one of {', '.join(NETWORKS)}, got {network!r}")
     chosen = NETWORKS[network]
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise MissingDependency(
-            "the digits come from scikit-learn; pip install 'fedscaffold[reproduce]'"
-        ) from error
-    X, y = load_digits(return_X_y=True)
+    datasets = load_optional("sklearn.datasets", "the digits need scikit-learn", extra="reproduce")
+    X, y = datasets.load_digits(return_X_y=True)
     rng = np.random.default_rng(seed)
     order = rng.permutation(y.size)
     test, train = order[:TEST_RECORDS], order[TEST_RECORDS:]
@@ -108,25 +104,20 @@ def rounds_to(curves: Array, accuracy: float) -> list[int | None]:
 
 def draw(curves: Curves, file: Path) -> None:
     """Mean, least and greatest accuracy by round, a panel for each skew."""
-    load_matplotlib()
-    from matplotlib.figure import Figure
-
     alphas = list(dict.fromkeys(alpha for alpha, _ in curves))
-    figure = Figure(figsize=(4.2 * len(alphas), 3.4), layout="constrained")
-    axes = figure.subplots(1, len(alphas), sharey=True, squeeze=False)[0]
-    for axis, alpha in zip(axes, alphas, strict=True):
-        for name in METHODS:
-            rows = curves[alpha, name]
-            rounds = np.arange(rows.shape[1])
-            axis.plot(rounds, rows.mean(axis=0), color=COLOURS[name], label=name)
-            axis.fill_between(
-                rounds, rows.min(axis=0), rows.max(axis=0), color=COLOURS[name], alpha=0.2, linewidth=0
-            )
-        axis.set(title=f"label skew, Dirichlet({alpha:g})", xlabel="round", ylim=(0.7, 1.0))
-        plain_grid(axis)
-    axes[0].set_ylabel("test accuracy")
-    axes[0].legend(loc="lower right", frameon=False)
-    save(figure, file)
+    width = 4.2 * len(alphas)
+    with saved_panels([file], 1, len(alphas), width=width, height=3.4, sharey=True) as (_, grid):
+        axes = grid[0]
+        for axis, alpha in zip(axes, alphas, strict=True):
+            for name in METHODS:
+                rows, colour = curves[alpha, name], COLOURS[name]
+                rounds = np.arange(rows.shape[1])
+                axis.plot(rounds, rows.mean(axis=0), color=colour, label=name)
+                axis.fill_between(rounds, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+            axis.set(title=f"label skew, Dirichlet({alpha:g})", xlabel="round", ylim=(0.7, 1.0))
+            plain_grid(axis)
+        axes[0].set_ylabel("test accuracy")
+        axes[0].legend(loc="lower right", frameon=False)
 
 
 def summary(curves: Curves) -> str:

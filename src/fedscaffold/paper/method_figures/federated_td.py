@@ -23,7 +23,6 @@ from fedscaffold.methods import FedAvg, ScaffLSA
 from fedscaffold.paper.claims import Claim
 from fedscaffold.problems import GarnetTD
 from fedscaffold.problems.linear.td import Observing
-from fedscaffold.reports.speed_up import SpeedUpPanel
 from fedscaffold.reports.speed_up import draw as draw_panels
 from fedscaffold.simulation.run import run
 from fedscaffold.simulation.stationarity import Plateau
@@ -50,9 +49,8 @@ class FederatedTDSettings:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "runs"):
-            whole_number(name, getattr(self, name), least=1)
-        whole_number("seed", self.seed, least=0)
+        for name, least in (("rounds", 1), ("runs", 1), ("seed", 0)):
+            whole_number(name, getattr(self, name), least=least)
         check_client_numbers(self.clients, multiple_of=ENVIRONMENTS, fewest=3)
 
 
@@ -89,10 +87,8 @@ def simulate(settings: FederatedTDSettings, *, advance: Advance = lambda done, t
 
 def slope(points: Sequence[PlateauPoint], sampling: Observing, method: str) -> LineFit:
     """Log plateau of one method against log N, fitted by a line: slope −1 means that the plateau falls as 1/N."""
-    chosen = [point for point in points if (point.sampling, point.method) == (sampling, method)]
-    x = np.log([point.n_clients for point in chosen])
-    y = np.log([point.plateau.mean for point in chosen])
-    return fit_line(x, y)
+    plateaus = _plateaus(points, sampling, method)
+    return fit_line(np.log(list(plateaus)), np.log(list(plateaus.values())))
 
 
 def claims(points: Sequence[PlateauPoint]) -> list[Claim]:
@@ -135,11 +131,9 @@ def _below(points: Sequence[PlateauPoint], sampling: Observing) -> Claim:
 def draw(points: Sequence[PlateauPoint], files: Sequence[Path]) -> None:
     """Plateau against N, a panel for each way of sampling; to PNG, SVG or PDF."""
     titles = {"iid": "independent transitions", "markov": "along the chain"}
-    panels = []
-    for sampling in dict.fromkeys(point.sampling for point in points):
-        lines: dict[str, list[tuple[int, float, float]]] = {name: [] for name in METHODS}
-        for point in points:
-            if point.sampling == sampling:
-                lines[point.method].append((point.n_clients, point.plateau.mean, point.plateau.standard_error))
-        panels.append(SpeedUpPanel(titles[sampling], {name: np.array(rows).T for name, rows in lines.items()}))
-    draw_panels(panels, files, falling="ScaffLSA")
+    panels: dict[str, dict[str, list[tuple[int, float, float]]]] = {}
+    for point in points:
+        lines = panels.setdefault(titles[point.sampling], {name: [] for name in METHODS})
+        lines[point.method].append((point.n_clients, point.plateau.mean, point.plateau.standard_error))
+    arrays = {title: {name: np.array(rows).T for name, rows in lines.items()} for title, lines in panels.items()}
+    draw_panels(arrays, files, falling="ScaffLSA")

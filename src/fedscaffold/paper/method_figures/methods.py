@@ -8,11 +8,12 @@ import numpy as np
 from fedscaffold.benchmarking import compare
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Method
+from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, FedLin, Scaffold, TwoSidedScaffold
 from fedscaffold.paper.method_figures.conditioning import scaling
 from fedscaffold.problems import Ridge
 from fedscaffold.reports import comparison, growth
-from fedscaffold.reports.comparison import CostCurve, CostPanel
+from fedscaffold.reports.comparison import CostPanel
 from fedscaffold.simulation.run import run
 
 CLIENTS, RECORDS, DIM = 50, 40, 5
@@ -32,11 +33,11 @@ def scattered(*, weights: bool = False) -> Ridge:
 
 def _lines(
     problem: Ridge, methods: Mapping[str, Method], rounds: int, *, batch: int | None = None, runs: int = 1
-) -> dict[str, CostCurve]:
+) -> dict[str, tuple[Array, Array]]:
     found = {}
     for name, method in methods.items():
         trace = run(problem, method, rounds=rounds, batch_size=batch, repetitions=runs, progress=False)
-        found[name] = CostCurve(np.arange(rounds + 1.0), trace.mse)
+        found[name] = (np.arange(rounds + 1.0), trace.mse)
     return found
 
 
@@ -51,11 +52,9 @@ def participation(files: list[Path]) -> None:
         "Scaffold, 1 to 20 steps, 5 of 50": Scaffold(step_size=GAMMA, local_steps=UNEQUAL, cohort=5),
         "FedAvg, 10 steps": FedAvg(step_size=GAMMA, local_steps=H),
     }
-    left = CostPanel("some of the clients", "round", _lines(scattered(), cohorts, 600), log=False)
-    right = CostPanel(
-        "unequal steps and weights", "round", _lines(scattered(weights=True), unequal, 600), log=False
-    )
-    comparison.draw([[left, right]], files)
+    equal, weighted = _lines(scattered(), cohorts, 600), _lines(scattered(weights=True), unequal, 600)
+    panels = {"some of the clients": equal, "unequal steps and weights": weighted}
+    comparison.draw([[CostPanel(title, "round", lines, log=False) for title, lines in panels.items()]], files)
 
 
 def two_sided(files: list[Path]) -> None:
@@ -80,12 +79,9 @@ def two_sided(files: list[Path]) -> None:
 
 def proxskip(files: list[Path]) -> None:
     """Rounds against the condition number."""
-    found = scaling()
     series = {
-        f"{each.name}, slope {each.fit.slope:.2f}": growth.GrowthSeries(
-            np.array(each.conditions), np.array(each.rounds)
-        )
-        for each in found
+        f"{each.name}, slope {each.fit.slope:.2f}": (np.array(each.conditions), np.array(each.rounds))
+        for each in scaling()
     }
     growth.draw([growth.GrowthPanel("", "condition number κ", "communications", series)], files)
 
@@ -100,7 +96,7 @@ def fedlin(files: list[Path]) -> None:
     curves = compare(scattered(), methods, vectors=200, repetitions=1, progress=False)
     axes = {"rounds": "round", "vectors": "vectors per client"}
     panels = [
-        CostPanel("no noise", label, {c.name: CostCurve(c.cost(axis), c.mse) for c in curves}, log=False)
+        CostPanel("no noise", label, {c.name: (c.cost(axis), c.mse) for c in curves}, log=False)
         for axis, label in axes.items()
     ]
     comparison.draw([panels], files)

@@ -23,13 +23,20 @@ class Network:
         Random parameters: weights of variance 1/(inputs), biases 0.
     scores
         (parameters, images (n, 64)) → (n, classes).
-    loss
-        (parameters, (images, labels)) → mean cross-entropy.
     """
 
     initial: Callable[[np.random.Generator], dict[str, Array]]
     scores: Callable[[Any, Any], Any]
-    loss: Callable[[Any, Any], Any]
+
+    def loss(self, params: Any, batch: Any) -> Any:
+        """Mean cross-entropy, the mean of log Σ exp(z) − z_label, for a batch (images, labels)."""
+        import jax
+        import jax.numpy as jnp
+
+        images, labels = batch
+        scores = self.scores(params, images)
+        own = jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
+        return jnp.mean(jax.nn.logsumexp(scores, axis=1) - own)
 
 
 def perceptron_scores(params: Any, x: Any) -> Any:
@@ -37,11 +44,6 @@ def perceptron_scores(params: Any, x: Any) -> Any:
     import jax.numpy as jnp
 
     return jnp.tanh(x @ params["in"] + params["in_bias"]) @ params["out"] + params["out_bias"]
-
-
-def perceptron_loss(params: Any, batch: Any) -> Any:
-    """Cross-entropy of a network with one hidden layer."""
-    return cross_entropy(perceptron_scores(params, batch[0]), batch[1])
 
 
 def perceptron_initial(rng: np.random.Generator) -> dict[str, Array]:
@@ -69,11 +71,6 @@ def convolutional_scores(params: Any, x: Any) -> Any:
     return image.reshape(len(x), -1) @ params["out"] + params["out_bias"]
 
 
-def convolutional_loss(params: Any, batch: Any) -> Any:
-    """Cross-entropy of a convolutional network."""
-    return cross_entropy(convolutional_scores(params, batch[0]), batch[1])
-
-
 def convolutional_initial(rng: np.random.Generator) -> dict[str, Array]:
     """1,898 parameters."""
     one, two = CHANNELS
@@ -88,16 +85,7 @@ def convolutional_initial(rng: np.random.Generator) -> dict[str, Array]:
     }
 
 
-def cross_entropy(scores: Any, labels: Any) -> Any:
-    """Mean of log Σ exp(z) − z_label."""
-    import jax
-    import jax.numpy as jnp
-
-    own = jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
-    return jnp.mean(jax.nn.logsumexp(scores, axis=1) - own)
-
-
 NETWORKS = {
-    "perceptron": Network(perceptron_initial, perceptron_scores, perceptron_loss),
-    "convolutional": Network(convolutional_initial, convolutional_scores, convolutional_loss),
+    "perceptron": Network(perceptron_initial, perceptron_scores),
+    "convolutional": Network(convolutional_initial, convolutional_scores),
 }

@@ -101,36 +101,41 @@ def squared_bias(averages: Array, optimum: Array) -> Estimate:
     return Estimate(float(value), float(np.sqrt(4.0 * along / R + 2.0 * square / (R * n))))
 
 
-def other_pair(method: Any) -> Any:
-    """The coarse method of the pairing that does not fit: (2γ, H) for Scaffold, (2γ, H/2) for FedAvg."""
+def coarse_pairs(method: Any) -> tuple[Any, Any]:
+    """Coarse methods: of the pairing that fits, (2γ, H/2) for Scaffold and (2γ, H) for FedAvg, and the other."""
     doubled = replace(method, step_size=2.0 * method.step_size)
-    return doubled if method.kind == "scaffold" else replace(doubled, local_steps=method.local_steps // 2)
+    halved = replace(doubled, local_steps=method.local_steps // 2)
+    return (halved, doubled) if method.kind == "scaffold" else (doubled, halved)
+
+
+def settings_of(problem: Ridge | Logistic, **given: Any) -> dict[str, Any]:
+    """Settings of `run` that all chains of this page share: they start at θ*."""
+    return {"batch_size": BATCH_SIZE, "progress": False, "theta0": problem.optimum(), **given}
 
 
 def measure(problem: Ridge | Logistic, method: Any, *, rounds: int, repetitions: int, seed: int = 0) -> BiasPoint:
     """Chains that start at θ* and leave out the first quarter of their rounds."""
-    common: dict[str, Any] = {
-        "rounds": rounds, "repetitions": repetitions, "seed": seed, "batch_size": BATCH_SIZE, "progress": False,
-        "theta0": problem.optimum(),
-    }  # fmt: skip
-    discard = rounds // 4
-    found = richardson_romberg(problem, method, discard=discard, **common)
-    wrong = run(problem, other_pair(method), record=(TailAverage(after=discard),), **common).average
+    common = settings_of(problem, rounds=rounds, repetitions=repetitions, seed=seed)
+    found = richardson_romberg(problem, method, discard=rounds // 4, **common)
+    wrong = run(problem, coarse_pairs(method)[1], record=(TailAverage(after=rounds // 4),), **common).average
     averages = ThreeAverages(found.fine, found.theta, 2.0 * found.fine - wrong)
     return BiasPoint(
         method=method,
         measured=ThreeAverages(*(squared_bias(each, problem.optimum()) for each in averages)),
         predicted=predicted(problem, method),
-        variances=ThreeAverages(*(float(each.var(axis=0, ddof=1).sum()) for each in averages)),
+        variances=ThreeAverages(*map(total_variance, averages)),
     )
+
+
+def total_variance(averages: Array) -> float:
+    """Trace of Cov θ̄, estimated from the repetitions."""
+    return float(averages.var(axis=0, ddof=1).sum())
 
 
 def predicted(problem: Ridge | Logistic, method: Any) -> ThreeAverages:
     """The same three squared biases by `theory.predict`, without a run."""
-    doubled = replace(method, step_size=2.0 * method.step_size)
-    halved = replace(doubled, local_steps=method.local_steps // 2)
-    right, wrong = (halved, doubled) if method.kind == "scaffold" else (doubled, halved)
-    fine, coarse, other = (predict(problem, each, batch_size=BATCH_SIZE).bias for each in (method, right, wrong))
+    methods = (method, *coarse_pairs(method))
+    fine, coarse, other = (predict(problem, each, batch_size=BATCH_SIZE).bias for each in methods)
     return ThreeAverages(*(float(b @ b) for b in (fine, 2.0 * fine - coarse, 2.0 * fine - other)))
 
 
@@ -148,44 +153,35 @@ def noise_factors(
     problem: Ridge | Logistic, method: Scaffold, *, rounds: int, repetitions: int, seed: int = 0
 ) -> dict[str, float]:
     """Variance of 2 θ̄(γ, H) − θ̄(2γ, H/2) over that of θ̄(γ, H), by which records the coarse chains draw."""
-    common: dict[str, Any] = {
-        "rounds": rounds, "repetitions": repetitions, "batch_size": BATCH_SIZE, "progress": False,
-        "theta0": problem.optimum(),
-    }  # fmt: skip
-    discard = rounds // 4
-    found = richardson_romberg(problem, method, discard=discard, seed=seed, **common)
-    coarse = replace(method, step_size=2.0 * method.step_size, local_steps=method.uniform_local_steps // 2)
+    common = settings_of(problem, rounds=rounds, repetitions=repetitions)
+    found = richardson_romberg(problem, method, discard=rounds // 4, seed=seed, **common)
+    coarse, tail = coarse_pairs(method)[0], (TailAverage(after=rounds // 4),)
     one, independent = (
-        run(problem, coarse, record=(TailAverage(after=discard),), seed=which, **common).average
-        for which in (seed, seed + 1)
+        run(problem, coarse, record=tail, seed=which, **common).average for which in (seed, seed + 1)
     )
-    plain = found.fine.var(axis=0, ddof=1).sum()
     ways = {
         "two coarse chains that share all records": found.theta,
         "one coarse chain, half of the records": 2.0 * found.fine - one,
         "one coarse chain, records of its own": 2.0 * found.fine - independent,
     }
-    return {name: float(each.var(axis=0, ddof=1).sum() / plain) for name, each in ways.items()}
+    return {name: total_variance(each) / total_variance(found.fine) for name, each in ways.items()}
 
 
 def equal_gradients(
     problem: Ridge | Logistic, method: Scaffold, *, rounds: int, repetitions: int, seed: int = 0
 ) -> dict[str, Estimate]:
     """Squared errors of averages that cost the same gradients: Richardson–Romberg, twice the rounds, half of γ."""
-    common: dict[str, Any] = {
-        "repetitions": repetitions, "seed": seed, "batch_size": BATCH_SIZE, "progress": False,
-        "theta0": problem.optimum(),
-    }  # fmt: skip
-    optimum = problem.optimum()
+    common = settings_of(problem, repetitions=repetitions, seed=seed)
     found = richardson_romberg(problem, method, rounds=rounds, discard=rounds // 4, **common)
+    longer = {
+        "twice the rounds": method,
+        "twice the rounds, γ/2": replace(method, step_size=0.5 * method.step_size),
+    }
+    tail = (TailAverage(after=2 * rounds // 4),)
     averages = {"Richardson–Romberg": found.theta}
-    for name, each in (
-        ("twice the rounds", method),
-        ("twice the rounds, γ/2", replace(method, step_size=0.5 * method.step_size)),
-    ):
-        tail = TailAverage(after=2 * rounds // 4)
-        averages[name] = run(problem, each, rounds=2 * rounds, record=(tail,), **common).average
-    errors = {name: squared_distance(each, optimum) for name, each in averages.items()}
+    for name, each in longer.items():
+        averages[name] = run(problem, each, rounds=2 * rounds, record=tail, **common).average
+    errors = {name: squared_distance(each, problem.optimum()) for name, each in averages.items()}
     return {
         name: Estimate(float(each.mean()), float(each.std(ddof=1) / np.sqrt(each.size)))
         for name, each in errors.items()
@@ -195,19 +191,15 @@ def equal_gradients(
 def panel(series: BiasSeries, points: Sequence[BiasPoint]) -> OrderPanel:
     """Predicted lines and measured points, squared bias by γ."""
     names = ("plain average", "Richardson–Romberg", "the other pairing")
-    return OrderPanel(
-        title=series.title,
-        x=np.array([point.method.step_size for point in points]),
-        lines=[
-            OrderLine(
-                name=name,
-                predicted=np.array([point.predicted[k] for point in points]),
-                measured=np.array([point.measured[k].value for point in points]),
-                error=np.array([point.measured[k].error for point in points]),
-            )
-            for k, name in enumerate(names)
-        ],
-    )
+    lines = [
+        OrderLine(
+            name,
+            np.array([point.predicted[k] for point in points]),
+            *np.array([point.measured[k] for point in points]).T,
+        )
+        for k, name in enumerate(names)
+    ]
+    return OrderPanel(series.title, np.array([point.method.step_size for point in points]), lines)
 
 
 def main(folder: Path) -> None:
@@ -223,11 +215,9 @@ def main(folder: Path) -> None:
             numbers = "  ".join(f"{m} | {p:.1e}" for m, p in zip(point.measured, point.predicted, strict=True))
             factor = point.variances.extrapolated / point.variances.plain
             print(f"γ={method.step_size:.4f} H={method.local_steps:2d}  {numbers}  ×{factor:.2f}", flush=True)
-        for name, values in (
-            ("plain", [(point.method.step_size, point.measured.plain) for point in points]),
-            ("extrapolated", [(point.method.step_size, point.measured.extrapolated) for point in points]),
-        ):
-            clear = [(gamma, estimate) for gamma, estimate in values if estimate.value > 4.0 * estimate.error]
+        for name in ("plain", "extrapolated"):
+            estimates = [(point.method.step_size, getattr(point.measured, name)) for point in points]
+            clear = [(gamma, estimate) for gamma, estimate in estimates if estimate.value > 4.0 * estimate.error]
             order = slope([gamma for gamma, _ in clear], [estimate for _, estimate in clear])
             print(f"order of {name}: {order.value:.2f} ± {1.96 * order.error:.2f} (95 %, {len(clear)} points)")
         panels.append(panel(series, points))

@@ -1,23 +1,28 @@
 """A1 to A6: the constants of a problem against its derivatives and its noise at random points."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.paper.verify.rows import Measured, StatementRow, over_groups, worst
+from fedscaffold.paper.verify.rows import Measured, Relation, StatementRow, bounded, over_groups
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, RECORDS, Budget, make
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.theory import Constants, constants
+from fedscaffold.theory.bounds import Bound
 from fedscaffold.theory.bounds.conditions import noise_pair
+from fedscaffold.theory.constants.batch_moments import noise_constants
 
-USES = (constants,)
 REACH = 2.0  # standard deviation of random points around θ*
 STEP = 1e-4  # of finite differences
 POINTS, DRAWS = 8, 20_000  # for A5
 SLACKS = (0.1, 1.0, 10.0)  # of some pairs (σ*², β); the smallest bound is taken
+
+
+Part = tuple[str, str, Relation, float, float]  # statement, claim, relation, predicted, measured
 
 
 def rows(budget: Budget) -> list[StatementRow]:
@@ -29,27 +34,32 @@ def rows(budget: Budget) -> list[StatementRow]:
         rng = np.random.default_rng(1)
         points = problem.optimum() + REACH * rng.normal(size=(budget.samples, problem.dim))
         setting = f"{kind}, B = {BATCH}, N = {problem.n_clients}"
-        found += _curvature(problem, known, points, setting)
-        found += _smoothness(problem, known, points, setting)
-        if kind == "logistic":
-            found += _higher(problem, known, points, setting)
-        found += _heterogeneity(problem, known, setting, budget)
-        found += _noise(problem, known, rng, setting)
+        parts = [_curvature(problem, known, points), *_smoothness(problem, known, points)]
+        parts += _higher(problem, known, points) if kind == "logistic" else []
+        parts += _heterogeneity(problem, known)
+        found += [
+            StatementRow(
+                statement=statement,
+                claim=claim,
+                setting=setting,
+                relation=relation,
+                predicted=predicted,
+                measured=measured,
+                tolerance=1e-5 * budget.loosen if relation == "≈" else 0.0,
+                uses=(constants,),
+            )
+            for statement, claim, relation, predicted, measured in parts
+        ]
+        found.append(_noise(problem, known, rng, setting))
     return found
 
 
-def _curvature(problem: Ridge | Logistic, known: Constants, points: Array, setting: str) -> list[StatementRow]:
+def _curvature(problem: Ridge | Logistic, known: Constants, points: Array) -> Part:
     least = min(float(np.linalg.eigvalsh(problem.client_hessians(point))[:, 0].min()) for point in points)
-    claim = "strong convexity: least eigenvalue of ∇²f_c(θ) ≥ μ"
-    return [
-        StatementRow(
-            statement="A1", claim=claim, setting=setting, relation="≥", predicted=known.mu,
-            measured=least, uses=USES,
-        )
-    ]  # fmt: skip
+    return "A1", "strong convexity: least eigenvalue of ∇²f_c(θ) ≥ μ", "≥", known.mu, least
 
 
-def _smoothness(problem: Ridge | Logistic, known: Constants, points: Array, setting: str) -> list[StatementRow]:
+def _smoothness(problem: Ridge | Logistic, known: Constants, points: Array) -> list[Part]:
     """Second moments of a batch's mean are exact: ‖mean‖² + variance of one record × noise factor."""
     x, y = _clients(problem)
     share = Batches(BATCH).noise_factor(RECORDS)
@@ -65,19 +75,10 @@ def _smoothness(problem: Ridge | Logistic, known: Constants, points: Array, sett
         record = max(record, float(curvature.max()))
     claim = "smoothness as proofs use it: E‖g(θ)−g(θ')‖² ≤ L⟨∇f_c(θ)−∇f_c(θ'), θ−θ'⟩"
     written = "smoothness as written: every record's Hessian ≤ L_record"
-    return [
-        StatementRow(
-            statement="A2", claim=claim, setting=setting, relation="≤", predicted=known.L, measured=expected,
-            uses=USES,
-        ),
-        StatementRow(
-            statement="A2", claim=written, setting=setting, relation="≤", predicted=known.L_record,
-            measured=record, uses=USES,
-        ),
-    ]  # fmt: skip
+    return [("A2", claim, "≤", known.L, expected), ("A2", written, "≤", known.L_record, record)]
 
 
-def _higher(problem: Ridge | Logistic, known: Constants, points: Array, setting: str) -> list[StatementRow]:
+def _higher(problem: Ridge | Logistic, known: Constants, points: Array) -> list[Part]:
     """Random points and directions; the fourth derivative by differences of the third."""
     rng = np.random.default_rng(2)
     third, fourth = 0.0, 0.0
@@ -86,52 +87,28 @@ def _higher(problem: Ridge | Logistic, known: Constants, points: Array, setting:
         u = u / np.linalg.norm(u)
         outer = np.outer(u, u)
         third = max(third, _largest(problem.client_third_derivatives(point, outer)))
-        ahead, behind = (problem.client_third_derivatives(point + s * STEP * u, outer) for s in (1, -1))
-        fourth = max(fourth, _largest(ahead - behind) / (2 * STEP))
+        fourth = max(fourth, _largest(_difference(problem.client_third_derivatives, point, STEP * u, outer)))
     return [
-        StatementRow(
-            statement="A3", claim="third derivative: ‖∇³f_c(θ) u⊗u‖ ≤ Q‖u‖²", setting=setting, relation="≤",
-            predicted=known.Q, measured=third, uses=USES,
-        ),
-        StatementRow(
-            statement="A6", claim="fourth derivative: ‖∇⁴f_c(θ) u⊗u⊗u‖ ≤ G‖u‖³", setting=setting, relation="≤",
-            predicted=known.G, measured=fourth, uses=USES,
-        ),
-    ]  # fmt: skip
+        ("A3", "third derivative: ‖∇³f_c(θ) u⊗u‖ ≤ Q‖u‖²", "≤", known.Q, third),
+        ("A6", "fourth derivative: ‖∇⁴f_c(θ) u⊗u⊗u‖ ≤ G‖u‖³", "≤", known.G, fourth),
+    ]
 
 
-def _heterogeneity(
-    problem: Ridge | Logistic, known: Constants, setting: str, budget: Budget
-) -> list[StatementRow]:
+def _heterogeneity(problem: Ridge | Logistic, known: Constants) -> list[Part]:
     """Gradients and Hessians anew, by differences of losses and of gradients."""
-    optimum, eye = problem.optimum(), STEP * np.eye(problem.dim)
-    gradients = np.stack(
-        [(problem.client_losses(optimum + e) - problem.client_losses(optimum - e)) / (2 * STEP) for e in eye],
-        axis=1,
-    )
-    hessians = np.stack(
-        [
-            (problem.client_gradients(optimum + e) - problem.client_gradients(optimum - e)) / (2 * STEP)
-            for e in eye
-        ],
-        axis=2,
-    )
+    optimum, steps = problem.optimum(), STEP * np.eye(problem.dim)
+    gradients = np.stack([_difference(problem.client_losses, optimum, step) for step in steps], axis=1)
+    hessians = np.stack([_difference(problem.client_gradients, optimum, step) for step in steps], axis=2)
     spread = hessians - hessians.mean(axis=0)
     zeta1 = float(np.sqrt(np.square(gradients - gradients.mean(axis=0)).sum(axis=1).mean()))
     zeta2 = float(np.sqrt(np.mean(np.linalg.norm(spread, 2, axis=(1, 2)) ** 2)))
-    pairs = (("ζ₁² = mean ‖∇f_c(θ*)‖²", known.zeta1, zeta1), ("ζ₂² = mean ‖∇²f_c − ∇²f‖²", known.zeta2, zeta2))
     return [
-        StatementRow(
-            statement="A4", claim=f"heterogeneity: {what}", setting=setting, relation="≈", predicted=predicted,
-            measured=measured, tolerance=1e-5 * budget.loosen, uses=USES,
-        )
-        for what, predicted, measured in pairs
-    ]  # fmt: skip
+        ("A4", "heterogeneity: ζ₁² = mean ‖∇f_c(θ*)‖²", "≈", known.zeta1, zeta1),
+        ("A4", "heterogeneity: ζ₂² = mean ‖∇²f_c − ∇²f‖²", "≈", known.zeta2, zeta2),
+    ]
 
 
-def _noise(
-    problem: Ridge | Logistic, known: Constants, rng: np.random.Generator, setting: str
-) -> list[StatementRow]:
+def _noise(problem: Ridge | Logistic, known: Constants, rng: np.random.Generator, setting: str) -> StatementRow:
     """Sixth moments of batches that are drawn; the largest share of the bound over p, clients and points."""
     x, y = _clients(problem)
     optimum = problem.optimum()
@@ -150,19 +127,19 @@ def _noise(
             root = mean ** (1.0 / p)
             ratios.append(Measured(root / limit, root * spread / (p * mean) / limit))
     every = Measured(np.stack([r.value for r in ratios]), np.stack([r.error for r in ratios]))
-    _, bound, value, error = worst(every, 1.0)
     claim = "noise: E^{1/p}‖ε_c(θ)‖^{2p} / (σ*² + β‖θ−θ*‖²) ≤ 1 for p = 1, 2, 3"
-    return [
-        StatementRow(
-            statement="A5", claim=claim, setting=setting, relation="≤", predicted=bound, measured=value,
-            standard_error=error, uses=(*USES, Constants.noise_bound, noise_pair),
-        )
-    ]  # fmt: skip
+    uses = (constants, Constants.noise_bound, noise_pair, noise_constants)
+    return bounded("A5", claim, setting, every, [Bound(1.0, ())], *uses)
 
 
 def _clients(problem: Ridge | Logistic) -> tuple[Array, Array]:
     shape = (problem.n_clients, RECORDS)
     return problem.x.reshape(*shape, problem.dim), problem.y.reshape(shape)
+
+
+def _difference(function: Callable[..., Array], point: Array, step: Array, *rest: Array) -> Array:
+    """The derivative along a step of length STEP, by a central difference."""
+    return (function(point + step, *rest) - function(point - step, *rest)) / (2 * STEP)
 
 
 def _largest(vectors: Array) -> float:

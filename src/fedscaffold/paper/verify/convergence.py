@@ -4,11 +4,9 @@ import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.coupling import ChainStart, Coupling, couple, to_stationarity
-from fedscaffold.paper.verify.rows import StatementRow, over_groups, worst
+from fedscaffold.paper.coupling import ChainStart, Coupling, couple, squared_norm, to_stationarity
+from fedscaffold.paper.verify.rows import Measured, StatementRow, bounded, over_groups
 from fedscaffold.paper.verify.settings import INSIDE, KINDS, Budget, Case, crude
-from fedscaffold.simulation.observers import squared_distance
-from fedscaffold.simulation.run import run
 from fedscaffold.theory import bounds
 
 COUPLED_ROUNDS, BURN = 30, 10.0  # rounds; relaxation times
@@ -38,27 +36,18 @@ def contraction(case: Case, budget: Budget, where: str = "") -> StatementRow:
         case.problem, case.method, *starts, rounds=COUPLED_ROUNDS, batch_size=case.batch_size,
         repetitions=_few(budget),
     )  # fmt: skip
-    at, bound, value, error = _largest_rate(coupling)
-    return StatementRow(
-        statement="Lemma 4.1",
-        claim=f"{where}coupled chains: E‖X⁺−X'⁺‖²_Λ/‖X−X'‖²_Λ ≤ (1−γμ/4)^H; largest, in round {at + 1}",
-        setting=case.text,
-        relation="≤",
-        predicted=bound,
-        measured=value,
-        standard_error=error,
-        conditions=coupling.factor.conditions,
-        uses=(bounds.contraction,),
-    )
+    at, rate = _largest_rate(coupling)
+    claim = f"{where}coupled chains: E‖X⁺−X'⁺‖²_Λ/‖X−X'‖²_Λ ≤ (1−γμ/4)^H; largest, in round {at + 1}"
+    return bounded("Lemma 4.1", claim, case.text, rate, [coupling.factor], bounds.contraction)
 
 
-def _largest_rate(coupling: Coupling) -> tuple[int, float, float, float]:
+def _largest_rate(coupling: Coupling) -> tuple[int, Measured]:
     """Ratio of means, with the standard error of D_{t+1} − rate·D_t over the mean of D_t."""
     rates = coupling.rates
     before, after = coupling.distances[:, : rates.size], coupling.distances[:, 1 : rates.size + 1]
     errors = (after - rates * before).std(axis=0, ddof=1) / np.sqrt(len(before)) / before.mean(axis=0)
     at = int(np.argmax(rates))
-    return at, coupling.factor.value, float(rates[at]), float(errors[at])
+    return at, Measured(rates, errors).at(at)
 
 
 def _wasserstein(case: Case, budget: Budget) -> list[StatementRow]:
@@ -68,42 +57,24 @@ def _wasserstein(case: Case, budget: Budget) -> list[StatementRow]:
         batch_size=case.batch_size, burn_in=int(BURN * case.relaxation), repetitions=_few(budget),
     )  # fmt: skip
     measured = over_groups(coupling.distances)
-    first = bounds.initial_distance2(case.constants, **case.arguments, squared_error=case.initial_squared_error)
-    rounds = np.arange(1, COUPLED_ROUNDS + 1)
-    decays = [
-        bounds.wasserstein_decay(
-            case.constants, **case.arguments, rounds=int(T), initial_wasserstein2=float(measured.value[0])
+    rounds = range(1, COUPLED_ROUNDS + 1)
+    now, first = float(measured.value[0]), case.initial_distance2
+    decays = [case.bound(bounds.wasserstein_decay, rounds=T, initial_wasserstein2=now) for T in rounds]
+    starts = [case.bound(bounds.wasserstein_from_start, rounds=T, initial_distance2=first) for T in rounds]
+    return [
+        bounded(
+            "Theorem 4.2", f"W₂² to the stationary law after T rounds ≤ {what}", case.text,
+            measured.at(np.s_[1:]), limits, *uses,
         )
-        for T in rounds
-    ]
-    starts = [
-        bounds.wasserstein_from_start(case.constants, **case.arguments, rounds=int(T), initial_distance2=first)
-        for T in rounds
-    ]
-    found = []
-    for what, limits, uses in (
-        ("(1−γμ/4)^{HT} W₂² at T = 0", decays, (bounds.wasserstein_decay,)),
-        (
-            "(1−γμ/4)^{HT} (‖X⁰−X*‖_Λ + √(8γσ²/μ))²",
-            starts,
-            (bounds.wasserstein_from_start, bounds.initial_distance2),
-        ),
-    ):
-        at, bound, value, error = worst(measured.at(np.s_[1:]), [limit.value for limit in limits])
-        found.append(
-            StatementRow(
-                statement="Theorem 4.2",
-                claim=f"W₂² to the stationary law after T rounds ≤ {what}; nearest at T = {at + 1}",
-                setting=case.text,
-                relation="≤",
-                predicted=bound,
-                measured=value,
-                standard_error=error,
-                conditions=limits[0].conditions,
-                uses=uses,
-            )
+        for what, limits, uses in (
+            ("(1−γμ/4)^{HT} W₂² at T = 0", decays, [bounds.wasserstein_decay]),
+            (
+                "(1−γμ/4)^{HT} (‖X⁰−X*‖_Λ + √(8γσ²/μ))²",
+                starts,
+                [bounds.wasserstein_from_start, bounds.initial_distance2],
+            ),
         )
-    return found
+    ]  # fmt: skip
 
 
 def _drift(case: Case, budget: Budget, start: str, note: str = "") -> StatementRow:
@@ -112,22 +83,13 @@ def _drift(case: Case, budget: Budget, start: str, note: str = "") -> StatementR
     theta = np.zeros(case.problem.dim) if zero else case.problem.optimum()
     xi = np.zeros_like(case.ideal) if zero else case.ideal
     before = float(distance2(case, theta[None], xi[None])[0])
-    trace = run(
-        case.problem, case.method, rounds=1, batch_size=case.batch_size, seed=4, repetitions=budget.repetitions,
-        progress=False, theta0=theta, control_variates0=xi, record=(),
-    )  # fmt: skip
-    value, error = over_groups(distance2(case, trace.theta, trace.control_variates))
-    bound = bounds.drift(case.constants, **case.arguments, distance2=before)
-    return StatementRow(
-        statement="Lemma 4.3",
-        claim=f"one round from {start}: E‖X⁺−X*‖²_Λ ≤ (1−γμ/4)^H‖X−X*‖²_Λ + 2γ²Hσ²{note}",
-        setting=case.text,
-        relation="≤",
-        predicted=bound.value,
-        measured=float(value),
-        standard_error=float(error),
-        conditions=bound.conditions,
-        uses=(bounds.drift,),
+    trace = case.run(
+        rounds=1, seed=4, repetitions=budget.repetitions, theta0=theta, control_variates0=xi, record=()
+    )
+    after = over_groups(distance2(case, trace.theta, trace.control_variates))
+    claim = f"one round from {start}: E‖X⁺−X*‖²_Λ ≤ (1−γμ/4)^H‖X−X*‖²_Λ + 2γ²Hσ²{note}"
+    return bounded(
+        "Lemma 4.3", claim, case.text, after, [case.bound(bounds.drift, distance2=before)], bounds.drift
     )
 
 
@@ -140,55 +102,28 @@ def _drift_as_printed(case: Case, budget: Budget) -> StatementRow:
 
 
 def _crude_mse(case: Case, budget: Budget) -> StatementRow:
-    trace = run(
-        case.problem, case.method, rounds=int(4 * case.relaxation) + 1, batch_size=case.batch_size, seed=5,
-        repetitions=budget.repetitions, progress=False,
-    )  # fmt: skip
-    first = bounds.initial_distance2(case.constants, **case.arguments, squared_error=case.initial_squared_error)
-    limits = [
-        bounds.crude_mse(case.constants, **case.arguments, rounds=T, initial_distance2=first)
-        for T in range(1, trace.rounds + 1)
-    ]
-    at, bound, value, error = worst(over_groups(trace.mse).at(np.s_[1:]), [limit.value for limit in limits])
-    return StatementRow(
-        statement="Theorem 4.4",
-        claim=f"E‖θ^T−θ*‖² ≤ (1−γμ/4)^{{HT}}‖X⁰−X*‖²_Λ + 8γσ²/μ; nearest at T = {at + 1}",
-        setting=case.text,
-        relation="≤",
-        predicted=bound,
-        measured=value,
-        standard_error=error,
-        conditions=limits[0].conditions,
-        uses=(bounds.crude_mse, bounds.initial_distance2),
-    )
+    trace = case.run(rounds=int(4 * case.relaxation) + 1, seed=5, repetitions=budget.repetitions)
+    first = case.initial_distance2
+    limits = [case.bound(bounds.crude_mse, rounds=T, initial_distance2=first) for T in range(1, trace.rounds + 1)]
+    claim = "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}‖X⁰−X*‖²_Λ + 8γσ²/μ"
+    later = over_groups(trace.mse).at(np.s_[1:])
+    return bounded("Theorem 4.4", claim, case.text, later, limits, bounds.crude_mse, bounds.initial_distance2)
 
 
 def _stationary(case: Case, budget: Budget) -> StatementRow:
-    trace = run(
-        case.problem, case.method, rounds=int(BURN * case.relaxation) + 1, batch_size=case.batch_size, seed=6,
-        repetitions=budget.repetitions, progress=False, theta0=case.problem.optimum(),
-        control_variates0=case.ideal, record=(),
+    trace = case.run(
+        rounds=int(BURN * case.relaxation) + 1, seed=6, repetitions=budget.repetitions,
+        theta0=case.problem.optimum(), control_variates0=case.ideal, record=(),
     )  # fmt: skip
-    value, error = over_groups(distance2(case, trace.theta, trace.control_variates))
-    bound = bounds.stationary_mse(case.constants, **case.arguments)
-    return StatementRow(
-        statement="Corollary 4.5",
-        claim="stationary law: E‖X−X*‖²_Λ, so E‖θ−θ*‖², ≤ 8γσ²/μ",
-        setting=case.text,
-        relation="≤",
-        predicted=bound.value,
-        measured=float(value),
-        standard_error=float(error),
-        conditions=bound.conditions,
-        uses=(bounds.stationary_mse,),
-    )
+    found = over_groups(distance2(case, trace.theta, trace.control_variates))
+    claim = "stationary law: E‖X−X*‖²_Λ, so E‖θ−θ*‖², ≤ 8γσ²/μ"
+    corollary = bounds.stationary_mse
+    return bounded("Corollary 4.5", claim, case.text, found, [case.bound(corollary)], corollary)
 
 
 def distance2(case: Case, theta: Array, xi: Array) -> Array:
-    """‖X − X*‖²_Λ = ‖θ − θ*‖² + (γ²H²/N) Σ_c ‖ξ_c − ξ*_c‖², one per repetition."""
-    length = case.method.step_size * case.method.uniform_local_steps
-    own = np.square(xi - case.ideal).sum(axis=2).mean(axis=1)
-    return squared_distance(theta, case.problem.optimum()) + length**2 * own
+    """‖X − X*‖²_Λ, one per repetition."""
+    return squared_norm(theta - case.problem.optimum(), xi - case.ideal, case.method)
 
 
 def _few(budget: Budget) -> int:

@@ -4,9 +4,10 @@ import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.paper.verify.chains import StationaryChains
-from fedscaffold.paper.verify.rows import StatementRow, jackknife, over_groups, worst
+from fedscaffold.paper.verify.rows import StatementRow, bounded, jackknife, over_groups
 from fedscaffold.paper.verify.settings import Case
 from fedscaffold.theory import bounds
+from fedscaffold.theory.bounds import Bound
 
 
 def rows(chains: StationaryChains) -> list[StatementRow]:
@@ -18,45 +19,21 @@ def rows(chains: StationaryChains) -> list[StatementRow]:
 def _local(chains: StationaryChains) -> list[StatementRow]:
     case = chains.case
     own = np.einsum("gccii->gc", chains.xi)
-    found = []
-    for what, groups, bound in (
-        ("E‖θ_c^h−θ*‖² ≤ 28γσ*²/μ for all c, h", chains.local, bounds.local_iterates),
-        ("E‖ξ_c−ξ*_c‖² ≤ 54Lσ*²/(μH) for all c", own, bounds.control_variates),
-    ):
-        limit = bound(case.constants, **case.arguments)
-        _, predicted, measured, error = worst(over_groups(groups), limit.value)
-        found.append(
-            StatementRow(
-                statement="Lemma 4.6",
-                claim=f"stationary law: {what}",
-                setting=case.text,
-                relation="≤",
-                predicted=predicted,
-                measured=measured,
-                standard_error=error,
-                conditions=limit.conditions,
-                uses=(bound,),
-            )
+    return [
+        bounded("Lemma 4.6", f"stationary law: {what}", case.text, over_groups(groups), [case.bound(bound)], bound)
+        for what, groups, bound in (
+            ("E‖θ_c^h−θ*‖² ≤ 28γσ*²/μ for all c, h", chains.local, bounds.local_iterates),
+            ("E‖ξ_c−ξ*_c‖² ≤ 54Lσ*²/(μH) for all c", own, bounds.control_variates),
         )
-    return found
+    ]
 
 
 def _covariance(chains: StationaryChains) -> StatementRow:
-    case = chains.case
-    bound = bounds.stationary_covariance(case.constants, **case.arguments)
-    value, error = over_groups(np.einsum("gii->g", chains.theta))
+    case, theorem = chains.case, bounds.stationary_covariance
+    trace = over_groups(np.einsum("gii->g", chains.theta))
     higher = "" if case.constants.Q == 0 else " + O(γ^{3/2}Q) + O(γ³HQ²)"
-    return StatementRow(
-        statement="Theorem 4.8",
-        claim=f"stationary law: tr E(θ−θ*)(θ−θ*)ᵀ ≤ 10γσ*²/(Nμ){higher}",
-        setting=case.text,
-        relation="≤",
-        predicted=bound.value,
-        measured=float(value),
-        standard_error=float(error),
-        conditions=bound.conditions,
-        uses=(bounds.stationary_covariance,),
-    )
+    claim = f"stationary law: tr E(θ−θ*)(θ−θ*)ᵀ ≤ 10γσ*²/(Nμ){higher}"
+    return bounded("Theorem 4.8", claim, case.text, trace, [case.bound(theorem)], theorem)
 
 
 def _system(chains: StationaryChains) -> StatementRow:
@@ -66,29 +43,17 @@ def _system(chains: StationaryChains) -> StatementRow:
     """
     case = chains.case
     noise = _noise(case)
-    ratios, errors = [], []
-    for k in range(3):
-        ratio, error = jackknife(
-            lambda a, b, c, k=k: _sides(case, noise, a, b, c)[k], chains.theta, chains.theta_xi, chains.xi
-        )
-        ratios.append(ratio)
-        errors.append(error)
-    at = int(np.argmax(ratios))
-    each = ", ".join(f"{ratio:.2g}" for ratio in ratios)
-    any_norms = bounds.covariance_system(
-        case.constants, **case.arguments, theta=0.0, theta_xi=0.0, xi=0.0, round_noise=noise
-    )
-    return StatementRow(
-        statement="Lemma 4.7",
-        claim=f"covariances of θ, (θ, ξ), ξ bound each other; left/right of the three: {each}",
-        setting=case.text,
-        relation="≤",
-        predicted=1.0,
-        measured=ratios[at],
-        standard_error=errors[at],
-        conditions=any_norms.theta.conditions,
-        uses=(bounds.covariance_system,),
-    )
+    found = [
+        jackknife(lambda a, b, c, k=k: _sides(case, noise, a, b, c)[k], chains.theta, chains.theta_xi, chains.xi)
+        for k in range(3)
+    ]
+    each = ", ".join(f"{ratio:.2g}" for ratio, _ in found)
+    claim = f"covariances of θ, (θ, ξ), ξ bound each other; left/right of the three: {each}"
+    conditions = case.bound(
+        bounds.covariance_system, theta=0.0, theta_xi=0.0, xi=0.0, round_noise=noise
+    ).theta.conditions
+    largest = max(found, key=lambda measured: measured.value)
+    return bounded("Lemma 4.7", claim, case.text, largest, [Bound(1.0, conditions)], bounds.covariance_system)
 
 
 def _sides(case: Case, noise: float, theta: Array, theta_xi: Array, xi: Array) -> tuple[float, float, float]:
@@ -96,9 +61,7 @@ def _sides(case: Case, noise: float, theta: Array, theta_xi: Array, xi: Array) -
     a = _norm(theta)
     b = float(np.mean([_norm(matrix) for matrix in theta_xi]))
     c = float(np.mean([_norm(matrix) for row in xi for matrix in row]))  # equal and different clients together
-    right = bounds.covariance_system(
-        case.constants, **case.arguments, theta=a, theta_xi=b, xi=c, round_noise=noise
-    )
+    right = case.bound(bounds.covariance_system, theta=a, theta_xi=b, xi=c, round_noise=noise)
     return a / right.theta.value, b / right.theta_xi.value, c / right.xi.value
 
 

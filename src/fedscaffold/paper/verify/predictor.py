@@ -1,20 +1,18 @@
 """The sharp predictor against the paper's experiment, where the theorems' conditions do not hold."""
 
-from typing import Any
-
 import numpy as np
 
+from fedscaffold.benchmarking.plateaus import reached_plateau
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
-from fedscaffold.paper.figure1 import BATCH_SIZE, KINDS, LOCAL_STEPS, METHODS, STEP_SIZE, Kind, PanelCurve
+from fedscaffold.paper.figure1 import BATCH_SIZE, KINDS, LOCAL_STEPS, METHODS, STEP_SIZE
 from fedscaffold.paper.verify.convergence import contraction
-from fedscaffold.paper.verify.rows import Printed, StatementRow, norm, norms, over_groups
+from fedscaffold.paper.verify.rows import Measured, Printed, StatementRow, bounded, close, norm, over_groups
 from fedscaffold.paper.verify.settings import Budget, Case, describe
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.run import run
-from fedscaffold.simulation.stationarity import Plateau
 from fedscaffold.theory import Constants, Prediction, bounds, constants, expansion, predict
 
 NAME, EXPERIMENT = "Sharp predictor", "the paper's experiment: "
@@ -33,19 +31,19 @@ def rows(budget: Budget) -> list[StatementRow]:
             problem = paper(kind, n_clients=n_clients)
             known = constants(problem, batch_size=BATCH_SIZE)
             for method in METHODS:
-                found += _in_paper(kind, problem, method, known, budget)
+                found += _in_paper(problem, method, known, budget)
     return [*found, _bias(budget)]
 
 
 def _in_paper(
-    kind: Kind, problem: Ridge | Logistic, method: Scaffold | FedAvg, known: Constants, budget: Budget
+    problem: Ridge | Logistic, method: Scaffold | FedAvg, known: Constants, budget: Budget
 ) -> list[StatementRow]:
     name = type(method).__name__
     trace = run(
         problem, method, rounds=budget.paper_rounds, batch_size=BATCH_SIZE, seed=11, progress=False,
         repetitions=max(FEWEST, budget.paper_repetitions * 10 // problem.n_clients),
     )  # fmt: skip
-    level = PanelCurve(kind, problem.n_clients, name, trace).plateau
+    level = reached_plateau(trace).plateau
     found = predict(problem, method, batch_size=BATCH_SIZE, rounds=CURVE_ROUNDS)
     setting = f"{name}, {describe(problem, STEP_SIZE, LOCAL_STEPS, BATCH_SIZE)}"
     first_order = None
@@ -56,24 +54,18 @@ def _in_paper(
             float(np.trace(terms.cov_theta) + terms.bias @ terms.bias),
             label="first order",
         )
-    plateau = StatementRow(
-        statement=NAME,
-        claim="plateau E‖θ−θ*‖² = tr Σ + ‖b‖²",
-        setting=setting,
-        relation="≈",
-        predicted=found.mse,
-        measured=level.mean,
-        standard_error=level.standard_error,
-        tolerance=TOLERANCE[problem.kind] * budget.loosen,
-        printed=first_order,
-        uses=(predict, expansion),
-    )
-    if problem.n_clients > min(budget.paper_clients):  # as many runs as the others need would take too long
-        return [plateau, *(_outside(problem, known, level, setting) if isinstance(method, Scaffold) else ())]
-    result = [plateau, *_on_the_way(problem, method, found, setting, budget)]
+    measured = Measured(np.array(level.mean), np.array(level.standard_error))
+    plateau = close(
+        NAME, "plateau E‖θ−θ*‖² = tr Σ + ‖b‖²", setting, found.mse, measured,
+        TOLERANCE[problem.kind] * budget.loosen, printed=first_order, uses=(predict, expansion),
+    )  # fmt: skip
+    result, few = [plateau], problem.n_clients == min(budget.paper_clients)  # else runs would take too long
+    if few:
+        result += _on_the_way(problem, method, found, setting, budget)
     if isinstance(method, Scaffold):
-        paired = contraction(Case(problem, method, BATCH_SIZE, known), budget, EXPERIMENT)
-        result += [paired, *_outside(problem, known, level, setting)]
+        case = Case(problem, method, BATCH_SIZE, known)
+        result += [contraction(case, budget, EXPERIMENT)] if few else []
+        result += _outside(case, measured, setting)
     return result
 
 
@@ -88,61 +80,27 @@ def _on_the_way(
     )  # fmt: skip
     mse = over_groups(trace.mse)
     at = int(np.argmax((np.abs(mse.value - found.curve) - 3.0 * mse.error)[1:] / found.curve[1:])) + 1
-    squares = np.square(trace.theta - trace.theta.mean(axis=0)).sum(axis=1)
-    variance, error = over_groups(squares * len(squares) / (len(squares) - 1))
-    parts = [
-        (
-            f"E‖θ_t−θ*‖² for t = 1 to {CURVE_ROUNDS} from zero; furthest off at t = {at}",
-            found.curve[at],
-            mse.value[at],
-            mse.error[at],
-        )
-    ]
+    furthest = f"E‖θ_t−θ*‖² for t = 1 to {CURVE_ROUNDS} from zero; furthest off at t = {at}"
+    parts = [(furthest, found.curve[at], mse.at(at))]
     if isinstance(method, FedAvg):
-        parts.append(("variance tr Σ of the plateau", found.mse_variance_part, variance, error))
+        squares = np.square(trace.theta - trace.theta.mean(axis=0)).sum(axis=1)
+        variance = over_groups(squares * len(squares) / (len(squares) - 1))
+        parts.append(("variance tr Σ of the plateau", found.mse_variance_part, variance))
     return [
-        StatementRow(
-            statement=NAME,
-            claim=claim,
-            setting=setting,
-            relation="≈",
-            predicted=float(predicted),
-            measured=float(measured),
-            standard_error=float(error),
-            tolerance=CURVE_TOLERANCE * budget.loosen,
-            uses=(predict,),
-        )
-        for claim, predicted, measured, error in parts
+        close(NAME, claim, setting, predicted, measured, CURVE_TOLERANCE * budget.loosen, uses=(predict,))
+        for claim, predicted, measured in parts
     ]
 
 
-def _outside(problem: Ridge | Logistic, known: Constants, level: Plateau, setting: str) -> list[StatementRow]:
+def _outside(case: Case, level: Measured, setting: str) -> list[StatementRow]:
     """The bounds' numbers in the paper's setting, which are not bounds there."""
-    arguments: dict[str, Any] = {
-        "step_size": STEP_SIZE,
-        "local_steps": LOCAL_STEPS,
-        "n_clients": problem.n_clients,
-    }
-    limits = (
-        ("Corollary 4.5", "plateau ≤ 8γσ²/μ", bounds.stationary_mse),
-        ("Theorem 4.8", "plateau ≤ 10γσ*²/(Nμ) + higher order", bounds.stationary_covariance),
-    )
-    found = []
-    for statement, claim, function in limits:
-        bound = function(known, **arguments)
-        found.append(
-            StatementRow(
-                statement=statement,
-                claim=f"{EXPERIMENT}{claim}",
-                setting=setting,
-                relation="≤",
-                predicted=bound.value,
-                measured=level.mean,
-                standard_error=level.standard_error,
-                conditions=bound.conditions,
-            )
+    return [
+        bounded(statement, f"{EXPERIMENT}{claim}", setting, level, [case.bound(function)])
+        for statement, claim, function in (
+            ("Corollary 4.5", "plateau ≤ 8γσ²/μ", bounds.stationary_mse),
+            ("Theorem 4.8", "plateau ≤ 10γσ*²/(Nμ) + higher order", bounds.stationary_covariance),
         )
-    return found
+    ]
 
 
 def _bias(budget: Budget) -> StatementRow:
@@ -158,15 +116,15 @@ def _bias(budget: Budget) -> StatementRow:
     )  # fmt: skip
     measured = over_groups(trace.average - optimum)
     first: Array = expansion(problem, method, batch_size=1).bias
-    return StatementRow(
-        statement=NAME,
-        claim="bias E θ − θ* in long rounds, where Theorem 5.3's remainder O(γ²H) dominates",
-        setting=describe(problem, gamma, BIAS_STEPS, 1),
-        relation="≈",
-        tolerance=BIAS_TOLERANCE * budget.loosen,
+    return close(
+        NAME,
+        "bias E θ − θ* in long rounds, where Theorem 5.3's remainder O(γ²H) dominates",
+        describe(problem, gamma, BIAS_STEPS, 1),
+        predict(problem, method, batch_size=1).bias,
+        measured,
+        BIAS_TOLERANCE * budget.loosen,
         printed=Printed("Theorem 5.3's term alone", norm(first), norm(measured.value - first), "first order"),
         uses=(predict, expansion),
-        **norms(predict(problem, method, batch_size=1).bias, measured)._asdict(),
     )
 
 

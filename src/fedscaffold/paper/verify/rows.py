@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.types import Array
-from fedscaffold.theory.bounds import Condition
+from fedscaffold.theory.bounds import Bound, Condition
 
 Relation = Literal["≤", "≥", "≈", "is"]
 Verdict = Literal["holds", "fails", "too noisy", "not claimed", "not tested"]
@@ -150,7 +150,7 @@ def over_groups(values: ArrayLike) -> Measured:
     return Measured(array.mean(axis=0), array.std(axis=0, ddof=1) / np.sqrt(len(array)))
 
 
-def jackknife(estimate: Callable[..., float], *groups: Array) -> tuple[float, float]:
+def jackknife(estimate: Callable[..., float], *groups: Array) -> Measured:
     """`estimate` of the means over groups, along first axes, and its standard error by leaving one group out."""
     count = len(groups[0])
     totals = [group.sum(axis=0) for group in groups]
@@ -161,30 +161,69 @@ def jackknife(estimate: Callable[..., float], *groups: Array) -> tuple[float, fl
             for k in range(count)
         ]
     )
-    return whole, float(np.sqrt((count - 1) * parts.var()))
+    return Measured(np.array(whole), np.sqrt((count - 1) * parts.var()))
 
 
 def worst(measured: Measured, bounds: ArrayLike) -> tuple[int, float, float, float]:
     """Where an upper bound is nearest to failing: index, bound, value, standard error."""
-    limits = np.broadcast_to(np.asarray(bounds, dtype=np.float64), measured.value.shape).ravel()
-    value, error = measured.value.ravel(), measured.error.ravel()
+    value, error = np.ravel(measured.value), np.ravel(measured.error)
+    limits = np.broadcast_to(np.asarray(bounds, dtype=np.float64), value.shape)
     at = int(np.argmax((value - ERRORS * error) / limits))
     return at, float(limits[at]), float(value[at]), float(error[at])
 
 
-class Norms(NamedTuple):
-    """What a row says of arrays, in Frobenius norm."""
+def bounded(
+    statement: str,
+    claim: str,
+    setting: str,
+    measured: Measured,
+    limits: Sequence[Bound],
+    *uses: Callable[..., Any],
+) -> StatementRow:
+    """A row about an upper bound, where it is nearest to failing: one limit for all, or one for each round."""
+    at, bound, value, error = worst(measured, [limit.value for limit in limits])
+    return StatementRow(
+        statement=statement,
+        claim=claim if len(limits) == 1 else f"{claim}; nearest at T = {at + 1}",
+        setting=setting,
+        relation="≤",
+        predicted=bound,
+        measured=value,
+        standard_error=error,
+        conditions=limits[0].conditions,
+        uses=uses,
+    )
 
-    predicted: float
-    measured: float
-    standard_error: float
-    difference: float
 
-
-def norms(predicted: Array | Sequence[Array], measured: Measured) -> Norms:
-    """‖P‖, ‖M‖, ‖standard errors‖ and ‖M − P‖."""
+def close(
+    statement: str,
+    claim: str,
+    setting: str,
+    predicted: ArrayLike,
+    measured: Measured,
+    tolerance: float,
+    **more: Any,
+) -> StatementRow:
+    """A row about a number, or about an array in Frobenius norm: measured as predicted within a tolerance."""
     array = np.asarray(predicted)
-    return Norms(norm(array), norm(measured.value), norm(measured.error), norm(measured.value - array))
+    numbers: dict[str, Any] = (
+        {"predicted": float(array), "measured": float(measured.value), "standard_error": float(measured.error)}
+        if array.ndim == 0
+        else norms(array, measured)
+    )
+    return StatementRow(
+        statement=statement, claim=claim, setting=setting, relation="≈", tolerance=tolerance, **numbers, **more
+    )
+
+
+def norms(predicted: Array, measured: Measured) -> dict[str, float]:
+    """‖P‖, ‖M‖, ‖standard errors‖ and ‖M − P‖, as a row has them."""
+    return {
+        "predicted": norm(predicted),
+        "measured": norm(measured.value),
+        "standard_error": norm(measured.error),
+        "difference": norm(measured.value - predicted),
+    }
 
 
 def norm(values: Array) -> float:

@@ -1,15 +1,19 @@
 """The problems that statements are checked on, with γ and H inside their conditions, and how much to simulate."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.theory import Constants, constants
+from fedscaffold.simulation import Trace
+from fedscaffold.simulation.run import run
+from fedscaffold.theory import Constants, bounds, constants
 
+T = TypeVar("T")
 Kind = Literal["ridge", "logistic"]
 KINDS: tuple[Kind, Kind] = ("ridge", "logistic")
 RECORDS, BATCH = 12, 4
@@ -83,11 +87,14 @@ class Case:
         m = self.method
         return describe(self.problem, m.step_size, m.uniform_local_steps, self.batch_size)
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What every function of `theory.bounds` takes."""
-        m = self.method
-        return {"step_size": m.step_size, "local_steps": m.local_steps, "n_clients": self.problem.n_clients}
+    def bound(self, function: Callable[..., T], **more: Any) -> T:
+        """A function of `theory.bounds` with this case's constants, γ, H and N."""
+        gamma, H = self.method.step_size, self.method.local_steps
+        return function(self.constants, step_size=gamma, local_steps=H, n_clients=self.problem.n_clients, **more)
+
+    def run(self, **more: Any) -> Trace:
+        """`fedscaffold.run` with this case's problem, method and batch size."""
+        return run(self.problem, self.method, batch_size=self.batch_size, progress=False, **more)
 
     @property
     def ideal(self) -> Array:
@@ -96,10 +103,10 @@ class Case:
         return np.asarray(xi - xi.mean(axis=0))
 
     @property
-    def initial_squared_error(self) -> float:
-        """‖θ⁰ − θ*‖² for θ⁰ = 0."""
+    def initial_distance2(self) -> float:
+        """The bound on ‖X⁰ − X*‖²_Λ for θ⁰ = 0."""
         optimum = self.problem.optimum()
-        return float(optimum @ optimum)
+        return self.bound(bounds.initial_distance2, squared_error=float(optimum @ optimum))
 
     @property
     def relaxation(self) -> float:

@@ -1,14 +1,18 @@
 """Theorem 4.9 and Corollary 4.10: the finite-time bound, printed and proved, and settings with a guarantee."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.verify.rows import Printed, StatementRow, over_groups, worst
+from fedscaffold.paper.verify.rows import Measured, Printed, StatementRow, bounded, close, over_groups, worst
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, Budget, Case, Kind, describe, make, strict
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run import run
 from fedscaffold.theory import bounds, constants
+from fedscaffold.theory.bounds import Bound
 from fedscaffold.theory.bounds.conditions import noise_pair
+from fedscaffold.theory.bounds.curve import bound_curve
 
 LENGTH = 3.0  # relaxation times
 TARGETS: dict[Kind, float] = {"ridge": 0.1, "logistic": 0.5}  # of ‖θ⁰ − θ*‖²; a guarantee costs many steps
@@ -26,45 +30,26 @@ def rows(budget: Budget) -> list[StatementRow]:
 
 def _finite_time(case: Case, budget: Budget) -> StatementRow:
     rounds = int(LENGTH * case.relaxation) + 1
-    trace = run(
-        case.problem, case.method, rounds=rounds, batch_size=case.batch_size, seed=8, progress=False,
-        repetitions=max(2, budget.repetitions // 4),
-    )  # fmt: skip
-    start = bounds.initial_distance2(case.constants, **case.arguments, squared_error=case.initial_squared_error)
-    limits = [
-        bounds.finite_time_mse(case.constants, **case.arguments, rounds=T, initial_distance2=start)
-        for T in range(1, rounds + 1)
-    ]
-    at, bound, value, error = worst(over_groups(trace.mse).at(np.s_[1:]), [limit.value for limit in limits])
-    return StatementRow(
-        statement="Theorem 4.9",
-        claim=(
-            "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}{4‖X⁰−X*‖²_Λ + 64γσ*²/μ} + 2·Theorem 4.8, as proved; "
-            f"nearest at T = {at + 1}"
-        ),
-        setting=case.text,
-        relation="≤",
-        predicted=bound,
-        measured=value,
-        standard_error=error,
-        conditions=limits[0].conditions,
-        printed=Printed(
-            "(1−γμ/4)^{HT}{2‖X⁰−X*‖²_Λ + 64σ*²/(Lμ)} + 2d·(Theorem 4.8, its last term over N)",
-            printed_finite_time(case, at + 1, start),
-        ),
-        uses=(bounds.finite_time_mse,),
+    trace = case.run(rounds=rounds, seed=8, repetitions=max(2, budget.repetitions // 4))
+    measured, start = over_groups(trace.mse).at(np.s_[1:]), case.initial_distance2
+    theorem, curve = (
+        bounds.finite_time_mse,
+        bound_curve(case.problem, case.method, batch_size=BATCH, rounds=rounds),
     )
+    assert curve.values is not None
+    conditions = case.bound(theorem, rounds=1, initial_distance2=start).conditions
+    claim = "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}{4‖X⁰−X*‖²_Λ + 64γσ*²/μ} + 2·Theorem 4.8, as proved"
+    limits = [Bound(value, conditions) for value in curve.values[1:]]
+    found = bounded("Theorem 4.9", claim, case.text, measured, limits, theorem, bound_curve)
+    at, *_ = worst(measured, curve.values[1:])
+    formula = "(1−γμ/4)^{HT}{2‖X⁰−X*‖²_Λ + 64σ*²/(Lμ)} + 2d·(Theorem 4.8, its last term over N)"
+    return replace(found, printed=Printed(formula, printed_finite_time(case, at + 1, start)))
 
 
 def printed_finite_time(case: Case, T: int, start: float) -> float:
     """Theorem 4.9 as printed: 2 for 4, 1/L for γ, a factor d, and 1/N in the last term; no proof supports it."""
-    gamma, H, N, d = (
-        case.method.step_size,
-        case.method.uniform_local_steps,
-        case.problem.n_clients,
-        case.problem.dim,
-    )
-    known = case.constants
+    gamma, H = case.method.step_size, case.method.uniform_local_steps
+    N, d, known = case.problem.n_clients, case.problem.dim, case.constants
     mu, L, Q = known.mu, known.L, known.Q
     sigma2, _ = noise_pair(known, mu / (19.0 * gamma))
     left = (1 - gamma * mu / 4) ** (H * T) * (2 * start + 64 * sigma2 / (L * mu))
@@ -83,17 +68,13 @@ def _guarantee(kind: Kind, budget: Budget) -> StatementRow:
         problem, Scaffold(step_size=plan.step_size, local_steps=plan.local_steps), rounds=plan.rounds,
         batch_size=BATCH, seed=9, repetitions=max(2, budget.repetitions // SHARE), progress=False, record=(),
     )  # fmt: skip
-    value, error = over_groups(squared_distance(trace.theta, problem.optimum()))
-    return StatementRow(
-        statement="Corollary 4.10",
-        claim=f"with its γ, H and T = {plan.rounds:,} rounds E‖θ^T−θ*‖² ≤ ε²",
-        setting=describe(problem, plan.step_size, plan.local_steps, BATCH),
-        relation="≤",
-        predicted=target,
-        measured=float(value),
-        standard_error=float(error),
-        conditions=plan.bound.conditions,
-        uses=(bounds.complexity,),
+    return bounded(
+        "Corollary 4.10",
+        f"with its γ, H and T = {plan.rounds:,} rounds E‖θ^T−θ*‖² ≤ ε²",
+        describe(problem, plan.step_size, plan.local_steps, BATCH),
+        over_groups(squared_distance(trace.theta, problem.optimum())),
+        [Bound(target, plan.bound.conditions)],
+        bounds.complexity,
     )
 
 
@@ -103,14 +84,13 @@ def _doubling(budget: Budget) -> StatementRow:
     known = constants(problem, batch_size=BATCH)
     square = float(problem.optimum() @ problem.optimum())
     few, many = (bounds.complexity(known, target=1e-3 * square, n_clients=n, squared_error=square) for n in (4, 8))
-    return StatementRow(
-        statement="Corollary 4.10",
-        claim=f"gradients per client fall as 1/N up to N = {few.largest_n_clients:,}: those for N = 4 over N = 8",
-        setting=f"ridge, B = {BATCH}, ε² = 0.001 ‖θ*‖²",
-        relation="≈",
-        predicted=2.0,
-        measured=few.gradients_per_client / many.gradients_per_client,
-        tolerance=DOUBLE_TOLERANCE * budget.loosen,
+    return close(
+        "Corollary 4.10",
+        f"gradients per client fall as 1/N up to N = {few.largest_n_clients:,}: those for N = 4 over N = 8",
+        f"ridge, B = {BATCH}, ε² = 0.001 ‖θ*‖²",
+        2.0,
+        Measured(np.array(few.gradients_per_client / many.gradients_per_client), np.zeros(())),
+        DOUBLE_TOLERANCE * budget.loosen,
         conditions=few.bound.conditions,
         uses=(bounds.complexity,),
     )

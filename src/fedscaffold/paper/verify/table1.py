@@ -8,7 +8,7 @@ import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.verify.rows import StatementRow, jackknife, over_groups
+from fedscaffold.paper.verify.rows import Measured, StatementRow, close, jackknife, over_groups
 from fedscaffold.paper.verify.settings import BATCH, INSIDE, KINDS, MODERATE, Budget, Kind, make
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.run import run
@@ -38,15 +38,13 @@ def _in_clients(kind: Kind, budget: Budget) -> StatementRow:
     N = DISTINCT * np.array(COPIES)
     x = np.log(N) - np.log(N).mean()
     slope, error = over_groups(x @ np.log(np.stack(costs)) / (x @ x))
-    return StatementRow(
-        statement="Table 1",
-        claim="gradients per client to reach ε² fall as 1/N: slope of log(HT) in log N",
-        setting=f"{kind}, γH = {length:.3g}, B = {BATCH}, N = {N[0]} to {N[-1]}",
-        relation="≈",
-        predicted=-1.0,
-        measured=float(slope),
-        standard_error=float(error),
-        tolerance=SLOPE_TOLERANCE * budget.loosen,
+    return close(
+        "Table 1",
+        "gradients per client to reach ε² fall as 1/N: slope of log(HT) in log N",
+        f"{kind}, γH = {length:.3g}, B = {BATCH}, N = {N[0]} to {N[-1]}",
+        -1.0,
+        Measured(slope, error),
+        SLOPE_TOLERANCE * budget.loosen,
         finding=f"95 % interval [{slope - 2.26 * error:.3f}, {slope + 2.26 * error:.3f}]",
     )
 
@@ -57,17 +55,15 @@ def _in_precision(kind: Kind, budget: Budget) -> StatementRow:
     problem = make(kind, DISTINCT, DIM, MODERATE[kind], copies=4)
     steps = [MOST_STEPS // 16, MOST_STEPS // 4, MOST_STEPS]
     first, second, third = (_rounds_needed(problem, length / H, H, budget) for H in steps)
-    ratio, error = jackknife(lambda a, b, c: float((c - b) / (b - a)), first, second, third)
+    ratio = jackknife(lambda a, b, c: float((c - b) / (b - a)), first, second, third)
     rounds = ", ".join(f"{group.mean():.0f}" for group in (first, second, third))
-    return StatementRow(
-        statement="Table 1",
-        claim="rounds grow as log(1/ε): growth from ε²/4 to ε²/16 over that from ε² to ε²/4",
-        setting=f"{kind}, γH = {length:.3g}, B = {BATCH}, N = {problem.n_clients}, T = {rounds}",
-        relation="≈",
-        predicted=1.0,
-        measured=ratio,
-        standard_error=error,
-        tolerance=LOG_TOLERANCE * budget.loosen,
+    return close(
+        "Table 1",
+        "rounds grow as log(1/ε): growth from ε²/4 to ε²/16 over that from ε² to ε²/4",
+        f"{kind}, γH = {length:.3g}, B = {BATCH}, N = {problem.n_clients}, T = {rounds}",
+        1.0,
+        ratio,
+        LOG_TOLERANCE * budget.loosen,
     )
 
 

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import not_negative
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.optional import load_optional
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import RecordsProblem, freeze
@@ -84,10 +85,7 @@ class Differentiable(RecordsProblem):
         l2: float = 0.0,
         weights: ArrayLike | None = None,
     ) -> None:
-        try:
-            import jax
-        except ImportError as error:
-            raise MissingDependency("problems.Differentiable needs JAX; pip install 'fedscaffold[jax]'") from error
+        jax = load_optional("jax", "problems.Differentiable needs JAX", extra="jax")
         from fedscaffold.problems.autodiff import derivatives as autodiff
         from fedscaffold.problems.autodiff import trees
 

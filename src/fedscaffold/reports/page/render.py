@@ -13,9 +13,22 @@ MAX_SHOWN = 30
 
 def render(content: ReportContent) -> str:
     """The page as one piece of HTML that needs no other file."""
-    sections = (_request, _data, _plan, _convergence, _comparison, _clients, _cost, _provenance)
-    title = escape(content.title)
-    body = "\n".join(make(content) for make in sections)
+    section, facts = elements.section, elements.facts
+    sections = (
+        section("What was asked", facts("The request", content.request)),
+        _data(content),
+        section("The plan", *map(elements.paragraph, content.plan.splitlines())),
+        _convergence(content),
+        _comparison(content),
+        _clients(content),
+        section("Communication", facts("What is sent and received", content.cost)),
+        section(
+            "How to run it again",
+            elements.code(content.command),
+            facts("Where this came from", content.provenance),
+        ),
+    )
+    title, body = escape(content.title), "\n".join(sections)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -23,10 +36,6 @@ def render(content: ReportContent) -> str:
         f'<header>\n<h1>{title}</h1>\n<p class="lead">{escape(content.summary)}</p>\n</header>\n'
         f"{body}\n<footer>Made by fedscaffold.</footer>\n</main>\n</body>\n</html>\n"
     )
-
-
-def _request(content: ReportContent) -> str:
-    return elements.section("What was asked", elements.facts("The request", content.request))
 
 
 def _data(content: ReportContent) -> str:
@@ -40,7 +49,7 @@ def _data(content: ReportContent) -> str:
     all_of = "the" if len(shown) == len(content.clients) else f"{len(shown)} of {len(content.clients):,}"
     what = "Rows of each class" if len(classes) > 1 else "Rows"
     legend = [(f"s{j}", name) for j, name in enumerate(classes)] if len(classes) > 1 else []
-    parts = [elements.figure(svg, legend, f"{what} on {all_of} clients, from most to fewest.")]
+    drawing = elements.figure(svg, legend, f"{what} on {all_of} clients, from most to fewest.")
     facts = elements.facts("The table", content.data)
     if len(content.classes) > 1:
         totals = [sum(row.rows[j] for row in content.clients) for j in range(len(content.classes))]
@@ -52,7 +61,7 @@ def _data(content: ReportContent) -> str:
                 for j, (name, total) in enumerate(zip(content.classes, totals, strict=True))
             ],
         )
-    return elements.section("The data", f'<div class="pair"><div>{facts}</div>\n' + "".join(parts) + "</div>")
+    return elements.section("The data", f'<div class="pair"><div>{facts}</div>\n{drawing}</div>')
 
 
 def grouped_classes(content: ReportContent) -> tuple[list[str], list[tuple[int, ...]]]:
@@ -70,10 +79,6 @@ def grouped_classes(content: ReportContent) -> tuple[list[str], list[tuple[int, 
 def _range(clients: Sequence[ClientRow], j: int) -> tuple[str, str]:
     shares = [row.rows[j] / sum(row.rows) for row in clients]
     return f"{min(shares):.1%}", f"{max(shares):.1%}"
-
-
-def _plan(content: ReportContent) -> str:
-    return elements.section("The plan", *(elements.paragraph(line) for line in content.plan.splitlines()))
 
 
 def _convergence(content: ReportContent) -> str:
@@ -129,15 +134,10 @@ def _model_cells(model: ModelRow, best: float, names: Sequence[str]) -> list[str
 
 
 def _clients(content: ReportContent) -> str:
-    compared = [row for row in content.clients if row.local is not None and not math.isnan(row.local)]
-    compared.sort(key=_gain)
-    parts = []
-    if compared:
-        parts += _local_models(content, compared)
-    else:
-        parts.append(elements.paragraph("No client has enough rows, or a model of its own, to compare with."))
-    parts.append(_client_table(content))
-    return elements.section("Clients: who is helped", *parts)
+    compared = sorted((row for row in content.clients if _has_own_model(row)), key=_gain)
+    none = [elements.paragraph("No client has enough rows, or a model of its own, to compare with.")]
+    parts = _local_models(content, compared) if compared else none
+    return elements.section("Clients: who is helped", *parts, _client_table(content))
 
 
 def _local_models(content: ReportContent, compared: Sequence[ClientRow]) -> list[str]:
@@ -175,9 +175,7 @@ def _client_table(content: ReportContent) -> str:
     shown = _spread(sorted(compared if many and compared else content.clients, key=lambda row: -sum(row.rows)))
     rows = []
     for row in shown:
-        verdict = "–"
-        if row.local is not None and not math.isnan(row.local):
-            verdict = "helped" if _gain(row) > 0 else "hurt"
+        verdict = ("helped" if _gain(row) > 0 else "hurt") if _has_own_model(row) else "–"
         left_out = (_number(row.common), _number(row.local), verdict)
         rows.append([row.name, f"{sum(row.rows):,}", _number(row.scaffold), _number(row.fedavg), *left_out])
     header = ("client", "rows", "Scaffold", "FedAvg", "left out: together", "alone", "verdict")
@@ -186,16 +184,8 @@ def _client_table(content: ReportContent) -> str:
     return elements.table(caption, header, rows)
 
 
-def _cost(content: ReportContent) -> str:
-    return elements.section("Communication", elements.facts("What is sent and received", content.cost))
-
-
-def _provenance(content: ReportContent) -> str:
-    return elements.section(
-        "How to run it again",
-        elements.code(content.command),
-        elements.facts("Where this came from", content.provenance),
-    )
+def _has_own_model(row: ClientRow) -> bool:
+    return row.local is not None and not math.isnan(row.local)
 
 
 def _gain(row: ClientRow) -> float:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from fedscaffold.core.checks import not_negative, positive, whole_number
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised
 from fedscaffold.theory.bounds.conditions import (
     BELOW,
     Bound,
@@ -101,7 +101,7 @@ def finite_time_mse(
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Complexity:
+class Complexity(Summarised):
     """A step size, local steps and rounds that are proved to reach a target: the result of `complexity`.
 
     Attributes
@@ -141,12 +141,6 @@ class Complexity:
             "proved error": f"{self.bound.value:.4g}",
             "largest_n_clients": self.largest_n_clients,
         }
-
-    def __repr__(self) -> str:
-        return text_summary("Complexity", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary("Complexity", self._facts())
 
 
 def complexity(constants: Constants, *, target: float, n_clients: int, squared_error: float) -> Complexity:

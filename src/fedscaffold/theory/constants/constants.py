@@ -6,7 +6,7 @@ from fedscaffold.core.capabilities import GeneralisedLinear, HasRecordHessians, 
 from fedscaffold.core.checks import check_problem
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised
 from fedscaffold.theory.constants.at_optimum import constants_at_optimum
 from fedscaffold.theory.constants.margins import margin_constants
 from fedscaffold.theory.constants.streams import stream_constants
@@ -15,7 +15,7 @@ LOCAL = ("zeta1", "zeta2", "mu_at_optimum", "L_at_optimum", "noise_at_optimum", 
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Constants:
+class Constants(Summarised):
     """μ, L, Q, G, ζ₁, ζ₂, σ*², β of assumptions A1 to A6, each the smallest value that can be certified here.
 
     Those named in `local` are values at θ*, exact. The others hold for all θ ("global"): they are exact for
@@ -82,12 +82,6 @@ class Constants:
     def _facts(self) -> dict[str, object]:
         names = ("mu", "L", "L_record", "Q", "G", "zeta1", "zeta2", "sigma_star2", "beta")
         return {name: f"{getattr(self, name):.4g}" for name in names}
-
-    def __repr__(self) -> str:
-        return text_summary("Constants", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary("Constants of assumptions A1 to A6", self._facts())
 
     def noise_bound(self, slack: float) -> tuple[float, float]:
         """A5's pair (σ*², β) = ((1 + a) s², (1 + 1/a) ℓ²) for any a > 0; the fields have a = 1.

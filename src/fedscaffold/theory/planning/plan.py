@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.figures import new_axes
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.theory.error_curves import draw_error_curve
@@ -18,7 +18,7 @@ Mode = Literal["sharp", "first_order", "certified"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Plan:
+class Plan(Summarised):
     """How to reach a target: the result of `fedscaffold.plan`.
 
     Attributes
@@ -140,8 +140,5 @@ class Plan:
             "target_mse": f"{self.target_mse:g}",
         }
 
-    def __repr__(self) -> str:
-        return text_summary(f"Plan, {self.mode}", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary(f"Plan, {self.mode}", self._facts())
+    def _title(self) -> str:
+        return f"Plan, {self.mode}"

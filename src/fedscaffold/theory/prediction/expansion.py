@@ -9,13 +9,13 @@ from fedscaffold.core.capabilities import HasNoiseCovariances, SmoothProblem
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.theory.supported import parse_method
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Expansion:
+class Expansion(Summarised):
     """Lemma 5.1 and Theorem 5.3: leading terms as γ → 0 of the stationary covariances and bias of Scaffold.
 
     The remainders are O(γ²H + γ^{3/2}) for `cov_theta`, `cov_theta_xi`, `bias` and `bias_xi`, and O(γ) for
@@ -92,11 +92,8 @@ class Expansion:
             "squared bias": f"{self.bias @ self.bias:.4g}",
         }
 
-    def __repr__(self) -> str:
-        return text_summary("Expansion of Scaffold's stationary law", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary("Expansion of Scaffold's stationary law", self._facts())
+    def _title(self) -> str:
+        return "Expansion of Scaffold's stationary law"
 
     def _client(self, client: int) -> int:
         if not 0 <= client < self.weights.size:

@@ -11,7 +11,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.figures import new_axes
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.summaries import html_summary, text_summary
+from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.error_curves import draw_error_curve
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prediction:
+class Prediction(Summarised):
     """E‖θ − θ*‖² = tr Cov θ + ‖E θ − θ*‖² on the plateau, and on the way to it: the result of `theory.predict`.
 
     Attributes
@@ -93,11 +93,8 @@ class Prediction:
         }
         return facts if self.curve is None else {**facts, "rounds of the curve": self.curve.size - 1}
 
-    def __repr__(self) -> str:
-        return text_summary("Prediction of the plateau", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_summary("Prediction of the plateau", self._facts())
+    def _title(self) -> str:
+        return "Prediction of the plateau"
 
 
 @one_blas_thread
