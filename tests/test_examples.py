@@ -30,7 +30,8 @@ def test_hospitals(tmp_path: Path) -> None:
 def test_gallery(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each script draws one figure, in which something is drawn on every axis, and shows it at its end."""
     mpl.use("agg")
-    shown = []
+    plt.close("all")  # figures of other tests
+    shown: list[int] = []
     monkeypatch.setattr(plt, "show", lambda: shown.extend(plt.get_fignums()))
     try:
         runpy.run_path(str(script))

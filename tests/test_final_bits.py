@@ -225,9 +225,9 @@ def _machine() -> dict[str, str]:
 
 
 def _is_slow(case: str) -> bool:
-    """Whether a case is left to the slow tests: JAX compiles every run anew, and three methods show its sums."""
-    return case.endswith("jax") and not any(
-        f"| {method} |" in case for method in ("Scaffold", "FedLin", "two-sided")
+    """Whether a case is left to the slow tests: JAX compiles every run anew, and Ray starts processes."""
+    return case == "ray" or (
+        case.endswith("jax") and not any(f"| {method} |" in case for method in ("Scaffold", "FedLin", "two-sided"))
     )
 
 

@@ -1,8 +1,7 @@
 """Axes, style and saving of figures."""
 
-import builtins
+import sys
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import pytest
@@ -45,13 +44,6 @@ def test_other_formats_are_refused(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(MissingDependency, match=r"pip install 'fedscaffold\[reproduce\]'"):
         figures.load_matplotlib()

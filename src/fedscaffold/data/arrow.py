@@ -25,8 +25,9 @@ COLUMNS_AT_ONCE = 8
 
 def load_pyarrow() -> Any:
     """Pyarrow, or a sentence that says how to install it."""
-    load_optional("pyarrow.compute", "tables need pyarrow", extra="data")
-    return importlib.import_module("pyarrow")
+    pyarrow = load_optional("pyarrow", "tables need pyarrow", extra="data")
+    importlib.import_module("pyarrow.compute")
+    return pyarrow
 
 
 @dataclass(frozen=True)
