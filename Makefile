@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= results/figure1
 
-.PHONY: reproduce test browser test-slow lint docs release bench clean forget-kernels
+.PHONY: reproduce test browser test-slow mutants lint docs release bench clean forget-kernels
 
 reproduce: .venv/ready
 	$(BIN)/fedscaffold reproduce figure1 --out $(OUT)
@@ -20,6 +20,10 @@ browser:
 
 test-slow: .venv/ready
 	$(BIN)/pytest -m slow
+
+# Wrong versions of the source, listed in tests/mutants.json, that the fast tests must reject: half an hour.
+mutants: .venv/ready
+	$(BIN)/python -m tests.mutants
 
 lint: .venv/ready
 	$(BIN)/ruff check .

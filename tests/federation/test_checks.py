@@ -14,6 +14,7 @@ from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array
 from fedscaffold.federation import ClientUpdate, RoundRules, RunConfig, TooFewClients, TrainRequest
+from fedscaffold.federation.ledger import lower_median
 from fedscaffold.federation.messages import Reply
 from tests.federation.federation import Event, Federation
 from tests.samples import make
@@ -42,6 +43,7 @@ def spoilt(reply: Reply, vector: Array | None = None, **changes: Any) -> ClientU
 
 POISON: dict[str, Poison] = {
     "NaN": lambda reply: spoilt(reply, reply.vector * np.nan),
+    "one number that is NaN": lambda reply: spoilt(reply, np.append(reply.vector[:-1], np.nan)),
     "one infinite number": lambda reply: spoilt(reply, np.append(reply.vector[:-1], np.inf)),
     "a norm of a million times": lambda reply: spoilt(reply, reply.vector * 1e6),
     "a norm beyond float64": lambda reply: spoilt(reply, np.full_like(reply.vector, 1e300)),
@@ -192,3 +194,25 @@ def test_configurations_travel_as_text(method: Method) -> None:
     for text in ("", "{}", "[]", '{"method": {}}', config.to_json().replace("seed", "seeds")):
         with pytest.raises(InvalidInput, match="not the configuration of a run"):
             RunConfig.from_json(text)
+
+
+def test_the_median_of_an_even_number_is_the_smaller_middle_value() -> None:
+    """So that one of two clients cannot raise what counts as usual."""
+    assert lower_median([8.0, 1.0]) == 1.0
+    assert lower_median([4.0, 1.0, 3.0, 2.0]) == 2.0
+    assert lower_median([3.0, 1.0, 2.0]) == 2.0
+
+
+def test_a_client_without_a_gradient_is_not_asked_for_local_steps(tmp_path: Path) -> None:
+    asked: list[tuple[int, str]] = []
+
+    def event(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+        asked.append((request.client, request.phase))
+        return None if request.client == BAD and request.phase == "gradient" else work()
+
+    rules = RoundRules(min_clients=3)
+    federation = Federation(tmp_path, problem(), fs.FedLin(step_size=0.1, local_steps=6), rules=rules, event=event)
+    federation.run(1)
+    assert (BAD, "gradient") in asked
+    assert (BAD, "train") not in asked
+    assert federation.results[0].counted == (0, 1, 3)

@@ -13,7 +13,8 @@ import fedscaffold as fs
 from fedscaffold.core.errors import CheckpointMismatch
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage import npz
-from fedscaffold.federation import ClientFailed, RoundRules, TrainRequest
+from fedscaffold.federation import ClientFailed, ClientUpdate, RoundRules, StateLost, TrainRequest
+from fedscaffold.federation.ledger import train_request
 from fedscaffold.federation.messages import Reply
 from tests.federation.federation import Federation
 from tests.samples import make
@@ -251,3 +252,33 @@ def test_an_update_from_another_model_is_not_sent_again(tmp_path: Path) -> None:
         problem(), SCAFFOLD, rounds=3, batch_size=2, seed=3, engine="reference", record=(), theta0=np.ones(3)
     )
     np.testing.assert_allclose(federation.ledger.server.theta, simulated.theta, rtol=0, atol=1e-13)
+
+
+def test_the_same_request_again_is_answered_from_disk(tmp_path: Path) -> None:
+    """A training loop of one's own may give other numbers a second time; what was sent first must count."""
+    federation = Federation(tmp_path, problem(), SCAFFOLD)
+    request = train_request(federation.config, federation.ledger, 0)
+    first = federation.handle(request)
+    federation.works[0] = federation.work_of(1)  # other rows
+    again = federation.handle(request)
+    assert isinstance(first, ClientUpdate)
+    assert isinstance(again, ClientUpdate)
+    np.testing.assert_array_equal(again.vector, first.vector)
+
+
+def test_a_client_state_from_an_older_backup_is_lost(tmp_path: Path) -> None:
+    """The file of an earlier round was put back: it is not taken for the newest."""
+    federation = Federation(tmp_path, problem(), SCAFFOLD)
+    federation.run(2)
+    old = federation.state_file(0).read_bytes()
+    federation.run(5)
+    federation.state_file(0).write_bytes(old)
+    assert isinstance(federation.handle(train_request(federation.config, federation.ledger, 0)), StateLost)
+
+
+def test_a_client_state_from_before_a_reset_is_lost(tmp_path: Path) -> None:
+    """Even where the numbers of rounds agree."""
+    federation = Federation(tmp_path, problem(), SCAFFOLD)
+    federation.run(2)
+    after = federation.ledger._replace(resets=1)
+    assert isinstance(federation.handle(train_request(federation.config, after, 0)), StateLost)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from tests.samples import make
 
 
 @pytest.mark.parametrize("share", [0.03, 0.1, 0.35, 0.5, 0.6, 0.99, 1.0])
@@ -44,3 +45,20 @@ def test_vectors_are_the_servers_state_the_message_and_gradients_that_are_exchan
     problem = fs.problems.Ridge(np.eye(2)[:, None], np.ones((2, 1)), l2=0.1)
     trace = fs.run(problem, method, rounds=3, engine="reference")
     np.testing.assert_array_equal(trace.vectors_per_client, (down + up) * np.arange(4))
+
+
+@pytest.mark.parametrize(
+    ("method", "gradients", "vectors"),
+    [
+        (fs.Scaffold(step_size=0.01, local_steps=4), 4.0, 2.0),
+        (fs.Scaffold(step_size=0.01, local_steps=4, cohort=2), 4.0 * 2 / 5, 2.0 * 2 / 5),
+        (fs.Scaffold(step_size=0.01, local_steps=(1, 2, 3, 4, 5)), 3.0, 2.0),
+        (fs.FedLin(step_size=0.01, local_steps=4, correction_gradients="minibatch"), 4.0 + 1.0, 4.0),
+        (fs.FedLin(step_size=0.01, local_steps=4), 4.0 + 6.0 / 2, 4.0),  # six records a client, in batches of two
+    ],
+)
+def test_costs_are_averages_over_all_clients(method: Any, gradients: float, vectors: float) -> None:
+    problem = make("ridge", (4, 5, 6, 7, 8))
+    trace = fs.run(problem, method, rounds=3, batch_size=2, repetitions=2, engine="reference")
+    np.testing.assert_allclose(trace.gradients_per_client, [gradients * np.arange(4.0)] * 2)
+    np.testing.assert_allclose(trace.vectors_per_client, vectors * np.arange(4.0))

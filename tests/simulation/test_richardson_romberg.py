@@ -219,6 +219,15 @@ def test_noise_factors() -> None:
     assert independent == pytest.approx(6.0, rel=0.25)
 
 
+def test_the_standard_error_knows_that_rounds_are_correlated() -> None:
+    """With steps so short that a block of rounds resembles the next; as if independent, it would be half."""
+    problem = make("ridge", (30,) * 4, 2, l2=0.1, seed=1)
+    method = fs.Scaffold(step_size=0.01, local_steps=2)
+    found = fs.richardson_romberg(problem, method, rounds=2000, batch_size=1, repetitions=100, discard=400)
+    ratio = found.standard_error.mean(axis=0) / found.theta.std(axis=0, ddof=1)
+    np.testing.assert_allclose(ratio, 1.0, atol=0.25)
+
+
 @pytest.mark.slow
 def test_standard_error_is_that_of_repetitions() -> None:
     problem = make("logistic", (30,) * 12, 4, l2=0.1, seed=1)

@@ -171,3 +171,11 @@ def test_squared_errors_against_an_optimum_that_is_known(tmp_path: Path) -> None
     assert (moved.mse != asked.mse).all()
     with pytest.raises(fs.InvalidInput, match=r"optimum must have shape \(3,\)"):
         fs.run(problem, method, rounds=4, record=(fs.simulation.Mse(np.zeros(2)),))
+
+
+def test_the_final_value_has_the_standard_error_of_a_mean(trace: fs.Trace) -> None:
+    last = trace.mse[:, -1]
+    found = trace.final()
+    assert found.mean == pytest.approx(last.mean())
+    assert found.standard_error == pytest.approx(last.std() / np.sqrt(len(last)))
+    assert len(last) > 1
