@@ -139,3 +139,26 @@ def test_every_method(tmp_path: Path, method: str, name: str, gradients: float, 
     trace = fs.Trace.load(out)
     assert trace.provenance["method"]["name"] == name
     assert (trace.gradients_per_client[0, -1], trace.vectors_per_client[-1]) == (gradients, vectors)
+
+
+def test_a_method_of_ones_own_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first block of the tutorial, saved as it says."""
+    page = Path(__file__).parents[2] / "docs" / "tutorials" / "add-a-method.md"
+    code = page.read_text().split("```python\n")[1].split("```")[0]
+    (tmp_path / "damped.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    words = ["run", "--clients", "4", "--local-steps", "5", "--rounds", "3", "--out", "t.npz", "--method"]
+    result = runner.invoke(app, [*words, "damped.DampedScaffold:damping=1.0"])
+    assert result.exit_code == 0, result.output
+    problem = fs.problems.paper("regression", n_clients=4)
+    wanted = fs.run(problem, fs.Scaffold(step_size=0.05, local_steps=5), rounds=3, batch_size=10)
+    np.testing.assert_allclose(fs.Trace.load("t.npz").theta, wanted.theta, rtol=1e-12)
+    for name, message in (
+        ("damped.Missing", "no attribute"),
+        ("nowhere.Thing", "No module"),
+        ("damped.fs", "not a"),
+    ):
+        result = runner.invoke(app, [*words, name])
+        assert result.exit_code == 2
+        assert message in result.output

@@ -1,9 +1,12 @@
 """Options that several commands share."""
 
+import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +15,7 @@ from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.figures import load_matplotlib
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage.files import check_writable
+from fedscaffold.federation.known_methods import find_method
 from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, TwoSidedScaffold
 from fedscaffold.simulation import Trace
 
@@ -22,6 +26,7 @@ COMPARED: dict[str, type[Any]] = {
     "proxskip": ProxSkip,
     "fedlin": FedLin,
 }
+METHOD_NAMES = f"{', '.join(COMPARED)}, or module.Class of your own"
 FIGURES = (".png", ".svg", ".pdf")
 
 Problem = Annotated[str, typer.Option(help="regression or classification.")]
@@ -82,13 +87,12 @@ def numbers_of(option: str, text: str, kind: type[int] | type[float]) -> list[An
 def candidates_of(text: str, *, step_sizes: Sequence[float], local_steps: Sequence[int]) -> list[Method]:
     """Parse NAME or NAME:FIELD=VALUE,... into candidates of a method: a grid over what is not given.
 
+    NAME is one of COMPARED, the class name of an installed method, or an import path.
+
     The grid is over the step size and the number of local steps, for ProxSkip its mean 1/p. A server step size
     that is not given is 1.
     """
-    name = text.partition(":")[0]
-    if name not in COMPARED:
-        raise InvalidInput(f"--method must begin with one of {', '.join(COMPARED)}, got {text!r}")
-    kind = COMPARED[name]
+    kind = _method_class(text.partition(":")[0])
     allowed = [field.name for field in fields(kind)]
     _, given = fields_of("--method", text, allowed=allowed)
     if "server_step_size" in allowed:
@@ -97,6 +101,31 @@ def candidates_of(text: str, *, step_sizes: Sequence[float], local_steps: Sequen
     lengths = [given.pop(steps)] if steps in given else [1 / H if kind is ProxSkip else H for H in local_steps]
     sizes = [given.pop("step_size")] if "step_size" in given else step_sizes
     return [kind(step_size=size, **{steps: length}, **given) for length in lengths for size in sizes]
+
+
+def _method_class(name: str) -> type[Any]:
+    """A method by its short name, an installed one by its class name, or any by its import path, module.Class."""
+    module, _, own = name.rpartition(".")
+    try:
+        if name in COMPARED:
+            return COMPARED[name]
+        found = find_method(name) if not module else getattr(import_from_here(module), own)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInput(
+            f"--method must begin with one of {', '.join(COMPARED)}, with the class name of an installed method, "
+            f"or with the import path of one, such as damped.DampedScaffold; got {name!r} ({error})"
+        ) from None
+    if not is_dataclass(found) or not hasattr(found, "update_clients"):
+        raise InvalidInput(f"--method {name} is not a method: {found!r}")
+    return found
+
+
+def import_from_here(module: str) -> ModuleType:
+    """Import a module as `python -m` would, which also looks in the working folder."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return import_module(module)
 
 
 def fields_of(option: str, text: str, *, allowed: Sequence[str] | None = None) -> tuple[str, dict[str, Any]]:

@@ -38,9 +38,7 @@ EXAMPLES = (
 def command(
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            help="scaffold, fedavg, two-sided, proxskip or fedlin, or NAME:FIELD=VALUE,...; once for each method."
-        ),
+        typer.Option(help=f"{options.METHOD_NAMES}, or NAME:FIELD=VALUE,...; once for each method."),
     ] = None,
     problem: options.Problem = "classification",
     clients: Annotated[str, typer.Option(help="Numbers of clients, each even, with commas.")] = "100",

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedscaffold.cli.errors import RESUMABLE, refusals
-from fedscaffold.cli.options import batch_size_of, candidates_of
+from fedscaffold.cli.options import METHOD_NAMES, batch_size_of, candidates_of
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
@@ -69,7 +69,7 @@ def command(
     l2: Annotated[float | None, _option("l2", "Penalty.")] = None,
     method: Annotated[
         str | None,
-        _option("method", "scaffold, fedavg, two-sided, proxskip or fedlin; NAME:FIELD=VALUE,... for more."),
+        _option("method", f"{METHOD_NAMES}; NAME:FIELD=VALUE,... for more."),
     ] = None,
     step_size: Annotated[float | None, _option("step_size", "γ.")] = None,
     local_steps: Annotated[int | None, _option("local_steps", "H, steps between communications.")] = None,
