@@ -94,6 +94,7 @@ def measure(batch_size: int, stream_clients: int, table_clients: int, turns: int
                 if turn:  # the first one compiles
                     nanoseconds = (time.process_time() - begin) * 1e9 / clients / LOCAL_STEPS
                     best[name] = min(best.get(name, np.inf), nanoseconds)
+    best["ns_per_normal"] = best["drawing_ns"] / (batch_size * (DIM + 1))  # features and the noise of each record
     best["times_tables_without_drawing"] = (best["stream_ns"] - best["drawing_ns"]) / best["tables_ns"]
     return best
 

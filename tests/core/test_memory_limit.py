@@ -6,20 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from fedscaffold.core import memory_limit as memory
+from fedscaffold.core.memory_limit import memory_limit
 
 
-def test_the_smallest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "max").write_text("max\n")
-    (tmp_path / "few").write_text("123456\n")
-    usual = memory.memory_limit()
+def test_the_smallest_limit_counts(tmp_path: Path) -> None:
+    unlimited, little = tmp_path / "max", tmp_path / "little"
+    unlimited.write_text("max\n")
+    little.write_text("123456\n")
+    usual = memory_limit([str(unlimited), str(tmp_path / "missing")])
     assert usual is None or usual > 2**20
-    monkeypatch.setattr(memory, "LIMITS", (str(tmp_path / "max"), str(tmp_path / "none")))
-    monkeypatch.setattr(memory, "_machine", lambda: None)
-    monkeypatch.setattr(memory, "_process", lambda: None)
-    assert memory.memory_limit() is None
-    monkeypatch.setattr(memory, "LIMITS", (str(tmp_path / "max"), str(tmp_path / "few")))
-    assert memory.memory_limit() == 123456
+    assert memory_limit([str(unlimited), str(little)]) == 123456
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_DATA that counts")

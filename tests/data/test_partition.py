@@ -87,7 +87,7 @@ def test_dirichlet_has_the_variance_of_its_law(alpha: float) -> None:
 @given(st.lists(st.integers(0, 8), min_size=27, max_size=80), st.integers(1, 3), st.integers(0, 9))
 def test_topping_up_moves_what_is_lacking_and_no_more(rows: list[int], min_rows: int, seed: int) -> None:
     raw = np.array(rows)
-    ids = partition._topped_up(raw.copy(), 9, min_rows, np.random.default_rng(seed))
+    ids = partition.fill_up(raw.copy(), 9, min_rows, np.random.default_rng(seed))
     before, after = np.bincount(raw, minlength=9), np.bincount(ids, minlength=9)
     lacking = np.maximum(min_rows - before, 0)
     assert (after[lacking > 0] == min_rows).all()

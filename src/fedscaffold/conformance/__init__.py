@@ -9,7 +9,7 @@ from fedscaffold.conformance.checks import CHECKS, Check
 from fedscaffold.conformance.recording import Bench
 from fedscaffold.conformance.report import Entry, Report, Verdict
 from fedscaffold.conformance.task import Federation, NotSupported, Start, Task
-from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.checks import positive, seed_number
 from fedscaffold.core.errors import InvalidInput
 
 __all__ = ["Entry", "Federation", "NotSupported", "Report", "Task", "check"]
@@ -73,7 +73,7 @@ def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0) -> Report:
         raise InvalidInput(f"start must be a function or class that takes a Task, got {start!r}")
     if positive("tolerance", tolerance) > LARGEST_TOLERANCE:
         raise InvalidInput(f"tolerance must be at most {LARGEST_TOLERANCE}, got {tolerance}")
-    bench = Bench(start, whole_number("seed", seed, least=0))
+    bench = Bench(start, seed_number("seed", seed))
     return Report(entries=tuple(_entry(name, function, bench, tolerance) for name, function in CHECKS.items()))
 
 

@@ -1,14 +1,18 @@
 """How much memory this process may use."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
 
 
-def memory_limit() -> int | None:
-    """Bytes of memory that the machine, its container and the process's own limit allow; None if none is known."""
-    found = [limit for limit in (_machine(), _process(), *map(_container, LIMITS)) if limit is not None]
+def memory_limit(container_limits: Sequence[str] = LIMITS) -> int | None:
+    """Bytes of memory that the machine, its container and the process's own limit allow; None if none is known.
+
+    The container's limit is the number in any of these files.
+    """
+    found = [limit for limit in (_machine(), _process(), *map(_container, container_limits)) if limit is not None]
     return min(found, default=None)
 
 

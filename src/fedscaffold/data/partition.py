@@ -82,7 +82,7 @@ def dirichlet(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows
         members = rng.permutation(np.flatnonzero(codes == code))
         counts = rng.multinomial(members.size, rng.dirichlet(np.full(n_clients, float(alpha))))
         ids[members] = np.repeat(np.arange(n_clients), counts)
-    return _topped_up(ids, n_clients, min_rows, rng)
+    return fill_up(ids, n_clients, min_rows, rng)
 
 
 def quantity(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows: int = 2) -> Ids:
@@ -277,7 +277,7 @@ def _dealt(order: NDArray[np.int64], n_clients: int) -> Ids:
     return ids
 
 
-def _topped_up(ids: Ids, n_clients: int, min_rows: int, rng: np.random.Generator) -> Ids:
+def fill_up(ids: Ids, n_clients: int, min_rows: int, rng: np.random.Generator) -> Ids:
     """Move rows, one at a time from whoever has the most, to clients below `min_rows`."""
     before = np.bincount(ids, minlength=n_clients)
     counts = np.maximum(before, min_rows)

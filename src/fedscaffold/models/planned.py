@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.checks import positive, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
@@ -71,7 +71,7 @@ class FitSettings:
                 whole_number(name, value, least=1)
         if self.batch_size not in (None, "auto"):
             whole_number("batch_size", self.batch_size, least=1)
-        whole_number("seed", self.seed, least=0)
+        seed_number("seed", self.seed)
 
     def batch_for(self, problem: Problem) -> int | None:
         """Batch size for this problem; None for all of a client's rows."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedscaffold.benchmarking.client_numbers import check_client_numbers
 from fedscaffold.benchmarking.costs import fit_line
 from fedscaffold.benchmarking.plateaus import reached_plateau
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import seed_number, whole_number
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.storage.files import replacing
 from fedscaffold.core.types import Array
@@ -71,7 +71,7 @@ class Figure1Settings:
 
     def __post_init__(self) -> None:
         whole_number("runs", self.runs, least=1)
-        whole_number("seed", self.seed, least=0)
+        seed_number("seed", self.seed)
         check_client_numbers(self.clients, multiple_of=2)
 
 

@@ -16,7 +16,7 @@ from fedscaffold.benchmarking import Family, Sweep, sweep
 from fedscaffold.benchmarking.client_numbers import check_client_numbers
 from fedscaffold.benchmarking.sweeps import saturation
 from fedscaffold.benchmarking.sweeps.figure import series
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import seed_number
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
@@ -48,7 +48,7 @@ class MillionSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        whole_number("seed", self.seed, least=0)
+        seed_number("seed", self.seed)
         check_client_numbers(self.clients, fewest=saturation.FEWEST)
 
 
