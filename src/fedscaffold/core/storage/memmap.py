@@ -24,7 +24,7 @@ def in_file(array: Any) -> bool:
 
 def read_ahead(array: NDArray[Any], begin: int, end: int) -> None:
     """Start reading rows begin to end − 1 of an array that is `in_file`; returns before they are there."""
-    _advise(array, begin, end, mmap.MADV_WILLNEED)
+    _advise(array, begin, end, "MADV_WILLNEED")
 
 
 def let_go(array: NDArray[Any], begin: int, end: int) -> None:
@@ -32,17 +32,17 @@ def let_go(array: NDArray[Any], begin: int, end: int) -> None:
 
     The system may keep them in its cache as long as no other process needs the memory.
     """
-    _advise(array, begin, end, mmap.MADV_DONTNEED)
+    _advise(array, begin, end, "MADV_DONTNEED")
 
 
-def _advise(array: NDArray[Any], begin: int, end: int, advice: int) -> None:
+def _advise(array: NDArray[Any], begin: int, end: int, advice: str) -> None:
     """Give the system advice about whole pages, which it is free to ignore: its answer is not checked."""
     madvise = _madvise()
     if madvise is None or end <= begin:
         return
     first = array.ctypes.data + begin * array.strides[0]
     start = first // mmap.PAGESIZE * mmap.PAGESIZE
-    madvise(start, first + (end - begin) * array.strides[0] - start, advice)
+    madvise(start, first + (end - begin) * array.strides[0] - start, getattr(mmap, advice))
 
 
 @cache
