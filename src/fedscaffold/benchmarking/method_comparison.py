@@ -12,7 +12,7 @@ from fedscaffold.benchmarking.costs import Cost, Growth, best, cheapest, growth
 from fedscaffold.benchmarking.curves import Curve, curves_to_frame
 from fedscaffold.core import provenance
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import check_writable, folder_at, replacing
+from fedscaffold.core.storage.files import check_writable, folder_at, write_frame, write_text
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.reports import comparison as curve_figure
@@ -128,18 +128,15 @@ class MethodComparison(Summarised):
         different = {id(curve): curve for curves in self.shown().values() for curve in curves}
         frames = {"costs": pd.DataFrame(rows), "curves": curves_to_frame(list(different.values()))}
         for name, frame in frames.items():
-            with replacing(out / f"{name}.csv") as temporary:
-                frame.to_csv(temporary, index=False)
-            with replacing(out / f"{name}.parquet") as temporary:
-                frame.to_parquet(temporary, index=False)
+            for suffix in ("csv", "parquet"):
+                write_frame(out / f"{name}.{suffix}", frame)
         content = {
             "settings": {**settings, "targets": list(self.targets)},
             "costs": [asdict(cost) for cost in self.costs],
             "growth": [{**asdict(each), "fit": each.fit._asdict()} for each in self.growth],
             **provenance.origin(),
         }
-        with replacing(out / "comparison.json") as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
+        write_text(out / "comparison.json", json.dumps(content, indent=2) + "\n")
 
     def _panels(self) -> list[list[curve_figure.CostPanel]]:
         shown = self.shown()

@@ -4,7 +4,6 @@ import json
 import math
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.storage.files import read_text, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
 from fedscaffold.data.arrow import Label
@@ -224,17 +223,12 @@ class Encoding:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the encoding to a JSON file."""
-        with replacing(path) as temporary:
-            temporary.write_text(self.to_json(), encoding="utf-8")
+        write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read an encoding that `save` wrote."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"cannot read the encoding {path}: {error}") from None
-        return cls.from_json(text)
+        return cls.from_json(read_text(path, "the encoding"))
 
 
 def _column(found: dict[str, Any]) -> Column:

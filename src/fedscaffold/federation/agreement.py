@@ -10,7 +10,7 @@ import numpy as np
 
 from fedscaffold.core.checks import not_negative, positive
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.storage.files import write_text
 from fedscaffold.data.arrow import labels
 from fedscaffold.data.columns import check_names, pick, some
 from fedscaffold.data.encoded import EncodedProblem, problem_class
@@ -120,8 +120,7 @@ class Agreement:
             "target_scale": self.target_scale,
             "encoding": json.loads(self.encoding.to_json()),
         }
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(found, indent=1, allow_nan=False), encoding="utf-8")
+        write_text(path, json.dumps(found, indent=1, allow_nan=False))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.progress import progress_bar
 from fedscaffold.core.storage import npz as arrays
-from fedscaffold.core.storage.files import check_writable, folder_at, replacing
+from fedscaffold.core.storage.files import check_writable, folder_at, write_text
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.on_disk.cache import CacheMismatch, remove_cache
 from fedscaffold.data.open import default_max_bytes_in_memory
@@ -152,8 +152,7 @@ def begin(out: Path, request: dict[str, Any]) -> bool:
     if _pending(out) == request:
         return (out / CHECKPOINT).exists()
     (out / CHECKPOINT).unlink(missing_ok=True)
-    with replacing(out / PENDING) as temporary:
-        temporary.write_text(json.dumps(request, indent=1))
+    write_text(out / PENDING, json.dumps(request, indent=1))
     return False
 
 

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.storage.files import read_text, write_text
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label
@@ -133,16 +132,12 @@ class Model(Summarised):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a JSON file, which is replaced only once the new one is complete."""
-        with replacing(path) as temporary:
-            temporary.write_text(self.to_json(), encoding="utf-8")
+        write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a model that `save` wrote; nothing in the file is executed."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"cannot read the model {path}: {getattr(error, 'strerror', error)}") from None
+        text = read_text(path, "the model")
         try:
             return cls.from_json(text)
         except InvalidInput as error:

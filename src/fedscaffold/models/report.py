@@ -2,13 +2,12 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array
 from fedscaffold.data.files import read_table
@@ -77,8 +76,7 @@ def read_test_table(path: str | os.PathLike[str], model: Model) -> Any:
 
 def write_report(content: ReportContent, path: str | os.PathLike[str]) -> None:
     """Write the page to a file, which is replaced only once the new one is complete."""
-    with replacing(Path(path)) as temporary:
-        temporary.write_text(render(content), encoding="utf-8")
+    write_text(path, render(content))
 
 
 def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) -> ReportContent:

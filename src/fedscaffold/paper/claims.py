@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.storage.files import write_text
 
 VERDICTS = {True: "yes", False: "NO", None: "not tested"}
 
@@ -38,8 +38,7 @@ class Claim:
 def save_claims(found: Sequence[Claim], settings: Any, file: Path) -> None:
     """Write claims and the settings they were tested with, a dataclass, to a JSON file."""
     content = {"settings": asdict(settings), "claims": [asdict(claim) for claim in found]}
-    with replacing(file) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
+    write_text(file, json.dumps(content, indent=2) + "\n")
 
 
 def to_markdown(found: Sequence[Claim]) -> str:

@@ -13,7 +13,7 @@ from fedscaffold.benchmarking.costs import fit_line
 from fedscaffold.benchmarking.plateaus import reached_plateau
 from fedscaffold.core.checks import seed_number, whole_number
 from fedscaffold.core.progress import Advance
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.storage.files import write_frame, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, Scaffold
@@ -199,10 +199,7 @@ def save(curves: Sequence[PanelCurve], found: Sequence[Claim], settings: Figure1
     """Write the figure (PNG, SVG), the curves (Parquet, CSV) and the claims (JSON, Markdown) to a folder."""
     draw(curves, [out / "figure1.png", out / "figure1.svg"])
     frame = to_frame(curves)
-    with replacing(out / "figure1.parquet") as temporary:
-        frame.to_parquet(temporary, index=False)
-    with replacing(out / "figure1.csv") as temporary:
-        frame.to_csv(temporary, index=False)
+    for suffix in ("csv", "parquet"):
+        write_frame(out / f"figure1.{suffix}", frame)
     save_claims(found, settings, out / "claims.json")
-    with replacing(out / "claims.md") as temporary:
-        temporary.write_text(to_markdown(found))
+    write_text(out / "claims.md", to_markdown(found))

@@ -15,7 +15,7 @@ from fedscaffold.cli.options import METHOD_NAMES, batch_size_of, candidates_of
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.storage.files import check_writable, replacing
+from fedscaffold.core.storage.files import check_writable, write_frame
 from fedscaffold.engines import Jax, Numba, Ray, choose_engine
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2
@@ -161,13 +161,8 @@ def run_with(settings: RunOptions, checkpoint: Path | None) -> tuple[Trace, floa
 def _save(trace: Trace, out: Path) -> None:
     if out.suffix == ".npz":
         trace.save(out)
-        return
-    frame = trace.to_frame()
-    with replacing(out) as temporary:
-        if out.suffix == ".csv":
-            frame.to_csv(temporary, index=False)
-        else:
-            frame.to_parquet(temporary, index=False)
+    else:
+        write_frame(out, trace.to_frame())
 
 
 def _print(settings: RunOptions, trace: Trace, seconds: float) -> None:

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
 
@@ -30,6 +31,29 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Replace a file by text in UTF-8, in one step."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_text(path: str | os.PathLike[str], what: str) -> str:
+    """The text of a file in UTF-8; `what` names it in the error, as "the model" does."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {what} {path}: {getattr(error, 'strerror', error)}") from None
+
+
+def write_frame(path: Path, frame: Any) -> None:
+    """Replace a file by a pandas DataFrame without its index, in one step, as CSV or Parquet after its suffix."""
+    with replacing(path) as temporary:
+        if path.suffix == ".csv":
+            frame.to_csv(temporary, index=False)
+        else:
+            frame.to_parquet(temporary, index=False)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

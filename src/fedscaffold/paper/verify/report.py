@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core import provenance
-from fedscaffold.core.storage.files import check_writable, folder_at, replacing
+from fedscaffold.core.storage.files import check_writable, folder_at, write_text
 from fedscaffold.paper.verify.rows import StatementRow, failures
 
 FILES = ("verify.md", "verify.json")
@@ -105,5 +105,4 @@ def save(rows: Sequence[StatementRow], out: Path, settings: dict[str, Any]) -> N
     """Write the table to verify.md, and to verify.json with the settings and where it came from."""
     texts = (to_markdown(rows), to_json(rows, {**settings, **provenance.origin()}))
     for name, text in zip(FILES, texts, strict=True):
-        with replacing(out / name) as temporary:
-            temporary.write_text(text)
+        write_text(out / name, text)
