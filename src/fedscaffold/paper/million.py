@@ -138,7 +138,7 @@ def _as_predicted(name: str, line: PlateauSeries) -> Claim:
 
 
 def draw(found: dict[str, PlateauSeries], files: Sequence[Path]) -> None:
-    """One panel for each problem."""
+    """Draw measured and predicted plateaus by the number of clients, one panel for each problem."""
     panels = {
         f"{TITLES[name]}, γ = {STREAMS[name].step_size:g}, H = 10, B = 1": {"Scaffold": line}
         for name, line in found.items()

@@ -45,7 +45,7 @@ class Pairs(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Which draws a round uses."""
+    """Where in the random stream the draws of a round begin."""
 
     key: Any  # (2,) words
     round: Any

@@ -43,7 +43,7 @@ class Sources(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Numbers of a record."""
+        """Number of features of a record."""
         return self.roots.size
 
 

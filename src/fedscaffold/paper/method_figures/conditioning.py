@@ -43,7 +43,7 @@ class Scaling:
 
     @property
     def fit(self) -> LineFit:
-        """Log rounds against log κ."""
+        """The line through log rounds over log κ; its slope is the exponent of κ."""
         return fit_line(np.log(self.conditions), np.log(self.rounds))
 
 

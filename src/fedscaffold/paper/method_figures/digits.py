@@ -44,7 +44,7 @@ class Accuracy:
     keep: Literal["every"] = field(default="every", init=False)
 
     def watch(self, problem: Differentiable) -> Watch:
-        """Of every repetition's model."""
+        """A function that computes the accuracy of every repetition's model on the test records."""
         import jax
 
         scores = jax.jit(self.scores)

@@ -78,7 +78,7 @@ def two_sided(files: list[Path]) -> None:
 
 
 def proxskip(files: list[Path]) -> None:
-    """Rounds against the condition number."""
+    """Draw the rounds that methods need against the condition number."""
     series = {
         f"{each.name}, slope {each.fit.slope:.2f}": (np.array(each.conditions), np.array(each.rounds))
         for each in scaling()

@@ -40,14 +40,14 @@ class Network:
 
 
 def perceptron_scores(params: Any, x: Any) -> Any:
-    """One hidden layer."""
+    """Scores of the classes from a network with one hidden layer, (records, classes)."""
     import jax.numpy as jnp
 
     return jnp.tanh(x @ params["in"] + params["in_bias"]) @ params["out"] + params["out_bias"]
 
 
 def perceptron_initial(rng: np.random.Generator) -> dict[str, Array]:
-    """2,410 parameters."""
+    """Random initial parameters of the network with one hidden layer, 2,410 numbers."""
     return {
         "in": rng.normal(size=(SIDE**2, HIDDEN)) / SIDE,
         "in_bias": np.zeros(HIDDEN),
@@ -72,7 +72,7 @@ def convolutional_scores(params: Any, x: Any) -> Any:
 
 
 def convolutional_initial(rng: np.random.Generator) -> dict[str, Array]:
-    """1,898 parameters."""
+    """Random initial parameters of the convolutional network, 1,898 numbers."""
     one, two = CHANNELS
     left = (SIDE // 4) ** 2 * two
     return {

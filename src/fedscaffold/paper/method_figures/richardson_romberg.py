@@ -33,7 +33,7 @@ class Estimate(NamedTuple):
     error: float
 
     def __str__(self) -> str:
-        """For tables."""
+        """The value and its standard error, as in 1.23e-04 ± 5e-06."""
         return f"{self.value:.2e} ± {self.error:.0e}"
 
 

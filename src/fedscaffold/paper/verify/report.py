@@ -15,7 +15,7 @@ HEADER = ("statement", "claim", "setting", "predicted", "measured", "verdict")
 
 
 def number(value: float) -> str:
-    """Three or four digits."""
+    """A number with three or four significant digits."""
     return f"{value:.4g}" if abs(value) >= 0.01 or value == 0.0 else f"{value:.3g}"
 
 
@@ -70,7 +70,7 @@ def summary(rows: Sequence[StatementRow]) -> str:
 
 
 def to_markdown(rows: Sequence[StatementRow]) -> str:
-    """A table with all columns."""
+    """All rows as a Markdown table with all columns."""
     lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
     for row in rows:
         verdict = "; ".join(part for part in (row.verdict, other(row), missed(row)) if part)

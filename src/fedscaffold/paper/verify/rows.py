@@ -25,7 +25,7 @@ class Measured(NamedTuple):
     error: Array
 
     def at(self, index: Any) -> "Measured":
-        """Of some entries."""
+        """The values and errors at some indices."""
         return Measured(self.value[index], self.error[index])
 
 

@@ -83,7 +83,7 @@ class Case:
 
     @property
     def text(self) -> str:
-        """Problem, γ, H, B, N."""
+        """The setting in words: problem, γ, H, B and N."""
         m = self.method
         return describe(self.problem, m.step_size, m.uniform_local_steps, self.batch_size)
 

@@ -21,7 +21,7 @@ DOUBLE_TOLERANCE = 0.1
 
 
 def rows(budget: Budget) -> list[StatementRow]:
-    """For ridge and logistic regression."""
+    """Rows on finite-time bounds and linear speed-up, for ridge and logistic regression."""
     found = []
     for kind in KINDS:
         found += [_finite_time(strict(kind), budget), _guarantee(kind, budget)]

@@ -23,7 +23,7 @@ SLOPE_TOLERANCE, LOG_TOLERANCE = 0.1, 0.2
 
 
 def rows(budget: Budget) -> list[StatementRow]:
-    """For ridge and logistic regression."""
+    """Rows on the complexities of Table 1, for ridge and logistic regression."""
     return [row for kind in KINDS for row in (_in_clients(kind, budget), _in_precision(kind, budget))]
 
 

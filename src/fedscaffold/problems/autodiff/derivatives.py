@@ -49,7 +49,7 @@ class FlatLoss:
 
 
 def alone(record: Tree) -> Tree:
-    """A batch of one record."""
+    """One record as a batch: every array gets a leading axis of length one."""
     return jax.tree.map(lambda array: array[None], record)
 
 

@@ -85,6 +85,6 @@ class LinearSA(LinearSystem):
         return digest(f"{self.kind} {self.dim}", self.offsets, self.weights, self.b, self.A)
 
     def _each(self, records: Array) -> Iterator[Array]:
-        """Client after client's part."""
+        """The records of one client after another."""
         for begin, end in pairwise(self.offsets):
             yield records[begin:end]
