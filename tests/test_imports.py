@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "federation": {"core", "data", "methods", "engines", "simulation", "federation"},
     "benchmarking": LIBRARY | FRONT | {"benchmarking"},
     "paper": LIBRARY | FRONT | STUDIES,
-    "__init__": LIBRARY | DOORS | {"conformance"},  # lazily
+    "__init__": LIBRARY | DOORS | {"conformance", "benchmarking"},  # lazily
     **{door: LIBRARY | FRONT | STUDIES | {door, "conformance"} for door in DOORS},
 }
 HEAVY = ("numba", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax", "optax", "ray", "flwr")

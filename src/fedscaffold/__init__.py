@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedscaffold import (
+        benchmarking,
         conformance,
         data,
         engines,
@@ -50,6 +51,7 @@ __all__ = [
     "Staged",
     "Trace",
     "TwoSidedScaffold",
+    "benchmarking",
     "conformance",
     "data",
     "engines",
