@@ -116,10 +116,11 @@ def test_trace_can_be_saved_with_its_stages(tmp_path: Any) -> None:
 
 def test_refused() -> None:
     problem: Any = make("ridge")
+    not_made: Any = fs.Scaffold
     with pytest.raises(fs.InvalidInput, match="method must be a method"):
         fs.staged(problem, problem, rounds=3)
     with pytest.raises(fs.InvalidInput, match="method must be a method"):
-        fs.staged(problem, fs.Scaffold, rounds=3)
+        fs.staged(problem, not_made, rounds=3)
     with pytest.raises(fs.InvalidInput, match="rounds must be"):
         fs.staged(problem, SCAFFOLD, rounds=0)
     with pytest.raises(fs.InvalidInput, match="unknown observer"):

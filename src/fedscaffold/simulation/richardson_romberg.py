@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.checks import check_problem_and_method, whole_number
 from fedscaffold.core.errors import InvalidInput, NotStationary
 from fedscaffold.core.progress import Progress, progress_bar
-from fedscaffold.core.protocols import Engine, Problem
+from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
@@ -96,7 +96,7 @@ class RichardsonRomberg(Summarised):
 
 def richardson_romberg(
     problem: Problem,
-    method: Any,
+    method: Method,
     *,
     rounds: int,
     batch_size: int | None = None,

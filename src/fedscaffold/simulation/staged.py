@@ -3,14 +3,14 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
-from fedscaffold.core.protocols import Engine, Observer, Problem
+from fedscaffold.core.protocols import Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
@@ -118,7 +118,7 @@ class _Progress(NamedTuple):
 
 def staged(
     problem: Problem,
-    method: Any,
+    method: Method,
     *,
     rounds: int,
     batch_size: int | None = None,
@@ -164,8 +164,7 @@ def staged(
         problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
         theta0=theta0, sampling=sampling,
     )  # fmt: skip
-    names = [field.name for field in fields(method)] if is_dataclass(method) else []
-    if "step_size" not in names:
+    if not is_dataclass(method) or "step_size" not in [field.name for field in fields(method)]:
         raise InvalidInput(f"stages need a method with a step_size to halve, not {type(method).__name__}")
     observers = resolve_observers(record)
     file = setup.checkpoint_file(checkpoint, checkpoint_every, observers=observers, run="staged")
