@@ -1,9 +1,9 @@
 """Sphinx extension: pages show measured figures from the JSON files in `docs/measured`, by name.
 
 The role ``{measured}`FILE.key.sub:FORMAT` `` shows `figures["key"]["sub"]` of `docs/measured/FILE.json`; FORMAT is
-a Python format specification such as `.2f` and may be left out. The directive `measured-from` with the argument
-FILE shows when, at which commit, on how many cores and with which command the file was measured. A figure or file
-that does not exist ends the build with an error that names it.
+a Python format specification such as `.2f`; without one, or with `,` alone, numbers are shown with three digits. The
+directive `measured-from` with the argument FILE shows when, at which commit, on how many cores and with which
+command the file was measured. A figure or file that does not exist ends the build with an error that names it.
 """
 
 import json
@@ -45,6 +45,9 @@ def show_figure(folder: Path, text: str) -> str:
         found = found[key]
     if isinstance(found, dict | list) or found is None:
         raise ExtensionError(f"{address!r} is not one figure but {found!r}; name one of its keys")
+    if isinstance(found, float) and specification in ("", ","):
+        found = float(f"{found:.3g}")
+        found = int(found) if found.is_integer() else found
     try:
         return format(found, specification)
     except ValueError as error:

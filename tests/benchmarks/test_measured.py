@@ -27,7 +27,7 @@ def extension() -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    figures = {"stream": {"two_over_one": 1.8375, "clients": 50_000}, "engine": "ray"}
+    figures = {"stream": {"two_over_one": 1.8375, "clients": 50_000, "nanoseconds": 1234.5}, "engine": "ray"}
     measured.write(tmp_path / "shards.json", figures, command="python -m benchmarks.shards", load=99.0)
     return tmp_path
 
@@ -46,7 +46,8 @@ def render(extension: Any, folder: Path, source: str) -> str:
     ("text", "shown"),
     [
         ("shards.stream.two_over_one:.2f", "1.84"),
-        ("shards.stream.two_over_one", "1.8375"),
+        ("shards.stream.two_over_one", "1.84"),
+        ("shards.stream.nanoseconds:,", "1,230"),
         ("shards.stream.clients:,", "50,000"),
         ("shards.engine", "ray"),
     ],
