@@ -1,9 +1,10 @@
 """Sphinx extension: pages show measured figures from the JSON files in `docs/measured`, by name.
 
-The role ``{measured}`FILE.key.sub:FORMAT` `` shows `figures["key"]["sub"]` of `docs/measured/FILE.json`; FORMAT is
-a Python format specification such as `.2f`; without one, or with `,` alone, numbers have three digits. The directive
-`measured-from` with the argument FILE shows when, at which commit, on how many cores and with which command the
-file was measured. A figure or file that does not exist ends the build with an error that names it.
+The role ``{measured}`FILE.key.sub:FORMAT` `` shows `figures["key"]["sub"]` of `docs/measured/FILE.json`. FORMAT is
+a Python format specification such as `.2f`; without one, or with `,` alone, numbers have three digits.
+
+The directive `measured-from` with the argument FILE shows when, at which commit, on how many cores and with which
+command the file was measured. A figure or file that does not exist ends the build with an error that names it.
 """
 
 import json
