@@ -7,9 +7,9 @@ Pages of docs/ show a figure with the role `measured` of docs/_ext/measured.py: 
 
 import argparse
 import json
-import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,8 +21,7 @@ from fedscaffold.core.storage.files import replacing
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "measured"
 FEATURES = ("fma", "avx", "avx2", "avx512f", "asimd", "sve")  # of the processor, those that kernels use
-QUIET_LOAD = 0.3  # processes per core that want to run; above it the machine is shared with other programs
-LOAD_AT_START = os.getloadavg()[0]  # processes that wanted to run in the minute before this one began
+QUIET = 0.15  # share of the processor's time that other programs may use while the machine counts as quiet
 
 Figures = Mapping[str, Any]  # numbers or words by name, nested
 
@@ -65,9 +64,26 @@ def machine() -> dict[str, Any]:
     return {**provenance.machine(), "processor_features": features, "versions": provenance.versions()}
 
 
+def busy_share(seconds: float = 0.5) -> float:
+    """Share of all cores' time that is used while this process waits; 0 where the system does not tell."""
+    statistics = Path("/proc/stat")
+    if not statistics.is_file():
+        return 0.0
+
+    def read() -> tuple[int, int]:
+        ticks = [int(word) for word in statistics.read_text().splitlines()[0].split()[1:9]]
+        return sum(ticks), ticks[3] + ticks[4]  # all, idle or waiting for the disk
+
+    total, idle = read()
+    time.sleep(seconds)
+    later_total, later_idle = read()
+    return 1.0 - (later_idle - idle) / max(later_total - total, 1)
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Options that every benchmark has: `--quick` and `--out`."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.set_defaults(busy=busy_share())
     made.add_argument("--quick", action="store_true", help="small sizes only, to see that it works")
     made.add_argument(
         "--out", type=Path, help="file of the figures; default: docs/measured, --quick: results/quick"
@@ -82,7 +98,7 @@ def save(name: str, figures: Figures, options: argparse.Namespace, *, note: str 
     """
     folder = ROOT / "results" / "quick" if options.quick else FOLDER
     path = options.out or folder / f"{name}.json"
-    write(path, figures, note=note)
+    write(path, figures, note=note, busy=options.busy)
     print(f"saved to {path}")
 
 
@@ -91,7 +107,7 @@ def write(
     figures: Figures,
     *,
     command: str | None = None,
-    load: float = LOAD_AT_START,
+    busy: float = 0.0,
     note: str | None = None,
 ) -> None:
     """Write figures and where they come from to a JSON file, whole or not at all.
@@ -104,9 +120,9 @@ def write(
         Numbers (or words) by name, in nested mappings. Names have no dot and no colon.
     command
         The command that measures the figures again; that of this process when left out.
-    load
-        Mean number of processes that wanted to run before the measurement began, from `os.getloadavg()`: the file
-        says from it whether the machine was quiet.
+    busy
+        Share of the processor's time that other programs used before the measurement began: the file says from it
+        whether the machine was quiet.
     note
         A sentence about the setting that the figures' names do not say.
     """
@@ -116,7 +132,7 @@ def write(
         "commit": commit(),
         "machine": machine(),
         "command": command or command_line(),
-        "quiet": load <= QUIET_LOAD * (os.cpu_count() or 1),
+        "quiet": busy <= QUIET,
         **({} if note is None else {"note": note}),
         "figures": figures,
     }

@@ -71,7 +71,7 @@ def files_per_folder() -> dict[str, int]:
 
 def tests_collected() -> dict[str, int]:
     """Number of tests, and of those that are not marked slow."""
-    called = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    called = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "-m", "not slow"]
     done = subprocess.run(called, cwd=measured.ROOT, capture_output=True, text=True, check=False)
     found = re.search(r"(?:(\d+)/)?(\d+) tests collected", done.stdout)
     if found is None:

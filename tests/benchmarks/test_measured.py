@@ -28,7 +28,7 @@ def extension() -> Any:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     figures = {"stream": {"two_over_one": 1.8375, "clients": 50_000, "nanoseconds": 1234.5}, "engine": "ray"}
-    measured.write(tmp_path / "shards.json", figures, command="python -m benchmarks.shards", load=99.0)
+    measured.write(tmp_path / "shards.json", figures, command="python -m benchmarks.shards", busy=0.9)
     return tmp_path
 
 
