@@ -8,8 +8,9 @@ OUT ?= results/figure1
 reproduce: .venv/ready
 	$(BIN)/fedscaffold reproduce figure1 --out $(OUT)
 
+# One process more than there are cores, since tests of federations and workers mostly wait for other processes.
 test: lint browser
-	$(BIN)/pytest --numprocesses auto --dist loadfile -m "not slow"
+	$(BIN)/pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile -m "not slow"
 
 # The pages of reports are tested in Chromium; without it these tests are skipped, and fail where CI=true.
 browser:

@@ -4,7 +4,6 @@ Everything goes through pyarrow: it is needed for Parquet in any case, and panda
 tables over to it, most columns without a copy. One code path then serves frames, Parquet and CSV.
 """
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +24,9 @@ COLUMNS_AT_ONCE = 8
 
 def load_pyarrow() -> Any:
     """Pyarrow, or a sentence that says how to install it."""
-    pyarrow = load_optional("pyarrow", "tables need pyarrow", extra="data")
-    importlib.import_module("pyarrow.compute")
-    return pyarrow
+    for module in ("pyarrow.compute", "pyarrow"):
+        found = load_optional(module, "tables need pyarrow", extra="data")
+    return found
 
 
 @dataclass(frozen=True)
