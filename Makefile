@@ -8,9 +8,10 @@ OUT ?= results/figure1
 reproduce: .venv/ready
 	$(BIN)/fedscaffold reproduce figure1 --out $(OUT)
 
-# One process more than there are cores, since tests of federations and workers mostly wait for other processes.
+# One process more than there are cores, since tests of federations and workers mostly wait for other processes; in
+# the order of the folders, so that files with one long test do not come last.
 test: lint browser
-	$(BIN)/pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile -m "not slow"
+	$(BIN)/pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 # The pages of reports are tested in Chromium; without it these tests are skipped, and fail where CI=true.
 browser:
