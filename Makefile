@@ -3,18 +3,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= results/figure1
 
-.PHONY: reproduce test browser test-slow mutants lint docs release bench clean forget-kernels
+.PHONY: reproduce test pytest browser test-slow mutants lint docs release bench clean forget-kernels
 
 reproduce: .venv/ready
 	$(BIN)/fedscaffold reproduce figure1 --out $(OUT)
 
-# One process more than there are cores, since tests of federations and workers mostly wait for other processes; in
-# the order of the folders, so that files with one long test do not come last.
-test: lint browser
-	$(BIN)/pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder -m "not slow"
+# Lint and tests at the same time; one process more than there are cores, since tests of federations and workers
+# mostly wait for other processes; in the order of the folders, so that files with one long test do not come last.
+test: browser
+	$(MAKE) --no-print-directory --jobs 2 lint pytest
+
+pytest: .venv/ready
+	$(BIN)/pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder \
+	    -m "not slow"
 
 # The pages of reports are tested in Chromium; without it these tests are skipped, and fail where CI=true.
-browser:
+browser: .venv/ready
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null \
 	|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
 	     && apt-get -qq update > /dev/null && apt-get -qq install -y chromium > /dev/null 2>&1; } \
