@@ -24,9 +24,8 @@ COLUMNS_AT_ONCE = 8
 
 def load_pyarrow() -> Any:
     """Pyarrow, or a sentence that says how to install it."""
-    for module in ("pyarrow.compute", "pyarrow"):
-        found = load_optional(module, "tables need pyarrow", extra="data")
-    return found
+    load_optional("pyarrow.compute", "tables need pyarrow", extra="data")
+    return load_optional("pyarrow", "tables need pyarrow", extra="data")
 
 
 @dataclass(frozen=True)

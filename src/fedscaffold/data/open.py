@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.memory_limit import memory_limit
+from fedscaffold.core.storage.memory_limit import memory_limit
 from fedscaffold.data.arrow import frame_source, is_number, labels
 from fedscaffold.data.columns import check_names, pick
 from fedscaffold.data.encoded import EncodedProblem

@@ -93,7 +93,7 @@ class RecordsProblem(ProblemBase):
 
 
 def freeze(*arrays: NDArray[Any]) -> None:
-    """Make arrays read-only."""
+    """Make arrays read-only, so that a problem cannot change once its optimum is known."""
     for array in arrays:
         array.flags.writeable = False
 

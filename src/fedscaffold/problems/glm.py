@@ -59,7 +59,7 @@ class Glm(TabularProblem, ABC):
     @staticmethod
     @abstractmethod
     def value(z: Array, y: Array) -> Array:
-        """ℓ(z, y), elementwise."""
+        """Loss ℓ(z, y) of margins z and targets y, elementwise."""
 
     @staticmethod
     @abstractmethod
@@ -86,14 +86,14 @@ class Glm(TabularProblem, ABC):
         return total + 0.5 * float(self.penalty @ theta**2)
 
     def gradient(self, theta: Array) -> Array:
-        """∇f(θ), shape (d,)."""
+        """Gradient ∇f(θ) of the objective, shape (d,)."""
         total = self.penalty * theta
         for x, y, share in self.pieces():
             total = total + (share * self.d1(x @ theta, y)) @ x
         return total
 
     def hessian(self, theta: Array) -> Array:
-        """∇²f(θ), shape (d, d)."""
+        """Hessian ∇²f(θ) of the objective, shape (d, d)."""
         total = np.diag(self.penalty)
         for x, y, share in self.pieces():
             total += x.T @ ((share * self.d2(x @ theta, y))[:, None] * x)

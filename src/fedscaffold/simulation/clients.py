@@ -140,7 +140,7 @@ class StoredClients:
         return max(self.workers.call("worst_client", changes=False))
 
     def update(self, client_state: Token, result: None, before: Any, after: Any) -> Token:
-        """Update the stores."""
+        """Let every store update its clients that took part; returns the token of the next round."""
         self.round = -1
         self.workers.call("update", before, after)
         self.workers.end_round()

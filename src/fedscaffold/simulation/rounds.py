@@ -31,7 +31,7 @@ class State(NamedTuple):
 
     @property
     def theta(self) -> Array:
-        """θ, (repetitions, dim)."""
+        """The server's model θ of each repetition, (repetitions, dim)."""
         return self.server.theta
 
 

@@ -80,7 +80,7 @@ class RayWorkers:
             self._take_snapshots()
 
     def stop(self) -> None:
-        """End the actors."""
+        """End the actors and the processes in which they run."""
         for actor in self.actors:
             self.ray.kill(actor)
 

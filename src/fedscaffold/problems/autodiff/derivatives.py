@@ -58,19 +58,19 @@ compiled = partial(jax.jit, static_argnums=0)
 
 @compiled
 def value(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
-    """Σ_i share_i ℓ_i(θ)."""
+    """Weighted loss Σ_i share_i ℓ_i(θ) of the records i of a batch."""
     return flat.of_records(theta, batch, share)
 
 
 @compiled
 def gradient(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
-    """Σ_i share_i ∇ℓ_i(θ)."""
+    """Gradient Σ_i share_i ∇ℓ_i(θ) of the weighted loss of a batch, (d,)."""
     return jax.grad(flat.of_records)(theta, batch, share)
 
 
 @compiled
 def record_gradients(flat: FlatLoss, theta: Any, batch: Tree) -> Any:
-    """∇ℓ_i(θ), (records, d)."""
+    """Gradient ∇ℓ_i(θ) of each record i of a batch, (records, d)."""
     return jax.vmap(lambda record: jax.grad(flat.of_records)(theta, alone(record), None))(batch)
 
 
