@@ -17,6 +17,10 @@ class CheckpointMismatch(FedScaffoldError):
     """The checkpoint belongs to another run, or is not a checkpoint."""
 
 
+class InUse(FedScaffoldError):
+    """A file or folder that another process is using."""
+
+
 class NotStationary(FedScaffoldError):
     """A run was too short: it has not reached its stationary regime, so its limit cannot be estimated."""
 

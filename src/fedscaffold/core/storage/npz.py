@@ -1,5 +1,6 @@
 """Arrays and a description in one file: NumPy's npz, read back without pickle."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -10,30 +11,44 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.storage.files import replacing
 
-DESCRIPTION = "description"
+DESCRIPTION, DIGEST = "description", "digest"
 NAMES = "arrays"  # in the description, since a damaged table of contents may lose some without an error
 
 
 def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], description: dict[str, Any]) -> None:
     """Write or replace the file; an interrupted write leaves the old one."""
     text = np.frombuffer(_json({**description, NAMES: sorted(arrays)}).encode(), dtype=np.uint8)
+    digest = np.frombuffer(_digest(text, arrays), dtype=np.uint8)
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, allow_pickle=False, **{DESCRIPTION: text}, **arrays)
+        np.savez(file, allow_pickle=False, **{DESCRIPTION: text, DIGEST: digest}, **arrays)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """(arrays, description) of a file; OSError if it cannot be read, ValueError if `write` did not write it."""
-    try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        description = json.loads(arrays.pop(DESCRIPTION).tobytes())
-        if description.pop(NAMES) != sorted(arrays):
-            raise ValueError("some arrays are missing")
-    except OSError:
-        raise
-    except Exception as error:  # whatever NumPy and zipfile trip over in a file that may hold anything
-        raise ValueError(f"{os.fspath(path)} was not written by fedscaffold: {error}") from None
+    with open(path, "rb") as opened:
+        try:
+            with np.load(opened, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            text, digest = arrays.pop(DESCRIPTION), arrays.pop(DIGEST)
+            if digest.tobytes() != _digest(text, arrays):
+                raise ValueError("its digest does not match; it was damaged, or an earlier version wrote it")
+            description = json.loads(text.tobytes())
+            if not isinstance(description, dict) or description.pop(NAMES) != sorted(arrays):
+                raise ValueError("some arrays are missing")
+        except Exception as error:  # whatever NumPy, zipfile and json trip over in a file that may hold anything
+            why = str(error) or type(error).__name__
+            raise ValueError(f"{os.fspath(path)} was not written by fedscaffold: {why}") from None
     return arrays, description
+
+
+def _digest(text: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """SHA-256 of the description and of every array with its name, type and shape."""
+    found = hashlib.sha256(text.tobytes())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        found.update(f"{name} {array.dtype.str} {arrays[name].shape}".encode())
+        found.update(array.reshape(-1).view(np.uint8).data)
+    return found.digest()
 
 
 def plain(description: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""Locks on folders and files, which the system releases when the process ends, however it ends."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedscaffold.core.errors import InUse
+from fedscaffold.core.storage.files import folder_at
+
+POLL_INTERVAL = 0.05  # seconds between two attempts
+
+
+@contextmanager
+def exclusive(path: str | os.PathLike[str], what: str, *, wait: float = 0.0) -> Iterator[None]:
+    """Hold the lock file `path` while the block runs, alone among all processes and threads of this machine.
+
+    Parameters
+    ----------
+    path
+        The lock file, which is made and left there empty; its folder is made too.
+    what
+        What is locked, which begins the error's text: "the server's folder results/server".
+    wait
+        Seconds to wait for another process that holds the lock; `InUse` after that.
+    """
+    target = Path(path)
+    folder_at(target.parent)
+    end = time.monotonic() + wait
+    with open(target, "ab") as file:
+        while not _try_lock(file.fileno()):
+            if time.monotonic() >= end:
+                raise InUse(f"{what} is in use by another process; wait until it has ended, or choose another one")
+            time.sleep(POLL_INTERVAL)
+        yield  # closing the file releases the lock
+
+
+def _try_lock(handle: int) -> bool:
+    if os.name == "nt":
+        import msvcrt
+
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+        except OSError:
+            return False
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
