@@ -53,8 +53,8 @@ def plan(
     mode
         "sharp" minimises T (round_cost + H gradient_cost) by the predictor of `theory.predict`. "first_order" does
         so by a simpler model, which takes a fraction of a second and works with hundreds of features, for small
-        targets. "certified" follows Corollary 4.10 of the paper with Theorem 4.9's explicit constants: it never
-        misses, and costs far more.
+        targets. "certified" follows Corollary 4.10 of the paper with the sharper constants of `theory.bounds`: it
+        never misses, and costs more.
     max_local_steps, max_rounds
         Limits on H (1,024 unless given) and T (2,000 unless given); certified plans have none unless given.
     round_cost, gradient_cost
@@ -128,8 +128,6 @@ def _check_suits(problem: SmoothProblem, mode: Mode) -> None:
             f"{problem.kind} theory.constants knows at most those at θ*, which prove nothing. Use mode='sharp', "
             "or theory.bounds.complexity with constants that you can vouch for"
         )
-    if mode == "certified" and np.ptp(problem.weights) > 1e-12 * problem.weights[0]:
-        raise InvalidInput("the paper's theorems are for clients of equal weight; use mode='sharp'")
 
 
 def _checked(problem: SmoothProblem, optimum: ArrayLike) -> Array:
