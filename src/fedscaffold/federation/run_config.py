@@ -22,6 +22,7 @@ from fedscaffold.federation.known_methods import build_method, check_method, des
 from fedscaffold.simulation.rounds import round_info
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MOST_DIM = 2**40
 MOST_CLIENTS = 10**7  # arrays with a number per client are made before anything else is known of a run
 
 
@@ -85,7 +86,8 @@ class RunConfig:
         check_method(self.method)
         if whole_number("n_clients", self.n_clients, least=1) > MOST_CLIENTS:
             raise InvalidInput(f"n_clients must be at most {MOST_CLIENTS}, got {shown(self.n_clients)}")
-        whole_number("dim", self.dim, least=1)
+        if whole_number("dim", self.dim, least=1) > MOST_DIM:
+            raise InvalidInput(f"dim must be at most {MOST_DIM}, got {shown(self.dim)}")
         seed_number("seed", self.seed)
         self.method.participants(self.n_clients)  # both refuse settings that do not fit n_clients
         self.method.local_step_counts(self.n_clients, np.full(1, 0.5))
@@ -114,10 +116,20 @@ class RunConfig:
         """The state of one client before its first round, a named tuple of arrays (1, 1, dim)."""
         return self.method.init_clients(1, np.ones(1), self.dim, None)
 
+    @cached_property
+    def client_kind(self) -> Any:
+        """The named tuple that a client's state is; found without arrays of `dim` numbers, which may be many."""
+        return type(self.method.init_clients(1, np.ones(1), 1, None))
+
+    @cached_property
+    def server_kind(self) -> Any:
+        """The named tuple that the server state is."""
+        return type(self.method.init_server(np.zeros((1, 1))))
+
     @property
     def has_client_state(self) -> bool:
         """Whether the method's clients keep anything between rounds."""
-        return len(self.initial_client_state) > 0
+        return len(self.client_kind._fields) > 0
 
     @cached_property
     def digest(self) -> str:
