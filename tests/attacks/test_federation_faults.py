@@ -24,7 +24,7 @@ from fedscaffold.federation.messages import Reply
 from tests.federation.federation import Federation
 from tests.samples import make
 
-METHODS = [
+METHODS: list[Any] = [
     fs.Scaffold(step_size=0.1, local_steps=3),
     fs.FedAvg(step_size=0.1, local_steps=3),
     fs.TwoSidedScaffold(step_size=0.1, local_steps=3, server_step_size=0.8),

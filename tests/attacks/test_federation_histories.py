@@ -16,7 +16,7 @@ from tests.federation.federation import Federation
 from tests.samples import make
 
 SIZES, WEIGHTS = (6, 9, 4), (1.0, 2.0, 0.5)
-METHODS = [
+METHODS: list[Any] = [
     fs.Scaffold(step_size=0.1, local_steps=3),
     fs.TwoSidedScaffold(step_size=0.1, local_steps=3, server_step_size=0.8),
     fs.ProxSkip(step_size=0.1, communication_probability=0.3),

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ VECTORS: list[Any] = [
     np.array([None] * 3), np.full(3, np.nan), np.full(3, np.inf), [0.0, 0.0, 0.0], None, "text",
     b"12345678" * 3, 5,
 ]  # fmt: skip
-METHODS = [fs.Scaffold(step_size=0.1, local_steps=3), fs.FedLin(step_size=0.1, local_steps=3)]
+METHODS: list[Any] = [fs.Scaffold(step_size=0.1, local_steps=3), fs.FedLin(step_size=0.1, local_steps=3)]
 
 
 def problem() -> Any:
@@ -97,12 +98,13 @@ def test_requests_with_any_field_damaged(tmp_path: Path, method: Any) -> None:
     damaged += [Payload(packed.values, {}), Payload({}, {})]
     text = json.loads(request.config.to_json())
     for name in text:
-        for value in (None, -1, HUGE, "x", [], {}, 1e308):
+        odd: list[Any] = [None, -1, HUGE, "x", [], {}, 1e308]
+        for value in odd:
             damaged.append(changed(packed, "config", json.dumps({**text, name: value})))
     damaged += [changed(packed, "config", "[" * 50_000), changed(packed, "config", '{"method": {"name": "os"}}')]
     for payload in damaged:
         loaded: list[int] = []
-        reply = answer_request(lambda payload=payload: payload, site(tmp_path, loaded))
+        reply = answer_request(partial(Payload, *payload), site(tmp_path, loaded))
         if reply.values["kind"] == "refused":
             assert reply.values["code"] in set(RefusalCode)
             assert reply.values["code"] != RefusalCode.INTERNAL, payload.values
@@ -123,7 +125,7 @@ def test_replies_with_any_field_damaged(tmp_path: Path) -> None:
     damaged += [changed(reply, "rows", value) for value in NASTY if isinstance(value, float | str | list)]
     damaged += [Payload({**reply.values, "kind": "refused", "code": "\n\x1bx" * 10}), Payload({}, {})]
     for payload in damaged:
-        found: Any = unpacked(lambda payload=payload: unpack_reply(payload, request))
+        found: Any = unpacked(partial(unpack_reply, payload, request))
         if isinstance(found, str):
             assert found.isprintable()
             assert len(found) < 400
@@ -139,7 +141,7 @@ def test_introductions_with_any_field_damaged() -> None:
     damaged = [without(packed, name) for name in packed.values if name != "rows"]
     damaged += [changed(packed, name, value) for name in packed.values for value in NASTY]
     for payload in damaged:
-        found = unpacked(lambda payload=payload: unpack_hello(payload))
+        found = unpacked(partial(unpack_hello, payload))
         if isinstance(found, str):
             assert found.isprintable()
         else:
