@@ -3,9 +3,11 @@
 `python -m benchmarks.federation_scale [--quick]`. All clients and the server in one process, at 100 parameters:
 messages are packed and validated on both ways, clients keep their states on disk, the server checks lengths and
 client states, keeps its backup and a checkpoint. Local steps are one addition. Processor time per client and
-round, the smallest of some rounds after the first.
+round, of the second round. Files are written, but not flushed to the disk, for which thousands of clients would
+not wait one after the other.
 """
 
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -69,16 +71,17 @@ def measure(folder: Path, n_clients: int, *, rounds: int) -> dict[str, float]:
             session.run_round(send)
             servers.append((time.process_time() - began - spent[0]) / n_clients * 1e3)
             clients.append(spent[0] / n_clients * 1e3)
-    return {"server_ms": min(servers[1:]), "client_ms": min(clients[1:])}
+    return {"server_ms": servers[-1], "client_ms": clients[-1]}
 
 
 def main() -> None:
     """Print and save the table."""
     options = measured.parser(__doc__).parse_args()
+    os.fsync = lambda handle: None  # type: ignore[assignment]
     found = {}
     for n_clients in (100, 300) if options.quick else (100, 1_000, 10_000):
         with tempfile.TemporaryDirectory(prefix="fedscaffold-bench-") as name:
-            found[f"n{n_clients}"] = measure(Path(name), n_clients, rounds=3)
+            found[f"n{n_clients}"] = measure(Path(name), n_clients, rounds=2)
     table = Table("clients", "server, ms", "client, ms", title="processor time per client and round, d = 100")
     for name, spent in found.items():
         table.add_row(name[1:], f"{spent['server_ms']:.3f}", f"{spent['client_ms']:.3f}")
