@@ -10,7 +10,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.errors import CheckpointMismatch, InUse
-from fedscaffold.federation import ProblemWork, Refusal, RefusalCode, RoundRules, SitePolicy
+from fedscaffold.federation import ProblemTask, Refusal, RefusalCode, RoundRules, SitePolicy
 from fedscaffold.federation.server.session import open_session
 from tests.federation.federation import Federation
 from tests.samples import make
@@ -83,7 +83,7 @@ def test_a_run_whose_data_change_is_refused_by_the_site(tmp_path: Path) -> None:
     """Also when only labels were flipped; or the site says so in its log and goes on, if its policy wants that."""
     run = federation(tmp_path / "a", tmp_path / "disks")
     run.run(2)
-    run.works[1] = ProblemWork(flipped().subset([1]), "reference")
+    run.works[1] = ProblemTask(flipped().subset([1]), "reference")
     with pytest.raises(Refusal) as refused:
         run.run(3)
     assert refused.value.code is RefusalCode.DATA_CHANGED

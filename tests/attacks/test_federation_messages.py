@@ -16,7 +16,7 @@ from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.core.storage.fields import shown
 from fedscaffold.federation import (
     ClientFailed,
-    ProblemWork,
+    ProblemTask,
     RefusalCode,
     RunConfig,
     SitePolicy,
@@ -64,9 +64,9 @@ def config_of(method: Any) -> RunConfig:
 def site(folder: Path, loaded: list[int], work: Callable[[], Any] | None = None) -> Site:
     def load() -> Any:
         loaded.append(1)
-        return ProblemWork(problem().subset([1]), "reference")
+        return ProblemTask(problem().subset([1]), "reference")
 
-    return Site(client=lambda: 1, work=work or load, state_dir=lambda: folder, policy=SitePolicy.for_simulation)
+    return Site(client=lambda: 1, task=work or load, state_dir=lambda: folder, policy=SitePolicy.for_simulation)
 
 
 def unpacked(unpack: Callable[[], Any]) -> Any:

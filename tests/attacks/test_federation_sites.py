@@ -17,7 +17,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.federation import (
     ClientUpdate,
-    ProblemWork,
+    ProblemTask,
     Refusal,
     RefusalCode,
     RoundRules,
@@ -51,7 +51,7 @@ def config_of(name: str = "run", *, batch: int | None = 10, method: Any = None, 
 
 def ask(config: RunConfig, folder: Path, policy: SitePolicy | None = None, theta: Any = None) -> Any:
     ledger = initial_ledger(config, np.zeros(DIM) if theta is None else theta)
-    work = ProblemWork(records(), "reference")
+    work = ProblemTask(records(), "reference")
     return handle_request(train_request(config, ledger, 0), work, folder, policy or SitePolicy())
 
 
@@ -104,7 +104,7 @@ def test_what_needs_no_table_is_refused_before_it_is_read(tmp_path: Path) -> Non
         raise AssertionError("the table was read")
 
     config = config_of(method=fs.FedAvg(step_size=0.1, local_steps=10**12))
-    site = Site(client=lambda: 0, work=load, state_dir=lambda: tmp_path, policy=SitePolicy)
+    site = Site(client=lambda: 0, task=load, state_dir=lambda: tmp_path, policy=SitePolicy)
     request = train_request(config, initial_ledger(config, np.zeros(DIM)), 0)
     assert answer_request(lambda: pack_request(request), site).values["code"] == "policy-local-steps"
 
@@ -112,7 +112,7 @@ def test_what_needs_no_table_is_refused_before_it_is_read(tmp_path: Path) -> Non
 def test_rounds_and_runs_are_counted(tmp_path: Path) -> None:
     """Also when a server asks for one round again and again with other models."""
     config, policy = config_of(), SitePolicy(max_rounds=3, max_runs=2)
-    ledger, work = initial_ledger(config, np.zeros(DIM)), ProblemWork(records(), "reference")
+    ledger, work = initial_ledger(config, np.zeros(DIM)), ProblemTask(records(), "reference")
     for k in range(3):
         moved = ledger._replace(server=config.method.init_server(np.full((1, DIM), float(k))))
         handle_request(train_request(config, moved, 0), work, tmp_path, policy)
@@ -161,7 +161,7 @@ def test_a_policy_that_makes_no_sense_lets_nothing_through(tmp_path: Path, text:
     with pytest.raises(InvalidInput, match=message):
         SitePolicy.load(path)
     site = Site(
-        client=lambda: 0, work=lambda: ProblemWork(records()), state_dir=lambda: tmp_path,
+        client=lambda: 0, task=lambda: ProblemTask(records()), state_dir=lambda: tmp_path,
         policy=lambda: SitePolicy.load(path),
     )  # fmt: skip
     request = train_request(config_of(), initial_ledger(config_of(), np.zeros(DIM)), 0)
@@ -199,7 +199,7 @@ def test_noise_is_kept_whatever_the_method(tmp_path: Path, method: Any) -> None:
 def test_gradients_are_kept_too(tmp_path: Path) -> None:
     config = config_of(method=fs.FedLin(step_size=0.1, local_steps=1))
     request = gradient_request(config, initial_ledger(config, np.zeros(DIM)), 0)
-    work = ProblemWork(records(), "reference")
+    work = ProblemTask(records(), "reference")
     first = handle_request(request, work, tmp_path)
     work.open = None  # type: ignore[method-assign, assignment]  # must not be called
     again = handle_request(request, work, tmp_path)

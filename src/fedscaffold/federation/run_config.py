@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -138,6 +138,10 @@ class RunConfig:
 
     def to_json(self) -> str:
         """JSON text from which `from_json` makes an equal configuration."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
         found = {
             "name": self.name,
             "method": describe_method(self.method),
@@ -148,8 +152,8 @@ class RunConfig:
         }
         return json.dumps(found, sort_keys=True, allow_nan=False, default=plain_number)
 
-    @classmethod
-    def from_json(cls, text: str, methods: Sequence[type[Method]] = ()) -> Self:
+    @staticmethod
+    def from_json(text: str, methods: Sequence[type[Method]] = ()) -> "RunConfig":
         """The configuration that `to_json` wrote.
 
         Parameters
@@ -160,22 +164,28 @@ class RunConfig:
             Classes of methods that the text may name, besides those of the library and those that installed
             distributions advertise under the entry point group "fedscaffold.methods". No other class is imported.
         """
-        try:
-            found = json.loads(text)
-            method = build_method(found.pop("method"), methods)
-            return cls(method=method, batches=Batches(**found.pop("batches")), **found)
-        except InvalidInput:
-            raise
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            ArithmeticError,
-            MemoryError,
-            RecursionError,
-        ) as error:
-            raise InvalidInput(
-                f"this is not the configuration of a run, or of another version: {shown(error)}; do server and "
-                "clients have the same version of fedscaffold?"
-            ) from None
+        return _from_json(text, tuple(methods))
+
+
+@lru_cache(maxsize=16)
+def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
+    """The configuration in a text, which every request of a run brings along."""
+    try:
+        found = json.loads(text)
+        method = build_method(found.pop("method"), methods)
+        return RunConfig(method=method, batches=Batches(**found.pop("batches")), **found)
+    except InvalidInput:
+        raise
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        ArithmeticError,
+        MemoryError,
+        RecursionError,
+    ) as error:
+        raise InvalidInput(
+            f"this is not the configuration of a run, or of another version: {shown(error)}; do server and "
+            "clients have the same version of fedscaffold?"
+        ) from None

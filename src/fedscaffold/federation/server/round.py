@@ -120,7 +120,7 @@ def run_round(
     >>> method = fs.Scaffold(step_size=0.02, local_steps=3)
     >>> config = fed.RunConfig(name="demo", method=method, n_clients=2, dim=1)
     >>> ledger = fed.initial_ledger(config, np.zeros(1))
-    >>> works = [fed.ProblemWork(problem.subset([c]), engine="reference") for c in range(2)]
+    >>> works = [fed.ProblemTask(problem.subset([c]), engine="reference") for c in range(2)]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for _ in range(5):
     ...         result = fed.run_round(
