@@ -15,6 +15,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.storage.lock import exclusive
 from fedscaffold.federation import (
     ClientUpdate,
     ProblemTask,
@@ -29,6 +30,7 @@ from fedscaffold.federation import (
     run_status,
     train_request,
 )
+from fedscaffold.federation.client import files
 from fedscaffold.federation.client.answer import Site, answer_request
 from fedscaffold.federation.messages import Reply
 from fedscaffold.federation.payloads import pack_request
@@ -267,3 +269,29 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyP
         two_rounds(patch)
     assert run_status(tmp_path / "server").state == "stopped"
     assert run_status(tmp_path / "server").round == 1
+
+
+def test_two_processes_on_one_clients_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of()
+    request = train_request(config, initial_ledger(config, np.zeros(DIM)), 0)
+    task = ProblemTask(records(), "reference")
+    handle_request(request, task, tmp_path)
+    lock = next(tmp_path.glob("*/client-00000.lock"))
+    monkeypatch.setattr(files, "LOCK_WAIT", 0.0)
+    with exclusive(lock, "the file"), pytest.raises(Refusal) as refused:
+        handle_request(request, task, tmp_path)
+    assert refused.value.code is RefusalCode.BUSY
+
+
+def test_the_server_names_a_client_whose_number_of_rows_has_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the site goes on with changed data, because its policy says so."""
+    policy = replace(SitePolicy.for_simulation(), changed_data="warn")
+    federation = Federation(
+        tmp_path, make("ridge", (6, 9), DIM), fs.Scaffold(step_size=0.1, local_steps=2), policy=policy
+    )
+    federation.run(1)
+    federation.works[1] = ProblemTask(federation.problem.subset([1]).take_rows(np.arange(4)), "reference")
+    federation.run(2)
+    assert "client 1 has 4 rows now, and had 9 when the run began" in caplog.text
