@@ -27,15 +27,17 @@ class SmoothFunction(Protocol):
 
 
 @one_blas_thread
-def minimise(f: SmoothFunction) -> Array:
-    """Argmin f, until the gradient's norm is 1e-12 of the sizes that cancel in it.
+def minimise(f: SmoothFunction, start: Array | None = None) -> Array:
+    """Argmin f, until the gradient's norm is 1e-12 of the sizes that cancel in it; from `start`, or from 0.
 
     Steps are halved until the loss falls; near the end, where rounding hides the fall, full steps are
     taken as long as the gradient shrinks.
     """
     theta = np.zeros(f.dim)
     gradient = f.gradient(theta)
-    start = np.linalg.norm(gradient)
+    norm = np.linalg.norm(gradient)
+    if start is not None:
+        theta, gradient = start, f.gradient(start)
     for _ in range(MOST_STEPS):
         hessian = f.hessian(theta)
         eigenvalues = np.linalg.eigvalsh(hessian)
@@ -43,7 +45,7 @@ def minimise(f: SmoothFunction) -> Array:
             raise InvalidInput("the minimiser is not unique or does not exist; set l2 to a positive number")
         step = np.linalg.solve(hessian, gradient)
         settled = np.linalg.norm(step) <= SETTLED * np.linalg.norm(theta)
-        if settled and np.linalg.norm(gradient) <= TOLERANCE * start:
+        if settled and np.linalg.norm(gradient) <= TOLERANCE * norm:
             return _polished(f, theta, gradient, hessian)
         before = theta
         theta, gradient = _descended(f, theta, gradient, step)
