@@ -29,14 +29,12 @@ from fedscaffold.core.types import Array
 from fedscaffold.federation import (
     RoundRules,
     RunConfig,
-    StateBackup,
+    SitePolicy,
     TrainRequest,
     handle_request,
-    initial_ledger,
-    run_round,
 )
 from fedscaffold.federation.messages import Reply
-from fedscaffold.federation.server_checkpoint import ServerCheckpoint, save_checkpoint
+from fedscaffold.federation.server.session import open_session
 from fedscaffold.flower.loopback import Loopback
 
 OUT = Path("results/bench/flower_overhead.json")
@@ -113,7 +111,7 @@ from contextlib import contextmanager
 from fedscaffold import Scaffold, flower
 
 class Trivial:
-    n_rows = 10
+    n_rows = 1000
 
     def __init__(self, dim):
         self.dim = dim
@@ -199,26 +197,26 @@ def read(times: Path) -> list[float]:
 def own_cost(folder: Path, *, dim: int, nodes: int, rounds: int = 5) -> dict[str, float]:
     """Processor seconds of one round without Flower: all clients' files, the server's files, sums and checks."""
     config = RunConfig(name="own", method=METHOD, n_clients=nodes, dim=dim)
-    ledger, weights = initial_ledger(config, np.zeros(dim)), np.full(nodes, 1.0 / nodes)
-    backup, work = StateBackup(folder / "backup"), Trivial(dim)
+    alike, unknown = np.full(nodes, 1.0 / nodes), np.zeros(nodes, dtype=np.int64)
+    work, policy = Trivial(dim), SitePolicy.for_simulation()
     clients, servers = [], []
-    for _ in range(rounds):
-        spent: list[float] = []
+    with open_session(folder / "server", config, np.zeros(dim), rules=RoundRules(), rounds=rounds) as session:
+        session.begin(lambda: (alike, unknown))
+        for _ in range(rounds):
+            spent: list[float] = []
 
-        def send(requests: Sequence[TrainRequest], spent: list[float] = spent) -> list[Reply]:
-            replies: list[Reply] = []
-            for request in requests:
-                began = time.process_time()
-                replies.append(handle_request(request, work, folder / f"own-{request.client}"))
-                spent.append(time.process_time() - began)
-            return replies
+            def send(requests: Sequence[TrainRequest], spent: list[float] = spent) -> list[Reply]:
+                replies: list[Reply] = []
+                for request in requests:
+                    began = time.process_time()
+                    replies.append(handle_request(request, work, folder / f"own-{request.client}", policy))
+                    spent.append(time.process_time() - began)
+                return replies
 
-        began = time.process_time()
-        ledger = run_round(config, ledger, weights, send, backup=backup, rules=RoundRules(), limit=1e9).ledger
-        save_checkpoint(folder / "own.npz", config, np.zeros(dim), ServerCheckpoint(ledger, weights, {}))
-        backup.remove_old(ledger)
-        servers.append(time.process_time() - began - sum(spent))
-        clients.append(sum(spent))
+            began = time.process_time()
+            session.run_round(send)
+            servers.append(time.process_time() - began - sum(spent))
+            clients.append(sum(spent))
     return {"clients": float(np.median(clients)), "server": float(np.median(servers))}
 
 

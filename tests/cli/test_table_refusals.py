@@ -43,7 +43,7 @@ CASES: list[tuple[Callable[[pd.DataFrame], str], list[str], str]] = [
     (plain, ["--target", "diagnosi"], "no column 'diagnosi'; did you mean 'diagnosis'?"),
     (plain, ["--client", "clinic"], "no column 'clinic'"),
     (plain, ["--features", "mean radius,x"], "no column 'x'"),
-    (plain, ["--features", ","], "features is an empty list"),
+    (plain, ["--features", ","], "--features is an empty list"),
     (lambda frame: plain(frame.assign(diagnosis="benign")), [], "one class only"),
     (alone, [], "client 'Rome' has only 1 row"),
     (spoilt, [], "row 4 has 'large'"),
@@ -53,13 +53,17 @@ CASES: list[tuple[Callable[[pd.DataFrame], str], list[str], str]] = [
     (infinite, [], "infinite values: column 'mean area' has 1"),
     (plain, ["--features", "mean radius,diagnosis"], "is the target and cannot be a feature too"),
     (plain, ["--target", "hospital"], "cannot be both target and client"),
-    (plain, ["--kind", "forest"], "kind must be one of"),
-    (plain, ["--kind", "ridge"], "must hold numbers for kind='ridge'"),
-    (plain, ["--missing", "drop"], "missing must be one of"),
-    (plain, ["--l2", "-1"], "l2 must be"),
-    (plain, ["--tolerance", "2"], "tolerance must be below 1"),
+    (plain, ["--kind", "forest"], "--kind must be 'ridge' or 'logistic'"),
+    (plain, ["--kind", "ridge"], "must hold numbers for --kind ridge"),
+    (plain, ["--missing", "drop"], "--missing must be"),
+    (plain, ["--l2", "-1"], "--l2 must be"),
+    (plain, ["--tolerance", "2"], "--tolerance must be below 1"),
     (plain, ["--batch-size", "some"], "batch-size must be"),
-    (lambda frame: plain(frame.assign(**{"mean area": 1.0})), [], "'mean area' is constant"),
+    (
+        lambda frame: plain(frame.assign(**{"mean area": 1.0})),
+        [],
+        "'mean area' has the same number in all rows; leave it out with --drop 'mean area'",
+    ),
 ]
 
 

@@ -76,7 +76,7 @@ def under(limit: int, folder: Path, what: str) -> dict[str, Any]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert "keep them in files: from_parquet(..., cache_dir=FOLDER)" in found["refused"]
+    assert "keep its numbers in files with cache_dir" in found["refused"]
     return dict(found)
 
 

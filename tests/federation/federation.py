@@ -1,7 +1,6 @@
 """A federation in one process, with a transport that loses, delays and corrupts messages as a test wants."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +11,27 @@ from fedscaffold.core.protocols import Engine, Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation import (
+    AuditLog,
     Ledger,
     ProblemWork,
     RoundResult,
     RoundRules,
     RunConfig,
+    SitePolicy,
     StateBackup,
     TrainRequest,
     Work,
     handle_request,
-    initial_ledger,
     run_round,
+    train_request,
 )
-from fedscaffold.federation.client_state import ClientStateFiles, reconcile
-from fedscaffold.federation.ledger import train_request
+from fedscaffold.federation.client.files import ClientStateFile
+from fedscaffold.federation.client.state import initial_stored_state, reconcile
 from fedscaffold.federation.messages import Reply
-from fedscaffold.federation.server_checkpoint import ServerCheckpoint, load_checkpoint, save_checkpoint
+from fedscaffold.federation.payloads import pack_reply, pack_request, unpack_reply, unpack_request
+from fedscaffold.federation.server.session import ServerSession
 
+SIMULATION = SitePolicy.for_simulation()
 Event = Callable[[TrainRequest, Callable[[], Reply]], Reply | None]
 
 
@@ -40,7 +43,7 @@ def delivered(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
 class Federation:
     """A server and clients with folders of their own; `event` decides what happens to each message.
 
-    Nodes receive the run's configuration as text; `known` are the methods that they know besides the library's.
+    Messages travel as plain values and arrays; `known` are the methods that nodes know besides the library's.
     """
 
     engine: str | Engine = "reference"
@@ -48,37 +51,46 @@ class Federation:
     def __init__(
         self, folder: Path, problem: Any, method: Method, *, batch_size: int | None = 2, seed: int = 3,
         rules: RoundRules | None = None, backup: bool = True, event: Event = delivered,
-        known: Sequence[type[Method]] = (),
+        known: Sequence[type[Method]] = (), policy: SitePolicy = SIMULATION, name: str = "test",
     ) -> None:  # fmt: skip
         self.folder, self.problem, self.event, self.known = folder, problem, event, known
-        self.rules = rules or RoundRules(min_clients=1)
+        self.rules = rules or RoundRules(min_clients=1, outlier_factor=None)
+        self.policy, self.backup_states = policy, backup
         self.config = RunConfig(
-            name="test", method=method, n_clients=problem.n_clients, dim=problem.dim, seed=seed,
+            name=name, method=method, n_clients=problem.n_clients, dim=problem.dim, seed=seed,
             batches=Batches(batch_size),
         )  # fmt: skip
         self.theta0 = np.zeros(problem.dim)
-        self.backup = StateBackup(folder / "backup" if backup else None)
-        self.file = folder / "server.npz"
         self.results: list[RoundResult] = []
         self.works: dict[int, Work] = {}
         self.restart_server()
 
     def restart_server(self) -> None:
         """Forget everything but the disk."""
-        found = load_checkpoint(self.file, self.config, self.theta0)
-        self.ledger = initial_ledger(self.config, self.theta0) if found is None else found.ledger
+        server = self.folder / "server"
+        server.mkdir(parents=True, exist_ok=True)
+        self.session = ServerSession(
+            server, self.config, self.theta0, rules=self.rules, backup=self.backup_states, keep_checkpoints=2
+        )
+        self.session.begin(lambda: (self.problem.weights, self.problem.sizes))
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.session.ledger
+
+    @property
+    def backup(self) -> StateBackup:
+        return self.session.backup
 
     def run(self, rounds: int) -> Ledger:
         """As the strategy does it."""
+        self.session.rules = self.rules
         while self.ledger.round < rounds:
-            self.results.append(self.step())
-            self.ledger = self.results[-1].ledger
-            saved = ServerCheckpoint(self.ledger, self.problem.weights, {})
-            save_checkpoint(self.file, self.config, self.theta0, saved)
-            self.backup.remove_old(self.ledger)
+            self.results.append(self.session.run_round(self.send))
         return self.ledger
 
     def step(self) -> RoundResult:
+        """One round that is not written to the server's disk."""
         return run_round(
             self.config, self.ledger, self.problem.weights, self.send, backup=self.backup, rules=self.rules,
             limit=1e12,
@@ -96,8 +108,9 @@ class Federation:
         client = request.client
         if client not in self.works:
             self.works[client] = self.work_of(client)
-        received = replace(request, config=RunConfig.from_json(request.config.to_json(), self.known))
-        return handle_request(received, self.works[client], self.state_dir(client))
+        received = unpack_request(pack_request(request), self.known)
+        reply = handle_request(received, self.works[client], self.state_dir(client), self.policy)
+        return unpack_reply(pack_reply(reply), request)
 
     def work_of(self, client: int) -> Work:
         return ProblemWork(self.problem.subset([client]), self.engine)
@@ -106,16 +119,19 @@ class Federation:
         return self.folder / f"node-{client}"
 
     def state_file(self, client: int) -> Path:
-        return self.state_dir(client) / "test" / f"client-{client:05d}.npz"
+        run = f"{self.config.name}-{self.ledger.run}"
+        return self.state_dir(client) / run / f"client-{client:05d}.state"
 
     def client_states(self) -> Any:
         """The clients' states once they hear how the last round ended, as one named tuple."""
         each = []
         for client in range(self.config.n_clients):
-            stored = ClientStateFiles(self.state_dir(client), self.config, client).load()
-            found = reconcile(stored, train_request(self.config, self.ledger, client))
-            assert found is not None
-            each.append(found.client_state)
+            request = train_request(self.config, self.ledger, client)
+            stored = ClientStateFile(
+                self.state_file(client), request, AuditLog(self.state_dir(client) / "audit.jsonl")
+            ).load()
+            nothing = initial_stored_state(self.config, self.ledger.resets, "")
+            each.append(reconcile(stored or nothing, request).client_state)
         return type(each[0])(*(np.concatenate(parts, axis=1) for parts in zip(*each, strict=True)))
 
     def control_variates(self) -> Array:
@@ -129,8 +145,8 @@ class Federation:
     def check_backup(self) -> None:
         """The server's backup is the clients' states."""
         states = self.client_states()
-        for client, counted in enumerate(self.ledger.last_counted.tolist()):
-            there = self.backup.load(self.config, client, last_counted=counted, resets=self.ledger.resets)
+        for client in range(self.config.n_clients):
+            there = self.backup.load(self.config, self.ledger, client)
             for own, backed_up in zip(states, there, strict=True):
                 np.testing.assert_array_equal(own[:, client], backed_up[:, 0])
 

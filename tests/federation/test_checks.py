@@ -14,8 +14,8 @@ from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array
 from fedscaffold.federation import ClientUpdate, RoundRules, RunConfig, TooFewClients, TrainRequest
-from fedscaffold.federation.ledger import lower_median
 from fedscaffold.federation.messages import Reply
+from fedscaffold.federation.server.checks import weighted_median
 from tests.federation.federation import Event, Federation
 from tests.samples import make
 
@@ -29,6 +29,7 @@ METHODS = [
     fs.FedLin(step_size=0.1, local_steps=6),
 ]
 BAD = 2
+LOOSE = RoundRules(min_clients=1, outlier_factor=1000.0)  # no sound update of these tests is shortened
 Poison = Callable[[ClientUpdate], ClientUpdate]
 
 
@@ -72,7 +73,7 @@ def test_poison_is_refused_and_named_and_harms_nobody(
     tmp_path: Path, method: Any, poison: Poison, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The run is that of the other clients alone."""
-    federation = Federation(tmp_path, problem(), method, batch_size=None, event=poisoned_by(poison))
+    federation = Federation(tmp_path, problem(), method, batch_size=None, event=poisoned_by(poison), rules=LOOSE)
     federation.run(3)
     assert all(result.counted == (0, 1, 3) for result in federation.results)
     assert all(list(result.refused) == [BAD] for result in federation.results)
@@ -110,38 +111,44 @@ def test_a_client_that_was_offline_for_long_counts_again(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("factors", "refused"),
+    ("factors", "refused", "shortened"),
     [
-        ({1: 5e3}, {1}),
-        ({1: 5e2}, set()),
-        ({1: 1e9, 2: 1e9}, {1, 2}),  # half of the clients do not move the lower median
-        ({0: 1e9, 1: 1e9, 2: 1e9}, set()),  # a majority says what is usual
+        ({1: 5e3}, {1}, set()),
+        ({2: 20.0}, set(), {2}),
+        ({2: 5.0}, set(), set()),  # it has a quarter of the usual weight, so that this hardly moves the mean
+        ({1: 2.5}, set(), {1}),
+        ({1: 1e9}, {1}, set()),  # 40 % of the weight
+        ({0: 1e9, 1: 1e9}, set(), set()),  # a majority says what is usual
+        ({0: 1e-9, 2: 1e-9}, set(), set()),  # a minority that hardly moves does not
     ],
 )
-def test_which_updates_are_too_long(tmp_path: Path, factors: dict[int, float], refused: set[int]) -> None:
-    """All clients of the first round send θ + 1, or that times a factor; 1000 times the usual is too long."""
+def test_which_updates_are_too_long(
+    tmp_path: Path, factors: dict[int, float], refused: set[int], shortened: set[int]
+) -> None:
+    """All clients of the first round send θ + 1, or that times a factor."""
 
     def event(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
         return spoilt(work(), np.full(3, factors.get(request.client, 1.0)))
 
-    federation = Federation(tmp_path, problem(), SCAFFOLD, event=event)
-    assert set(federation.step().refused) == refused
+    federation = Federation(tmp_path, problem(), SCAFFOLD, event=event, rules=RoundRules(), backup=False)
+    result = federation.step()
+    assert (set(result.refused), set(result.shortened)) == (refused, shortened)
 
 
-def test_one_client_alone_is_measured_by_earlier_rounds(tmp_path: Path) -> None:
-    """In the first round no distance is usual yet; later the largest median of earlier rounds is."""
-    federation = Federation(tmp_path, problem(), SCAFFOLD, rules=RoundRules(min_clients=1, attempts=1))
+def test_one_client_alone_says_itself_what_is_usual(tmp_path: Path) -> None:
+    """Which is why a run asks for two clients at least, unless it is told otherwise."""
+    alone: set[int] = {0}
 
-    def only_one(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
-        return spoilt(work(), np.full(3, 5e9)) if request.client == 0 else None
+    def event(request: TrainRequest, work: Callable[[], Reply]) -> Reply | None:
+        if request.client == 0:
+            return spoilt(work(), np.full(3, 5e9))
+        return work() if request.client not in alone else None
 
-    federation.event = only_one
+    federation = Federation(tmp_path, problem(), SCAFFOLD, event=event, rules=RoundRules(min_clients=1))
+    alone |= {1, 2, 3}
     assert federation.step().counted == (0,)
-    federation.event = lambda request, work: work()
-    federation.run(1)
-    federation.event = only_one
-    with pytest.raises(TooFewClients, match=r"refused: \{0: 'its norm is"):
-        federation.step()
+    alone.clear()
+    assert federation.step().counted == (1, 2, 3)
 
 
 def test_a_run_stops_when_too_few_are_sound(tmp_path: Path) -> None:
@@ -196,11 +203,13 @@ def test_configurations_travel_as_text(method: Method) -> None:
             RunConfig.from_json(text)
 
 
-def test_the_median_of_an_even_number_is_the_smaller_middle_value() -> None:
-    """So that one of two clients cannot raise what counts as usual."""
-    assert lower_median([8.0, 1.0]) == 1.0
-    assert lower_median([4.0, 1.0, 3.0, 2.0]) == 2.0
-    assert lower_median([3.0, 1.0, 2.0]) == 2.0
+def test_half_of_the_weight_does_not_lower_the_median() -> None:
+    """So that clients which hardly move cannot get the others refused."""
+    alike = np.ones(4)
+    assert weighted_median(np.array([8.0, 1.0]), alike[:2]) == 8.0
+    assert weighted_median(np.array([4.0, 1.0, 3.0, 2.0]), alike) == 3.0
+    assert weighted_median(np.array([3.0, 1.0, 2.0]), alike[:3]) == 2.0
+    assert weighted_median(np.array([3.0, 1.0, 2.0]), np.array([1.0, 3.0, 1.0])) == 1.0
 
 
 def test_a_client_without_a_gradient_is_not_asked_for_local_steps(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedscaffold as fs
-from fedscaffold.core.storage import npz
 from fedscaffold.core.types import Array
+from fedscaffold.federation.server.checkpoint import newest_model
 from fedscaffold.flower import nodes as nodes_module
 from fedscaffold.flower.loopback import Loopback
 from tests.flower.grid import FakeGrid, Node
@@ -30,8 +30,10 @@ def settings(app: Path, **changes: Any) -> dict[str, Any]:
 
 
 def theta(folder: Path) -> Array:
-    """Where the server's file says that it is."""
-    return npz.read(folder / "server.npz")[0]["server/theta"][0]
+    """Where the server's newest checkpoint says that it is."""
+    found = newest_model(folder)
+    assert found is not None
+    return found[1]
 
 
 class AppGrid(FakeGrid):
@@ -89,7 +91,7 @@ def test_hospitals_without_processes(monkeypatch: pytest.MonkeyPatch, tables: Pa
     margins = task.AGREEMENT.encoding.encode(new) @ expected
     np.testing.assert_allclose(model.predict_proba(new)[:, 1], 1 / (1 + np.exp(-margins)), rtol=1e-9)
     assert (model.predict(new) == new["diagnosis"]).mean() > 0.88
-    assert len(list((tables / "state").glob("*/client-*.npz"))) == config["clients"]
+    assert len(list((tables / "state").glob("*/client-*.state"))) == config["clients"]
 
 
 @pytest.mark.slow
@@ -126,7 +128,7 @@ def test_hospitals_on_loopback(tables: Path) -> None:
     _, expected = simulated(tables, config)
     np.testing.assert_allclose(theta(tables / "elsewhere" / "server"), expected, rtol=0, atol=1e-10)
     for c in range(config["clients"]):
-        assert [path.name for path in (tables / f"state-{c}" / "run").iterdir()] == [f"client-{c:05d}.npz"]
+        assert [path.name for path in (tables / f"state-{c}").glob("*/*.state")] == [f"client-{c:05d}.state"]
 
 
 @pytest.mark.slow

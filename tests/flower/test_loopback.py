@@ -15,10 +15,10 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.federation import Ledger, RunConfig
-from fedscaffold.federation.client_state import ClientStateFiles, reconcile
-from fedscaffold.federation.ledger import train_request
-from fedscaffold.federation.server_checkpoint import load_checkpoint
+from fedscaffold.federation import AuditLog, Ledger, RunConfig, train_request
+from fedscaffold.federation.client.files import ClientStateFile
+from fedscaffold.federation.client.state import reconcile
+from fedscaffold.federation.server.checkpoint import CheckpointFolder
 from fedscaffold.flower.certificates import make_key
 from fedscaffold.flower.loopback import Loopback
 
@@ -81,9 +81,8 @@ class Federation:
         )  # fmt: skip
 
     def ledger(self, name: str, cohort: int = 0) -> Ledger:
-        found = load_checkpoint(
-            self.server(name) / "server.npz", self.config(name, cohort), np.zeros(self.app.DIM)
-        )
+        checkpoints = CheckpointFolder(self.server(name) / "checkpoints")
+        found = checkpoints.load(self.config(name, cohort), np.zeros(self.app.DIM))
         assert found is not None
         return found.ledger
 
@@ -91,10 +90,11 @@ class Federation:
         config, ledger = self.config(name, cohort), self.ledger(name, cohort)
         rows = []
         for client in range(self.n_clients):
-            stored = ClientStateFiles(self.state_dir(client), config, client).load()
-            found = reconcile(stored, train_request(config, ledger, client))
-            assert found is not None
-            rows.append(found.client_state.xi[0, 0])
+            request, folder = train_request(config, ledger, client), self.state_dir(client)
+            file = folder / f"{name}-{ledger.run}" / f"client-{client:05d}.state"
+            stored = ClientStateFile(file, request, AuditLog(folder / "audit.jsonl")).load()
+            assert stored is not None
+            rows.append(reconcile(stored, request).client_state.xi[0, 0])
         return np.stack(rows)
 
     def simulated(self, rounds: int, cohort: int = 0) -> fs.Trace:
@@ -118,7 +118,7 @@ class Federation:
             time.sleep(0.1)
 
     def rounds_of(self, name: str) -> int:
-        return self.ledger(name).round if (self.server(name) / "server.npz").exists() else -1
+        return max(CheckpointFolder(self.server(name) / "checkpoints").rounds(), default=-1)
 
 
 def test_two_nodes_give_the_simulations_numbers(tmp_path: Path) -> None:
@@ -150,7 +150,9 @@ def test_cohorts(four: Federation) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "reason"), [("nan", "4 of its 4 numbers are NaN"), ("large", "its norm is")])
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("nan", "4 of its 4 numbers are NaN"), ("large", "its distance from θ is")]
+)
 def test_poison_is_refused_and_named(four: Federation, kind: str, reason: str) -> None:
     output = four.run(f"poison-{kind}", 5)
     assert output.count(f"client {four.app.POISONED}'s update is refused: {reason}") == 5

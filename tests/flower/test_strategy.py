@@ -17,8 +17,9 @@ import fedscaffold as fs
 from fedscaffold import flower
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
 from fedscaffold.core.protocols import Method
+from fedscaffold.federation import SitePolicy
 from fedscaffold.flower import nodes as nodes_module
-from fedscaffold.flower.wire import ABOUT, UPDATE, vector_of
+from fedscaffold.flower.wire import ARRAYS, VALUES, vector_of
 from tests.federation.test_own_methods import OWN, HeavyBall
 from tests.federation.test_own_methods import Scaffold as SameName
 from tests.federation.test_protocol import METHODS
@@ -47,7 +48,7 @@ def grid_on(folder: Path, n_clients: int = 5, methods: Sequence[type[Method]] = 
     def load(context: Context) -> Any:
         return problem().subset([context.node_config["partition-id"]])
 
-    app = flower.client_app(load, engine="reference", methods=methods)
+    app = flower.client_app(load, engine="reference", methods=methods, policy=SitePolicy.for_simulation())
     configs = [{"partition-id": c, "state-dir": str(folder / f"node-{c}")} for c in range(n_clients)]
     return FakeGrid(app, [Node(100 + 7 * c % 5, config) for c, config in enumerate(configs)])
 
@@ -59,6 +60,7 @@ def strategy(folder: Path, method: Method = SCAFFOLD, **options: Any) -> flower.
         "seed": 3,
         "batch_size": 2,
         "connect_timeout": 0.01,
+        "outlier_factor": None,
     }
     return flower.Strategy(method, **{**given, **options})
 
@@ -79,11 +81,11 @@ def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method) -> 
 
 
 def test_a_method_that_the_app_passes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nodes whose app does not pass it refuse, and the server's log has their sentence."""
+    """Nodes whose app does not pass it refuse, and the server's log says what their code means."""
     start = ArrayRecord([np.zeros(3)])
     with pytest.raises(flower.TooFewClients):
         strategy(tmp_path / "without", OWN, attempts=1).start(grid_on(tmp_path), start, num_rounds=1)
-    assert "client 0 failed: the method HeavyBall is not known here" in caplog.text
+    assert "client 0 refuses: the method is not known at the site; its app must pass the class" in caplog.text
     result = strategy(tmp_path, OWN).start(grid_on(tmp_path, methods=[HeavyBall]), start, num_rounds=5)
     np.testing.assert_allclose(theta(result), simulated(5, OWN), rtol=0, atol=1e-12)
     with pytest.raises(InvalidInput, match="give your class another name"):
@@ -113,7 +115,7 @@ def test_messages_of_another_version_are_refused(tmp_path: Path, caplog: pytest.
     grid = grid_on(tmp_path)
 
     def handle(node: Node, message: Message) -> Message | None:
-        request: Any = message.content.config_records.get("request")
+        request: Any = message.content.config_records.get(VALUES)
         if request is not None:
             request["version"] = 1
         return grid.run_app(node, message)
@@ -121,7 +123,8 @@ def test_messages_of_another_version_are_refused(tmp_path: Path, caplog: pytest.
     grid.handle = handle
     with pytest.raises(flower.TooFewClients):
         strategy(tmp_path, attempts=1).start(grid, MODEL, num_rounds=1)
-    assert "the server has version 1 of the messages, this client version 2; install" in caplog.text
+    assert "client 0 refuses: the request is damaged, or does not fit this run; do server and site" in caplog.text
+    assert "the server has version 1 of the messages, this side version 3; install" in caplog.text
 
 
 def test_the_model_keeps_names_shapes_and_types(tmp_path: Path) -> None:
@@ -155,16 +158,18 @@ def test_what_travels(tmp_path: Path) -> None:
         if message.metadata.message_type == "query":
             assert len(records) == 0
             continue
-        request: Any = records.config_records["request"]
+        request: Any = records.config_records[VALUES]
         client, round = request["client"], request["round"]
-        wanted = {"server"} | ({"server-after"} if last.get(client, round - 1) != round - 1 else set())
-        assert set(records.array_records) == wanted
-        assert all(len(record) == 1 for record in records.array_records.values())
+        absent = last.get(client, round - 1) != round - 1
+        assert set(records) == {VALUES, ARRAYS}
+        assert set(records.array_records[ARRAYS]) == {"server/theta"} | (
+            {"server-after/theta"} if absent else set()
+        )
         last[client] = round
     assert len(up) == 5 + 6 * 3
     for records in up[5:]:
-        assert set(records) == {UPDATE, ABOUT}
-        assert [array.shape for array in records.array_records[UPDATE].values()] == [(3,)]
+        assert set(records) == {VALUES, ARRAYS}
+        assert {name: array.shape for name, array in records.array_records[ARRAYS].items()} == {"vector": (3,)}
 
 
 def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -212,7 +217,7 @@ def test_a_node_that_starts_again_in_mid_round_is_asked_again(tmp_path: Path, nu
     killed: list[int] = []
 
     def handle(node: Node, message: Message) -> Message | None:
-        request: Any = message.content.config_records.get("request")
+        request: Any = message.content.config_records.get(VALUES)
         if node is victim and request is not None and request["round"] == 2 and not killed:
             killed.append(1)
             grid.run_app(node, message)
@@ -297,8 +302,13 @@ def test_an_impostor_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture
     ],
 )
 def test_nodes_that_do_not_fit_are_ignored(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: dict[str, Any], message: str
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any],
+    message: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     grid = grid_on(tmp_path)
     grid.nodes.append(Node(300, config))
     load = grid.app
@@ -307,8 +317,8 @@ def test_nodes_that_do_not_fit_are_ignored(
         if node.number == 300 and node.config.get("partition-id") == 7:
             node.config["partition-id"] = 2  # for its data
             reply = load(message, Context(1, 300, node.config, RecordDict(), {}))
-            metrics: Any = reply.content.metric_records[ABOUT]
-            metrics["client"] = 7
+            values: Any = reply.content.config_records[VALUES]
+            values["client"] = 7
             return reply
         return grid.run_app(node, message)
 
@@ -334,28 +344,31 @@ def test_a_node_that_cannot_say_who_it_is_is_asked_again(tmp_path: Path) -> None
 
 def test_replies_that_are_rubbish(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid = grid_on(tmp_path)
-    rubbish = [
-        RecordDict(),
-        RecordDict({ABOUT: MetricRecord({"client": 0})}),
-        RecordDict({ABOUT: MetricRecord({"client": 0, "resets": 0, "round": 0, "state-lost": 0, "phase": 9})}),
-    ]
-    bad = Array(dtype="float64", shape=(3,), stype="numpy.ndarray", data=b"not numpy's")
-    about = MetricRecord({"client": 3, "resets": 0, "round": 0, "state-lost": 0, "phase": 0})
-    rubbish[2] = RecordDict({ABOUT: about, UPDATE: ArrayRecord({"vector": bad})})
     archive = io.BytesIO()
     np.savez(archive, x=np.zeros(3))
-    bad = Array(dtype="float64", shape=(3,), stype="numpy.ndarray", data=archive.getvalue())
-    rubbish.append(RecordDict({ABOUT: about, UPDATE: ArrayRecord({"vector": bad})}))
+    files = {2: b"not numpy's", 3: archive.getvalue()}
 
     def handle(node: Node, message: Message) -> Message | None:
-        if message.metadata.message_type == "train" and node.config["partition-id"] < 4:
-            return Message(rubbish[node.config["partition-id"]], reply_to=message)
-        return grid.run_app(node, message)
+        reply, client = grid.run_app(node, message), node.config["partition-id"]
+        assert reply is not None
+        if message.metadata.message_type == "query" or client == 4:
+            return reply
+        values: Any = reply.content.config_records[VALUES]
+        if client == 0:
+            return Message(RecordDict(), reply_to=message)
+        if client == 1:
+            values["round"] = "\x1b[2J first\nsecond"
+        else:
+            bad = Array(dtype="float64", shape=(3,), stype="numpy.ndarray", data=files[client])
+            reply.content.array_records[ARRAYS]["vector"] = bad
+        return reply
 
     grid.handle = handle
     result = strategy(tmp_path, min_clients=1).start(grid, MODEL, num_rounds=1)
     assert result.train_metrics_clientapp[1]["counted"] == [4]
     assert caplog.text.count("its reply cannot be read") == 4
+    assert "\x1b" not in caplog.text
+    assert "round must be a whole number of at least 0" in caplog.text
 
 
 @pytest.mark.parametrize(

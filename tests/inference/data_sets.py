@@ -8,7 +8,7 @@ import numpy as np
 from sklearn import datasets
 from statsmodels import datasets as sm
 
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, IntArray
 
 
 class Regression(NamedTuple):
@@ -18,7 +18,7 @@ class Regression(NamedTuple):
     names: tuple[str, ...]
     X: Array
     y: Array
-    clients: Array
+    clients: IntArray
     offset: Array | None = None
 
 
@@ -26,7 +26,7 @@ def regression(kind: str, X: Any, y: Any, clients: Any, names: Any, offset: Any 
     """Clients are numbered; columns are standardised so that the pooled fit is exact to many digits."""
     X = np.asarray(X, dtype=np.float64)
     X = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
-    groups = np.unique(np.asarray(clients), return_inverse=True)[1]
+    groups = np.unique(np.asarray(clients), return_inverse=True)[1].astype(np.int64)
     shift = None if offset is None else np.asarray(offset, dtype=np.float64)
     return Regression(kind, (*map(str, names), "intercept"), X, np.asarray(y, dtype=np.float64), groups, shift)
 

@@ -234,7 +234,7 @@ def test_a_column_that_varies_at_one_client_alone_is_noted() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: summarise(Ridge(X, LABELS), cov="HC3"), "cov must be one of"),
+        (lambda: summarise(Ridge(X, LABELS), **{"cov": "HC3"}), "cov must be one of"),
         (lambda: summarise(Ridge(X, LABELS), level=1.5), "level must be below 1"),
         (lambda: summarise(Ridge(X, LABELS), names=("a",)), "3 features, but 1 names"),
         (lambda: summarise(Ridge(X[:1], LABELS[:1]), cov="cluster"), "compares clients, and there is one only"),

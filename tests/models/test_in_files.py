@@ -142,6 +142,6 @@ def test_parts_of_a_table(tmp_path: Path) -> None:
     problem = open_problem(tmp_path / "parts", target="target", client="hospital")
     frame.to_parquet(tmp_path / "whole.parquet")
     whole = from_parquet(
-        tmp_path / "whole.parquet", target="target", client="hospital", l2=0.01, standardize=True, intercept=True
+        tmp_path / "whole.parquet", target="target", client="hospital", l2="auto", standardize=True, intercept=True
     )
     assert problem.fingerprint() == whole.fingerprint()

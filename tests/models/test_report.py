@@ -59,7 +59,8 @@ def test_costs_and_client_losses_computed_by_hand(fitted: Any) -> None:
     content = build_report(fit, comparison, ReportInputs.of_fit(fit))
     cost, dim, rounds = dict(content.cost), fit.planned.problem.dim, fit.trace.rounds
     kilobytes = 2 * rounds * dim * 8 / 1000  # one vector there and one back in every round
-    assert cost["per client"] == f"{2 * rounds} vectors of {dim} numbers, {kilobytes:.3g} kB"
+    size = f"{kilobytes:.3g} kB" if kilobytes >= 1 else f"{1000 * kilobytes:.0f} bytes"
+    assert cost["per client"] == f"{2 * rounds} vectors of {dim} numbers, {size}"
     assert cost["all clients"].startswith(f"{4 * kilobytes:.3g} kB")
     columns = len(frame.columns) - 2
     assert cost["for comparison"] == f"the features themselves are {len(frame) * columns * 8 / 1000:.3g} kB"

@@ -170,12 +170,27 @@ def test_after_burn_in_both_chains_draw_the_rounds_that_follow() -> None:
     assert coupling.distances[0, -1] == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_chains_of_weighted_clients_contract_as_well(kind: Kind) -> None:
+    """In the norm ‖θ‖² + γ²H² Σ w_c‖ξ_c‖², which is not the one of equal weights."""
+    weights = (1.0, 30.0, 3.0)
+    problem = make(kind, (8, 8, 8), DIM, l2=0.5, weights=weights)
+    rng = np.random.default_rng(0)
+    xi = rng.normal(size=(3, DIM))
+    second = ChainStart(rng.normal(size=DIM), xi - problem.weights @ xi)
+    method = Scaffold(step_size=edge(problem, 5), local_steps=5)
+    first = ChainStart(rng.normal(size=DIM))
+    coupling = couple(problem, method, first, second, rounds=40, batch_size=BATCH, repetitions=50)
+    assert coupling.factor.holds
+    assert contracts(coupling)
+    off = np.square(xi - problem.weights @ xi).sum(axis=1) @ problem.weights
+    start = np.square(np.asarray(first.theta) - np.asarray(second.theta)).sum()
+    assert coupling.distances[0, 0] == pytest.approx(start + (5 * method.step_size) ** 2 * off)
+
+
 def test_refusals() -> None:
     method = Scaffold(step_size=0.01, local_steps=2)
     here = ChainStart(np.zeros(DIM))
-    weighted = make("ridge", (4, 4), DIM, weights=(1.0, 3.0))
-    with pytest.raises(InvalidInput, match="equal weight"):
-        couple(weighted, method, here, here, rounds=1, batch_size=1)
     problem = problem_of("ridge")
     with pytest.raises(InvalidInput, match="shape"):
         couple(problem, method, ChainStart(np.zeros(DIM + 1)), here, rounds=1, batch_size=1)

@@ -206,21 +206,27 @@ def test_wrong_expansions_fail(ridge_chains: StationaryChains, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("name", "at"), [("local_iterates", 0), ("control_variates", 1), ("stationary_covariance", 2)]
+    ("name", "at"),
+    [
+        ("mean_local_iterates", [0]),
+        ("local_iterates", [1]),
+        ("control_variates", [2]),
+        ("stationary_moment", [3, 5, 7]),
+        ("local_moment", [4, 6, 8]),
+        ("stationary_covariance", [9, 10]),
+    ],
 )
 def test_bounds_that_are_too_small_fail(
-    ridge_chains: StationaryChains, monkeypatch: pytest.MonkeyPatch, name: str, at: int
+    ridge_chains: StationaryChains, monkeypatch: pytest.MonkeyPatch, name: str, at: list[int]
 ) -> None:
     right = getattr(bounds, name)
 
     def wrong(*a: Any, **k: Any) -> Bound:
         return Bound(right(*a, **k).value / 5000.0, right(*a, **k).conditions)
 
-    expected = [False] * 4
-    assert fail(covariance_bounds.rows(ridge_chains)) == expected
+    assert fail(covariance_bounds.rows(ridge_chains)) == [False] * 12
     monkeypatch.setattr(bounds, name, wrong)
-    expected[at] = True
-    assert fail(covariance_bounds.rows(ridge_chains)) == expected
+    assert fail(covariance_bounds.rows(ridge_chains)) == [k in at for k in range(12)]
 
 
 def test_a_wrong_inequality_of_lemma_4_7_fails(ridge_chains: StationaryChains) -> None:
@@ -253,9 +259,9 @@ def test_which_rows_claim_nothing(rows: list[StatementRow]) -> None:
     assert all("paper's experiment" in row.claim or "printed without" in row.claim for row in outside)
     experiment = next(row for row in outside if row.statement == "Theorem 4.8" and "ridge" in row.setting)
     assert {condition.name for condition in experiment.missed} == {
-        "γHLζ₂ ≤ μ/10",
-        "γH(L + μ) ≤ 1/48",
-        "γβ ≤ μ/19",
+        "γHLζ₂ ≤ μ/4",
+        "γH(L + μ) ≤ 1/24",
+        "γβ ≤ μ/20",
     }
     untested = [row for row in rows if row.verdict == "not tested"]
     assert [row.claim for row in untested] == ["Classification: the improvement flattens from N = 1,000 to 10,000"]

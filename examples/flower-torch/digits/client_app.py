@@ -23,4 +23,5 @@ def state_dir(context: Context) -> str:
     return str(context.node_config.get("state-dir", f"{context.run_config['folder']}/state"))
 
 
-app = flower.client_app(load, state_dir=state_dir)
+# Draws by the run's seed give the numbers of the page beside this one in every run; real sites leave that out.
+app = flower.client_app(load, state_dir=state_dir, policy=flower.SitePolicy(draws="seed"))

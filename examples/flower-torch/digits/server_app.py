@@ -35,6 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = flower.Strategy(
         method(step_size=config["step-size"], local_steps=config["local-steps"]), n_clients=config["clients"],
         folder=folder, name=config["method"], seed=config["seed"], batch_size=config["batch-size"],
+        outlier_factor=None,  # clients trust each other
     )  # fmt: skip
     start = ArrayRecord(model.state_dict())
     result = strategy.start(grid, start, num_rounds=config["rounds"], evaluate_fn=evaluate)

@@ -15,6 +15,7 @@ from fedscaffold.cli.commands import (
     reproduce,
     run,
     score,
+    status,
     sweep,
     verify,
 )
@@ -37,6 +38,7 @@ app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
 app.add_typer(reproduce.app, name="reproduce")
 app.command("federate", epilog=federate.EXAMPLES)(federate.command)
+app.command("status", epilog=status.EXAMPLES)(status.command)
 app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 
 

@@ -1,9 +1,10 @@
 """Options that the commands on tables share."""
 
+import csv
 import inspect
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -13,15 +14,38 @@ import typer
 from fedscaffold.cli import options
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.data.open import L2, open_problem
+from fedscaffold.data.open import open_problem
+from fedscaffold.data.options import TableOptions
+from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.models.planned import TOLERANCE, BatchSize
+
+TABS = {"tab": "\t", "\\t": "\t"}
 
 Data = Annotated[Path, typer.Argument(help="The table: a .csv or .parquet file, or a folder of the latter.")]
 Target = Annotated[str, typer.Option(help="The column to predict.")]
 Client = Annotated[str, typer.Option(help="The column that says whose row it is.")]
 Kind = Annotated[str | None, typer.Option(help="ridge or logistic; guessed from the target unless given.")]
 Features = Annotated[str | None, typer.Option(help="Columns to predict from, a,b,c; all others unless given.")]
+Drop = Annotated[str | None, typer.Option(help="Columns to leave out, a,b,c.")]
+Categorical = Annotated[str | None, typer.Option(help="Columns of numbers to take as categories, a,b,c.")]
+Reference = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN=LEVEL",
+        help="Level that a category's others are compared with.",
+        show_default="most frequent",
+    ),
+]
+Dates = Annotated[str | None, typer.Option(help="Take these parts of dates: year,month,weekday.")]
 Missing = Annotated[str, typer.Option(help="Missing values: error, or mean (fill in the mean).")]
+MinRows = Annotated[int, typer.Option(help="Refuse clients with fewer rows.")]
+MaxCategories = Annotated[int, typer.Option(help="Refuse text columns with more different values.")]
+Delimiter = Annotated[str | None, typer.Option(help="CSV: the character between fields.", show_default="detected")]
+Decimal = Annotated[str | None, typer.Option(help="CSV: the decimal mark.", show_default="detected")]
+CsvEncoding = Annotated[
+    str | None, typer.Option("--encoding", help="CSV: utf-8, latin-1, ...", show_default="detected")
+]
+TablePenalty = Annotated[float | None, typer.Option("--l2", help="Penalty.", show_default="1/rows")]
 Tolerance = Annotated[float, typer.Option(help="Relative distance to the pooled model to reach.")]
 Batch = Annotated[str, typer.Option(help="Rows per step, 'full' or 'auto'.")]
 CacheDir = Annotated[
@@ -38,27 +62,48 @@ class TableFlags:
     client: Client
     kind: Kind = None
     features: Features = None
-    l2: options.Penalty = L2
+    drop: Drop = None
+    categorical: Categorical = None
+    reference: Reference = None
+    dates: Dates = None
+    l2: TablePenalty = None
     missing: Missing = "error"
+    min_rows: MinRows = TableOptions.min_rows
+    max_categories: MaxCategories = TableOptions.max_categories
     tolerance: Tolerance = TOLERANCE
     cache_dir: CacheDir = None
+    delimiter: Delimiter = None
+    decimal: Decimal = None
+    encoding: CsvEncoding = None
 
     def open(self, data: Path, *, cache_dir: Path | None, max_bytes_in_memory: int = 0) -> EncodedProblem:
         """The problem of the table in a file, with its encoded rows kept as `open_problem` says."""
         kind: Any = self.kind
         missing: Any = self.missing
-        columns = None if self.features is None else [name.strip() for name in self.features.split(",")]
+        dates: Any = parse_names(self.dates) or ()
         return open_problem(
             data,
             target=self.target,
             client=self.client,
             kind=kind,
-            features=None if columns is None else [name for name in columns if name],
-            l2=self.l2,
+            features=parse_names(self.features),
+            drop=parse_names(self.drop) or (),
+            categorical=parse_names(self.categorical) or (),
+            reference=parse_reference(self.reference),
+            dates=dates,
+            l2="auto" if self.l2 is None else self.l2,
             missing=missing,
+            min_rows=self.min_rows,
+            max_categories=self.max_categories,
             cache_dir=cache_dir,
             max_bytes_in_memory=max_bytes_in_memory,
+            **asdict(self.text),
         )
+
+    @property
+    def text(self) -> CsvFormat:
+        """How CSV files are to be read."""
+        return csv_format(self.delimiter, self.decimal, self.encoding)
 
     def opener(self, data: Path) -> Callable[..., EncodedProblem]:
         """A function of `cache_dir` and `max_bytes_in_memory` that opens the table."""
@@ -104,6 +149,30 @@ def with_table_options(**defaults: Any) -> Callable[[Callable[..., None]], Calla
     return decorate
 
 
+def csv_format(delimiter: str | None, decimal: str | None, encoding: str | None) -> CsvFormat:
+    """How CSV files are to be read; a tab may be written as a word."""
+    return CsvFormat(delimiter=TABS.get(delimiter or "", delimiter), decimal=decimal, encoding=encoding)
+
+
+def parse_names(text: str | None) -> list[str] | None:
+    """Names separated by commas, without the spaces around them; a name with a comma stands in quotes."""
+    if text is None:
+        return None
+    (row,) = csv.reader([text], skipinitialspace=True)
+    return [name.strip() for name in row if name.strip()]
+
+
+def parse_reference(given: Sequence[str] | None) -> dict[str, str]:
+    """Parse COLUMN=LEVEL, each column once."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        column, equals, level = text.partition("=")
+        if not equals or not column or column in found:
+            raise InvalidInput(f"--reference must be COLUMN=LEVEL, each column once; got {text!r}")
+        found[column] = level
+    return found
+
+
 def parse_batch(text: str) -> BatchSize:
     """A number of rows, None for 'full', or 'auto'."""
     return "auto" if text == "auto" else options.batch_size_of(text)
@@ -130,6 +199,8 @@ def command_line(context: typer.Context) -> str:
             words.append(str(value))
         elif isinstance(value, bool):
             named += [parameter.opts[0]] if value else []
+        elif isinstance(value, list | tuple):
+            named += [word for each in value for word in (parameter.opts[0], str(each))]
         else:
             named += [parameter.opts[0], str(value)]
     return shlex.join([*words, *named])

@@ -1,10 +1,13 @@
 """Which of a table's columns are wanted, refused where they are not there."""
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.data.checks.collector import Collector
+from fedscaffold.data.options import TableOptions
 
 MOST_LISTED = 12
 
@@ -17,12 +20,10 @@ def some(values: Iterable[Any]) -> str:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse two columns of one name."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise InvalidInput(f"the table has more than one column named {name!r}; rename one of them")
-        seen.add(name)
+    """Refuse columns that share a name."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InvalidInput(f"the table has more than one column named {some(twice)}; rename all but one")
 
 
 def pick(names: Sequence[str], wanted: Any) -> str:
@@ -34,25 +35,41 @@ def pick(names: Sequence[str], wanted: Any) -> str:
     raise InvalidInput(f"the table has no column {wanted!r}{hint} it has {some(names)}")
 
 
-def pick_features(
-    names: Sequence[str], features: Sequence[str] | None, *, target: str, client: str
-) -> tuple[str, ...]:
-    """The feature columns: those named, or all but target and client."""
-    if features is None:
-        chosen = tuple(name for name in names if name not in (target, client))
-        if not chosen:
-            raise InvalidInput(f"the table has no feature columns besides {target!r} and {client!r}")
-        return chosen
-    if isinstance(features, str):
-        raise InvalidInput(f"features must be a list of column names, got the text {features!r}")
-    chosen = tuple(pick(names, name) for name in features)
-    if not chosen:
-        raise InvalidInput("features is an empty list; name at least one column, or leave it out for all")
-    for name in chosen:
-        if name == target:
-            raise InvalidInput(f"column {name!r} is the target and cannot be a feature too")
-        if name == client:
-            raise InvalidInput(f"column {name!r} names the client and cannot be a feature too")
-        if chosen.count(name) > 1:
-            raise InvalidInput(f"features names column {name!r} more than once")
-    return chosen
+def pick_features(names: Sequence[str], choices: TableOptions, problems: Collector) -> tuple[str, ...]:
+    """The feature columns: those named, or all but target and client, without those to drop."""
+    target, client = choices.target, choices.client
+    dropped, named = set[str](), []
+    for name in choices.drop:
+        with problems.catching():
+            dropped.add(pick(names, name))
+    for name in names if choices.features is None else choices.features:
+        with problems.catching():
+            named.append(pick(names, name))
+    if choices.features is None:
+        chosen = [name for name in named if name not in (target, client)]
+        none = f"the table has no feature columns besides {target!r} and {client!r}"
+    else:
+        chosen = named
+        for name in dict.fromkeys(named):
+            if name in (target, client):
+                what = "is the target" if name == target else "names the client"
+                problems.add(f"column {name!r} {what} and cannot be a feature too")
+            if named.count(name) > 1:
+                problems.add(Option("features"), f" names column {name!r} more than once")
+        if not choices.features:
+            problems.add(
+                Option("features"), " is an empty list; name at least one column, or leave it out for all"
+            )
+            return ()
+        none = "no features are left"
+    for name in dropped & {target, client}:
+        problems.add(Option("drop"), f" names column {name!r}, which is the target or the client")
+    kept = tuple(dict.fromkeys(name for name in chosen if name not in dropped and name not in (target, client)))
+    if not kept and not problems.problems:
+        problems.add(none)
+    for option, columns in (("categorical", choices.categorical), ("reference", tuple(choices.reference))):
+        for name in columns:
+            with problems.catching():
+                if pick(names, name) not in kept:
+                    problems.add(Option(option), f" names column {name!r}, which is not a feature")
+    return kept

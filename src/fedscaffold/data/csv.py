@@ -17,6 +17,7 @@ from fedscaffold.data.build import build_problem
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.files import existing_file, read_csv
 from fedscaffold.data.options import LossKeywords, TableKeywords, TableOptions
+from fedscaffold.data.reading.csv_file import CsvFormat
 
 TARGET, CLIENT = "target", "client"
 
@@ -25,14 +26,17 @@ TARGET, CLIENT = "target", "client"
 def from_csv(
     path: str | os.PathLike[str],
     *,
-    delimiter: str = ",",
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
     **options: Unpack[TableKeywords],
 ) -> EncodedProblem:
     r"""Σ_c w_c f_c, where client c holds the rows of a CSV file that name it in one column.
 
     The first line names the columns. Their types are found from all rows; empty fields and the usual spellings
-    of a missing value (NA, NaN, null, ...) are missing. The whole file is held in memory besides the problem: for
-    files larger than memory write Parquet.
+    of a missing value (NA, NaN, null, ...) are missing. Encoding, delimiter and decimal mark are detected unless
+    they are given. The whole file is held in memory besides the problem: for files larger than memory write
+    Parquet.
 
     Parameters
     ----------
@@ -40,7 +44,14 @@ def from_csv(
         The file; compressed if its name ends in .gz, .bz2 or .zst.
     {TableOptions}
     delimiter
-        The character that separates fields.
+        The character between fields. Detected: a semicolon, tab or bar where the first line has one and no comma
+        outside quotes, else a comma.
+    decimal
+        The decimal mark. Detected: where the delimiter is no comma, columns that hold nothing but numbers with
+        decimal commas are read as numbers.
+    encoding
+        A name that Python knows, such as "utf-8" or "latin-1". Detected: UTF-8, or Windows' code page 1252, a
+        superset of Latin-1, where the file is no UTF-8.
 
     Examples
     --------
@@ -53,11 +64,14 @@ def from_csv(
     ...     fs.data.from_csv(file, target="days", client="hospital")
     EncodedRidge(n_clients=2, dim=1, n_records=4, l2=0.0)
     """
-    choices = TableOptions(**options)
-    return build_problem(frame_source(read_csv(path, delimiter=delimiter)), choices)
+    choices, text = TableOptions(**options), CsvFormat(delimiter=delimiter, decimal=decimal, encoding=encoding)
+    return build_problem(frame_source(read_csv(path, text)), choices)
 
 
-@shared_parameters(TableOptions, leave_out=("target", "client", "features", "categorical", "max_categories"))
+@shared_parameters(
+    TableOptions,
+    leave_out=("target", "client", "features", "drop", "categorical", "reference", "dates", "max_categories"),
+)
 def from_svmlight(
     path: str | os.PathLike[str],
     *,

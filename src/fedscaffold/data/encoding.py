@@ -3,19 +3,21 @@
 import json
 import math
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import positive
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.checks import one_of, positive
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.storage.files import read_text, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
 from fedscaffold.data.arrow import Label
 from fedscaffold.data.columns import check_names, pick, some
+from fedscaffold.data.reading.dates import DatePart, check_parts, with_date_parts
 
 Unknown = Literal["error", "ignore"]
 FORMAT = "fedscaffold encoding 1"
@@ -69,23 +71,34 @@ class Number:
 
 @dataclass(frozen=True, kw_only=True)
 class Category:
-    """One coordinate per value: 1 where the column has that value, else 0; None stands for a missing value."""
+    """A coordinate per value, 1 where the column has that value, else 0; none for the reference level.
+
+    None among the values stands for a missing value; as the reference it means that all values have a coordinate.
+    """
 
     name: str
     values: tuple[Label | None, ...]
+    reference: Label | None = None
 
     def __post_init__(self) -> None:
         kinds = {type(value) for value in self.values if value is not None}
         if len(kinds) > 1 or not kinds <= KINDS.keys() or len(set(self.values)) < len(self.values):
             raise InvalidInput(f"values of column {self.name!r} must be different and of one kind")
+        if self.reference is not None and self.reference not in self.values:
+            raise InvalidInput(f"the reference {self.reference!r} is not among the values of column {self.name!r}")
+
+    @property
+    def levels(self) -> tuple[Label | None, ...]:
+        """The values that have a coordinate: all but the reference level."""
+        return tuple(v for v in self.values if self.reference is None or v != self.reference)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of its coordinates, such as 'ward=A'."""
-        return tuple(f"{self.name} missing" if v is None else f"{self.name}={v}" for v in self.values)
+        return tuple(f"{self.name} missing" if v is None else f"{self.name}={v}" for v in self.levels)
 
     def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "error") -> None:
-        """Write the coordinates of some rows into `out`, (rows, len(values))."""
+        """Write the coordinates of some rows into `out`, (rows, len(levels))."""
         known = [value for value in self.values if value is not None]
         column = arrow.labels(self.name, array)
         out[:] = 0.0
@@ -103,10 +116,18 @@ class Category:
             row = int((places < 0).argmax())
             raise InvalidInput(
                 f"column {self.name!r} has the unknown value {column[row].as_py()!r} in row {first_row + row}; "
-                f"known are {some(known)}; unknown='ignore' encodes unknown values as zeros"
+                f"known are {some(known)}",
+                remedies=[(Option("unknown", "ignore"), f" takes unknown values as {self._unknown}")],
             )
+        if self.reference is not None:
+            at = self.values.index(self.reference)
+            places = np.where(places == at, -1, places - (places > at))
         rows = np.flatnonzero(places >= 0)
         out[rows, places[rows]] = 1.0
+
+    @property
+    def _unknown(self) -> str:
+        return "none of these" if self.reference is None else f"the reference, {self.reference!r}"
 
 
 Column = Number | Category
@@ -126,6 +147,8 @@ class Encoding:
         The target's classes: two are kept as −1 and +1, more as 0, 1, ... None for a numeric target.
     intercept
         Whether a constant coordinate 1 comes last.
+    dates
+        Parts that are taken of columns of dates, by column; the features' names are then such as 'admitted year'.
 
     Examples
     --------
@@ -134,9 +157,10 @@ class Encoding:
     >>> visits = pd.DataFrame({"hospital": list("AABB"), "ward": list("xyyx"), "days": [2, 5, 4, 3]})
     >>> encoding = fs.data.from_frame(visits, target="days", client="hospital", intercept=True).encoding
     >>> encoding.names
-    ('ward=x', 'ward=y', 'intercept')
-    >>> encoding.encode(pd.DataFrame({"ward": ["y"]}))
-    array([[0., 1., 1.]])
+    ('ward=y', 'intercept')
+    >>> encoding.encode(pd.DataFrame({"ward": ["x", "y"]}))
+    array([[0., 1.],
+           [1., 1.]])
     """
 
     columns: tuple[Column, ...]
@@ -144,6 +168,7 @@ class Encoding:
     client: str
     classes: tuple[Label, ...] | None = None
     intercept: bool = False
+    dates: Mapping[str, tuple[DatePart, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         named = [self.target, self.client, *(column.name for column in self.columns)]
@@ -151,6 +176,7 @@ class Encoding:
             raise InvalidInput("columns are named by text, and intercept is true or false")
         if self.classes is not None and len(self.classes) < 2:
             raise InvalidInput(f"there must be at least two classes, got {self.classes!r}")
+        object.__setattr__(self, "dates", {name: check_parts(parts) for name, parts in self.dates.items()})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -177,12 +203,14 @@ class Encoding:
     def encode(self, frame: Any, *, unknown: Unknown = "error") -> Array:
         """Features of new rows, shape (rows, dim); the table may lack the target and client columns.
 
-        `unknown="ignore"` encodes a category that was not there before as zeros instead of refusing it.
+        `unknown="ignore"` takes a category that was not there before as the reference level, or as none of those
+        known where there is no reference, instead of refusing it.
         """
-        if unknown not in get_args(Unknown):
-            raise InvalidInput(f"unknown must be one of {get_args(Unknown)}, got {unknown!r}")
+        one_of("unknown", unknown, get_args(Unknown))
         source = arrow.frame_source(frame)
         check_names(source.names)
+        dated = {pick(source.names, name): parts for name, parts in self.dates.items()}
+        source = with_date_parts(source, dated)
         wanted = [pick(source.names, column.name) for column in self.columns]
         parts, first_row = [np.empty((0, self.dim))], 0
         for block in arrow.blocks(source.open(wanted)(wanted)):
@@ -205,7 +233,11 @@ class Encoding:
     def to_json(self) -> str:
         """Text from which `from_json` makes an equal encoding."""
         columns = [{"kind": type(column).__name__.lower(), **asdict(column)} for column in self.columns]
-        rest = {"target": self.target, "client": self.client, "classes": self.classes, "intercept": self.intercept}
+        rest: dict[str, Any] = {
+            "target": self.target, "client": self.client, "classes": self.classes, "intercept": self.intercept,
+        }  # fmt: skip
+        if self.dates:
+            rest["dates"] = {name: list(parts) for name, parts in self.dates.items()}
         return json.dumps({"format": FORMAT, **rest, "columns": columns}, indent=1, allow_nan=False)
 
     @classmethod
@@ -234,7 +266,7 @@ class Encoding:
 def _column(found: dict[str, Any]) -> Column:
     if found.pop("kind") == "number":
         return Number(**found)
-    return Category(name=found["name"], values=tuple(found["values"]))
+    return Category(name=found["name"], values=tuple(found["values"]), reference=found.get("reference"))
 
 
 def _missing(name: str, absent: NDArray[np.bool_], first_row: int) -> str:

@@ -6,13 +6,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.data.arrow import BLOCK, Source, load_pyarrow
 from fedscaffold.data.columns import check_names
+from fedscaffold.data.reading.csv_file import CsvFormat, read_csv_file
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 COMPRESSED = (".gz", ".bz2", ".zst")
+DETECTED = CsvFormat()
 READ_AHEAD = 65536  # bytes per column, instead of a whole row group
 
 
@@ -39,10 +41,10 @@ def is_parquet(path: str | os.PathLike[str]) -> bool:
     raise InvalidInput(f"{path} must be a table in a file whose name ends in .csv or .parquet")
 
 
-def read_table(path: str | os.PathLike[str]) -> Any:
-    """A CSV or Parquet file as a pyarrow Table."""
+def read_table(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
+    """A CSV or Parquet file as a pyarrow Table; `text` says how a CSV file is to be read."""
     if not is_parquet(path):
-        return read_csv(path)
+        return read_csv(path, text)
     from pyarrow import parquet
 
     file = existing_file(path)
@@ -51,20 +53,12 @@ def read_table(path: str | os.PathLike[str]) -> Any:
         return found.read()
 
 
-def read_csv(path: str | os.PathLike[str], *, delimiter: str = ",") -> Any:
+def read_csv(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
     """A CSV file as a pyarrow Table, with types found from all rows; see `from_csv`."""
-    if len(delimiter) != 1:
-        raise InvalidInput(f"delimiter must be one character, got {delimiter!r}")
     load_pyarrow()
-    from pyarrow import csv
-
     file = existing_file(path)
     with _readable_errors(file, "CSV"):
-        return csv.read_csv(
-            file,
-            parse_options=csv.ParseOptions(delimiter=delimiter),
-            convert_options=csv.ConvertOptions(strings_can_be_null=True),
-        )
+        return read_csv_file(file, text)
 
 
 def parquet_files(path: Paths) -> tuple[Path, ...]:
@@ -120,7 +114,10 @@ def _readable_errors(file: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"cannot read {file} as {kind}: {error}") from None
+        ways = (
+            [("name what separates its fields with ", Option("delimiter"))] if "columns, got" in str(error) else []
+        )
+        raise InvalidInput(f"cannot read {file} as {kind}: {error}", remedies=ways) from None
 
 
 def _check_same_columns(first: Path, schema: Any, file: Path, other: Any) -> None:

@@ -3,19 +3,20 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.docs import shared_parameters
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.storage.memory_limit import memory_limit
 from fedscaffold.data.arrow import frame_source, is_number, labels
 from fedscaffold.data.columns import check_names, pick
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.data.files import is_parquet, open_parquet, parquet_files, read_csv
+from fedscaffold.data.files import DETECTED, is_parquet, open_parquet, parquet_files, read_csv
 from fedscaffold.data.frame import from_frame
-from fedscaffold.data.options import Kind, Missing
+from fedscaffold.data.options import FileKeywords, Kind, Penalty, TableOptions
 from fedscaffold.data.parquet import from_parquet
+from fedscaffold.data.reading.csv_file import CsvFormat
 
-L2 = 0.01
 FEW_VALUES = 20  # a numeric target with more different values than this is a quantity, not a class
 MEMORY_PER_TABLE = 4  # a fit takes about four times the memory of its table, where the table is held in memory
 
@@ -26,17 +27,23 @@ def default_max_bytes_in_memory() -> int:
     return sys.maxsize if limit is None else limit // MEMORY_PER_TABLE
 
 
+@shared_parameters(
+    TableOptions,
+    leave_out=("target", "client", "kind", "l2", "weights", "standardize", "intercept"),
+)
 def open_problem(
     path: str | os.PathLike[str],
     *,
     target: str,
     client: str,
     kind: Kind | None = None,
-    features: Sequence[str] | None = None,
-    l2: float = L2,
-    missing: Missing = "error",
+    l2: Penalty = "auto",
     cache_dir: str | os.PathLike[str] | None = None,
     max_bytes_in_memory: int = 0,
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    **options: Unpack[FileKeywords],
 ) -> EncodedProblem:
     r"""Σ_c w_c f_c over the rows of a table in a file, as `fedscaffold fit` minimises it.
 
@@ -46,14 +53,23 @@ def open_problem(
     ----------
     path
         A .csv or .parquet file, or a folder of the latter.
-    target, client, features, l2, missing
-        As for `data.from_frame`.
+    target, client
+        Names of the column to predict, and of the column that says to which client a row belongs.
+    {TableOptions}
     kind
         "ridge" or "logistic"; by default ridge for numbers with more than 20 different values, else logistic.
+    l2
+        Strength of the penalty l2/2 ‖θ‖² on the mean loss; the intercept is not penalised. "auto": 1 divided by
+        the number of rows, which is what scikit-learn's Ridge and LogisticRegression and the estimators of
+        `fedscaffold.sklearn` take by default. Beside the sum of all losses it counts as ½ ‖θ‖², so that it fades
+        as rows are added, and still makes the optimum unique where classes can be separated or columns are
+        collinear.
     cache_dir
         Folder for the encoded records of a Parquet table that is larger than memory; see `data.from_parquet`.
     max_bytes_in_memory
         Records of at most this many bytes are held in memory although `cache_dir` is given.
+    delimiter, decimal, encoding
+        How to read a CSV file; detected unless given, see `data.from_csv`.
 
     Examples
     --------
@@ -64,34 +80,40 @@ def open_problem(
     ...     file = Path(folder) / "visits.csv"
     ...     _ = file.write_text("hospital,age,ill\nA,50,no\nA,61,yes\nB,47,no\nB,70,yes\n")
     ...     fs.data.open_problem(file, target="ill", client="hospital")
-    EncodedLogistic(n_clients=2, dim=2, n_records=4, l2=0.01)
+    EncodedLogistic(n_clients=2, dim=2, n_records=4, l2=0.25)
     """
-    options: Any = {
+    text = CsvFormat(delimiter=delimiter, decimal=decimal, encoding=encoding)
+    same: Any = {
         "target": target,
         "client": client,
-        "features": features,
         "l2": l2,
-        "missing": missing,
         "weights": "rows",
         "standardize": True,
         "intercept": True,
+        **options,
     }
+    TableOptions(kind=kind or "ridge", **same)  # refused before the file is read
     if is_parquet(path):
+        if text != DETECTED:
+            raise InvalidInput(
+                Option("delimiter"), ", ", Option("decimal"), " and ", Option("encoding"),
+                f" are for CSV, but {path} is Parquet",
+            )  # fmt: skip
         return from_parquet(
             path,
             kind=kind or guess_kind(_parquet_column(path, target)),
             cache_dir=cache_dir,
             max_bytes_in_memory=max_bytes_in_memory,
-            **options,
+            **same,
         )
     if cache_dir is not None and max_bytes_in_memory == 0:
-        raise InvalidInput(f"cache_dir is for Parquet, but {path} is CSV; write the table as Parquet")
-    table = read_csv(path)
+        raise InvalidInput(Option("cache_dir"), f" is for Parquet, but {path} is CSV; write the table as Parquet")
+    table = read_csv(path, text)
     if kind is None:
         names = frame_source(table).names
         check_names(names)
-        kind = guess_kind(table.column(pick(names, target)).chunks)
-    return from_frame(table, kind=kind, **options)
+        kind = guess_kind(table.column(target).chunks) if target in names else "ridge"
+    return from_frame(table, kind=kind, **same)
 
 
 def guess_kind(column: Iterator[Any] | Sequence[Any]) -> Kind:

@@ -1,22 +1,24 @@
 """Options of the functions that make a problem from a table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Required, TypedDict, get_args
 
-from fedscaffold.core.checks import not_negative, whole_number
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.checks import not_negative, one_of, whole_number
+from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.data.reading.dates import DatePart, check_parts
 
 Kind = Literal["ridge", "logistic"]
 Missing = Literal["error", "mean"]
 Weights = Literal["rows", "uniform"] | Mapping[Any, float]
+Penalty = float | Literal["auto"]
 
 
 class LossKeywords(TypedDict, total=False):
     """The fields of `TableOptions` that do not name columns, as keyword arguments."""
 
     kind: Kind
-    l2: float
+    l2: Penalty
     weights: Weights
     missing: Missing
     standardize: bool
@@ -30,7 +32,23 @@ class TableKeywords(LossKeywords, total=False):
     target: Required[str]
     client: Required[str]
     features: Sequence[str] | None
+    drop: Sequence[str]
     categorical: Sequence[str]
+    reference: Mapping[str, Any]
+    dates: Sequence[DatePart]
+    max_categories: int
+
+
+class FileKeywords(TypedDict, total=False):
+    """The fields of `TableOptions` that `open_problem` hands on, as keyword arguments."""
+
+    features: Sequence[str] | None
+    drop: Sequence[str]
+    categorical: Sequence[str]
+    reference: Mapping[str, Any]
+    dates: Sequence[DatePart]
+    missing: Missing
+    min_rows: int
     max_categories: int
 
 
@@ -46,13 +64,26 @@ class TableOptions:
         Name of the column that says to which client a row belongs: text or whole numbers.
     features
         Names of the columns to predict from; by default all others. Numbers are taken as they are, booleans as 0
-        and 1, text and categorical columns as one 0/1 coordinate per value.
+        and 1, text and categorical columns as a 0/1 coordinate per value, of which an intercept takes one away.
+    drop
+        Names of columns to leave out of the features.
     categorical
         Features to treat as categories although they hold whole numbers, booleans or text that looks numeric.
+    reference
+        The reference level of some categories, a dictionary from column to value: it has no coordinate, and the
+        others' coefficients say how they differ from it. With an intercept every category has one, the most
+        frequent value unless given here; otherwise coordinates and intercept would say the same thing twice, and
+        there would be no single optimum without a penalty. Without an intercept all values have a coordinate
+        unless given here.
+    dates
+        Parts to take of columns that hold dates, some of "year", "month" and "weekday": years as numbers, months
+        and weekdays as categories. Without any, dates are refused.
     kind
         "ridge" or "logistic" (multinomial where the target has more than two classes).
     l2
         Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes. An intercept is not penalised.
+        "auto": 1 divided by the number of rows, the default penalty of scikit-learn's Ridge and
+        LogisticRegression.
     weights
         "rows": in proportion to the clients' numbers of rows, so that f is the loss of the pooled table.
         "uniform": the same for all clients. Or a dictionary from client name to weight.
@@ -72,9 +103,12 @@ class TableOptions:
     target: str
     client: str
     features: Sequence[str] | None = None
+    drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
+    reference: Mapping[str, Any] = field(default_factory=dict)
+    dates: Sequence[DatePart] = ()
     kind: Kind = "ridge"
-    l2: float = 0.0
+    l2: Penalty = 0.0
     weights: Weights = "rows"
     missing: Missing = "error"
     standardize: bool = False
@@ -83,18 +117,30 @@ class TableOptions:
     max_categories: int = 100
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise InvalidInput(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
-        if self.missing not in get_args(Missing):
-            raise InvalidInput(f"missing must be one of {get_args(Missing)}, got {self.missing!r}")
-        if isinstance(self.categorical, str):
-            raise InvalidInput(f"categorical must be a list of column names, got the text {self.categorical!r}")
+        one_of("kind", self.kind, get_args(Kind))
+        one_of("missing", self.missing, get_args(Missing))
+        for name in ("features", "drop", "categorical"):
+            if isinstance(getattr(self, name), str):
+                raise InvalidInput(
+                    Option(name), f" must be a list of column names, got the text {getattr(self, name)!r}"
+                )
+        if not isinstance(self.reference, Mapping):
+            raise InvalidInput(
+                Option("reference"), f" must be a dictionary from column to value, got {self.reference!r}"
+            )
+        check_parts(self.dates)
         if self.target == self.client:
             raise InvalidInput(f"column {self.target!r} cannot be both target and client")
         if not isinstance(self.weights, Mapping) and self.weights not in ("rows", "uniform"):
             raise InvalidInput(
-                f"weights must be 'rows', 'uniform' or a dictionary from client to weight, got {self.weights!r}"
+                Option("weights"),
+                f" must be 'rows', 'uniform' or a dictionary from client to weight, got {self.weights!r}",
             )
-        not_negative("l2", self.l2)
+        if self.l2 != "auto":
+            not_negative("l2", self.l2)
         whole_number("min_rows", self.min_rows, least=1)
         whole_number("max_categories", self.max_categories, least=1)
+
+    def penalty(self, rows: int) -> float:
+        """Strength of the l2 penalty for a table with this many rows."""
+        return 1.0 / rows if self.l2 == "auto" else float(self.l2)

@@ -3,47 +3,63 @@
 Memory grows with the numbers of clients, columns and categories, not with the rows.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
 from fedscaffold.data.arrow import Label, Reader
+from fedscaffold.data.checks.collector import Collector
+from fedscaffold.data.checks.identifiers import looks_like_identifiers
+from fedscaffold.data.options import TableOptions
+from fedscaffold.data.reading.dates import PARTS, is_date
 
+EXACT = 2**53  # up to here float64 tells whole numbers apart
 MOST_CLASSES = 1000  # counted, for the message that there are too many
 LOOKS_LIKE_A_NUMBER = re.compile(r"\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*")
 
 
 @dataclass(frozen=True)
 class ColumnMoments:
-    """Count, mean and Σ(v − mean)² of a column's finite values; how many were missing or infinite."""
+    """Count, mean, Σ(v − mean)² and range of a column's finite values; how many were missing or infinite."""
 
     count: int = 0
     mean: float = 0.0
     squares: float = 0.0
     missing: int = 0
     infinite: int = 0
+    smallest: float = math.inf
+    largest: float = -math.inf
 
     def after(self, values: Array) -> "ColumnMoments":
         """Moments with some more values: means weighted by counts, squares by Chan, Golub and LeVeque's rule."""
         missing, infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
         finite = values[np.isfinite(values)] if missing or infinite else values
         count, mean, squares = self.count + finite.size, self.mean, self.squares
+        smallest, largest = self.smallest, self.largest
         if finite.size:
+            smallest, largest = min(smallest, float(finite.min())), max(largest, float(finite.max()))
             here = float(finite.mean())
             step = here - mean
             mean += step * finite.size / count
             squares += float(((finite - here) ** 2).sum()) + step**2 * self.count * finite.size / count
-        return ColumnMoments(count, mean, squares, self.missing + missing, self.infinite + infinite)
+        missing, infinite = self.missing + missing, self.infinite + infinite
+        return ColumnMoments(count, mean, squares, missing, infinite, smallest, largest)
 
     @property
     def deviation(self) -> float:
         """Standard deviation of the finite values, with 1/n."""
         return float(np.sqrt(self.squares / self.count))
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all finite values are the same number."""
+        return self.smallest == self.largest
 
 
 @dataclass
@@ -95,74 +111,118 @@ class LabelCounts:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """Number of rows, counts of the clients' names, and statistics of the target and of each feature."""
+    """Number of rows, counts of the clients' names, and statistics of the target and of each feature.
+
+    Columns whose types cannot be used are left out. `identifiers` are the features that look like identifiers.
+    """
 
     rows: int
     clients: LabelCounts
     target: ColumnMoments | LabelCounts
     features: dict[str, ColumnMoments | LabelCounts]
+    identifiers: list[str]
 
 
 def table_statistics(
-    read: Reader,
-    *,
-    target: str,
-    client: str,
-    features: tuple[str, ...],
-    categorical: tuple[str, ...],
-    classes: bool,
-    max_categories: int,
+    read: Reader, features: tuple[str, ...], choices: TableOptions, problems: Collector
 ) -> TableStatistics:
-    """Read every column once. Columns of types that cannot be used are refused at the first block."""
-    clients = LabelCounts(None)
-    goal: ColumnMoments | LabelCounts = LabelCounts(MOST_CLASSES) if classes else ColumnMoments()
-    rows = 0
+    """Read every column once; columns of types that cannot be used are added to the problems."""
+    target, client, classes = choices.target, choices.client, choices.kind == "logistic"
+    counts: dict[str, ColumnMoments | LabelCounts] = {
+        client: LabelCounts(None),
+        target: LabelCounts(MOST_CLASSES) if classes else ColumnMoments(),
+    }
+    rows, usable = 0, [client, target]
     for block in arrow.blocks(read([client, target])):
         columns = arrow.by_name(block)
         if rows == 0:
-            _check_client_type(client, columns[client].type)
-            if not classes:
-                _check_numeric_target(target, columns[target])
-        clients.add(arrow.labels(client, columns[client]), rows)
-        goal = _after(goal, target, columns[target], rows)
+            usable = _usable(columns, choices, problems)
+        for name in list(usable):
+            if not _count(counts, name, columns[name], rows, problems):
+                usable.remove(name)
         rows += block.num_rows
     if rows == 0:
         raise InvalidInput("the table has no rows")
+    found, identifiers = _feature_statistics(read, features, choices, problems)
+    clients = counts[client]
+    assert isinstance(clients, LabelCounts)
+    return TableStatistics(rows, clients, counts[target], found, identifiers)
+
+
+def _feature_statistics(
+    read: Reader, features: tuple[str, ...], choices: TableOptions, problems: Collector
+) -> tuple[dict[str, ColumnMoments | LabelCounts], list[str]]:
     found: dict[str, ColumnMoments | LabelCounts] = {}
+    identifiers: list[str] = []
     for group in arrow.groups(features):
         first_row = 0
         for block in arrow.blocks(read(group)):
             for name, array in arrow.by_name(block).items():
                 if first_row == 0:
-                    found[name] = _start(name, array.type, categorical, max_categories)
-                found[name] = _after(found[name], name, array, first_row)
+                    with problems.catching():
+                        found[name] = _start(name, array.type, choices)
+                        if name not in choices.categorical and looks_like_identifiers(name, array):
+                            identifiers.append(name)
+                if name in found and not _count(found, name, array, first_row, problems):
+                    del found[name]
             first_row += block.num_rows
-    return TableStatistics(rows, clients, goal, {name: found[name] for name in features})
+    return {name: found[name] for name in features if name in found}, identifiers
 
 
-def _after(
-    so_far: ColumnMoments | LabelCounts, name: str, array: Any, first_row: int
-) -> ColumnMoments | LabelCounts:
-    if isinstance(so_far, ColumnMoments):
-        return so_far.after(arrow.numbers(array))
-    so_far.add(arrow.labels(name, array), first_row)
-    return so_far
+def _count(
+    counts: dict[str, ColumnMoments | LabelCounts], name: str, array: Any, first_row: int, problems: Collector
+) -> bool:
+    """Add some rows of a column to its statistics; False where they cannot be used."""
+    so_far = counts[name]
+    with problems.catching():
+        if isinstance(so_far, ColumnMoments):
+            _check_digits(name, array)
+            counts[name] = so_far.after(arrow.numbers(array))
+        else:
+            so_far.add(arrow.labels(name, array), first_row)
+        return True
+    return False
 
 
-def _start(name: str, kind: Any, categorical: tuple[str, ...], max_categories: int) -> ColumnMoments | LabelCounts:
+def _check_digits(name: str, array: Any) -> None:
+    """Refuse whole numbers that float64 cannot tell apart from their neighbours."""
+    pa = arrow.load_pyarrow()
+    if not pa.types.is_integer(array.type) or array.type.bit_width < 64:
+        return
+    ends = pa.compute.min_max(array).as_py()
+    if ends["max"] is not None and max(ends["max"], -ends["min"]) > EXACT:
+        raise InvalidInput(
+            f"column {name!r} holds whole numbers of more than 15 digits, such as {ends['max']}, which look like "
+            "identifiers and are too long for arithmetic",
+            remedies=[
+                ("leave it out with ", Option("drop", [name])),
+                ("take it as categories with ", Option("categorical", [name])),
+            ],
+        )
+
+
+def _start(name: str, kind: Any, choices: TableOptions) -> ColumnMoments | LabelCounts:
+    leave_out = ("leave it out with ", Option("drop", [name]))
     if arrow.load_pyarrow().types.is_null(kind):
-        raise InvalidInput(f"column {name!r} has no values at all; leave it out of features")
-    if name in categorical or arrow.is_dictionary(kind) or arrow.is_text(kind):
+        raise InvalidInput(f"column {name!r} has no values at all", remedies=[leave_out])
+    if name in choices.categorical or arrow.is_dictionary(kind) or arrow.is_text(kind):
         if not _is_label(kind):
             raise InvalidInput(
                 f"column {name!r} is of type {kind}; categories must be text, whole numbers or booleans"
             )
-        return LabelCounts(max_categories, suspicious=arrow.is_text(kind) and name not in categorical)
+        return LabelCounts(
+            choices.max_categories, suspicious=arrow.is_text(kind) and name not in choices.categorical
+        )
     if arrow.is_number(kind):
         return ColumnMoments()
+    if is_date(kind):
+        raise InvalidInput(
+            f"column {name!r} holds dates",
+            remedies=[leave_out, ("take parts of all dates with ", Option("dates", list(PARTS)))],
+        )
     raise InvalidInput(
-        f"column {name!r} is of type {kind}; features are numbers, booleans, text or categories: "
-        "convert it, or leave it out of features"
+        f"column {name!r} is of type {kind}; features are numbers, booleans, text or categories",
+        remedies=["convert it", leave_out],
     )
 
 
@@ -175,16 +235,22 @@ def _is_label(kind: Any) -> bool:
     return arrow.is_text(values) or types.is_integer(values) or types.is_boolean(values)
 
 
-def _check_client_type(name: str, kind: Any) -> None:
-    if not (_is_label(kind) or arrow.load_pyarrow().types.is_null(_value_type(kind))):
-        raise InvalidInput(
-            f"the client column {name!r} is of type {kind}; clients are named by text or whole numbers: convert it"
+def _usable(columns: dict[str, Any], choices: TableOptions, problems: Collector) -> list[str]:
+    """Those of the client and target columns whose types can be used."""
+    client, target = columns[choices.client].type, columns[choices.target].type
+    usable = [choices.client, choices.target]
+    if not (_is_label(client) or arrow.load_pyarrow().types.is_null(_value_type(client))):
+        usable.remove(choices.client)
+        problems.add(
+            f"the client column {choices.client!r} is of type {client}; clients are named by text or whole "
+            "numbers: convert it"
         )
-
-
-def _check_numeric_target(name: str, array: Any) -> None:
-    if not arrow.is_number(array.type):
-        raise InvalidInput(
-            f"the target {name!r} must hold numbers for kind='ridge', but is of type {array.type}; "
-            "convert it, or take kind='logistic' for two classes"
+    if choices.kind == "ridge" and not arrow.is_number(target):
+        usable.remove(choices.target)
+        problems.add(
+            f"the target {choices.target!r} must hold numbers for ",
+            Option("kind", "ridge"),
+            f", but is of type {target}",
+            remedies=["convert it", ("take ", Option("kind", "logistic"), " for classes")],
         )
+    return usable

@@ -2,9 +2,10 @@
 
 A transport, such as Flower in `fedscaffold.flower`, carries a `TrainRequest` to each client and its reply back.
 
-Server: `server` (one round), `round_rules`, `checks`, `ledger` (its state), `state_backup`, `server_checkpoint`.
-Client: `client` (one request), `client_state` (its files), `agreement` (tables that clients encode alike).
-Both: `messages`, `run_config`, `known_methods`.
+`server/` is the server's side: one round, the rules and checks, the ledger, its files and status. `client/` is a
+site's side: its policy, its work and files, and how it answers. Both use `messages` (what travels), `payloads`
+(how, and the validation of what arrives), `history` (the run's identity), `refusals` (codes), `run_config`,
+`known_methods`, `audit`.
 """
 
 from importlib import import_module
@@ -12,23 +13,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedscaffold.federation.agreement import Agreement
-    from fedscaffold.federation.client import ProblemWork, Work, handle_request
-    from fedscaffold.federation.ledger import Ledger, initial_ledger
-    from fedscaffold.federation.messages import ClientFailed, ClientUpdate, StateLost, TrainRequest
-    from fedscaffold.federation.round_rules import RoundRules, TooFewClients
+    from fedscaffold.federation.audit import AuditLog
+    from fedscaffold.federation.client.policy import SitePolicy
+    from fedscaffold.federation.client.requests import handle_request
+    from fedscaffold.federation.client.work import ProblemWork, Work
+    from fedscaffold.federation.messages import ClientFailed, ClientRefused, ClientUpdate, StateLost, TrainRequest
+    from fedscaffold.federation.refusals import Refusal, RefusalCode
     from fedscaffold.federation.run_config import RunConfig
-    from fedscaffold.federation.server import RoundResult, run_round
-    from fedscaffold.federation.state_backup import StateBackup
+    from fedscaffold.federation.server.backup import StateBackup
+    from fedscaffold.federation.server.ledger import Ledger, initial_ledger, train_request
+    from fedscaffold.federation.server.round import RoundResult, run_round
+    from fedscaffold.federation.server.rules import RoundRules, TooFewClients
+    from fedscaffold.federation.server.status import RunStatus, run_status
 
 __all__ = [
     "Agreement",
+    "AuditLog",
     "ClientFailed",
+    "ClientRefused",
     "ClientUpdate",
     "Ledger",
     "ProblemWork",
+    "Refusal",
+    "RefusalCode",
     "RoundResult",
     "RoundRules",
     "RunConfig",
+    "RunStatus",
+    "SitePolicy",
     "StateBackup",
     "StateLost",
     "TooFewClients",
@@ -37,25 +49,35 @@ __all__ = [
     "handle_request",
     "initial_ledger",
     "run_round",
+    "run_status",
+    "train_request",
 ]
 
 _MODULE_OF = {
     "Agreement": "agreement",
+    "AuditLog": "audit",
     "ClientFailed": "messages",
+    "ClientRefused": "messages",
     "ClientUpdate": "messages",
-    "Ledger": "ledger",
-    "ProblemWork": "client",
-    "RoundResult": "server",
-    "RoundRules": "round_rules",
+    "Ledger": "server.ledger",
+    "ProblemWork": "client.work",
+    "Refusal": "refusals",
+    "RefusalCode": "refusals",
+    "RoundResult": "server.round",
+    "RoundRules": "server.rules",
     "RunConfig": "run_config",
-    "StateBackup": "state_backup",
+    "RunStatus": "server.status",
+    "SitePolicy": "client.policy",
+    "StateBackup": "server.backup",
     "StateLost": "messages",
-    "TooFewClients": "round_rules",
+    "TooFewClients": "server.rules",
     "TrainRequest": "messages",
-    "Work": "client",
-    "handle_request": "client",
-    "initial_ledger": "ledger",
-    "run_round": "server",
+    "Work": "client.work",
+    "handle_request": "client.requests",
+    "initial_ledger": "server.ledger",
+    "run_round": "server.round",
+    "run_status": "server.status",
+    "train_request": "server.ledger",
 }
 
 

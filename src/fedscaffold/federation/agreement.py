@@ -16,7 +16,6 @@ from fedscaffold.data.columns import check_names, pick, some
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.files import read_table
-from fedscaffold.data.open import L2
 
 FORMAT = "fedscaffold agreement 1"
 
@@ -51,7 +50,7 @@ class Agreement:
     """
 
     encoding: Encoding
-    l2: float = L2
+    l2: float = 0.01
     target_shift: float = 0.0
     target_scale: float = 1.0
 

@@ -20,6 +20,10 @@ from fedscaffold.core.protocols import Method
 GROUP = "fedscaffold.methods"
 
 
+class UnknownMethod(InvalidInput):
+    """A method whose class is not known at this node."""
+
+
 def find_method(name: str, passed: Sequence[type[Method]] = ()) -> type[Method]:
     """The class of that name: the library's, one of those passed, or an installed distribution's."""
     own = {method.__name__: method for method in passed}
@@ -34,8 +38,8 @@ def find_method(name: str, passed: Sequence[type[Method]] = ()) -> type[Method]:
         try:
             return found.load()
         except (ImportError, AttributeError) as error:
-            raise InvalidInput(f"the method {name} is advertised as {found.value!r}, but: {error}") from error
-    raise InvalidInput(
+            raise UnknownMethod(f"the method {name} is advertised as {found.value!r}, but: {error}") from error
+    raise UnknownMethod(
         f"the method {name} is not known here: install the package that advertises it under the entry point group "
         f"{GROUP!r}, or pass its class to the client's app, client_app(..., methods=[{name}])"
     )

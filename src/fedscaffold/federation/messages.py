@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedscaffold.core.types import Array
+from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.run_config import RunConfig
 
 NEVER = -1  # in place of the number of a round
+Phase = Literal["train", "gradient"]
+LossReason = Literal["missing", "other-history"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,6 +25,10 @@ class TrainRequest:
     ----------
     config
         The run's configuration.
+    run
+        The run's random identity, 32 hexadecimal digits.
+    history
+        Digest of the run's history up to the beginning of this round, 64 hexadecimal digits.
     client
         Index of the client that is asked, 0, ..., N − 1.
     resets
@@ -34,36 +41,47 @@ class TrainRequest:
         The server state, a named tuple of arrays (1, dim), θ first.
     last_counted
         The last round since the last reset in which the client's update was counted, or NEVER.
+    counted_history
+        Digest of the history after round `last_counted`; None if there is no such round.
+    counted_scale
+        By how much the server shortened that update's distance from θ, in (0, 1]; 1 if it counted as it was sent.
     server_after
         The server state after round `last_counted`; None where `server` is that state, or there is no such round.
     client_state
         For a client that lost its state: the state it had after round `last_counted`, arrays (1, 1, dim).
     mean_gradient
         ḡ(θ), shape (dim,), in the "train" phase of a method that exchanges gradients.
+    return_state
+        Whether the client is asked for its client state before this round, of which the server's backup is
+        damaged.
 
     Examples
     --------
     >>> import numpy as np
     >>> import fedscaffold as fs
-    >>> from fedscaffold.federation import RunConfig, TrainRequest
+    >>> from fedscaffold.federation import RunConfig, initial_ledger, train_request
     >>> method = fs.Scaffold(step_size=0.1, local_steps=5)
     >>> config = RunConfig(name="demo", method=method, n_clients=4, dim=3)
-    >>> server = method.init_server(np.zeros((1, 3)))
-    >>> request = TrainRequest(config=config, client=2, resets=0, round=0, server=server)
-    >>> request.phase
-    'train'
+    >>> request = train_request(config, initial_ledger(config, np.zeros(3)), client=2)
+    >>> request.phase, request.round, len(request.run)
+    ('train', 0, 32)
     """
 
     config: RunConfig
+    run: str
+    history: str
     client: int
     resets: int
     round: int
-    phase: Literal["train", "gradient"] = "train"
+    phase: Phase = "train"
     server: Any
     last_counted: int = NEVER
+    counted_history: str | None = None
+    counted_scale: float = 1.0
     server_after: Any = None
     client_state: Any = None
     mean_gradient: Array | None = None
+    return_state: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,24 +90,35 @@ class ClientUpdate:
 
     Parameters
     ----------
-    client, resets, round, phase
+    client, run, history, resets, round, phase
         As in the request that it answers; see `TrainRequest`.
     vector
         What the client sends, shape (dim,).
+    n_rows
+        The number of rows that it was made from; None if the site does not tell.
+    client_state
+        The client state before the round, arrays (1, 1, dim), if the request asked for it.
 
     Examples
     --------
     >>> import numpy as np
     >>> from fedscaffold.federation import ClientUpdate
-    >>> ClientUpdate(client=2, resets=0, round=0, phase="train", vector=np.zeros(3)).client
+    >>> reply = ClientUpdate(
+    ...     client=2, run="0" * 32, history="0" * 64, resets=0, round=0, phase="train", vector=np.zeros(3)
+    ... )
+    >>> reply.client
     2
     """
 
     client: int
+    run: str
+    history: str
     resets: int
     round: int
     phase: str
     vector: Array
+    n_rows: int | None = None
+    client_state: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,19 +127,46 @@ class StateLost:
 
     Parameters
     ----------
-    client, resets, round
+    client, run, history, resets, round
         As in the request; see `TrainRequest`.
+    reason
+        "missing", or "other-history" for a state that does not fit the request's history.
 
     Examples
     --------
     >>> from fedscaffold.federation import StateLost
-    >>> StateLost(client=2, resets=0, round=7)
-    StateLost(client=2, resets=0, round=7)
+    >>> StateLost(client=2, run="0" * 32, history="0" * 64, resets=0, round=7).reason
+    'missing'
     """
 
     client: int
+    run: str
+    history: str
     resets: int
     round: int
+    reason: LossReason = "missing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientRefused:
+    """A client's reply to a request that it does not carry out.
+
+    Parameters
+    ----------
+    client
+        Index of the client.
+    code
+        Why; the text behind the code stays at the site.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation import ClientRefused, RefusalCode
+    >>> ClientRefused(client=2, code=RefusalCode.DATA_CHANGED).code.value
+    'data-changed'
+    """
+
+    client: int
+    code: RefusalCode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,13 +191,13 @@ class ClientFailed:
     reason: str
 
 
-Reply = ClientUpdate | StateLost | ClientFailed
+Reply = ClientUpdate | StateLost | ClientRefused | ClientFailed
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientHello:
-    """How a client introduces itself: its index, the number of its rows n_c, and its number of parameters."""
+    """How a client introduces itself: its index, its number of parameters and, if it tells, of rows n_c."""
 
     client: int
-    n_rows: int
     dim: int
+    n_rows: int | None = None

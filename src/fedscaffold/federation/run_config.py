@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -16,11 +16,21 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.stream import round_uniforms
-from fedscaffold.core.types import IntArray, RoundInfo
+from fedscaffold.core.storage.fields import shown
+from fedscaffold.core.types import Array, IntArray, RoundInfo
 from fedscaffold.federation.known_methods import build_method, check_method, describe_method, plain_number
 from fedscaffold.simulation.rounds import round_info
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MOST_CLIENTS = 10**7  # arrays with a number per client are made before anything else is known of a run
+
+
+@lru_cache(maxsize=64)
+def _round_uniform(seed: int, round: int) -> Array:
+    """The uniform number of a round, shape (1,), which every request of the round needs several times."""
+    found = round_uniforms(seed, 1, range(round, round + 1))[:, 0]
+    found.setflags(write=False)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +83,8 @@ class RunConfig:
                 f"got {self.name!r}"
             )
         check_method(self.method)
-        whole_number("n_clients", self.n_clients, least=1)
+        if whole_number("n_clients", self.n_clients, least=1) > MOST_CLIENTS:
+            raise InvalidInput(f"n_clients must be at most {MOST_CLIENTS}, got {shown(self.n_clients)}")
         whole_number("dim", self.dim, least=1)
         seed_number("seed", self.seed)
         self.method.participants(self.n_clients)  # both refuse settings that do not fit n_clients
@@ -84,7 +95,7 @@ class RunConfig:
 
         The clients' weights are known to the server alone, so the `share` in it counts all clients alike.
         """
-        uniform = round_uniforms(self.seed, 1, range(round, round + 1))[:, 0]
+        uniform = _round_uniform(self.seed, round)
         alike = np.full(self.n_clients, 1.0 / self.n_clients)
         return round_info(self.method, alike, seed=self.seed, round=round, round_uniform=uniform)
 
@@ -92,6 +103,11 @@ class RunConfig:
         """Clients that take part in a round, in ascending order: the same as in `fedscaffold.run`."""
         cohort = self.round_info(round).cohort
         return np.arange(self.n_clients) if cohort is None else cohort[0]
+
+    def local_steps_of(self, client: int, round: int) -> int:
+        """H_c, the number of local steps of a client in a round."""
+        counts = self.method.local_step_counts(self.n_clients, _round_uniform(self.seed, round))[0]
+        return int(counts[client if counts.size > 1 else 0])
 
     @cached_property
     def initial_client_state(self) -> Any:
@@ -138,8 +154,16 @@ class RunConfig:
             return cls(method=method, batches=Batches(**found.pop("batches")), **found)
         except InvalidInput:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            ArithmeticError,
+            MemoryError,
+            RecursionError,
+        ) as error:
             raise InvalidInput(
-                f"this is not the configuration of a run, or of another version: {error!r}; do server and clients "
-                "have the same version of fedscaffold?"
+                f"this is not the configuration of a run, or of another version: {shown(error)}; do server and "
+                "clients have the same version of fedscaffold?"
             ) from None

@@ -10,15 +10,25 @@ from typing import TYPE_CHECKING, Any
 from fedscaffold.core.errors import MissingDependency
 
 if TYPE_CHECKING:
-    from fedscaffold.federation import Agreement, ProblemWork, TooFewClients, Work
+    from fedscaffold.federation import Agreement, ProblemWork, SitePolicy, TooFewClients, Work
     from fedscaffold.flower.app import client_app, client_of
     from fedscaffold.flower.strategy import Strategy
 
-__all__ = ["Agreement", "ProblemWork", "Strategy", "TooFewClients", "Work", "client_app", "client_of"]
+__all__ = [
+    "Agreement",
+    "ProblemWork",
+    "SitePolicy",
+    "Strategy",
+    "TooFewClients",
+    "Work",
+    "client_app",
+    "client_of",
+]
 
 _MODULE_OF = {
     "Agreement": "fedscaffold.federation",
     "ProblemWork": "fedscaffold.federation",
+    "SitePolicy": "fedscaffold.federation",
     "Strategy": "fedscaffold.flower.strategy",
     "TooFewClients": "fedscaffold.federation",
     "Work": "fedscaffold.federation",

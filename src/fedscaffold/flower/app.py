@@ -7,14 +7,16 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine, Method, Problem
-from fedscaffold.federation.client import ProblemWork, Work, handle_request
+from fedscaffold.core.storage.fields import Fields
+from fedscaffold.federation.client.answer import Site, answer_hello, answer_request
+from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.client.work import ProblemWork, Work
 from fedscaffold.federation.known_methods import find_method
-from fedscaffold.federation.messages import ClientHello
+from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.flower import wire
 
-CLIENT_KEY, STATE_DIR_KEY = "partition-id", "state-dir"  # of a node's configuration
+CLIENT_KEY, STATE_DIR_KEY, POLICY_KEY = "partition-id", "state-dir", "policy"  # of a node's configuration
 Folder = str | os.PathLike[str]
 
 
@@ -24,12 +26,17 @@ def client_app(
     state_dir: Folder | Callable[[Context], Folder] | None = None,
     engine: str | Engine = "auto",
     methods: Sequence[type[Method]] = (),
+    policy: SitePolicy | Folder | None = None,
     **options: Any,
 ) -> ClientApp:
     """A ClientApp that runs the server's method on what `load` returns.
 
     The key partition-id of a node's configuration says which client it is. Method, step size, local steps, batches
-    and seed come from the server. Further functions, such as an evaluation, can be registered on the app as usual.
+    and seed come from the server, within what the site's policy allows. Further functions, such as an evaluation,
+    can be registered on the app as usual.
+
+    If anything goes wrong at the site, the server is told a code and nothing else: the text, which may hold values
+    of the site's table, goes to the site's own log and to audit.jsonl in its folder.
 
     Parameters
     ----------
@@ -46,6 +53,9 @@ def client_app(
         Classes of methods that this node runs besides those of the library and those that installed packages
         advertise under the entry point group "fedscaffold.methods". The server only names a method; a node never
         imports anything else because a server names it.
+    policy
+        What the site allows if the key policy of the node's configuration does not name a TOML file that says so:
+        a `SitePolicy`, or the path of such a file. By default the defaults of `SitePolicy`.
     **options
         For `flwr.clientapp.ClientApp`, such as mods.
 
@@ -64,26 +74,27 @@ def client_app(
         find_method(method.__name__, methods)  # refuses a name that one of the library's methods has
     app = ClientApp(**options)
 
-    def work_of(context: Context) -> Work:
-        found = load(context)
-        return found if isinstance(found, Work) else ProblemWork(found, engine)
+    def site_of(context: Context) -> Site:
+        def work() -> Work:
+            found = load(context)
+            return found if isinstance(found, Work) else ProblemWork(found, engine)
+
+        return Site(
+            client=lambda: client_of(context),
+            work=work,
+            state_dir=lambda: _state_dir(state_dir, context),
+            policy=lambda: _policy(policy, context),
+            methods=methods,
+        )
 
     @app.query()
     def hello(message: Message, context: Context) -> Message:
-        client, work = client_of(context), work_of(context)
-        found = ClientHello(client=client, n_rows=work.n_rows, dim=work.dim)
-        return Message(wire.pack_hello(found), reply_to=message)
+        return Message(wire.to_records(answer_hello(site_of(context))), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        request = wire.unpack_request(message.content, methods)
-        if request.client != client_of(context):
-            raise InvalidInput(
-                f"this node is client {client_of(context)}, but the request is for client {request.client}"
-            )
-        work = work_of(context)
-        reply = handle_request(request, work, _state_dir(state_dir, context))
-        return Message(wire.pack_reply(reply, n_rows=work.n_rows), reply_to=message)
+        reply = answer_request(lambda: wire.from_records(message.content), site_of(context), wire.decode_vector)
+        return Message(wire.to_records(reply), reply_to=message)
 
     return app
 
@@ -105,9 +116,10 @@ def client_of(context: Context) -> int:
     """
     found = context.node_config.get(CLIENT_KEY)
     if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-        raise InvalidInput(
+        raise Refusal(
+            RefusalCode.WRONG_CLIENT,
             f"the node's configuration must say which client it is, such as --node-config '{CLIENT_KEY}=0'; "
-            f"got {found!r}"
+            f"got {found!r}",
         )
     return found
 
@@ -116,8 +128,18 @@ def _state_dir(given: Folder | Callable[[Context], Folder] | None, context: Cont
     chosen = given(context) if callable(given) else given
     found = context.node_config.get(STATE_DIR_KEY) if chosen is None else chosen
     if found is None or isinstance(found, bool | int | float):
-        raise InvalidInput(
+        raise Refusal(
+            RefusalCode.NO_STATE_DIR,
             "the client needs a folder for its state: client_app(..., state_dir=FOLDER), or --node-config "
-            f"'{STATE_DIR_KEY}=\"FOLDER\"'"
+            f"'{STATE_DIR_KEY}=\"FOLDER\"'",
         )
     return found
+
+
+def _policy(given: SitePolicy | Folder | None, context: Context) -> SitePolicy:
+    """The site's own file if its node names one, since an app may come from elsewhere; else what the app gives."""
+    if POLICY_KEY in context.node_config:
+        return SitePolicy.load(Fields(context.node_config, "the node's configuration").text(POLICY_KEY))
+    if given is None or isinstance(given, SitePolicy):
+        return given or SitePolicy()
+    return SitePolicy.load(given)

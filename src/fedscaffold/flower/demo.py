@@ -10,18 +10,29 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage import npz
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import labels, load_pyarrow
 from fedscaffold.data.columns import check_names, pick, some
 from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation.server.checkpoint import newest_model
 from fedscaffold.models.planned import PlannedFit
 
 MAX_NODES = 16  # each is two or three processes
 NAME = "demo"
-AGREEMENT, SETTINGS, MODULE = "agreement.json", "settings.json", "federate_app"
+AGREEMENT, SETTINGS, POLICY, MODULE = "agreement.json", "settings.json", "policy.toml", "federate_app"
 ROUND = re.compile(r"round (\d+) of (\d+): (\d+) clients counted")
+
+POLICY_TEXT = """# What each node of this demonstration allows. Draws by the run's seed make it comparable with a
+# simulation; a real site keeps the last two lines alone, and has safe defaults for the others.
+draws = "seed"
+min_batch_size = 1
+min_rows = 1
+max_local_steps = 1_000_000_000
+max_rounds = 1_000_000
+run_names = ["demo"]
+methods = ["Scaffold"]
+"""
 
 PYPROJECT = f"""[project]
 name = "federate-app"
@@ -108,6 +119,7 @@ class Demo:
             target_scale=task.target_scale,
         )
         agreement.save(self.folder / AGREEMENT)
+        (self.folder / POLICY).write_text(POLICY_TEXT, encoding="utf-8")
         settings = {
             "method": {"step_size": task.method.step_size, "local_steps": task.method.local_steps},
             "strategy": {
@@ -116,8 +128,8 @@ class Demo:
                 "name": NAME,
                 "batch_size": task.batch_size,
                 "seed": seed,
-                "pin_node_keys": True,
                 "min_clients": task.problem.n_clients,
+                "outlier_factor": None,
             },
             "dim": int(task.problem.dim),
             "rounds": task.rounds,
@@ -139,16 +151,13 @@ class Demo:
             "partition-id": k,
             "state-dir": str(self.folder / f"state-{k}"),
             "agreement": str(self.folder / AGREEMENT),
+            "policy": str(self.folder / POLICY),
             "data": str(data.resolve()),
         }
 
     def theta(self, task: PlannedFit) -> tuple[int, Array]:
         """The number of rounds that the server has closed, and its θ of shape (dim,)."""
-        file = self.server / "server.npz"
-        if not file.exists():
-            return 0, np.zeros(task.problem.dim)
-        held, description = npz.read(file)
-        return int(description["round"]), held["server/theta"][0]
+        return newest_model(self.server) or (0, np.zeros(task.problem.dim))
 
 
 def site_tables(files: Sequence[Path], client: str | None) -> list[SiteTable]:

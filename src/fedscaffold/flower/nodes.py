@@ -3,13 +3,19 @@
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.app import Array as FlowerArray
+from flwr.app import Message, MessageType, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.federation.messages import ClientFailed, ClientHello, Reply, TrainRequest
+from fedscaffold.core.storage.fields import shown
+from fedscaffold.federation.messages import ClientFailed, ClientHello, ClientRefused, Reply, TrainRequest
+from fedscaffold.federation.payloads import pack_request, unpack_hello, unpack_reply
+from fedscaffold.federation.refusals import MEANING
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.flower import wire
 from fedscaffold.flower.log import LOG
@@ -17,6 +23,7 @@ from fedscaffold.flower.log import LOG
 T = TypeVar("T")
 POLL_INTERVAL = 0.25  # seconds between two looks for replies
 DISCOVER_INTERVAL = 3.0  # seconds between two looks for new nodes while replies are awaited
+SELF_REGISTERED_WITHIN = 1.0  # seconds between a node's own registration and its activation, at most
 HELLO_TIMEOUT = 60.0  # seconds that a node has to introduce itself before it is asked again
 
 
@@ -39,16 +46,28 @@ class Nodes:
         Flower's grid.
     config
         The run's configuration.
-    pin_node_keys
+    allowed_keys
+        The public key that each client's node must have, in hexadecimal; None if any node may say which client it
+        is.
+    pin_keys
         Whether a client's node must keep the public key that it had first: a node with another key that says it is
-        the same client is ignored. Without node authentication every start of a node makes a new key.
+        the same client is ignored. None for nodes that an operator registered, as with node authentication;
+        without it every start of a node makes a new key.
     keys
-        Public keys of clients from an earlier part of the run, in hexadecimal.
+        Public keys of clients from an earlier part of the run, in hexadecimal, to which pinned ones are added.
     """
 
-    def __init__(self, grid: Grid, config: RunConfig, *, pin_node_keys: bool, keys: Mapping[int, str]) -> None:
-        self.grid, self.config, self.pin_node_keys = grid, config, pin_node_keys
-        self.keys = dict(keys)
+    def __init__(
+        self,
+        grid: Grid,
+        config: RunConfig,
+        *,
+        allowed_keys: Mapping[int, str] | None,
+        pin_keys: bool | None,
+        keys: dict[int, str],
+    ) -> None:
+        self.grid, self.config = grid, config
+        self.allowed_keys, self.pin_keys, self.keys = allowed_keys, pin_keys, keys
         self.hellos: dict[int, ClientHello] = {}
         self._node_of: dict[int, Node] = {}
         self._offline: set[int] = set()  # clients that did not come online when they were waited for
@@ -79,9 +98,13 @@ class Nodes:
                 continue
             try:
                 if reply.has_error():
-                    raise InvalidInput(f"it does not say which client it is: {reply.error.reason}")
+                    reason = shown(reply.error.reason, longest=300)
+                    raise InvalidInput(f"it does not say which client it is: {reason}")
+                hello = unpack_hello(wire.from_records(reply.content))
+                if isinstance(hello, ClientRefused):
+                    raise InvalidInput(f"it does not take part: {MEANING[hello.code]}")
                 self._ask_hello_at[node] = math.inf
-                self._enter(node, infos[node].public_key.hex(), wire.unpack_hello(reply.content))
+                self._enter(node, infos[node], hello)
             except InvalidInput as error:
                 LOG.warning("node %d is ignored: %s", node.number, error)
         return {client for client, node in self._node_of.items() if node in infos}
@@ -98,7 +121,7 @@ class Nodes:
             if request.client not in online:
                 yield ClientFailed(client=request.client, reason="it is not online")
         waiting = {request.client: request for request in requests if request.client in online}
-        shared: dict[int, ArrayRecord] = {}
+        packed: dict[int, FlowerArray] = {}
         asked_at: dict[int, Node] = {}
         sent: dict[str, tuple[int, Node]] = {}
         begun = discovered = time.monotonic()
@@ -108,15 +131,14 @@ class Nodes:
                 if asked_at.get(client) != self._node_of[client]:
                     node = asked_at[client] = self._node_of[client]
                     ttl = max(1.0, begun + timeout - time.monotonic())
-                    content, group = wire.pack_request(request, shared), str(request.round)
+                    content, group = wire.to_records(pack_request(request), packed), str(request.round)
                     message = Message(content, node.number, MessageType.TRAIN, ttl=ttl, group_id=group)
                     messages.append((message, (client, node)))
             sent |= self._push(messages)
             for name, reply in self._pull(sent):
                 client, node = sent.pop(name)
                 if client in waiting and not (reply.has_error() and node != asked_at[client]):
-                    del waiting[client]
-                    yield _read(client, reply)
+                    yield _read(waiting.pop(client), reply)
             if waiting and time.monotonic() >= discovered + DISCOVER_INTERVAL:
                 self.discover()
                 discovered = time.monotonic()
@@ -132,9 +154,9 @@ class Nodes:
         self._offline = (self._offline | clients) - online
         return online
 
-    def _enter(self, node: Node, key: str, hello: ClientHello) -> None:
-        client = hello.client
-        if not 0 <= client < self.config.n_clients:
+    def _enter(self, node: Node, info: NodeInfo, hello: ClientHello) -> None:
+        client, key = hello.client, info.public_key.hex()
+        if client >= self.config.n_clients:
             raise InvalidInput(
                 f"it says that it is client {client}, but there are {self.config.n_clients} clients"
             )
@@ -143,9 +165,10 @@ class Nodes:
                 f"client {client}'s model has {hello.dim} parameters, the server's {self.config.dim}; do they "
                 "have the same columns or layers?"
             )
-        if hello.n_rows < 1:
-            raise InvalidInput(f"client {client} has no rows")
-        if self.pin_node_keys and self.keys.setdefault(client, key) != key:
+        if self.allowed_keys is not None and self.allowed_keys.get(client) != key:
+            raise InvalidInput(f"it says that it is client {client}, but its key is not the one given for it")
+        pinned = _registered_by_operator(info) if self.pin_keys is None else self.pin_keys
+        if pinned and self.keys.setdefault(client, key) != key:
             raise InvalidInput(f"it says that it is client {client}, whose node has another key")
         if client in self._node_of:
             LOG.warning(
@@ -166,13 +189,26 @@ class Nodes:
         return [(name, reply) for name, reply in named if name in sent]
 
 
-def _read(client: int, reply: Message) -> Reply:
+def _registered_by_operator(info: NodeInfo) -> bool:
+    """Whether the node was registered before it was started, as with node authentication.
+
+    A node that registers itself, as without, is activated as soon as that is done.
+    """
+    try:
+        waited = datetime.fromisoformat(info.last_activated_at) - datetime.fromisoformat(info.registered_at)
+    except ValueError:
+        return False
+    return waited.total_seconds() > SELF_REGISTERED_WITHIN
+
+
+def _read(request: TrainRequest, reply: Message) -> Reply:
+    client = request.client
     if reply.has_error():
         return ClientFailed(client=client, reason=str(reply.error.reason))
     try:
-        found = wire.unpack_reply(reply.content)
+        found = unpack_reply(wire.from_records(reply.content), request, wire.decode_vector)
     except InvalidInput as error:
-        return ClientFailed(client=client, reason=str(error))
+        return ClientFailed(client=client, reason=f"its reply cannot be read: {error}")
     if found.client != client:
         return ClientFailed(client=client, reason=f"its reply says that it is client {found.client}")
     return found

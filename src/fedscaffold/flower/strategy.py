@@ -1,7 +1,7 @@
 """The server's side on Flower: any method, round after round, with its state on disk after each."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -16,33 +16,35 @@ from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.types import Array
-from fedscaffold.federation.ledger import initial_ledger
+from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.messages import Reply, TrainRequest
-from fedscaffold.federation.round_rules import RoundRules, TooFewClients
 from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.server import RoundResult, run_round, weights_from_rows
-from fedscaffold.federation.server_checkpoint import ServerCheckpoint, load_checkpoint, save_checkpoint
-from fedscaffold.federation.state_backup import StateBackup
+from fedscaffold.federation.server.round import RoundResult, weights_from_rows
+from fedscaffold.federation.server.rules import RoundRules, TooFewClients
+from fedscaffold.federation.server.session import ServerSession, open_session
+from fedscaffold.flower.keys import key_in_hexadecimal
 from fedscaffold.flower.log import LOG, show_protocol_log
 from fedscaffold.flower.nodes import Nodes
 from fedscaffold.flower.wire import arrays_like, vector_of
-from fedscaffold.simulation.divergence import divergence_limit
 
 Weights = Literal["rows", "uniform"] | Sequence[float]
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class Strategy:
-    """Runs a method on a Flower federation, with the numbers of `fedscaffold.run` with the same seed, to 1e-10.
+    """Runs a method on a Flower federation.
 
-    One vector goes down and one comes up per client and round; control variates stay with the clients. A client
-    that did not take part in the round before also receives the server state after its own last round. The cohorts
-    are drawn from the seed, and sums are taken in the order of the clients.
+    The numbers are those of `fedscaffold.run` with the same seed, to 1e-10, as long as no update is shortened (see
+    `outlier_factor`) and, with minibatches, sites draw by the run's seed (see `SitePolicy`). One vector goes down
+    and one comes up per client and round; control variates stay with the clients. A client that did not take part
+    in the round before also receives the server state after its own last round. The cohorts are drawn from the
+    seed, and sums are taken in the order of the clients.
 
-    After every round the server's state is written to `folder`; the same call continues from there. A strategy is
-    used as Flower's are, `strategy.start(grid=grid, initial_arrays=..., num_rounds=...)`, but is no subclass of
-    theirs: a round may take several messages to a client, which Flower's configure and aggregate do not allow for.
+    After every round the server's state is written to `folder`; the same call continues from there. No other
+    process may use the folder meanwhile. Its audit.jsonl says what happened, and `fedscaffold status` reads it. A
+    strategy is used as Flower's are, `strategy.start(grid=grid, initial_arrays=..., num_rounds=...)`, but is no
+    subclass of theirs: a round may take several messages to a client, which Flower's configure and aggregate do
+    not allow for.
 
     Parameters
     ----------
@@ -54,19 +56,27 @@ class Strategy:
     folder
         Folder of the server's files, which is created.
     name
-        Name of the run, under which clients keep their state. A run with other settings needs another name.
+        Name of the run, which people at the sites read, and which their policies may allow or not. Each run also
+        has a random identity, so that two runs of the same name are never mixed up.
     seed, batch_size, sampling
         As for `fedscaffold.run`.
     weights
         "rows": w_c in proportion to the clients' numbers of rows, which they report; "uniform"; or N numbers.
     min_clients, attempts, outlier_factor
-        When a round may be closed and which updates are refused; see `fedscaffold.federation.RoundRules`.
+        When a round may be closed and how long updates may be; see `fedscaffold.federation.RoundRules`.
     backup_client_states
         Whether the server keeps a backup of the client states, N·d numbers on its disk, so that a run with a
         client that lost its disk continues with the same numbers. Otherwise all client states are reset when that
         happens.
+    keys
+        The public key that each client's node must have, such as {0: "ecdsa-sha2-nistp384 AAAA...", ...}, as in
+        the .pub files of node authentication, in PEM or in hexadecimal. Nodes with other keys are ignored.
     pin_node_keys
-        With node authentication: whether a client's node must keep the public key that it had first.
+        Whether a client's node must keep the public key that it had first; first come, first served, so `keys` is
+        safer. By default where nodes were registered before they were started, as with node authentication.
+    keep_checkpoints
+        How many of the newest checkpoints are kept. To return to an earlier round, stop the server and delete the
+        later files in folder/checkpoints.
     connect_timeout
         Seconds to wait for clients that are not online, in each attempt.
     evaluation
@@ -99,9 +109,11 @@ class Strategy:
         weights: Weights = "rows",
         min_clients: int = 2,
         attempts: int = 5,
-        outlier_factor: float = 1000.0,
+        outlier_factor: float | None = 2.0,
         backup_client_states: bool = True,
-        pin_node_keys: bool = False,
+        keys: Mapping[int, str] | None = None,
+        pin_node_keys: bool | None = None,
+        keep_checkpoints: int = 5,
         connect_timeout: float = 60.0,
         evaluation: FlowerStrategy | None = None,
     ) -> None:
@@ -110,7 +122,9 @@ class Strategy:
         self.rules = RoundRules(min_clients=min_clients, attempts=attempts, outlier_factor=outlier_factor)
         self.weights = _check_weights(weights, n_clients)
         self.folder, self.backup_client_states = Path(folder).expanduser(), backup_client_states
+        self.keys = None if keys is None else _check_keys(keys, n_clients)
         self.pin_node_keys = pin_node_keys
+        self.keep_checkpoints = whole_number("keep_checkpoints", keep_checkpoints, least=1)
         self.connect_timeout = positive("connect_timeout", connect_timeout)
         self.evaluation = evaluation
 
@@ -148,64 +162,76 @@ class Strategy:
             raise InvalidInput("initial_arrays hold NaN or infinite values")
         show_protocol_log()
         config = replace(self.config, dim=theta0.size)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = self.folder / "server.npz"
-        backup = StateBackup(self.folder / "clients" if self.backup_client_states else None)
-        saved = load_checkpoint(file, config, theta0)
         LOG.info("run %s: %s, %d clients, %d parameters", config.name, config.method, config.n_clients, config.dim)
-        keys = {} if saved is None else saved.keys
-        nodes = Nodes(grid, config, pin_node_keys=self.pin_node_keys, keys=keys)
-        if saved is None:
-            saved = ServerCheckpoint(initial_ledger(config, theta0), self._resolve_weights(nodes), nodes.keys)
-            save_checkpoint(file, config, theta0, saved)
-        elif saved.ledger.round > num_rounds:
-            raise CheckpointMismatch(f"{file} is at round {saved.ledger.round}, past the {num_rounds} asked for")
-        elif self.weights != "rows" and not np.allclose(saved.weights, self._resolve_weights(nodes)):
-            raise CheckpointMismatch(f"{file} belongs to a run with other weights; choose another name and folder")
-        else:
-            LOG.info("continuing after round %d", saved.ledger.round)
-        ledger, weights, limit = saved.ledger, saved.weights, divergence_limit(theta0)
+        with open_session(
+            self.folder, config, theta0, rules=self.rules, rounds=num_rounds, backup=self.backup_client_states,
+            keep_checkpoints=self.keep_checkpoints,
+        ) as session:  # fmt: skip
+            nodes = Nodes(grid, config, allowed_keys=self.keys, pin_keys=self.pin_node_keys, keys=session.keys)
+            self._check_weights_are(session, nodes)
+            session.begin(lambda: self._resolve_weights(nodes))
 
-        def send(requests: Sequence[TrainRequest]) -> Iterable[Reply]:
-            return nodes.send(requests, timeout=timeout, connect_timeout=self.connect_timeout)
+            def send(requests: Sequence[TrainRequest]) -> Iterable[Reply]:
+                return nodes.send(requests, timeout=timeout, connect_timeout=self.connect_timeout)
 
-        result = Result(arrays=arrays_like(ledger.server.theta[0], initial_arrays))
-        if evaluate_fn is not None and ledger.round == 0:
-            _record(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays))
-        while ledger.round < num_rounds:
-            closed = run_round(config, ledger, weights, send, backup=backup, rules=self.rules, limit=limit)
-            ledger = closed.ledger
-            save_checkpoint(file, config, theta0, ServerCheckpoint(ledger, weights, nodes.keys))
-            backup.remove_old(ledger)
-            LOG.info("round %d of %d: %d clients counted", ledger.round, num_rounds, len(closed.counted))
-            result.arrays = arrays_like(ledger.server.theta[0], initial_arrays)
-            result.train_metrics_clientapp[ledger.round] = _metrics_of(closed)
-            if self.evaluation is not None:
-                given = ConfigRecord() if evaluate_config is None else evaluate_config
-                asked = self.evaluation.configure_evaluate(ledger.round, result.arrays, given, grid)
-                replies = grid.send_and_receive(asked, timeout=timeout)
-                metrics = self.evaluation.aggregate_evaluate(ledger.round, replies)
-                _record(result.evaluate_metrics_clientapp, ledger.round, metrics)
-            if evaluate_fn is not None:
-                _record(result.evaluate_metrics_serverapp, ledger.round, evaluate_fn(ledger.round, result.arrays))
+            result = Result(arrays=arrays_like(session.ledger.server.theta[0], initial_arrays))
+            if evaluate_fn is not None and session.ledger.round == 0:
+                _record(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, result.arrays))
+            while session.ledger.round < num_rounds:
+                closed = session.run_round(send)
+                round = closed.ledger.round
+                LOG.info("round %d of %d: %d clients counted", round, num_rounds, len(closed.counted))
+                result.arrays = arrays_like(closed.ledger.server.theta[0], initial_arrays)
+                result.train_metrics_clientapp[round] = _metrics_of(closed)
+                if self.evaluation is not None:
+                    given = ConfigRecord() if evaluate_config is None else evaluate_config
+                    asked = self.evaluation.configure_evaluate(round, result.arrays, given, grid)
+                    replies = grid.send_and_receive(asked, timeout=timeout)
+                    metrics = self.evaluation.aggregate_evaluate(round, replies)
+                    _record(result.evaluate_metrics_clientapp, round, metrics)
+                if evaluate_fn is not None:
+                    _record(result.evaluate_metrics_serverapp, round, evaluate_fn(round, result.arrays))
         return result
 
-    def _resolve_weights(self, nodes: Nodes) -> Array:
-        """w_c, shape (N,), summing to one; waits for all clients if they depend on the numbers of rows."""
+    def _check_weights_are(self, session: ServerSession, nodes: Nodes) -> None:
+        """Refuse to continue a run with other weights than those it was begun with."""
+        if session.saved is None or self.weights == "rows":
+            return
+        if not np.allclose(session.saved.weights, self._resolve_weights(nodes)[0]):
+            raise CheckpointMismatch(
+                f"{self.folder} belongs to a run with other weights; choose another name and folder"
+            )
+
+    def _resolve_weights(self, nodes: Nodes) -> tuple[Array, IntArray]:
+        """w_c, shape (N,), summing to one, and the numbers of rows, 0 where they are not known.
+
+        Waits for all clients if the weights depend on the numbers of rows.
+        """
         clients = range(self.config.n_clients)
+        unknown = np.zeros(len(clients), dtype=np.int64)
         if not isinstance(self.weights, str):
-            return np.asarray(self.weights) / np.sum(self.weights)
+            return np.asarray(self.weights) / np.sum(self.weights), unknown
         if self.weights == "uniform":
-            return np.full(len(clients), 1.0 / len(clients))
+            return np.full(len(clients), 1.0 / len(clients)), unknown
         for _ in range(self.rules.attempts):
             online = nodes.wait_for(clients, seconds=self.connect_timeout)
             if len(online) == len(clients):
-                return weights_from_rows({c: hello.n_rows for c, hello in nodes.hellos.items()}, len(clients))
+                break
             LOG.warning("waiting for clients %s", sorted(set(clients) - online))
-        raise TooFewClients(
-            f"clients {sorted(set(clients) - online)} are not online, and weights='rows' needs the number of rows "
-            "of each client before the first round; start again when they are, or give weights"
-        )
+        else:
+            raise TooFewClients(
+                f"clients {sorted(set(clients) - online)} are not online, and weights='rows' needs the number of "
+                "rows of each client before the first round; start again when they are, or give weights"
+            )
+        told = {client: hello.n_rows for client, hello in nodes.hellos.items()}
+        silent = sorted(client for client, n_rows in told.items() if n_rows is None)
+        if silent:
+            raise InvalidInput(
+                f"the sites of clients {silent} do not tell their number of rows, which weights='rows' needs; "
+                "give weights as numbers, or 'uniform'"
+            )
+        n_rows = {client: rows for client, rows in told.items() if rows is not None}
+        return weights_from_rows(n_rows, len(clients)), np.array([n_rows[c] for c in clients], dtype=np.int64)
 
 
 def _check_weights(weights: Weights, n_clients: int) -> Weights:
@@ -218,11 +244,27 @@ def _check_weights(weights: Weights, n_clients: int) -> Weights:
     return [positive("a weight", weight) for weight in weights]
 
 
+def _check_keys(keys: Mapping[int, str], n_clients: int) -> dict[int, str]:
+    missing = sorted(set(range(n_clients)) - set(keys))
+    if missing or len(keys) != n_clients:
+        raise InvalidInput(f"keys must have the key of each client, 0 to {n_clients - 1}; missing: {missing}")
+    found = {client: key_in_hexadecimal(key) for client, key in keys.items()}
+    if len(set(found.values())) != n_clients:
+        raise InvalidInput("keys of different clients must differ")
+    return found
+
+
 def _record(results: dict[int, MetricRecord], round: int, metrics: MetricRecord | None) -> None:
     if metrics is not None:
         results[round] = metrics
 
 
 def _metrics_of(closed: RoundResult) -> MetricRecord:
-    """The clients whose updates were counted, and those whose updates were refused."""
-    return MetricRecord({"counted": list(closed.counted), "refused": sorted(closed.refused)})
+    """The clients whose updates were counted, and of those the shortened ones; and those refused."""
+    return MetricRecord(
+        {
+            "counted": list(closed.counted),
+            "refused": sorted(closed.refused),
+            "shortened": sorted(closed.shortened),
+        }
+    )

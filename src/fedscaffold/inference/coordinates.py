@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
@@ -36,7 +37,7 @@ class Coordinates:
     names: tuple[str, ...]
     matrix: Array
     shift: Array
-    intercepts: Array
+    intercepts: NDArray[np.bool_]
 
     @classmethod
     def of_features(
@@ -60,7 +61,9 @@ class Coordinates:
         K = len(classes)
         contrasts = np.column_stack([-np.ones(K - 1), np.eye(K - 1)])
         labels = tuple(f"{label}: {name}" for label in classes[1:] for name in names)
-        return cls(labels, np.kron(contrasts, np.eye(d)), np.zeros((K - 1) * d), np.tile(last, K - 1))
+        return cls(
+            labels, np.kron(contrasts, np.eye(d)).astype(np.float64), np.zeros((K - 1) * d), np.tile(last, K - 1)
+        )
 
     def then(self, matrix: Array, shift: Array) -> "Coordinates":
         """The same names for matrix β + shift of these coefficients."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, IntArray
 from fedscaffold.inference.sums import ClosingSums
 
 DEPENDENT = (
@@ -65,7 +65,7 @@ def _flattest(A: Array, weight: Array) -> tuple[float, Array]:
     return float(values[0]), np.asarray(vectors[:, 0])
 
 
-def _part_of(direction: Array, columns: Array) -> list[int]:
+def _part_of(direction: Array, columns: IntArray) -> list[int]:
     """Columns that take part in a direction, those with the largest share first."""
     size = np.abs(direction)
     order = [int(j) for j in np.argsort(-size, kind="stable") if size[j] >= TAKES_PART * size.max()]

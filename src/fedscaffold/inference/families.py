@@ -109,7 +109,7 @@ FAMILIES = {
         pearson=lambda z, y, a: float("nan"),
         saturated=_zero,
         constant=_zero,
-        null_sums=lambda y, o, a: np.bincount(y.astype(np.int64), weights=a),
+        null_sums=lambda y, o, a: np.bincount(y.astype(np.int64), weights=a).astype(np.float64),
         null_loss=lambda sums, weight: _entropy(sums),
     ),
     "poisson": Family(

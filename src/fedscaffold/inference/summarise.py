@@ -189,7 +189,7 @@ def _remarks(
         found.append(
             f"Standard errors by client rest on {sums.clients} clients; with few, they tend to be too small."
         )
-    alone = [features[j] for j in np.flatnonzero(sums.varying == 1) if j < len(features)]
+    alone = [features[j] for j in np.flatnonzero(sums.varying == 1).tolist() if j < len(features)]
     if alone and cov == "cluster" and sums.clients > 1:
         found.append(
             f"Only one client has different values of {', '.join(alone[:5])}: a standard error by client means "

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from fedscaffold.core.errors import InvalidInput
@@ -88,7 +88,7 @@ class Summary:
     se: Array
     optimisation_error: Array
     cov: Array
-    intercepts: Array
+    intercepts: NDArray[np.bool_]
     level: float
     df_resid: int | None
     statistics: FitStatistics
@@ -167,7 +167,7 @@ class Summary:
     def _combinations(self, which: Any) -> Array:
         k = len(self.names)
         if which is None:
-            chosen = np.eye(k)[~self.intercepts.astype(bool)]
+            chosen = np.eye(k)[~self.intercepts]
             if not len(chosen):
                 raise InvalidInput("there is no coefficient besides intercepts to test")
             return chosen

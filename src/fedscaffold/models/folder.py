@@ -7,13 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedscaffold.core.errors import Diverged, InvalidInput
+from fedscaffold.core.errors import Diverged, InvalidInput, Option, Remedy
 from fedscaffold.core.progress import progress_bar
 from fedscaffold.core.storage import npz as arrays
 from fedscaffold.core.storage.files import check_writable, folder_at, write_text
 from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.data.files import DETECTED
 from fedscaffold.data.on_disk.cache import CacheMismatch, remove_cache
 from fedscaffold.data.open import default_max_bytes_in_memory
+from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.models.compare import compare_models
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.model import Model
@@ -25,7 +27,7 @@ MODEL, TRACE, REPORT = "model.json", "trace.npz", "report.html"
 CHECKPOINT, PENDING = "checkpoint.npz", "checkpoint.json"
 CACHE = "cache"  # a folder for the encoded rows of tables that do not fit in memory
 FILES = (MODEL, TRACE, REPORT, CHECKPOINT, PENDING)
-OVERWRITE = "choose another folder, or replace it with --overwrite"
+OVERWRITE: tuple[Remedy, ...] = ("choose another folder", ("replace it with ", Option("overwrite", True)))
 
 
 class OpenTable(Protocol):
@@ -64,6 +66,7 @@ def fit_in_folder(
     missing: str,
     command: str,
     test: Path | None = None,
+    text: CsvFormat = DETECTED,
     overwrite: bool = False,
     announce: Callable[[str], None] = lambda line: None,
 ) -> ReportContent:
@@ -80,6 +83,8 @@ def fit_in_folder(
     data, kind, missing, command, test
         Name of the table, kind of model, treatment of missing values, how to make the same fit again, and a file
         of test rows, for the report.
+    text
+        How a CSV file of test rows is to be read.
     overwrite
         Whether to replace another fit that the folder holds.
     announce
@@ -90,7 +95,7 @@ def fit_in_folder(
         check_owner(out, request)
     with progress_bar("Planning", None):
         planned = plan_fit(problem, settings)
-        test_table = None if test is None else read_test_table(test, planned.model(planned.optimum))
+        test_table = None if test is None else read_test_table(test, planned.model(planned.optimum), text)
     if begin(out, request):
         announce("Resuming a fit that was interrupted.")
     try:
@@ -135,13 +140,13 @@ def check_owner(out: Path, request: dict[str, Any]) -> None:
     """Refuse a folder that holds another fit, finished or not, or files that belong to no fit."""
     pending = _pending(out)
     if (out / MODEL).exists() and Model.load(out / MODEL).provenance.get("request") != request:
-        raise InvalidInput(f"{out} holds the model of another fit; {OVERWRITE}")
+        raise InvalidInput(f"{out} holds the model of another fit", remedies=OVERWRITE)
     if pending is not None and pending != request:
-        raise InvalidInput(f"{out} holds an unfinished fit of other data or settings; {OVERWRITE}")
+        raise InvalidInput(f"{out} holds an unfinished fit of other data or settings", remedies=OVERWRITE)
     if pending is None and not (out / MODEL).exists():
         unexplained = [name for name in (TRACE, REPORT, CHECKPOINT) if (out / name).exists()]
         if unexplained:
-            raise InvalidInput(f"{out} holds {unexplained[0]}, which is not this fit's; {OVERWRITE}")
+            raise InvalidInput(f"{out} holds {unexplained[0]}, which is not this fit's", remedies=OVERWRITE)
 
 
 def begin(out: Path, request: dict[str, Any]) -> bool:

@@ -141,7 +141,7 @@ class Model(Summarised):
         try:
             return cls.from_json(text)
         except InvalidInput as error:
-            raise InvalidInput(f"cannot read the model {path}: {error}") from None
+            raise InvalidInput(f"cannot read the model {path}: ", error) from None
 
     def to_json(self) -> str:
         """The model as JSON text, from which `from_json` makes an equal model."""
@@ -163,6 +163,7 @@ class Model(Summarised):
                 for label, equation in zip(predicted, self.equations, strict=True)
             ],
             "columns": encoding["columns"],
+            **({"dates": encoding["dates"]} if self.encoding.dates else {}),
             "provenance": dict(self.provenance),
         }
         return json.dumps({**content, "digest": _digest(content)}, indent=1, allow_nan=False, ensure_ascii=False)
@@ -180,6 +181,7 @@ class Model(Summarised):
                 "format": "fedscaffold encoding 1",
                 **{name: found[name] for name in ("target", "client", "classes", "columns")},
                 "intercept": False,
+                "dates": found.get("dates", {}),
             }
             encoding = Encoding.from_json(json.dumps(whole))
             equations = tuple(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.checks import positive, seed_number, whole_number
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, EncodedRidge
@@ -63,7 +63,7 @@ class FitSettings:
 
     def __post_init__(self) -> None:
         if not positive("tolerance", self.tolerance) < 1.0:
-            raise InvalidInput(f"tolerance must be below 1, got {self.tolerance!r}")
+            raise InvalidInput(Option("tolerance"), f" must be below 1, got {self.tolerance!r}")
         if self.step_size is not None:
             positive("step_size", self.step_size)
         for name, value in (("local_steps", self.local_steps), ("rounds", self.rounds)):
@@ -177,14 +177,24 @@ def plan_fit(problem: EncodedProblem, settings: FitSettings) -> PlannedFit:
             max_local_steps=H,
         )
     except InvalidInput as error:
-        raise InvalidInput(
-            f"no plan reaches a tolerance of {settings.tolerance:g}; take a larger one or larger batches ({error})"
-        ) from None
+        raise out_of_reach(error, settings.tolerance) from None
     given: dict[str, Any] = {"step_size": gamma, "local_steps": H}
     method = replace(planned.method, **{name: value for name, value in given.items() if value is not None})
     slower = max(1.0, planned.method.step_size / method.step_size)
     rounds = math.ceil(planned.rounds * slower) if T is None else T
     return PlannedFit(**vars(prepared), plan=planned, method=method, rounds=rounds)
+
+
+def out_of_reach(error: InvalidInput, tolerance: float) -> InvalidInput:
+    """A planner's refusal, with what somebody can do who asked for a tolerance."""
+    return InvalidInput(
+        f"no plan reaches a tolerance of {tolerance:g} ({error.args[0]})",
+        remedies=[
+            ("ask for a larger ", Option("tolerance")),
+            ("take larger batches with ", Option("batch_size")),
+            ("take a larger penalty with ", Option("l2")),
+        ],
+    )
 
 
 def first_order_plan(problem: Any, **goal: Any) -> Plan:

@@ -10,7 +10,8 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array
-from fedscaffold.data.files import read_table
+from fedscaffold.data.files import DETECTED, read_table
+from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.models.compare import ModelComparison, ModelScore
 from fedscaffold.models.fit import Fit
 from fedscaffold.models.heterogeneity import class_counts
@@ -64,13 +65,13 @@ class ReportInputs:
         )
 
 
-def read_test_table(path: str | os.PathLike[str], model: Model) -> Any:
+def read_test_table(path: str | os.PathLike[str], model: Model, text: CsvFormat = DETECTED) -> Any:
     """Test rows as a pyarrow Table; refused where a model with these columns could not score them."""
-    table = read_table(path)
+    table = read_table(path, text)
     try:
         model_metrics(model, table)
     except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
+        raise InvalidInput(f"{path}: ", error) from None
     return table
 
 

@@ -1,6 +1,6 @@
 """Lemma 4.1 and Theorem 4.2, measured: two Scaffold chains that draw the same records come together.
 
-D_t = ‖θ_t − θ'_t‖² + (γ²H²/N) Σ_c ‖ξ_{c,t} − ξ'_{c,t}‖² is the squared Λ-distance of two chains after t rounds.
+D_t = ‖θ_t − θ'_t‖² + γ²H² Σ_c w_c ‖ξ_{c,t} − ξ'_{c,t}‖² is the squared Λ-distance of two chains after t rounds.
 Lemma 4.1 says that E[D_{t+1} | round t] ≤ (1 − γμ/4)^H D_t. If the second chain is stationary, the mean of D_t is
 an upper bound on W₂² between the law after t rounds and the stationary law, as the two chains are one coupling
 of these laws and W₂² is the least over all.
@@ -107,7 +107,7 @@ def couple(
     Parameters
     ----------
     problem
-        Ridge or logistic regression, with clients of equal weight.
+        Ridge or logistic regression.
     method
         Scaffold with its γ and H.
     first, second
@@ -124,8 +124,6 @@ def couple(
         theta0=None, sampling=sampling,
     )  # fmt: skip
     whole_number("burn_in", burn_in, least=0)
-    if not np.allclose(problem.weights, 1.0 / problem.n_clients, rtol=1e-12):
-        raise InvalidInput("the paper's contraction is for clients of equal weight; this problem's differ")
     known = constants(problem, batch_size=batch_size, sampling=sampling)
     factor = contraction(
         known, step_size=method.step_size, local_steps=method.uniform_local_steps, n_clients=problem.n_clients
@@ -136,11 +134,11 @@ def couple(
         for _ in range(burn_in):
             b = after(b)
         a = a._replace(round=burn_in)  # the draws that follow are new to both
-        size = max(float(squared_norm(x.theta, x.client_state.xi, method).max()) for x in (a, b))
-        distances = [_distance2(a, b, method)]
+        size = max(float(squared_norm(x.theta, x.client_state.xi, method, problem.weights).max()) for x in (a, b))
+        distances = [_distance2(a, b, method, problem.weights)]
         for _ in range(rounds):
             a, b = after(a), after(b)
-            distances.append(_distance2(a, b, method))
+            distances.append(_distance2(a, b, method, problem.weights))
     return Coupling(distances=np.stack(distances, axis=1), factor=factor, rounding=ROUNDING**2 * size)
 
 
@@ -165,7 +163,7 @@ def to_stationarity(
     """
     optimum = problem.optimum()
     ideal = -problem.client_gradients(optimum)
-    stationary = ChainStart(optimum, ideal - ideal.mean(axis=0))
+    stationary = ChainStart(optimum, ideal - problem.weights @ ideal)
     return couple(problem, method, start, stationary, burn_in=burn_in, **settings)
 
 
@@ -179,11 +177,11 @@ def _state(problem: Ridge | Logistic, method: Scaffold, start: ChainStart, repet
     return initial_state(problem, method, theta, start.control_variates)
 
 
-def squared_norm(theta: Array, xi: Array, method: Scaffold) -> Array:
-    """‖(θ, ξ)‖²_Λ = ‖θ‖² + (γ²H²/N) Σ_c ‖ξ_c‖², one per repetition."""
+def squared_norm(theta: Array, xi: Array, method: Scaffold, weights: Array) -> Array:
+    """‖(θ, ξ)‖²_Λ = ‖θ‖² + γ²H² Σ_c w_c ‖ξ_c‖², one per repetition."""
     length = method.step_size * method.uniform_local_steps
-    return np.square(theta).sum(axis=1) + length**2 * np.square(xi).sum(axis=2).mean(axis=1)
+    return np.square(theta).sum(axis=1) + length**2 * (np.square(xi).sum(axis=2) @ weights)
 
 
-def _distance2(a: State, b: State, method: Scaffold) -> Array:
-    return squared_norm(a.theta - b.theta, a.client_state.xi - b.client_state.xi, method)
+def _distance2(a: State, b: State, method: Scaffold, weights: Array) -> Array:
+    return squared_norm(a.theta - b.theta, a.client_state.xi - b.client_state.xi, method, weights)

@@ -47,7 +47,7 @@ class LogLink(Glm):
             gram += (x.T * own) @ x
             moment += (own * (np.log(0.5 * (y[:, TARGET] + total / weight)) - y[:, OFFSET])) @ x
         with np.errstate(over="ignore", invalid="ignore"):  # where a step is too long, which is then halved
-            return minimise(self, np.linalg.lstsq(gram, moment)[0])
+            return minimise(self, np.asarray(np.linalg.lstsq(gram, moment)[0], dtype=np.float64))
 
 
 @shared_parameters(Glm)

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 
@@ -13,6 +13,7 @@ TOLERANCE = 1e-12
 MOST_STEPS = 100
 SINGULAR = 1e-13
 SETTLED = 1e-6  # of θ: the last step must be that small, which it never is where no minimiser exists
+PENALISE = ("set ", Option("l2"), " to a positive number")
 ROUNDING = 1e-15  # of the loss: what Newton's step would gain when rounding stops it
 
 
@@ -42,7 +43,7 @@ def minimise(f: SmoothFunction, start: Array | None = None) -> Array:
         hessian = f.hessian(theta)
         eigenvalues = np.linalg.eigvalsh(hessian)
         if eigenvalues[0] <= SINGULAR * eigenvalues[-1]:
-            raise InvalidInput("the minimiser is not unique or does not exist; set l2 to a positive number")
+            raise InvalidInput("the minimiser is not unique or does not exist", remedies=[PENALISE])
         step = np.linalg.solve(hessian, gradient)
         settled = np.linalg.norm(step) <= SETTLED * np.linalg.norm(theta)
         if settled and np.linalg.norm(gradient) <= TOLERANCE * norm:
@@ -52,7 +53,7 @@ def minimise(f: SmoothFunction, start: Array | None = None) -> Array:
         if theta is before and gradient @ step <= ROUNDING * abs(f.loss(theta)):
             return theta
     raise InvalidInput(
-        f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable: set l2 to a positive number"
+        f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable", remedies=[PENALISE]
     )
 
 

@@ -76,6 +76,19 @@ class TabularProblem(RecordsProblem):
         """Bounds κ_i on the Hessians of weighted records' losses in the margins, (records,)."""
         return self.curvature * y[:, WEIGHT]
 
+    def take_rows(self, rows: NDArray[np.int64]) -> Self:
+        """The same problem on some of the records, given by their positions in ascending order."""
+        owners = np.searchsorted(self.offsets, rows, side="right") - 1
+        sizes = np.bincount(owners, minlength=self.n_clients)
+        if not sizes.all():
+            raise InvalidInput(f"client {int(sizes.argmin())} has no records left")
+        other = copy.copy(self)
+        other._set_data(
+            self.x[rows], self.y[rows], offsets_of(sizes), l2=self.l2, weights=self.weights,
+            n_unpenalised=self.n_unpenalised,
+        )  # fmt: skip
+        return other
+
     def smoothness(self, batches: Batches) -> float:
         """Expected smoothness of minibatch gradients, the largest over clients.
 

@@ -162,10 +162,12 @@ def test_noise_binds_no_more_with_a_larger_batch() -> None:
     assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-9
 
 
-def test_certified_refuses_weights() -> None:
-    problem = mixed(fs.problems.Ridge, 8, n_clients=4, dim=2, equal=False)
-    with pytest.raises(fs.InvalidInput, match="equal weight"):
-        fs.plan(problem, target_mse=0.1, batch_size=5, mode="certified")
+def test_certified_plans_hold_with_weights() -> None:
+    problem = mixed(fs.problems.Ridge, 8, n_clients=4, dim=2, l2=1.0, equal=False)
+    target = 0.1 * float(problem.optimum() @ problem.optimum())
+    plan = fs.plan(problem, target_mse=target, batch_size=5, mode="certified")
+    trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=5, repetitions=20)
+    assert trace.mse[:, -1].mean() <= target < trace.mse[:, 0].mean()
 
 
 @pytest.mark.slow

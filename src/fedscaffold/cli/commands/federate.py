@@ -17,14 +17,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import FAILED, refusals
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Advance, progress_bar
 from fedscaffold.data import from_frame
 from fedscaffold.data.columns import pick
-from fedscaffold.data.open import L2, guess_kind
+from fedscaffold.data.open import guess_kind
 from fedscaffold.flower.demo import ROUND, Demo, SiteTable, pool_tables, site_tables
 from fedscaffold.flower.loopback import ADDRESS, FederationFailed, Loopback
 from fedscaffold.models.planned import TOLERANCE, FitSettings, PlannedFit, plan_fit
@@ -45,7 +44,7 @@ def command(
     client: Annotated[str | None, typer.Option(help="Split one file by this column, a node per value.")] = None,
     kind: tables.Kind = None,
     features: tables.Features = None,
-    l2: options.Penalty = L2,
+    l2: tables.TablePenalty = None,
     missing: tables.Missing = "error",
     batch_size: tables.Batch = "auto",
     step_size: Annotated[float | None, typer.Option(help="γ; planned unless given.")] = None,
@@ -97,15 +96,15 @@ def command(
 
 def _task(
     parts: list[SiteTable], settings: FitSettings, *, target: str, kind: str | None, features: str | None,
-    l2: float, missing: str,
+    l2: float | None, missing: str,
 ) -> PlannedFit:  # fmt: skip
     table, column = pool_tables(parts)
     wanted: Any = kind or guess_kind(table.column(pick(table.schema.names, target)).chunks)
     filled: Any = missing
     columns = None if features is None else [name.strip() for name in features.split(",") if name.strip()]
     problem = from_frame(
-        table, target=target, client=column, features=columns, kind=wanted, l2=l2, missing=filled, weights="rows",
-        standardize=True, intercept=True,
+        table, target=target, client=column, features=columns, kind=wanted, missing=filled, weights="rows",
+        l2="auto" if l2 is None else l2, standardize=True, intercept=True,
     )  # fmt: skip
     return plan_fit(problem, settings)
 

@@ -85,6 +85,7 @@ def command(
             missing=table.missing,
             command=tables.command_line(context),
             test=test,
+            text=table.text,
             overwrite=overwrite,
             announce=console.print,
         )

@@ -1,5 +1,6 @@
 """`fedscaffold plan`: which step size, local steps and rounds to use."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +12,9 @@ from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.models.planned import FitSettings, prepare_problem
+from fedscaffold.models.planned import FitSettings, out_of_reach, prepare_problem
 from fedscaffold.problems import paper
+from fedscaffold.problems.paper import L2 as PAPER_L2
 from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation.run import run
 from fedscaffold.theory import Plan, plan, predict
@@ -25,7 +27,7 @@ EXAMPLES = (
     "  fedscaffold plan 1.0 --round-cost 1000    (communication is dear)\n\n"
     "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01"
 )
-TABLES_ONLY = ("target", "client", "kind", "features", "missing", "tolerance", "cache_dir")
+TABLES_ONLY = tuple(field.name for field in fields(tables.TableFlags) if field.name != "l2")
 PAPER_ONLY = ("problem", "clients")
 
 
@@ -69,32 +71,39 @@ def command(
         options.check_figure(plot)
         if squared_error is not None:
             _refuse_options(given, TABLES_ONLY, "a table; give one instead of a number")
-            positive("target", squared_error)
+            positive("the squared error to reach", squared_error)
             batch = options.batch_size_of(batch_size or "10")
             kind: Any = problem
-            made: Any = paper(kind, n_clients=clients, l2=table.l2, seed=seed)
+            l2 = PAPER_L2 if table.l2 is None else table.l2
+            made: Any = paper(kind, n_clients=clients, l2=l2, seed=seed)
             name, optimum = problem, None
         else:
             _refuse_options(given, PAPER_ONLY, "the paper's problems; a table has its own")
             if not table.target or not table.client:
                 raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
-            settings = FitSettings(tolerance=table.tolerance, batch_size=tables.parse_batch(batch_size or "auto"))
+            batching = tables.parse_batch(batch_size or "auto")
+            settings = FitSettings(tolerance=table.tolerance, batch_size=batching, seed=seed)
             prepared = prepare_problem(table.open(Path(what), cache_dir=table.cache_dir), settings)
             name, made, optimum = table.target, prepared.problem, prepared.optimum
             batch, squared_error = prepared.batch_size, prepared.target_mse
             mode = mode or "first_order"
         chosen: Any = mode or "sharp"
-        found = plan(
-            made,
-            target_mse=squared_error,
-            batch_size=batch,
-            mode=chosen,
-            max_local_steps=max_local_steps,
-            max_rounds=max_rounds,
-            round_cost=round_cost,
-            gradient_cost=gradient_cost,
-            optimum=optimum,
-        )
+        try:
+            found = plan(
+                made,
+                target_mse=squared_error,
+                batch_size=batch,
+                mode=chosen,
+                max_local_steps=max_local_steps,
+                max_rounds=max_rounds,
+                round_cost=round_cost,
+                gradient_cost=gradient_cost,
+                optimum=optimum,
+            )
+        except InvalidInput as error:
+            if optimum is None or not str(error.args[0]).startswith("a squared error"):
+                raise
+            raise out_of_reach(error, table.tolerance) from None
         console = Console(highlight=False)
         console.print(found.explain())
         trace = None

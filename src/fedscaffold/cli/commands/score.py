@@ -30,8 +30,12 @@ def command(
     data: tables.Data,
     out: Annotated[Path | None, typer.Option(help="Where to write predictions: .csv or .parquet.")] = None,
     unknown: Annotated[
-        str, typer.Option(help="Categories that the model does not know: error, or ignore (none of those known).")
+        str,
+        typer.Option(help="Categories that the model does not know: error, or ignore (take the reference level)."),
     ] = "error",
+    delimiter: tables.Delimiter = None,
+    decimal: tables.Decimal = None,
+    encoding: tables.CsvEncoding = None,
 ) -> None:
     """Predict new rows: a value, or a class and the probability of each.
 
@@ -43,7 +47,9 @@ def command(
             check_writable(out)
         loaded = Model.load(model)
         treatment: Any = unknown
-        scored = score_table(loaded, read_table(data), unknown=treatment)
+        scored = score_table(
+            loaded, read_table(data, tables.csv_format(delimiter, decimal, encoding)), unknown=treatment
+        )
         if out is not None:
             write_predictions(scored.predictions, out)
     _print(loaded.encoding.target, scored, out)

@@ -11,8 +11,11 @@ from fedscaffold.core.errors import InvalidInput
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path in the same folder, which takes the name `path` when the block ends without error."""
+def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[Path]:
+    """A temporary path in the same folder, which takes the name `path` when the block ends without error.
+
+    A private file can be read by its owner alone.
+    """
     target = Path(path)
     check_writable(target)
     try:
@@ -25,9 +28,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+        if not private:
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o666 & ~umask)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

@@ -36,6 +36,15 @@ def exclusive(path: str | os.PathLike[str], what: str, *, wait: float = 0.0) -> 
         yield  # closing the file releases the lock
 
 
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Whether some process holds the lock file `path` now."""
+    try:
+        with open(path, "rb") as file:
+            return not _try_lock(file.fileno())
+    except OSError:
+        return False
+
+
 def _try_lock(handle: int) -> bool:
     if os.name == "nt":
         import msvcrt

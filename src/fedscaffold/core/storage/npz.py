@@ -15,11 +15,17 @@ DESCRIPTION, DIGEST = "description", "digest"
 NAMES = "arrays"  # in the description, since a damaged table of contents may lose some without an error
 
 
-def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], description: dict[str, Any]) -> None:
-    """Write or replace the file; an interrupted write leaves the old one."""
+def write(
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, NDArray[Any]],
+    description: dict[str, Any],
+    *,
+    private: bool = False,
+) -> None:
+    """Write or replace the file, for its owner alone if it is private; an interrupted write leaves the old one."""
     text = np.frombuffer(_json({**description, NAMES: sorted(arrays)}).encode(), dtype=np.uint8)
     digest = np.frombuffer(_digest(text, arrays), dtype=np.uint8)
-    with replacing(path) as temporary, open(temporary, "wb") as file:
+    with replacing(path, private=private) as temporary, open(temporary, "wb") as file:
         np.savez(file, allow_pickle=False, **{DESCRIPTION: text, DIGEST: digest}, **arrays)
 
 

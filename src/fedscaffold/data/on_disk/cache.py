@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
 from fedscaffold.data.build import encoded_problem
 from fedscaffold.data.encode_rows import TableLayout
@@ -38,7 +38,10 @@ def cache_identity(files: Sequence[Path], choices: TableOptions) -> dict[str, An
         "target": choices.target,
         "client": choices.client,
         "features": None if choices.features is None else list(choices.features),
+        "drop": sorted(choices.drop),
         "categorical": list(choices.categorical),
+        "reference": dict(choices.reference),
+        "dates": list(choices.dates),
         "kind": choices.kind,
         "missing": choices.missing,
         "standardize": bool(choices.standardize),
@@ -124,6 +127,7 @@ def _check(folder: Path, found: dict[str, Any], identity: dict[str, Any]) -> Non
     if differ:
         name = differ[0]
         raise CacheMismatch(
-            f"{folder} holds this table's records with {name}={found['options'][name]!r}, "
-            f"not {identity['options'][name]!r}; {AGAIN}"
+            f"{folder} holds this table's records with ",
+            Option(name, found["options"][name]),
+            f", not {identity['options'][name]!r}; {AGAIN}",
         )

@@ -71,7 +71,8 @@ class Numba:
 
     def supports(self, problem: Any) -> bool:
         """Whether there is a compiled kernel for the problem's loss."""
-        return problem.kind in STREAM_LOSSES if isinstance(problem, Streamed) else table_loss(problem) is not None
+        kind = problem.kind
+        return kind in STREAM_LOSSES if isinstance(problem, Streamed) else table_loss(problem) is not None
 
     @contextmanager
     def open(

@@ -14,6 +14,7 @@ from fedscaffold.core.protocols import LocalSgd
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
+from fedscaffold.paper.coupling import squared_norm
 from fedscaffold.paper.verify.settings import Budget, Case
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.divergence import divergence_limit
@@ -21,6 +22,7 @@ from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import State, initial_state, open_rounds
 
 GROUPS = 20
+POWERS = (1, 2, 3)  # of squared distances
 BURN = 3.0  # relaxation times before the first sample, from X*: e^{-6} of the variance is missing then
 THIN = 5  # local models are looked at in every fifth round
 
@@ -37,8 +39,10 @@ class StationaryChains:
         (θ − θ*)(ξ_c − ξ*_c)ᵀ, (groups, N, d, d).
     xi
         (ξ_c − ξ*_c)(ξ_c' − ξ*_c')ᵀ, (groups, N, N, d, d).
+    distance
+        ‖X − X*‖_Λ to the powers 2, 4 and 6, (groups, 3).
     local
-        ‖θ_c^h − θ*‖² for h = 0, ..., H, (groups, H + 1, N).
+        ‖θ_c^h − θ*‖ to the powers 2, 4 and 6 for h = 0, ..., H, (groups, 3, H + 1, N).
     bias
         E θ − θ*, (groups, d).
     bias_xi
@@ -49,6 +53,7 @@ class StationaryChains:
     theta: Array
     theta_xi: Array
     xi: Array
+    distance: Array
     local: Array
     bias: Array
     bias_xi: Array
@@ -70,15 +75,15 @@ def simulate(case: Case, budget: Budget, *, seed: int = 7) -> StationaryChains:
     ):
         for t in range(burn + budget.rounds):
             if t >= burn:
-                every = _add(every, _moments(state.theta - optimum, state.client_state.xi - ideal))
+                every = _add(every, _moments(case, state.theta - optimum, state.client_state.xi - ideal))
                 if (t - burn) % THIN == 0:
                     thinned = _add(thinned, _inside(case, state, _local_models(case, state, local_sgd)))
             state = step(state)
-    theta, theta_xi, xi = (total / budget.rounds for total in every)
+    theta, theta_xi, xi, distance = (total / budget.rounds for total in every)
     local, *sums = (total / len(range(0, budget.rounds, THIN)) for total in thinned)
     means = _intercepts(*sums)
     bias_xi = means[:, problem.dim :].reshape(GROUPS, problem.n_clients, problem.dim)
-    return StationaryChains(case, theta, theta_xi, xi, local, means[:, : problem.dim], bias_xi)
+    return StationaryChains(case, theta, theta_xi, xi, distance, local, means[:, : problem.dim], bias_xi)
 
 
 def _local_models(case: Case, state: State, local_sgd: LocalSgd) -> Array:
@@ -92,18 +97,20 @@ def _local_models(case: Case, state: State, local_sgd: LocalSgd) -> Array:
     return np.stack([start, *later])
 
 
-def _moments(theta: Array, xi: Array) -> list[Array]:
+def _moments(case: Case, theta: Array, xi: Array) -> list[Array]:
     a, b = _grouped(theta), _grouped(xi)
+    distance = _grouped(squared_norm(theta, xi, case.method, case.problem.weights))
     n = a.shape[1]
     return [
         np.einsum("gri,grj->gij", a, a, optimize=True) / n,
         np.einsum("gri,grcj->gcij", a, b, optimize=True) / n,
         np.einsum("grci,grej->gceij", b, b, optimize=True) / n,
+        np.stack([(distance**p).mean(axis=1) for p in POWERS], axis=1),
     ]
 
 
 def _inside(case: Case, state: State, local: Array) -> list[Array]:
-    """‖θ_c^h − θ*‖²; then y, u, yuᵀ, uuᵀ for y = (θ − θ*, −mean_h ∇f_c(θ_c^h) − ξ*_c) and u = (Z, V_c, ε_c)."""
+    """‖θ_c^h − θ*‖^q; then y, u, yuᵀ, uuᵀ for y = (θ − θ*, −mean_h ∇f_c(θ_c^h) − ξ*_c) and u = (Z, V_c, ε_c)."""
     problem, optimum, xi = case.problem, case.problem.optimum(), state.client_state.xi
     gradients = np.stack([gradients_at(problem, points) for points in local[:-1]])
     noise = (local[:-1] - local[1:]) / case.method.step_size - xi - gradients
@@ -115,9 +122,10 @@ def _inside(case: Case, state: State, local: Array) -> list[Array]:
     u = np.concatenate([mean.mean(axis=1), (xi + mean).reshape(flat), pushed.reshape(flat)], axis=1)
     y, u = _grouped(y), _grouped(u)
     n = y.shape[1]
-    squares = _grouped(squared_distance(local, optimum).swapaxes(0, 1)).mean(axis=1)
+    squares = _grouped(squared_distance(local, optimum).swapaxes(0, 1))
+    powers = np.stack([(squares**p).mean(axis=1) for p in POWERS], axis=1)
     products = [np.einsum("gri,grj->gij", v, u, optimize=True) / n for v in (y, u)]
-    return [squares, y.mean(axis=1), u.mean(axis=1), *products]
+    return [powers, y.mean(axis=1), u.mean(axis=1), *products]
 
 
 def _intercepts(y: Array, u: Array, yu: Array, uu: Array) -> Array:

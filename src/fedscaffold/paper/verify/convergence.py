@@ -123,7 +123,7 @@ def _stationary(case: Case, budget: Budget) -> StatementRow:
 
 def distance2(case: Case, theta: Array, xi: Array) -> Array:
     """‖X − X*‖²_Λ, one per repetition."""
-    return squared_norm(theta - case.problem.optimum(), xi - case.ideal, case.method)
+    return squared_norm(theta - case.problem.optimum(), xi - case.ideal, case.method, case.problem.weights)
 
 
 def _few(budget: Budget) -> int:

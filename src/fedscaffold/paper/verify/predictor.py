@@ -98,7 +98,7 @@ def _outside(case: Case, level: Measured, setting: str) -> list[StatementRow]:
         bounded(statement, f"{EXPERIMENT}{claim}", setting, level, [case.bound(function)])
         for statement, claim, function in (
             ("Corollary 4.5", "plateau ≤ 8γσ²/μ", bounds.stationary_mse),
-            ("Theorem 4.8", "plateau ≤ 10γσ*²/(Nμ) + higher order", bounds.stationary_covariance),
+            ("Theorem 4.8", "plateau ≤ (√(0.7γσ*²/(Nμ)) + 3.4Qγσ*²/μ²)²", bounds.stationary_covariance),
         )
     ]
 

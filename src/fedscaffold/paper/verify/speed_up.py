@@ -24,26 +24,31 @@ def rows(budget: Budget) -> list[StatementRow]:
     """Rows on finite-time bounds and linear speed-up, for ridge and logistic regression."""
     found = []
     for kind in KINDS:
-        found += [_finite_time(strict(kind), budget), _guarantee(kind, budget)]
+        found += [*_finite_time(strict(kind), budget), _guarantee(kind, budget)]
     return [*found, _doubling(budget)]
 
 
-def _finite_time(case: Case, budget: Budget) -> StatementRow:
+def _finite_time(case: Case, budget: Budget) -> list[StatementRow]:
+    """Theorem 4.9 by fourth moments, and with the paper's constants, as proved and as printed."""
     rounds = int(LENGTH * case.relaxation) + 1
     trace = case.run(rounds=rounds, seed=8, repetitions=max(2, budget.repetitions // 4))
     measured, start = over_groups(trace.mse).at(np.s_[1:]), case.initial_distance2
-    theorem, curve = (
-        bounds.finite_time_mse,
-        bound_curve(case.problem, case.method, batch_size=BATCH, rounds=rounds),
-    )
-    assert curve.values is not None
+    theorem = bounds.finite_time_mse
+    sharp = bound_curve(case.problem, case.method, batch_size=BATCH, rounds=rounds)
+    assert sharp.values is not None
     conditions = case.bound(theorem, rounds=1, initial_distance2=start).conditions
-    claim = "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}{4‖X⁰−X*‖²_Λ + 64γσ*²/μ} + 2·Theorem 4.8, as proved"
-    limits = [Bound(value, conditions) for value in curve.values[1:]]
-    found = bounded("Theorem 4.9", claim, case.text, measured, limits, theorem, bound_curve)
-    at, *_ = worst(measured, curve.values[1:])
+    limits = [Bound(value, conditions) for value in sharp.values[1:]]
+    claim = "E‖θ^T−θ*‖² ≤ ((1−7γμ/4)^{HT/2}{‖X⁰−X*‖_Λ + √(0.6γσ*²/μ)} + √(Theorem 4.8))², by fourth moments"
+    first = bounded("Theorem 4.9", claim, case.text, measured, limits, theorem, bound_curve)
+    paper = [
+        case.bound(theorem, rounds=T, initial_distance2=start, proof="paper")
+        for T in range(1, measured.value.size + 1)
+    ]
+    claim = "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}{4‖X⁰−X*‖²_Λ + 64γσ*²/μ} + 2·Theorem 4.8, as the paper proves it"
+    second = bounded("Theorem 4.9", claim, case.text, measured, paper, theorem)
+    at, *_ = worst(measured, [bound.value for bound in paper])
     formula = "(1−γμ/4)^{HT}{2‖X⁰−X*‖²_Λ + 64σ*²/(Lμ)} + 2d·(Theorem 4.8, its last term over N)"
-    return replace(found, printed=Printed(formula, printed_finite_time(case, at + 1, start)))
+    return [first, replace(second, printed=Printed(formula, printed_finite_time(case, at + 1, start)))]
 
 
 def printed_finite_time(case: Case, T: int, start: float) -> float:

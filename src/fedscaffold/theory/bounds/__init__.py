@@ -2,7 +2,7 @@
 
 Every function takes the constants of a problem and a setting, and returns a `Bound`: the number, and each
 condition of the statement with what it is here. A bound whose conditions fail is a number without a proof;
-`holds` says so. The paper has clients of equal weight, and so have these bounds.
+`holds` says so. The paper has clients of equal weight; here weights may differ, and 1/N becomes Σ w_c².
 
 Where the text of "Scaffold with Stochastic Gradients: New Analysis with Linear Speed-Up" and its proofs differ,
 these functions follow what can be proved; each says how it differs from the printed statement.
@@ -17,10 +17,12 @@ from fedscaffold.theory.bounds.crude import (
     drift,
     initial_distance2,
     local_iterates,
+    mean_local_iterates,
     stationary_mse,
     wasserstein_decay,
     wasserstein_from_start,
 )
+from fedscaffold.theory.bounds.moments import local_moment, stationary_moment
 from fedscaffold.theory.bounds.speed_up import Complexity, complexity, finite_time_mse, stationary_covariance
 
 __all__ = [
@@ -37,7 +39,10 @@ __all__ = [
     "finite_time_mse",
     "initial_distance2",
     "local_iterates",
+    "local_moment",
+    "mean_local_iterates",
     "stationary_covariance",
+    "stationary_moment",
     "stationary_mse",
     "wasserstein_decay",
     "wasserstein_from_start",

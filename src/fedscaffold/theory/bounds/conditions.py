@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.theory.constants.constants import Constants
 
+Proof = Literal["sharp", "paper"]
 BELOW = 1.0 - 1e-9  # so that a limit met exactly is not missed by rounding
 
 
@@ -98,13 +100,22 @@ class Bound:
 
 def setting(
     constants: Constants, step_size: float, local_steps: int, n_clients: int
-) -> tuple[float, int, int, float, float]:
-    """γ, H, N, μ, L; refuses what no statement is about."""
+) -> tuple[float, int, float, float, float]:
+    """γ, H, Σ w_c², μ, L; refuses what no statement is about."""
     gamma = positive("step_size", step_size)
     H = whole_number("local_steps", local_steps, least=1)
-    N = whole_number("n_clients", n_clients, least=1)
+    share = noise_share(constants, n_clients)
     check_convex(constants)
-    return gamma, H, N, constants.mu, constants.L
+    return gamma, H, share, constants.mu, constants.L
+
+
+def noise_share(constants: Constants, n_clients: int) -> float:
+    """Σ w_c² of N clients whose weights differ as the constants' clients' do; 1/N where they are equal.
+
+    The proofs use 1/N as the variance of the mean of N independent vectors of variance 1, which is Σ w_c² with
+    weights, and means over clients otherwise, which become Σ w_c.
+    """
+    return constants.design_effect / whole_number("n_clients", n_clients, least=1)
 
 
 def check_convex(constants: Constants) -> None:

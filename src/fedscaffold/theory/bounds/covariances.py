@@ -34,14 +34,15 @@ def covariance_system(
     xi: float,
     round_noise: float,
 ) -> CovarianceSystem:
-    """A ≤ {γ²H(H−1)L B + ¼γ⁴H²(H−1)²L² C + γ²𝔑/N}/(1 − (1 − γμ)^H): Lemma 4.7, three upper bounds.
+    """A ≤ {γ²H(H−1)L B + ¼γ⁴H²(H−1)²L² C + γ²𝔑s}/(1 − (1 − γμ)^H): Lemma 4.7, three upper bounds.
 
-    B ≤ 2ζ₂A + 4γ³H(H−1)²L² C + 4γ𝔑/(NH) and C ≤ 2ζ₂²A + 4ζ₂γ(H−1)L B + 9𝔑/(NH²), with the constants of the
-    appendix, where A = ‖Σ^θ‖, B = (1/N) Σ_c ‖Σ^{θ,ξ}_c‖ and C = (1/N²) Σ_{c,c'} ‖Σ^ξ_{c,c'}‖ are spectral norms of
-    second moments about (θ*, ξ*) under the stationary law.
+    B ≤ 2ζ₂A + 4γ³H(H−1)²L² C + 4γ𝔑s/H and C ≤ 2ζ₂²A + 4ζ₂γ(H−1)L B + 9𝔑s/H², with the constants of the
+    appendix and s = Σ w_c², which is 1/N for equal weights. Here A = ‖Σ^θ‖, B = Σ_c w_c ‖Σ^{θ,ξ}_c‖ and
+    C = Σ_{c,c'} w_c w_c' ‖Σ^ξ_{c,c'}‖ are spectral norms of second moments about (θ*, ξ*) in the stationary law.
 
     For quadratic f_c alone: otherwise there are remainders, which the paper bounds only as far as Theorem 4.8
     needs them. The proof takes ‖Δ_c‖ ≤ ζ₂ for every client, Δ_c = (Γ_c^H − Γ̄)/(γH), where A4 bounds a mean square.
+    But it needs only Σ w_c‖Δ_c‖, which is at most (7/6) ζ₂, and its constants have room for 7/6.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ def covariance_system(
     theta, theta_xi, xi
         A, B and C.
     round_noise
-        𝔑 = (1/N) Σ_c ‖Σ_h Γ_c^h C_c Γ_c^h‖, with C_c the noise's stationary mean covariance.
+        𝔑 = Σ_c w_c² ‖Σ_h Γ_c^h C_c Γ_c^h‖ / Σ_c w_c², with C_c the noise's stationary mean covariance.
 
     Raises
     ------
@@ -68,16 +69,18 @@ def covariance_system(
     >>> found.theta.holds
     True
     """
-    gamma, H, N, mu, L = setting(constants, step_size, local_steps, n_clients)
+    gamma, H, share, mu, L = setting(constants, step_size, local_steps, n_clients)
     if constants.Q > 0:
         raise InvalidInput("Lemma 4.7 is explicit for quadratic losses only, but Q > 0; use a ridge problem")
     a, b = not_negative("theta", theta), not_negative("theta_xi", theta_xi)
     c, noise = not_negative("xi", xi), not_negative("round_noise", round_noise)
     zeta2, conditions = constants.zeta2, (short_round(gamma, H, L, mu, 12),)
     reach = gamma**2 * H * (H - 1) * L
-    bound_theta = (reach * b + reach**2 / 4.0 * c + gamma**2 * noise / N) / (1.0 - rate(gamma * mu, H))
-    bound_theta_xi = 2.0 * zeta2 * a + 4.0 * gamma**3 * H * (H - 1) ** 2 * L**2 * c + 4.0 * gamma * noise / (N * H)
-    bound_xi = 2.0 * zeta2**2 * a + 4.0 * zeta2 * gamma * (H - 1) * L * b + 9.0 * noise / (N * H**2)
+    bound_theta = (reach * b + reach**2 / 4.0 * c + gamma**2 * noise * share) / (1.0 - rate(gamma * mu, H))
+    bound_theta_xi = (
+        2.0 * zeta2 * a + 4.0 * gamma**3 * H * (H - 1) ** 2 * L**2 * c + 4.0 * gamma * noise * share / H
+    )
+    bound_xi = 2.0 * zeta2**2 * a + 4.0 * zeta2 * gamma * (H - 1) * L * b + 9.0 * noise * share / H**2
     return CovarianceSystem(
         Bound(bound_theta, conditions), Bound(bound_theta_xi, conditions), Bound(bound_xi, conditions)
     )

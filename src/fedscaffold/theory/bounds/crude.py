@@ -1,6 +1,7 @@
 """Lemma 4.1 to Lemma 4.6: contraction, and bounds that do not improve with the number of clients.
 
-‖X‖²_Λ = ‖θ‖² + (γ²H²/N) Σ_c ‖ξ_c‖² measures the state X = (θ, ξ_1, ..., ξ_N); X* = (θ*, −∇f_c(θ*)). The proofs
+‖X‖²_Λ = ‖θ‖² + γ²H² Σ_c w_c ‖ξ_c‖² measures the state X = (θ, ξ_1, ..., ξ_N); X* = (θ*, −∇f_c(θ*)). The paper has
+w_c = 1/N; its proofs bound each client and take the mean, so that any weights will do. They
 need smoothness only as E‖g_c(θ) − g_c(θ')‖² ≤ L⟨∇f_c(θ) − ∇f_c(θ'), θ − θ'⟩, so L is `Constants.L`.
 """
 
@@ -55,7 +56,7 @@ def contraction(constants: Constants, *, step_size: float, local_steps: int, n_c
     step_size, local_steps
         γ and H.
     n_clients
-        N, of equal weight. Only Theorems 4.8 and 4.9 depend on it.
+        N; their weights differ as those of the constants' clients do. Only Theorems 4.8 and 4.9 depend on it.
 
     Examples
     --------
@@ -221,9 +222,8 @@ def crude_mse(
 def stationary_mse(constants: Constants, *, step_size: float, local_steps: int, n_clients: int) -> Bound:
     """8γσ²/μ: Corollary 4.5, an upper bound on E‖X − X*‖²_Λ under the stationary law.
 
-    So on E‖θ − θ*‖², and on (γ²H²/N) Σ_c E‖ξ_c − ξ*_c‖², and on their sum. σ² as in `drift`. The corollary's third
-    line, the same bound for the mean over clients of E‖θ_c^h − θ*‖², is not proved: its proof bounds
-    θ_c^h + γh(ξ_c − ξ*_c) instead. With γH(L + μ) ≤ 1/12 the proof gives 17γσ²/μ for it.
+    So on E‖θ − θ*‖², and on γ²H² Σ_c w_c E‖ξ_c − ξ*_c‖², and on their sum. σ² as in `drift`. The corollary's third
+    line is `mean_local_iterates`.
 
     Parameters
     ----------
@@ -242,13 +242,37 @@ def stationary_mse(constants: Constants, *, step_size: float, local_steps: int, 
     return Bound(_plateau(constants, gamma), _crude_conditions(gamma, H, L, mu))
 
 
+def mean_local_iterates(constants: Constants, *, step_size: float, local_steps: int, n_clients: int) -> Bound:
+    """16.6γσ²/μ: Corollary 4.5's third line, an upper bound on Σ_c w_c E‖θ_c^h − θ*‖² for every local step h ≤ H.
+
+    Under the stationary law, σ² as in `drift`. Printed with 8 and γH(L + μ) ≤ 1, but the proof bounds
+    y = θ_c^h − θ* + γh(ξ_c − ξ*_c) instead. With γH(L + μ) ≤ 1/12 it gives E‖y‖² ≤ E‖θ − θ*‖² + 2γ²Hσ² +
+    γ²H²E‖ξ_c − ξ*_c‖²/36, and ‖θ_c^h − θ*‖² ≤ 2‖y‖² + 2γ²H²‖ξ_c − ξ*_c‖², so (2 + 1/18)·8 + 4/24 in all.
+
+    Parameters
+    ----------
+    constants, step_size, local_steps, n_clients
+        As in `contraction`.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> known = fs.theory.constants(fs.problems.paper("regression", n_clients=4), batch_size=10)
+    >>> setting = {"step_size": 1e-5, "local_steps": 10, "n_clients": 4}
+    >>> fs.theory.bounds.mean_local_iterates(known, **setting).holds
+    True
+    """
+    gamma, H, _, mu, L = setting(constants, step_size, local_steps, n_clients)
+    return Bound(16.6 / 8.0 * _plateau(constants, gamma), (short_round(gamma, H, L, mu, 12),))
+
+
 def local_iterates(constants: Constants, *, step_size: float, local_steps: int, n_clients: int) -> Bound:
     """28γσ*²/μ: Lemma 4.6, an upper bound on E‖θ_c^h − θ*‖² for each client c and local step h ≤ H.
 
     Under the stationary law. Printed without a condition on β, and in the appendix with γβ ≤ L; the constants
-    28 and 54 come out with γβ ≤ L/4. (The proof takes 8 for the mean over clients, where `stationary_mse` says
-    that 17 is proved, and 12L² for 4L² + 2β/H. Put right: M ≤ 16.7 γσ*²/μ + w (17γσ*²/μ + M) with
-    w = 12(γHL)² + 6γ²Hβ ≤ 0.21.)
+    28 and 54 come out with γβ ≤ L/4. (The proof takes 8 for the mean over clients, where `mean_local_iterates`
+    says that 16.6 is proved, and 12L² for 4L² + 2β/H. Put right: M ≤ 16.7 γσ*²/μ + w (16.6γσ*²/μ + M) with
+    w = 12(γHL)² + 6γ²Hβ ≤ 0.21, so M ≤ 25.5 γσ*²/μ. `local_moment` has 1.3 for γH(L + μ) ≤ 1/24.)
 
     Parameters
     ----------
@@ -272,7 +296,7 @@ def control_variates(constants: Constants, *, step_size: float, local_steps: int
     """54Lσ*²/(μH): Lemma 4.6, an upper bound on E‖ξ_c − ξ*_c‖² for each client c.
 
     Under the stationary law. Conditions as for `local_iterates`, with which the proof gives
-    4σ*²/H + (4L² + 2β/H)(17 + 28)γσ*²/μ ≤ 42 Lσ*²/(μH).
+    4σ*²/H + (4L² + 2β/H)(16.6 + 25.5)γσ*²/μ ≤ 41.5 Lσ*²/(μH).
 
     Parameters
     ----------

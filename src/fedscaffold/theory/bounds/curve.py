@@ -27,8 +27,10 @@ class BoundCurve(NamedTuple):
 
 
 def bound_curve(problem: Any, method: Any, *, batch_size: int | None, rounds: int) -> BoundCurve:
-    """`bounds.finite_time_mse` after every round from θ_0 = 0, for Scaffold on clients of equal weight."""
-    if not isinstance(method, Scaffold) or np.ptp(problem.weights) > 0:
+    """`bounds.finite_time_mse` after every round from θ_0 = 0, for Scaffold with all clients and one H."""
+    if not isinstance(method, Scaffold) or not isinstance(method.local_steps, int):
+        return BoundCurve(None, None)
+    if method.participants(problem.n_clients) < problem.n_clients:
         return BoundCurve(None, None)
     found = constants(problem, batch_size=batch_size)
     optimum = problem.optimum()

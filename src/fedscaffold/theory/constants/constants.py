@@ -51,6 +51,9 @@ class Constants(Summarised):
         ℓ²: E^{1/3}‖ε_c(θ) − ε_c(θ')‖⁶ ≤ ℓ²‖θ − θ'‖². An upper bound.
     mu_at_optimum, L_at_optimum
         Smallest and largest eigenvalue of any ∇²f_c(θ*).
+    design_effect
+        N Σ w_c² ≥ 1, Kish's design effect: by how much the variance of a weighted mean over clients is larger than
+        with equal weights, for which it is 1.
     local
         Names of the constants that are about θ* only; all of them for a `Differentiable` loss.
 
@@ -77,6 +80,7 @@ class Constants(Summarised):
     noise_lipschitz2: float
     mu_at_optimum: float
     L_at_optimum: float
+    design_effect: float = 1.0
     local: tuple[str, ...] = LOCAL
 
     def _facts(self) -> dict[str, object]:
@@ -121,13 +125,14 @@ def constants(
     check_problem(problem)
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
+    effect = problem.n_clients * float(problem.weights @ problem.weights)
     if isinstance(problem, PopulationMoments):
-        return Constants(**stream_constants(problem, batches), local=LOCAL)
+        return Constants(**stream_constants(problem, batches), design_effect=effect, local=LOCAL)
     if isinstance(problem, GeneralisedLinear):
-        return Constants(**margin_constants(problem, batches), local=LOCAL)
+        return Constants(**margin_constants(problem, batches), design_effect=effect, local=LOCAL)
     if isinstance(problem, HasRecordHessians):
         values = constants_at_optimum(problem, batches)
-        return Constants(**values, local=tuple(values))
+        return Constants(**values, design_effect=effect, local=tuple(values))
     raise InvalidInput(
         f"constants are known for ridge, logistic and losses with record_hessians, not for {problem.kind}"
     )

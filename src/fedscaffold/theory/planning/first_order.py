@@ -15,7 +15,7 @@ import numpy as np
 
 from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.capabilities import HasNoiseAlong
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.storage.memmap import grouped
 from fedscaffold.core.threads import one_blas_thread
@@ -61,9 +61,13 @@ def first_order_plan(request: PlanRequest) -> Plan:
         best = request.plan("first_order", gamma, H, T, variance_part=variance, **known)
     if best is None:
         raise InvalidInput(
-            f"target_mse={request.target:g} is out of reach within max_local_steps={longest:,} and "
-            f"max_rounds={request.most_rounds:,} with step_size={gamma:.3g}, the largest that the noise allows; "
-            "allow more of either, take larger batches, or ask for a larger target"
+            f"a squared error of {request.target:g} is out of reach within {longest:,} local steps a round and "
+            f"{request.most_rounds:,} rounds with a step size of {gamma:.3g}, the largest that the noise allows",
+            remedies=[
+                ("allow more with ", Option("max_local_steps"), " and ", Option("max_rounds")),
+                ("take larger batches with ", Option("batch_size")),
+                "ask for a larger error",
+            ],
         )
     return best
 

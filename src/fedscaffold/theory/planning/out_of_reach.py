@@ -30,8 +30,8 @@ def out_of_reach(
         )
     else:
         why = _both(model, aim, MORE_STEPS * most_local_steps, MORE_ROUNDS * most_rounds)
-    limits = f"max_rounds={most_rounds:,} and max_local_steps={most_local_steps:,}"
-    return InvalidInput(f"target_mse={target:g} is out of reach within {limits}: {why}")
+    limits = f"{most_rounds:,} rounds of {most_local_steps:,} local steps"
+    return InvalidInput(f"a squared error of {target:g} is out of reach within {limits}: {why}")
 
 
 def _both(model: CurveModel, aim: float, steps: int, most_rounds: int) -> str:
@@ -43,7 +43,7 @@ def _both(model: CurveModel, aim: float, steps: int, most_rounds: int) -> str:
         )
     return (
         f"noise binds, as a step size small enough for it needs more than {MORE_ROUNDS} times as many rounds of "
-        f"{MORE_STEPS:,} times as many local steps; take a larger batch_size or a larger target_mse"
+        f"{MORE_STEPS:,} times as many local steps; take larger batches or ask for a larger error"
     )
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss, SmoothProblem
-from fedscaffold.core.checks import check_problem, not_negative, positive, whole_number
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.checks import check_problem, not_negative, one_of, positive, whole_number
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
@@ -53,8 +53,8 @@ def plan(
     mode
         "sharp" minimises T (round_cost + H gradient_cost) by the predictor of `theory.predict`. "first_order" does
         so by a simpler model, which takes a fraction of a second and works with hundreds of features, for small
-        targets. "certified" follows Corollary 4.10 of the paper with Theorem 4.9's explicit constants: it never
-        misses, and costs far more.
+        targets. "certified" follows Corollary 4.10 of the paper with the sharper constants of `theory.bounds`: it
+        never misses, and costs more.
     max_local_steps, max_rounds
         Limits on H (1,024 unless given) and T (2,000 unless given); certified plans have none unless given.
     round_cost, gradient_cost
@@ -84,14 +84,13 @@ def plan(
     """
     check_problem(problem)
     positive("target_mse", target_mse)
-    if mode not in get_args(Mode):
-        raise InvalidInput(f"mode must be one of {get_args(Mode)}, got {mode!r}")
+    one_of("mode", mode, get_args(Mode))
     for name, limit in (("max_local_steps", max_local_steps), ("max_rounds", max_rounds)):
         if limit is not None:
             whole_number(name, limit, least=1)
     not_negative("round_cost", round_cost)
     if not_negative("gradient_cost", gradient_cost) + round_cost == 0:
-        raise InvalidInput("round_cost and gradient_cost cannot both be 0")
+        raise InvalidInput(Option("round_cost"), " and ", Option("gradient_cost"), " cannot both be 0")
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
     _check_suits(problem, mode)
@@ -120,16 +119,15 @@ def _check_suits(problem: SmoothProblem, mode: Mode) -> None:
         raise InvalidInput(f"first-order plans need Hessians and noise of the problem, which {problem.kind} lacks")
     if mode == "sharp" and not gives_averages(problem):
         raise InvalidInput(
-            f"sharp plans need the gradients of single records, which {problem.kind} lacks; use 'first_order'"
+            f"sharp plans need the gradients of single records, which {problem.kind} lacks",
+            remedies=[("use ", Option("mode", "first_order"))],
         )
     if mode == "certified" and not isinstance(problem, MarginLoss):
         raise InvalidInput(
             "certified plans need constants that hold for all θ, known for ridge and logistic regression; of "
-            f"{problem.kind} theory.constants knows at most those at θ*, which prove nothing. Use mode='sharp', "
-            "or theory.bounds.complexity with constants that you can vouch for"
+            f"{problem.kind} only those at θ* are known, which prove nothing",
+            remedies=[("use ", Option("mode", "sharp"))],
         )
-    if mode == "certified" and np.ptp(problem.weights) > 1e-12 * problem.weights[0]:
-        raise InvalidInput("the paper's theorems are for clients of equal weight; use mode='sharp'")
 
 
 def _checked(problem: SmoothProblem, optimum: ArrayLike) -> Array:
@@ -159,7 +157,8 @@ def _certified(request: PlanRequest) -> Plan:
     ):
         if needed > limit:
             raise InvalidInput(
-                f"the proof for target_mse={request.target:g} needs {needed:,}, above {name}={limit:,}"
+                f"the proof for a squared error of {request.target:g} needs {needed:,}, above ",
+                Option(name, limit),
             )
     reached = {"predicted_mse": proved.bound.value, "max_useful_clients": float(proved.largest_n_clients)}
     return request.plan("certified", proved.step_size, proved.local_steps, proved.rounds, **reached)

@@ -39,7 +39,8 @@ def sharp_plan(request: PlanRequest, advance: Advance) -> Plan:
     start = float(model.base.optimum @ model.base.optimum)
     if start <= request.target:
         raise InvalidInput(
-            f"θ = 0 is already within target_mse={request.target:g} of the optimum ({start:.3g}): nothing to run"
+            f"θ = 0 is already within a squared error of {request.target:g} of the optimum ({start:.3g}): there "
+            "is nothing to run"
         )
     grid = [H for H in (4**k for k in range(20)) if longest > H] + [longest]
     best: tuple[float, int, float, float] | None = None  # cost, H, γ, rounds

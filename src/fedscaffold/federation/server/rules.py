@@ -1,4 +1,4 @@
-"""When the server may close a round, which updates it refuses, and the error when too few are left."""
+"""When the server may close a round, how long updates may be, and the error when too few are left."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class TooFewClients(FedScaffoldError):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRules:
-    """When the server may close a round, and which updates it refuses.
+    """When the server may close a round, and how long updates may be.
 
     Parameters
     ----------
@@ -31,23 +31,25 @@ class RoundRules:
     attempts
         How often clients that did not answer are asked in a round before the run stops. It can be continued later.
     outlier_factor
-        An update is refused when ‖sent − θ‖ is more than so many times the usual distance. Clients differ by their
-        data, but seldom by a factor of 1000; an update that is accepted moves θ by at most the client's weight
-        times this factor times the usual distance.
+        An update whose distance ‖sent − θ‖ is more than so many times the usual one, a weighted median of the
+        round, counts shortened to that; one of more than 1000 times is refused. Where the server keeps a backup
+        of client states, their norms are limited too, to twice as many times the usual one, since a client could
+        otherwise push θ a little in every round. A client is measured by length times weight where that allows it
+        more. None for no limit, for federations whose members trust each other.
 
     Examples
     --------
     >>> from fedscaffold.federation import RoundRules
     >>> RoundRules(min_clients=3)
-    RoundRules(min_clients=3, attempts=5, outlier_factor=1000.0)
+    RoundRules(min_clients=3, attempts=5, outlier_factor=2.0)
     """
 
     min_clients: int = 2
     attempts: int = 5
-    outlier_factor: float = 1000.0
+    outlier_factor: float | None = 2.0
 
     def __post_init__(self) -> None:
         whole_number("min_clients", self.min_clients, least=1)
         whole_number("attempts", self.attempts, least=1)
-        if positive("outlier_factor", self.outlier_factor) <= 1.0:
+        if self.outlier_factor is not None and positive("outlier_factor", self.outlier_factor) <= 1.0:
             raise InvalidInput(f"outlier_factor must be more than 1, got {self.outlier_factor!r}")

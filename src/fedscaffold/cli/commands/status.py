@@ -1,0 +1,67 @@
+"""`fedscaffold status`: how a federated run stands, from its server's folder."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedscaffold.cli.errors import FAILED, refusals
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.fields import shown
+from fedscaffold.core.storage.files import read_text
+from fedscaffold.federation.server.status import METRICS, RunStatus, run_status
+
+RUNNING = 3
+EXIT_CODES = {"finished": 0, "running": RUNNING, "stopped": FAILED, "killed": FAILED}
+EXAMPLES = (
+    "Examples:\n\n"
+    "  fedscaffold status /srv/federation/server\n\n"
+    "  flwr run . my-federation --stream; fedscaffold status /srv/federation/server --json\n\n"
+    "Exit codes: 0 the run has finished, 1 it was stopped by an error or killed, 2 this is no server's folder, "
+    "3 it is running. Flower's own `flwr run` exits with 0 whatever the server's app did."
+)
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="The folder that was given to the server's Strategy.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    prometheus: Annotated[bool, typer.Option(help="Print the metrics in Prometheus' text format.")] = False,
+) -> None:
+    """Say how a federated run stands: its round, whose updates counted, who was refused and why.
+
+    Reads the server's audit log; the server may be running, stopped or gone.
+    """
+    with refusals(interrupted="nothing was changed"):
+        if as_json and prometheus:
+            raise InvalidInput("choose one of --json and --prometheus")
+        found = run_status(folder)
+        if prometheus:
+            typer.echo(read_text(folder.expanduser() / METRICS, "the metrics"), nl=False)
+        elif as_json:
+            typer.echo(json.dumps(dataclasses.asdict(found), ensure_ascii=True))
+        else:
+            _print(found)
+    raise typer.Exit(EXIT_CODES[found.state])
+
+
+def _print(found: RunStatus) -> None:
+    console = Console(highlight=False)
+    table = Table(title=f"run {found.name}", show_header=False)
+    table.add_row("state", found.state)
+    table.add_row("rounds closed", str(found.round))
+    table.add_row("identity", found.run)
+    table.add_row("last entry", found.since)
+    table.add_row("counted in the last round", ", ".join(map(str, found.counted)) or "nobody")
+    for client, reason in (found.refused or {}).items():
+        table.add_row(f"client {client} refused", shown(reason, longest=300))
+    for client, scale in (found.shortened or {}).items():
+        table.add_row(f"client {client} shortened", f"to {scale:.3g} of its update's length")
+    if found.resets:
+        table.add_row("resets of all client states", str(found.resets))
+    if found.error:
+        table.add_row("stopped by", shown(found.error, longest=500))
+    console.print(table)

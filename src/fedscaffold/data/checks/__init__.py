@@ -1,0 +1,1 @@
+"""What a table is refused for, and what is only warned of."""

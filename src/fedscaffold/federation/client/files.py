@@ -1,0 +1,171 @@
+"""A site's folder: its secret, its log, and for each run a locked folder with the client's state."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.core.errors import InUse
+from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.storage.files import folder_at, replacing
+from fedscaffold.core.storage.lock import exclusive
+from fedscaffold.core.storage.vectors import open_vectors, write_vectors
+from fedscaffold.federation.audit import AuditLog
+from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.client.state import PendingUpdate, SentGradient, StoredClientState
+from fedscaffold.federation.history import HISTORY_PATTERN
+from fedscaffold.federation.log import LOG
+from fedscaffold.federation.messages import NEVER, TrainRequest
+from fedscaffold.federation.refusals import Refusal, RefusalCode
+
+WHAT = "fedscaffold client state 3"
+LOCK_WAIT = 10.0  # seconds to wait for an earlier request's process
+
+
+class SiteFolder:
+    """A site's folder, on a disk that outlives the node; several runs may share it, and several clients.
+
+    Parameters
+    ----------
+    state_dir
+        The folder, which is made for its owner alone.
+    """
+
+    def __init__(self, state_dir: str | os.PathLike[str]) -> None:
+        self.path = Path(state_dir).expanduser()
+        if not self.path.is_dir():
+            folder_at(self.path).chmod(0o700)
+        self.audit = AuditLog(self.path / "audit.jsonl")
+
+    @property
+    def secret(self) -> bytes:
+        """32 random bytes that never leave the site."""
+        file = self.path / "site.key"
+        if not file.exists():
+            with exclusive(self.path / "site.lock", f"the site's folder {self.path}", wait=LOCK_WAIT):
+                if not file.exists():
+                    with replacing(file, private=True) as temporary:
+                        temporary.write_bytes(secrets.token_bytes(32))
+        found = file.read_bytes()
+        if len(found) != 32:
+            raise Refusal(
+                RefusalCode.STATE_UNREADABLE, f"{file} is damaged; restore it from a backup or delete it"
+            )
+        return found
+
+    @contextmanager
+    def open_run(self, request: TrainRequest, policy: SitePolicy) -> Iterator["ClientStateFile"]:
+        """The client's file of the request's run, held by this process alone while the block runs."""
+        folder = self.path / f"{request.config.name}-{request.run}"
+        if not folder.is_dir():
+            runs = sum(1 for path in self.path.iterdir() if path.is_dir())
+            if runs >= policy.max_runs:
+                raise Refusal(
+                    RefusalCode.POLICY_RUNS,
+                    f"this site has taken part in {runs} runs, and its policy allows {policy.max_runs}; delete "
+                    f"folders in {self.path} of runs that are over",
+                )
+            folder.mkdir(mode=0o700, exist_ok=True)
+        file = folder / f"client-{request.client:05d}.state"
+        try:
+            with exclusive(file.with_suffix(".lock"), f"the client's file {file}", wait=LOCK_WAIT):
+                yield ClientStateFile(file, request, self.audit)
+        except InUse as error:
+            raise Refusal(RefusalCode.BUSY, str(error)) from None
+
+
+class ClientStateFile:
+    """The file of one client in one run; one of another run or client, or a damaged one, is put aside.
+
+    Parameters
+    ----------
+    path
+        The file.
+    request
+        The request that is being answered, which says to whom the file must belong.
+    audit
+        The site's log.
+    """
+
+    def __init__(self, path: Path, request: TrainRequest, audit: AuditLog) -> None:
+        self.path, self.request, self.audit = path, request, audit
+
+    def load(self) -> StoredClientState | None:
+        """What `save` stored last; None if there is no file, or none that can be used."""
+        if not self.path.exists():
+            return None
+        try:
+            return self._load()
+        except ValueError as error:  # InvalidInput included
+            aside = self.path.with_suffix(".damaged")
+            self.path.replace(aside)
+            LOG.warning("%s; it is now %s, and the server is asked for the client's state", error, aside)
+            self.audit.write("state-damaged", file=str(self.path), text=str(error))
+            return None
+
+    def _load(self) -> StoredClientState:
+        config = self.request.config
+        file = open_vectors(self.path)
+        fields = Fields(file.description, str(self.path))
+        for name, value in self._owner().items():
+            if fields.value(name) != value:
+                raise ValueError(f"{self.path} belongs to another {name}")
+        if file.dim != config.dim:
+            raise ValueError(f"{self.path} holds vectors of {file.dim} numbers, not {config.dim}")
+        vectors = Fields(file.read(), str(self.path))
+        server = type(config.method.init_server(np.zeros((1, config.dim))))
+        state = type(config.initial_client_state)
+
+        def named(prefix: str, kind: Any, shape: tuple[int, ...]) -> Any:
+            return kind(
+                *(vectors.array(f"{prefix}/{name}", (config.dim,)).reshape(shape) for name in kind._fields)
+            )
+
+        pending, gradient = None, None
+        if fields.value("pending") is not None:
+            about = fields.fields("pending")
+            pending = PendingUpdate(
+                about.integer("round", least=0), about.text("history", pattern=HISTORY_PATTERN),
+                about.text("mean_gradient"), vectors.array("sent", (config.dim,)).reshape(1, 1, -1),
+                named("server", server, (1, -1)),
+            )  # fmt: skip
+        if fields.value("gradient") is not None:
+            about = fields.fields("gradient")
+            gradient = SentGradient(
+                about.integer("round", least=0), about.text("history", pattern=HISTORY_PATTERN),
+                vectors.array("gradient/theta", (config.dim,)),
+                vectors.array("gradient", (config.dim,)).reshape(1, 1, -1),
+            )  # fmt: skip
+        last_counted = fields.integer("last_counted", least=NEVER)
+        return StoredClientState(
+            resets=fields.integer("resets", least=0),
+            last_counted=last_counted,
+            history=None if last_counted == NEVER else fields.text("history", pattern=HISTORY_PATTERN),
+            client_state=named("state", state, (1, 1, -1)),
+            pending=pending,
+            gradient=gradient,
+            answers=fields.integer("answers", least=0),
+            data=fields.text("data"),
+        )
+
+    def save(self, stored: StoredClientState) -> None:
+        """Replace what is stored, in one step that a crash cannot leave half done."""
+        vectors = {f"state/{name}": values for name, values in stored.client_state._asdict().items()}
+        pending, gradient = None, None
+        if stored.pending is not None:
+            vectors |= {f"server/{name}": values for name, values in stored.pending.server._asdict().items()}
+            vectors["sent"] = stored.pending.sent
+            pending = {name: getattr(stored.pending, name) for name in ("round", "history", "mean_gradient")}
+        if stored.gradient is not None:
+            vectors |= {"gradient": stored.gradient.gradient, "gradient/theta": stored.gradient.theta}
+            gradient = {name: getattr(stored.gradient, name) for name in ("round", "history")}
+        about = {name: getattr(stored, name) for name in ("resets", "last_counted", "history", "answers", "data")}
+        write_vectors(self.path, vectors, {**self._owner(), **about, "pending": pending, "gradient": gradient})
+
+    def _owner(self) -> dict[str, Any]:
+        request = self.request
+        return {"what": WHAT, "run": request.run, "config": request.config.digest, "client": request.client}

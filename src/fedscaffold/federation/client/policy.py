@@ -1,0 +1,176 @@
+"""What a site allows a server to ask: a file at the site, obeyed before any request is."""
+
+import dataclasses
+import hashlib
+import os
+import tomllib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.fields import Fields
+from fedscaffold.federation.client.work import ProblemWork, Work
+from fedscaffold.federation.messages import TrainRequest
+from fedscaffold.federation.refusals import Refusal, RefusalCode
+
+MOST = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SitePolicy:
+    """What a site allows, whatever a server asks. A request that breaks a rule is refused before any work.
+
+    The defaults are meant to be safe for tables of people: no update is made from fewer than ten records at a
+    time, and the server cannot know which records a batch holds. They are no proof of privacy; see the page on
+    security.
+
+    Parameters
+    ----------
+    min_batch_size
+        Least number of records in a minibatch. Steps on all rows are always allowed.
+    min_rows
+        Least number of rows with which this site takes part.
+    max_local_steps
+        Largest number of local steps in a round.
+    max_rounds
+        Largest number of different requests of one run that are answered.
+    max_runs
+        Largest number of runs that this site takes part in, over all time.
+    methods
+        Names of the methods that are allowed, such as ("Scaffold",); empty for all that the site knows.
+    run_names
+        Patterns of names of runs that are allowed, such as ("pilot-*",).
+    keep_back
+        Share of the rows that is never used for training, chosen by a secret of the site; in [0, 1).
+    tell_rows
+        Whether the server is told the number of rows.
+    tell_state
+        Whether the server is told the client state when its backup of it is damaged. A server that keeps backups
+        can compute the state from what it received anyway.
+    draws
+        "secret": which records a batch holds depends on a secret of the site, so that the server cannot know it.
+        "seed": on the run's seed, as in a simulation, so that a federated run can be compared with one.
+    changed_data
+        "refuse" requests of a run whose data have changed since the site joined it, or "warn" in the site's log.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation import SitePolicy
+    >>> policy = SitePolicy(min_batch_size=50, run_names=("pilot-*",))
+    >>> policy.max_local_steps
+    10000
+    >>> SitePolicy(min_batch_size=0)
+    Traceback (most recent call last):
+    ...
+    fedscaffold.core.errors.InvalidInput: the policy: min_batch_size must be a whole number of at least 1, got 0
+    """
+
+    min_batch_size: int = 10
+    min_rows: int = 10
+    max_local_steps: int = 10_000
+    max_rounds: int = 1_000
+    max_runs: int = 20
+    methods: tuple[str, ...] = ()
+    run_names: tuple[str, ...] = ("*",)
+    keep_back: float = 0.0
+    tell_rows: bool = True
+    tell_state: bool = True
+    draws: Literal["secret", "seed"] = "secret"
+    changed_data: Literal["refuse", "warn"] = "refuse"
+
+    def __post_init__(self) -> None:
+        fields = Fields(dataclasses.asdict(self), "the policy")
+        for name in ("min_batch_size", "min_rows", "max_local_steps", "max_rounds", "max_runs"):
+            fields.integer(name, least=1)
+        for name in ("methods", "run_names"):
+            if not all(isinstance(item, str) and len(item) <= 100 for item in fields.items(name)):
+                raise InvalidInput(f"the policy: {name} must be a list of names")
+        if fields.number("keep_back", least=0.0) >= 1.0:
+            raise InvalidInput("the policy: keep_back must be a share of the rows below 1")
+        fields.flag("tell_rows")
+        fields.flag("tell_state")
+        fields.choice("draws", "secret", "seed")
+        fields.choice("changed_data", "refuse", "warn")
+
+    @classmethod
+    def for_simulation(cls) -> Self:
+        """A policy that allows everything and draws by the run's seed: for tests, on data that are no secret."""
+        return cls(
+            min_batch_size=1, min_rows=1, max_local_steps=MOST, max_rounds=MOST, max_runs=MOST, draws="seed"
+        )  # fmt: skip
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a policy from a TOML file with the parameters as keys; those that are missing have their defaults.
+
+        Parameters
+        ----------
+        path
+            For example a file with the lines ``min_batch_size = 50`` and ``run_names = ["pilot-*"]``.
+        """
+        try:
+            found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise InvalidInput(f"cannot read the policy {os.fspath(path)}: {error}") from None
+        names = [field.name for field in dataclasses.fields(cls)]
+        unknown = sorted(set(found) - set(names))
+        if unknown:
+            raise InvalidInput(f"{os.fspath(path)} has {unknown}, which a policy has not; it may have {names}")
+        for name in ("methods", "run_names"):
+            if isinstance(found.get(name), list):
+                found[name] = tuple(found[name])
+        try:
+            return cls(**found)
+        except InvalidInput as error:
+            raise InvalidInput(f"{os.fspath(path)}: {error}") from None
+
+    def check_request(self, request: TrainRequest) -> None:
+        """Refuse a request that breaks a rule, before the site's data are read."""
+        config = request.config
+        if not any(fnmatchcase(config.name, pattern) for pattern in self.run_names):
+            raise Refusal(RefusalCode.POLICY_RUN_NAME, f"the policy allows no run called {config.name}")
+        method = type(config.method).__name__
+        if self.methods and method not in self.methods:
+            raise Refusal(RefusalCode.POLICY_METHOD, f"the policy does not allow the method {method}")
+        steps = config.local_steps_of(request.client, request.round)
+        if steps > self.max_local_steps:
+            raise Refusal(
+                RefusalCode.POLICY_LOCAL_STEPS,
+                f"{steps} local steps are asked for, the policy allows {self.max_local_steps}",
+            )
+
+    def check_work(self, request: TrainRequest, work: Work) -> None:
+        """Refuse a request that breaks a rule which depends on the number of the site's rows."""
+        if work.n_rows < self.min_rows:
+            raise Refusal(
+                RefusalCode.POLICY_ROWS, f"there are {work.n_rows} rows, the policy asks for {self.min_rows}"
+            )
+        size = request.config.batches.size
+        if size is not None and size < min(self.min_batch_size, work.n_rows):
+            raise Refusal(
+                RefusalCode.POLICY_BATCH,
+                f"batches of {size} records are asked for, the policy allows {self.min_batch_size} or more",
+            )
+
+    def usable(self, work: Work, secret: bytes) -> Work:
+        """The work without the rows that are kept back, which depend on the site's secret and their positions."""
+        if self.keep_back == 0.0:
+            return work
+        if not isinstance(work, ProblemWork):
+            raise Refusal(RefusalCode.POLICY_KEEP_BACK)
+        digest = hashlib.sha256(b"rows kept back" + secret).digest()
+        uniform = np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64))).random(
+            work.n_rows
+        )
+        return work.without_rows(uniform < self.keep_back)
+
+    def seed_of(self, request: TrainRequest, secret: bytes) -> int:
+        """The seed of the site's draws of records."""
+        if self.draws == "seed":
+            return request.config.seed
+        text = f"{request.run} {request.config.seed}".encode()
+        return int.from_bytes(hashlib.sha256(b"draws" + secret + text).digest()[:8], "little")

@@ -1,0 +1,110 @@
+"""What a client trains."""
+
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Engine, LocalSgd, Problem
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import IntArray
+from fedscaffold.engines import choose_engine
+from fedscaffold.federation.refusals import Refusal, RefusalCode
+
+
+@runtime_checkable
+class Work(Protocol):
+    """What a client trains: a model of `dim` parameters on `n_rows` rows of data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.federation import ProblemWork, Work
+    >>> isinstance(ProblemWork(fs.problems.Ridge([np.ones((4, 2))], [np.ones(4)])), Work)
+    True
+    """
+
+    @property
+    def dim(self) -> int:
+        """d, the number of parameters."""
+
+    @property
+    def n_rows(self) -> int:
+        """n_c, the number of rows, to which the client's weight is proportional by default."""
+
+    def open(self, batches: Batches, *, seed: int, client: int) -> AbstractContextManager[LocalSgd]:
+        """The local steps of this client, as a block of one client; see `core.protocols.LocalSgd`."""
+
+
+@runtime_checkable
+class HasFingerprint(Protocol):
+    """Work that can tell whether its data are the same as before."""
+
+    def fingerprint(self) -> str:
+        """A digest of the data, the same as long as they are."""
+
+
+@runtime_checkable
+class SelectsRows(Protocol):
+    """A problem of which some records can be left out."""
+
+    def take_rows(self, rows: IntArray) -> Problem:
+        """The same problem on some of its records."""
+
+
+class ProblemWork:
+    """A problem with one client as a client's work; local steps are computed by one of the engines.
+
+    Client c draws the records that client c of a simulation with the same seed draws.
+
+    Parameters
+    ----------
+    problem
+        A problem with one client, for example `problem.subset([c])` or `Ridge([X], [y])`.
+    engine
+        As for `fedscaffold.run`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.federation import ProblemWork
+    >>> work = ProblemWork(fs.problems.Ridge([np.ones((4, 2))], [np.ones(4)]), engine="reference")
+    >>> work.dim, work.n_rows
+    (2, 4)
+    """
+
+    def __init__(self, problem: Problem, engine: str | Engine = "auto") -> None:
+        if problem.n_clients != 1:
+            raise InvalidInput(
+                f"a client of a federation needs a problem with one client, but this one has {problem.n_clients}; "
+                "take problem.subset([c])"
+            )
+        self.problem, self.engine = problem, choose_engine(engine, problem)
+
+    @property
+    def dim(self) -> int:
+        """d, the number of parameters."""
+        return int(self.problem.dim)
+
+    @property
+    def n_rows(self) -> int:
+        """The number of records of the problem's client."""
+        return int(self.problem.sizes[0])
+
+    def fingerprint(self) -> str:
+        """A digest of the problem's records and settings."""
+        return str(self.problem.fingerprint())
+
+    def open(self, batches: Batches, *, seed: int, client: int) -> AbstractContextManager[LocalSgd]:
+        """The engine's local steps on the problem."""
+        batches.check_fits(self.problem.sizes)
+        return self.engine.open(self.problem, batches, seed=seed, first_client=client)
+
+    def without_rows(self, kept_back: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "ProblemWork":
+        """The same work on the rows that are not kept back."""
+        if not isinstance(self.problem, SelectsRows):
+            raise Refusal(RefusalCode.POLICY_KEEP_BACK)
+        return ProblemWork(self.problem.take_rows(np.flatnonzero(~kept_back)), self.engine)

@@ -1,0 +1,232 @@
+"""Messages as plain values and arrays, for any transport; what arrives is validated field by field."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Method
+from fedscaffold.core.storage.fields import Fields, shown
+from fedscaffold.core.types import Array
+from fedscaffold.federation.history import HISTORY_PATTERN, RUN_PATTERN
+from fedscaffold.federation.messages import (
+    NEVER,
+    ClientHello,
+    ClientRefused,
+    ClientUpdate,
+    Reply,
+    StateLost,
+    TrainRequest,
+)
+from fedscaffold.federation.refusals import RefusalCode
+from fedscaffold.federation.run_config import MOST_CLIENTS, RunConfig
+
+VERSION = 3
+MOST_ROWS, MOST_DIM, LONGEST_CONFIG = 2**53, 2**40, 10**7
+VECTOR, MEAN_GRADIENT = "vector", "mean-gradient"
+SERVER, SERVER_AFTER, CLIENT_STATE = "server", "server-after", "client-state"  # prefixes of the names of arrays
+
+
+class Payload(NamedTuple):
+    """A message: values that are numbers or text, and vectors by name, in whatever form the transport has them."""
+
+    values: Mapping[str, Any]
+    arrays: Mapping[str, Any] = {}
+
+
+Decode = Callable[[Any, int], Array]
+
+
+def plain_vector(value: Any, size: int) -> Array:
+    """A vector that a transport carries as it is."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.float64 or value.size != size:
+        raise InvalidInput(f"an array of the message must hold {size} numbers in float64, got {shown(value)}")
+    return value.reshape(-1)
+
+
+def pack_request(request: TrainRequest) -> Payload:
+    """A request as values and arrays."""
+    values = {
+        "version": VERSION,
+        "config": request.config.to_json(),
+        "run": request.run,
+        "history": request.history,
+        "client": request.client,
+        "resets": request.resets,
+        "round": request.round,
+        "phase": request.phase,
+        "last-counted": request.last_counted,
+        "counted-history": request.counted_history or "",
+        "counted-scale": request.counted_scale,
+        "return-state": request.return_state,
+    }
+    arrays = _named(SERVER, request.server)
+    if request.server_after is not None:
+        arrays |= _named(SERVER_AFTER, request.server_after)
+    if request.client_state is not None:
+        arrays |= _named(CLIENT_STATE, request.client_state)
+    if request.mean_gradient is not None:
+        arrays[MEAN_GRADIENT] = request.mean_gradient
+    return Payload(values, arrays)
+
+
+def unpack_request(
+    payload: Payload, methods: Sequence[type[Method]] = (), decode: Decode = plain_vector
+) -> TrainRequest:
+    """The request that was packed; `InvalidInput` names the first field that is wrong.
+
+    Parameters
+    ----------
+    payload
+        What arrived.
+    methods
+        Classes of methods that this node knows besides the library's and those of installed packages.
+    decode
+        decode(value, d) → a vector of d numbers, from the form in which the transport has it.
+    """
+    fields = _fields(payload, "the request")
+    _check_version(fields, "the server")
+    config = RunConfig.from_json(fields.text("config", longest=LONGEST_CONFIG), methods)
+    server = type(config.method.init_server(np.zeros((1, config.dim))))
+    client_state = type(config.initial_client_state)
+    round = fields.integer("round", least=0)
+    counted = fields.integer("last-counted", least=NEVER, most=round - 1)
+    arrays = _Arrays(payload.arrays, decode, config.dim)
+    return TrainRequest(
+        config=config,
+        run=fields.text("run", pattern=RUN_PATTERN),
+        history=fields.text("history", pattern=HISTORY_PATTERN),
+        client=fields.integer("client", least=0, most=config.n_clients - 1),
+        resets=fields.integer("resets", least=0),
+        round=round,
+        phase="train" if fields.choice("phase", "train", "gradient") == "train" else "gradient",
+        last_counted=counted,
+        counted_history=None if counted == NEVER else fields.text("counted-history", pattern=HISTORY_PATTERN),
+        counted_scale=fields.number("counted-scale", least=0.0, most=1.0),
+        server=arrays.state(SERVER, server, (1, -1)),
+        server_after=arrays.state(SERVER_AFTER, server, (1, -1), optional=True),
+        client_state=arrays.state(CLIENT_STATE, client_state, (1, 1, -1), optional=True),
+        mean_gradient=arrays.vector(MEAN_GRADIENT) if MEAN_GRADIENT in payload.arrays else None,
+        return_state=fields.flag("return-state"),
+    )
+
+
+def pack_reply(reply: Reply) -> Payload:
+    """A client's reply as values and arrays."""
+    values: dict[str, Any] = {"version": VERSION, "client": reply.client}
+    if isinstance(reply, ClientRefused):
+        return Payload({**values, "kind": "refused", "code": str(reply.code)})
+    if isinstance(reply, StateLost):
+        return Payload({**values, **_place(reply), "kind": "state-lost", "reason": reply.reason})
+    if isinstance(reply, ClientUpdate):
+        values |= {**_place(reply), "kind": "update", "phase": reply.phase}
+        if reply.n_rows is not None:
+            values["rows"] = reply.n_rows
+        state = {} if reply.client_state is None else _named(CLIENT_STATE, reply.client_state)
+        return Payload(values, {VECTOR: reply.vector, **state})
+    raise TypeError(f"a client does not send {type(reply).__name__}")
+
+
+def unpack_reply(payload: Payload, request: TrainRequest, decode: Decode = plain_vector) -> Reply:
+    """The reply that was packed; `InvalidInput` names the first field that is wrong.
+
+    Whether it fits the request is for `server.checks` to say, except for the length of the vector, of which no
+    number is read unless it is right.
+    """
+    fields = _fields(payload, "its reply")
+    _check_version(fields, "the client")
+    client = fields.integer("client", least=0, most=MOST_CLIENTS)
+    kind = fields.choice("kind", "update", "state-lost", "refused")
+    if kind == "refused":
+        code = fields.text("code", longest=64)
+        return ClientRefused(client=client, code=_refusal_code(code))
+    place: dict[str, Any] = {
+        "client": client,
+        "run": fields.text("run", pattern=RUN_PATTERN),
+        "history": fields.text("history", pattern=HISTORY_PATTERN),
+        "resets": fields.integer("resets", least=0),
+        "round": fields.integer("round", least=0),
+    }
+    if kind == "state-lost":
+        other = fields.choice("reason", "missing", "other-history") == "other-history"
+        return StateLost(**place, reason="other-history" if other else "missing")
+    arrays = _Arrays(payload.arrays, decode, request.config.dim)
+    kind_of_state = type(request.config.initial_client_state)
+    return ClientUpdate(
+        **place,
+        phase=fields.choice("phase", "train", "gradient"),
+        vector=arrays.vector(VECTOR),
+        n_rows=fields.integer("rows", least=1, most=MOST_ROWS) if "rows" in fields else None,
+        client_state=arrays.state(CLIENT_STATE, kind_of_state, (1, 1, -1), optional=True),
+    )
+
+
+def pack_hello(hello: ClientHello | ClientRefused) -> Payload:
+    """A client's introduction, or why it gives none, as values."""
+    if isinstance(hello, ClientRefused):
+        return pack_reply(hello)
+    values: dict[str, Any] = {"version": VERSION, "kind": "hello", "client": hello.client, "dim": hello.dim}
+    return Payload(values if hello.n_rows is None else {**values, "rows": hello.n_rows})
+
+
+def unpack_hello(payload: Payload) -> ClientHello | ClientRefused:
+    """The introduction that was packed; `InvalidInput` names the first field that is wrong."""
+    fields = _fields(payload, "its introduction")
+    _check_version(fields, "the client")
+    client = fields.integer("client", least=0, most=MOST_CLIENTS)
+    if fields.choice("kind", "hello", "refused") == "refused":
+        code = fields.text("code", longest=64)
+        return ClientRefused(client=client, code=_refusal_code(code))
+    return ClientHello(
+        client=client,
+        dim=fields.integer("dim", least=1, most=MOST_DIM),
+        n_rows=fields.integer("rows", least=1, most=MOST_ROWS) if "rows" in fields else None,
+    )
+
+
+class _Arrays:
+    """The arrays of a message, each of `dim` numbers, all finite unless the checks of the server are to say so."""
+
+    def __init__(self, arrays: Mapping[str, Any], decode: Decode, dim: int) -> None:
+        self.arrays, self.decode, self.dim = arrays, decode, dim
+
+    def vector(self, name: str) -> Array:
+        if name not in self.arrays:
+            raise InvalidInput(f"the message has no array {name}")
+        return self.decode(self.arrays[name], self.dim)
+
+    def state(self, prefix: str, kind: Any, shape: tuple[int, ...], *, optional: bool = False) -> Any:
+        if optional and not any(name.startswith(f"{prefix}/") for name in self.arrays):
+            return None
+        vectors = [self.vector(f"{prefix}/{name}") for name in kind._fields]
+        for vector in vectors:
+            if not np.isfinite(vector).all():
+                raise InvalidInput(f"the message's {prefix} holds NaN or infinity")
+        return kind(*(vector.reshape(shape) for vector in vectors))
+
+
+def _refusal_code(text: str) -> RefusalCode:
+    """The code of that name; a site of a later version may give reasons that are not known here."""
+    return RefusalCode(text) if text in set(RefusalCode) else RefusalCode.INTERNAL
+
+
+def _fields(payload: Payload, source: str) -> Fields:
+    return Fields(dict(payload.values), source)
+
+
+def _check_version(fields: Fields, sender: str) -> None:
+    version = fields.value("version")
+    if not isinstance(version, int) or version != VERSION:
+        raise InvalidInput(
+            f"{sender} has version {shown(version)} of the messages, this side version {VERSION}; install the "
+            "same version of fedscaffold on both"
+        )
+
+
+def _place(reply: ClientUpdate | StateLost) -> dict[str, Any]:
+    return {name: getattr(reply, name) for name in ("run", "history", "resets", "round")}
+
+
+def _named(prefix: str, state: Any) -> dict[str, Array]:
+    return {f"{prefix}/{name}": values for name, values in state._asdict().items()}

@@ -1,0 +1,135 @@
+"""A server's run over any transport: its folder, locked and private, and round after round until it is done."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from fedscaffold.core.errors import CheckpointMismatch
+from fedscaffold.core.storage.files import folder_at
+from fedscaffold.core.storage.lock import exclusive
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.federation.audit import AuditLog
+from fedscaffold.federation.log import LOG
+from fedscaffold.federation.run_config import RunConfig
+from fedscaffold.federation.server.backup import StateBackup
+from fedscaffold.federation.server.checkpoint import CheckpointFolder, ServerCheckpoint
+from fedscaffold.federation.server.ledger import Ledger, initial_ledger
+from fedscaffold.federation.server.round import RoundResult, SendRequests, run_round
+from fedscaffold.federation.server.rules import RoundRules
+from fedscaffold.federation.server.status import LOCK, write_metrics
+from fedscaffold.simulation.divergence import divergence_limit
+
+Begin = Callable[[], tuple[Array, IntArray]]
+
+
+class ServerSession:
+    """A run in a server's folder, which no other process uses meanwhile; made by `open_session`."""
+
+    def __init__(
+        self, folder: Path, config: RunConfig, theta0: Array, *, rules: RoundRules, backup: bool,
+        keep_checkpoints: int,
+    ) -> None:  # fmt: skip
+        self.folder, self.config, self.theta0, self.rules = folder, config, theta0, rules
+        self.audit = AuditLog(folder / "audit.jsonl")
+        self.checkpoints = CheckpointFolder(folder / "checkpoints", keep=keep_checkpoints)
+        self.backup = StateBackup(folder / "clients" if backup else None)
+        self.limit = divergence_limit(theta0)
+        self.saved = self.checkpoints.load(config, theta0)
+        self.keys: dict[int, str] = {} if self.saved is None else dict(self.saved.keys)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The server's state after the newest round."""
+        if self.saved is None:
+            raise AssertionError("begin comes first")
+        return self.saved.ledger
+
+    def begin(self, clients: Begin) -> None:
+        """Start a new run, for which `clients` gives weights and numbers of rows, or continue the one on disk."""
+        if self.saved is None:
+            weights, n_rows = clients()
+            self.saved = ServerCheckpoint(initial_ledger(self.config, self.theta0), weights, n_rows, self.keys)
+            self.checkpoints.save(self.config, self.theta0, self.saved)
+            self._note("run-started", config=self.config.to_json())
+        else:
+            LOG.info("continuing after round %d", self.ledger.round)
+            self._note("run-continued")
+
+    def run_round(self, send: SendRequests) -> RoundResult:
+        """Close one round and write it to disk."""
+        assert self.saved is not None
+        before = self.saved
+        result = run_round(
+            self.config, before.ledger, before.weights, send, backup=self.backup, rules=self.rules,
+            limit=self.limit, n_rows=before.n_rows,
+        )  # fmt: skip
+        self.saved = before._replace(ledger=result.ledger, keys=dict(self.keys))
+        referred = self.checkpoints.save(self.config, self.theta0, self.saved)
+        self.backup.remove_except(referred)
+        self._note(
+            "round-closed",
+            counted=list(result.counted),
+            refused={str(client): reason for client, reason in result.refused.items()},
+            shortened={str(client): scale for client, scale in result.shortened.items()},
+            theta_norm=float(np.linalg.norm(result.ledger.server.theta)),
+        )
+        write_metrics(self.folder, self.config, result)
+        return result
+
+    def _note(self, event: str, **facts: object) -> None:
+        ledger = self.ledger
+        self.audit.write(
+            event, name=self.config.name, run=ledger.run, round=ledger.round, resets=ledger.resets,
+            history=ledger.history, **facts,
+        )  # fmt: skip
+
+
+@contextmanager
+def open_session(
+    folder: str | os.PathLike[str],
+    config: RunConfig,
+    theta0: Array,
+    *,
+    rules: RoundRules,
+    rounds: int,
+    backup: bool = True,
+    keep_checkpoints: int = 5,
+) -> Iterator[ServerSession]:
+    """Lock the server's folder, find out whether a run is to be started or continued, and log how it ends.
+
+    Parameters
+    ----------
+    folder
+        The server's folder, which is made for its owner alone.
+    config
+        The run's configuration.
+    theta0
+        The initial model, shape (dim,).
+    rules
+        When a round may be closed.
+    rounds
+        T, counted from the run's beginning; a run that is past it is refused.
+    backup
+        Whether the server keeps a backup of the client states.
+    keep_checkpoints
+        How many of the newest checkpoints are kept, to return to one of them.
+    """
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        folder_at(path).chmod(0o700)
+    with exclusive(path / LOCK, f"the server's folder {path}"):
+        session = ServerSession(
+            path, config, theta0, rules=rules, backup=backup, keep_checkpoints=keep_checkpoints
+        )
+        if session.saved is not None and session.ledger.round > rounds:
+            raise CheckpointMismatch(f"{path} is at round {session.ledger.round}, past the {rounds} asked for")
+        try:
+            yield session
+        except BaseException as error:
+            session.audit.write("run-stopped", name=config.name, error=type(error).__name__, text=str(error))
+            raise
+        if session.saved is not None:
+            session.audit.write("run-finished", name=config.name, round=session.ledger.round)
