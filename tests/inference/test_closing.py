@@ -22,6 +22,7 @@ from tests.samples import WEIGHTED_KINDS, weighted
 
 RNG = np.random.default_rng(0)
 X = np.concatenate([RNG.normal(size=(4, 60, 2)), np.ones((4, 60, 1))], axis=2)
+UNKNOWN: Any = "HC3"
 LABELS = (RNG.random((4, 60)) < 1 / (1 + np.exp(-X @ [1.0, -0.5, 0.3]))).astype(np.float64)
 
 
@@ -234,7 +235,7 @@ def test_a_column_that_varies_at_one_client_alone_is_noted() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: summarise(Ridge(X, LABELS), **{"cov": "HC3"}), "cov must be one of"),
+        (lambda: summarise(Ridge(X, LABELS), cov=UNKNOWN), "cov must be one of"),
         (lambda: summarise(Ridge(X, LABELS), level=1.5), "level must be below 1"),
         (lambda: summarise(Ridge(X, LABELS), names=("a",)), "3 features, but 1 names"),
         (lambda: summarise(Ridge(X[:1], LABELS[:1]), cov="cluster"), "compares clients, and there is one only"),

@@ -201,15 +201,17 @@ def close(
         sums = closing_sums(problem, point, scores=scores, client_intercepts=client_intercepts)
         return sums, newton_step(sums, penalty, names)
 
-    sums, newton = at(theta, most == 0)
+    scored = most == 0
+    sums, newton = at(theta, scored)
     before, steps = newton.distance, 0
     while steps < most and newton.distance > CLOSED:
-        found, following = at(newton.theta, False)
+        scores = steps + 1 == most
+        found, following = at(newton.theta, scores)
         here, there = penalised_loss(sums, penalty), penalised_loss(found, penalty)
         if not there <= here + ROUNDING * abs(here):
             break  # too far away for a full step; the distance says so
-        theta, sums, newton, steps = newton.theta, found, following, steps + 1
-    if most:
+        theta, sums, newton, steps, scored = newton.theta, found, following, steps + 1, scores
+    if not scored:
         sums = closing_sums(problem, theta, client_intercepts=client_intercepts)
     return Closed(
         theta=theta, sums=sums, steps=steps, distance_before=before, distance=newton.distance, moved=theta - start

@@ -5,6 +5,7 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.problems.newton import PENALISE
 
 DEPENDENT = (
     1e-11  # smallest eigenvalue of a Hessian with ones on its diagonal: below, columns depend on each other
@@ -27,35 +28,34 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
     A = hessian + np.diag(own)
     if sums.rows < A.shape[0] + sums.intercepts and not own.any():
         raise InvalidInput(
-            f"there are {sums.rows:,} rows for {A.shape[0] + sums.intercepts:,} coefficients; use fewer columns, "
-            "more rows, or a penalty (l2)"
+            f"there are {sums.rows:,} rows for {A.shape[0] + sums.intercepts:,} coefficients",
+            remedies=["use fewer columns or more rows", PENALISE],
         )
     columns = np.arange(A.shape[0]) % features
     zero = sums.squares[columns] == 0.0
     if sums.intercepts:
         zero |= np.diagonal(A) <= 1e-12 * np.maximum(sums.squares[columns], np.finfo(np.float64).tiny)
-    if (zero & (own == 0.0)).any():
-        which = _named([names[j] for j in dict.fromkeys(columns[zero & (own == 0.0)].tolist())])
+    zero &= own == 0.0
+    if zero.any():
+        which = _named([names[j] for j in dict.fromkeys(columns[zero].tolist())])
         why = "is the same in all rows of each client" if sums.intercepts else "is 0 in all rows"
-        raise InvalidInput(f"{which} {why}, so it has no coefficient; leave it out, or set a penalty (l2)")
+        raise InvalidInput(f"{which} {why}, so it has no coefficient", remedies=["leave it out", PENALISE])
     if sums.kind in ("logistic", "multinomial"):
-        weight = 0.25 * sums.squares[columns] + own
-        value, direction = _flattest(A, weight)
+        value, direction = _flattest(A, 0.25 * sums.squares[columns] + own)
         if value < SEPARATED and sums.extreme:
             which = _named([names[j] for j in _part_of(direction, columns)])
             raise InvalidInput(
                 f"{which} separates the classes: for {sums.extreme:,} rows the class is certain, and its "
-                "coefficient would grow for ever; leave it out, merge categories, or set a penalty (l2)"
+                "coefficient would grow for ever",
+                remedies=["leave it out", "merge categories", PENALISE],
             )
     value, direction = _flattest(A, np.diagonal(A))
     if value < DEPENDENT:
         involved = [names[j] for j in _part_of(direction, columns)]
-        raise InvalidInput(
-            f"{_named(involved)} depend on each other, so that their coefficients are not determined; leave one "
-            "out, or set a penalty (l2)"
-            if len(involved) > 1
-            else f"{_named(involved)} has no coefficient of its own; leave it out, or set a penalty (l2)"
-        )
+        what = "depend on each other, so that their coefficients are not determined"
+        if len(involved) == 1:
+            what = "has no coefficient of its own"
+        raise InvalidInput(f"{_named(involved)} {what}", remedies=["leave one out", PENALISE])
 
 
 def _flattest(A: Array, weight: Array) -> tuple[float, Array]:

@@ -17,6 +17,14 @@ PENALISE = ("set ", Option("l2"), " to a positive number")
 ROUNDING = 1e-15  # of the loss: what Newton's step would gain when rounding stops it
 
 
+class NoMinimiser(InvalidInput):
+    """A function that has no minimiser, or many; `theta` is where the search for it was given up."""
+
+    def __init__(self, what: str, theta: Array) -> None:
+        super().__init__(what, remedies=[PENALISE])
+        self.theta = theta
+
+
 class SmoothFunction(Protocol):
     """A function of θ with its first two derivatives, as Newton's method needs it."""
 
@@ -43,7 +51,7 @@ def minimise(f: SmoothFunction, start: Array | None = None) -> Array:
         hessian = f.hessian(theta)
         eigenvalues = np.linalg.eigvalsh(hessian)
         if eigenvalues[0] <= SINGULAR * eigenvalues[-1]:
-            raise InvalidInput("the minimiser is not unique or does not exist", remedies=[PENALISE])
+            raise NoMinimiser("the minimiser is not unique or does not exist", theta)
         step = np.linalg.solve(hessian, gradient)
         settled = np.linalg.norm(step) <= SETTLED * np.linalg.norm(theta)
         if settled and np.linalg.norm(gradient) <= TOLERANCE * norm:
@@ -52,9 +60,7 @@ def minimise(f: SmoothFunction, start: Array | None = None) -> Array:
         theta, gradient = _descended(f, theta, gradient, step)
         if theta is before and gradient @ step <= ROUNDING * abs(f.loss(theta)):
             return theta
-    raise InvalidInput(
-        f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable", remedies=[PENALISE]
-    )
+    raise NoMinimiser(f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable", theta)
 
 
 def _descended(
