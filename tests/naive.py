@@ -13,13 +13,17 @@ Draw = Callable[[int, int, int, int], Sequence[int]]  # (repetition, round, clie
 
 @dataclass
 class Clients:
-    """Tables of records: features[c][i] is a vector, targets[c][i] a number (±1 for logistic)."""
+    """Tables of records: features[c][i] is a vector, targets[c][i] a number (±1 for logistic).
+
+    extras[c][i] is the offset and the weight of a record; without extras they are 0 and 1.
+    """
 
     kind: str
     features: list[list[Vector]]
     targets: list[list[float]]
     l2: float
     weights: Vector
+    extras: list[list[tuple[float, float]]] | None = None
 
 
 Matrix = list[Vector]
@@ -44,9 +48,37 @@ class Result:
 
 def gradient_of_record(kind: str, theta: Vector, x: Vector, y: float) -> Vector:
     """∇ℓ(xᵀθ, y), without the penalty."""
-    margin = math.fsum(a * b for a, b in zip(x, theta, strict=True))
-    slope = margin - y if kind == "ridge" else -y / (1.0 + math.exp(y * margin))
+    if kind == "multinomial":
+        return gradient_of_classes(theta, x, y)
+    slope = slope_of_margin(kind, math.fsum(a * b for a, b in zip(x, theta, strict=True)), y)
     return [slope * a for a in x]
+
+
+def gradient_of_classes(theta: Vector, x: Vector, y: float) -> Vector:
+    """(p_k − [y = k]) x, one class after another."""
+    d = len(x)
+    parts = [theta[k : k + d] for k in range(0, len(theta), d)]
+    powers = [math.exp(math.fsum(a * b for a, b in zip(x, part, strict=True))) for part in parts]
+    slopes = [power / math.fsum(powers) - (k == y) for k, power in enumerate(powers)]
+    return [slope * a for slope in slopes for a in x]
+
+
+def weighted_gradient(kind: str, theta: Vector, x: Vector, y: float, offset: float, weight: float) -> Vector:
+    """S ∇ℓ(xᵀθ + o, y): the offset is a feature whose coefficient is 1."""
+    if kind == "multinomial":
+        return [weight * g for g in gradient_of_classes(theta, x, y)]
+    return [weight * g for g in gradient_of_record(kind, [*theta, 1.0], [*x, offset], y)[: len(x)]]
+
+
+def slope_of_margin(kind: str, margin: float, y: float) -> float:
+    """ℓ'(z, y)."""
+    if kind == "ridge":
+        return margin - y
+    if kind == "poisson":
+        return math.exp(margin) - y
+    if kind == "gamma":
+        return 1.0 - y * math.exp(-margin)
+    return -y / (1.0 + math.exp(y * margin))
 
 
 def gradient_of_batch(clients: Clients, c: int, theta: Vector, rows: Sequence[int]) -> Vector:
@@ -54,7 +86,15 @@ def gradient_of_batch(clients: Clients, c: int, theta: Vector, rows: Sequence[in
     if isinstance(clients, Systems):
         each = [residual(clients.features[c][i], theta, clients.targets[c][i]) for i in rows]
         return [math.fsum(g[j] for g in each) / len(each) for j in range(len(theta))]
-    each = [gradient_of_record(clients.kind, theta, clients.features[c][i], clients.targets[c][i]) for i in rows]
+    records = [(clients.features[c][i], clients.targets[c][i]) for i in rows]
+    if clients.extras is None:
+        each = [gradient_of_record(clients.kind, theta, x, y) for x, y in records]
+    else:
+        extras = [clients.extras[c][i] for i in rows]
+        each = [
+            weighted_gradient(clients.kind, theta, *record, *extra)
+            for record, extra in zip(records, extras, strict=True)
+        ]
     return [math.fsum(g[j] for g in each) / len(each) + clients.l2 * theta[j] for j in range(len(theta))]
 
 

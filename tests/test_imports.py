@@ -19,6 +19,7 @@ LIBRARY = {
     "core",
     "problems",
     "data",
+    "inference",
     "methods",
     "engines",
     "simulation",
@@ -32,10 +33,24 @@ FRONT = {"__init__"}  # the package itself, which imports the simulator
 MAY_IMPORT = {
     **{room: {"core", room} for room in ("core", "problems", "methods", "engines", "conformance")},
     "data": {"core", "problems", "data"},
+    "inference": {"core", "problems", "inference"},
     "simulation": {"core", "engines", "simulation"},
     "theory": {"core", "methods", "theory"},
     "reports": {"core", "simulation", "theory", "reports"},
-    "models": {"core", "problems", "data", "methods", "engines", "simulation", "theory", "reports", "models"},
+    "models": {
+        *(
+            "core",
+            "problems",
+            "data",
+            "inference",
+            "methods",
+            "engines",
+            "simulation",
+            "theory",
+            "reports",
+            "models",
+        )
+    },
     "federation": {"core", "data", "methods", "engines", "simulation", "federation"},
     "benchmarking": LIBRARY | FRONT | {"benchmarking"},
     "paper": LIBRARY | FRONT | STUDIES,

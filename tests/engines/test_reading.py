@@ -15,7 +15,11 @@ from fedscaffold.engines.numba_.reading import Reading
 from fedscaffold.engines.numba_.tables import tables
 
 CLIENTS, RECORDS, DIM = 40, 30, 7
-KINDS = {"ridge": fs.problems.Ridge, "logistic": fs.problems.Logistic, "multinomial": fs.problems.Multinomial}
+KINDS: dict[str, Any] = {
+    "ridge": fs.problems.Ridge,
+    "logistic": fs.problems.Logistic,
+    "multinomial": fs.problems.Multinomial,
+}
 
 
 def both(kind: str, folder: Path) -> tuple[Any, Any]:

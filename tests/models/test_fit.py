@@ -96,7 +96,7 @@ def test_a_plan_that_does_not_suffice_is_prolonged_and_only_then() -> None:
     tried = [math.ceil(optimist.rounds * (1 + k / 4)) for k in range(5)]
     longest = run_fit(replace(optimist, rounds=tried[-1]), FitSettings(rounds=tried[-1])).trace.mse[0]
     assert found.trace.rounds == next(t for t in tried if longest[t] <= task.target_mse)
-    assert found.relative_distance <= settings.tolerance
+    assert found.relative_distance <= task.aim
     assert optimist.rounds < found.trace.rounds <= 2 * optimist.rounds
     given = run_fit(optimist, FitSettings(rounds=optimist.rounds))
     assert given.trace.rounds == optimist.rounds

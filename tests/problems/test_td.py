@@ -150,12 +150,12 @@ def test_what_theory_does_not_know_is_refused() -> None:
     method = fs.Scaffold(step_size=0.1, local_steps=2)
     with pytest.raises(
         fs.InvalidInput,
-        match="on tables or streams, and problems with record_gradients, not td",
+        match="or on streams, and problems with record_gradients, not td",
     ):
         fs.theory.predict(problem, method, batch_size=2)
     with pytest.raises(
         fs.InvalidInput,
-        match="on tables or streams, and problems with record_gradients, not td",
+        match="or on streams, and problems with record_gradients, not td",
     ):
         fs.theory.expansion(problem, method, batch_size=2)
     with pytest.raises(fs.InvalidInput, match="sharp plans need"):

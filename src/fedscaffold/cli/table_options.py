@@ -46,7 +46,9 @@ CsvEncoding = Annotated[
     str | None, typer.Option("--encoding", help="CSV: utf-8, latin-1, ...", show_default="detected")
 ]
 TablePenalty = Annotated[float | None, typer.Option("--l2", help="Penalty.", show_default="1/rows")]
-Tolerance = Annotated[float, typer.Option(help="Relative distance to the pooled model to reach.")]
+Tolerance = Annotated[
+    str, typer.Option(help="'se:0.05' for 5 % of standard errors, or relative distance to the pooled model.")
+]
 Batch = Annotated[str, typer.Option(help="Rows per step, 'full' or 'auto'.")]
 CacheDir = Annotated[
     Path | None, typer.Option(help="Parquet: keep the encoded rows in this folder, not in memory.")
@@ -171,6 +173,14 @@ def parse_reference(given: Sequence[str] | None) -> dict[str, str]:
             raise InvalidInput(f"--reference must be COLUMN=LEVEL, each column once; got {text!r}")
         found[column] = level
     return found
+
+
+def parse_tolerance(text: str) -> float | str:
+    """A number, or text such as 'se:0.05', which `FitSettings` checks."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def parse_batch(text: str) -> BatchSize:

@@ -142,5 +142,5 @@ def compare_models(fit: Fit, *, progress: Progress = None) -> ModelComparison:
             "Scaffold": fit.relative_distances,
             "FedAvg": np.sqrt(averaged.mse[0]) / np.linalg.norm(planned.optimum),
         },
-        tolerance=fit.settings.tolerance,
+        tolerance=fit.planned.aim,
     )

@@ -4,7 +4,7 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,13 @@ from fedscaffold.core.storage import npz as arrays
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.inference import Closed, Summary
+from fedscaffold.inference.covariance import Covariance
+from fedscaffold.inference.plain import summary_to_plain
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.models.model import Model
 from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
+from fedscaffold.models.summaries import close_fit, summary_of
 from fedscaffold.simulation import Mse, Trace
 from fedscaffold.simulation.run import run
 
@@ -41,6 +45,9 @@ class Fit(Summarised):
         The problem that was run, its optimum and its plan.
     settings
         The settings of the call.
+    closed
+        Coefficients after closing with Newton steps, and the sums that standard errors are computed from; None
+        where there are too many coefficients for a Hessian.
 
     Examples
     --------
@@ -50,8 +57,10 @@ class Fit(Summarised):
     >>> table = pd.DataFrame({"x": np.arange(40.0), "y": 3.0 * np.arange(40.0) + 1.0, "site": ["a", "b"] * 20})
     >>> problem = fs.data.from_frame(table, target="y", client="site", standardize=True, intercept=True)
     >>> fit = fs.models.fit(problem)
-    >>> fit.relative_distance < fit.settings.tolerance
+    >>> fit.relative_distance < 0.005
     True
+    >>> fit.summary().to_frame().loc["x", "coef"].round(3)
+    np.float64(3.0)
     >>> fit.model.predict(pd.DataFrame({"x": [10.0]})).round()
     array([31.])
     """
@@ -60,15 +69,32 @@ class Fit(Summarised):
     trace: Trace
     planned: PlannedFit
     settings: FitSettings
+    closed: Closed | None = None
 
     @property
     def theta(self) -> Array:
-        """The fitted θ for encoded rows, (dim,)."""
-        return self.trace.theta[0]
+        """The fitted θ for encoded rows, after closing, (dim,)."""
+        return self.trace.theta[0] if self.closed is None else self.closed.theta
+
+    def summary(
+        self, cov: Covariance = "nonrobust", *, level: float = 0.95, dispersion: float | str | None = None
+    ) -> Summary:
+        """Coefficients in the table's own units with standard errors, tests and intervals.
+
+        Parameters
+        ----------
+        cov
+            "nonrobust", "HC0", "HC1" or "cluster" (by client).
+        level
+            Confidence level of the intervals.
+        dispersion
+            None for the family's own, "pearson" to estimate it, or a number.
+        """
+        return summary_of(self.planned, self.closed, cov=cov, level=level, dispersion=dispersion)
 
     @property
     def relative_distance(self) -> float:
-        """‖θ − θ*‖ / ‖θ*‖, the distance to the model that pooled rows would give."""
+        """‖θ − θ*‖ / ‖θ*‖ at the end of the run, before closing: the distance to what pooled rows would give."""
         return float(self.relative_distances[-1])
 
     @property
@@ -92,7 +118,7 @@ class Fit(Summarised):
         """
         from fedscaffold.reports.distances import draw_distances
 
-        return draw_distances({"Scaffold": self.relative_distances}, tolerance=self.settings.tolerance, ax=ax)
+        return draw_distances({"Scaffold": self.relative_distances}, tolerance=self.planned.aim, ax=ax)
 
     def report(
         self,
@@ -127,7 +153,8 @@ class Fit(Summarised):
             "rows": f"{int(problem.sizes.sum()):,}",
             "rounds": f"{self.trace.rounds:,}",
             "distance to the pooled model": f"{self.relative_distance:.2%}",
-            "tolerance": f"{self.settings.tolerance:.2%}",
+            "tolerance": f"{self.planned.aim:.2%}",
+            "Newton steps": "0" if self.closed is None else str(self.closed.steps),
         }
 
     def _title(self) -> str:
@@ -194,8 +221,14 @@ def run_fit(
             if trace.mse[0, -1] <= planned.target_mse:
                 break
     origin = {**arrays.plain(trace.provenance), "rounds": trace.rounds, "tolerance": settings.tolerance}
-    model = planned.model(trace.theta[0], {**origin, **(provenance or {})})
-    return Fit(model=model, trace=trace, planned=planned, settings=settings)
+    closed = close_fit(planned, trace.theta[0], steps=settings.close)
+    if closed is None:
+        model = planned.model(trace.theta[0], {**origin, **(provenance or {})})
+    else:
+        origin["newton_steps"] = closed.steps
+        made = planned.model(closed.theta, {**origin, **(provenance or {})})
+        model = replace(made, standard_errors=summary_to_plain(summary_of(planned, closed)))
+    return Fit(model=model, trace=trace, planned=planned, settings=settings, closed=closed)
 
 
 def run_method(planned: PlannedFit, method: Scaffold | FedAvg, *, rounds: int, seed: int, **more: Any) -> Trace:

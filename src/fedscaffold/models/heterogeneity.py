@@ -112,7 +112,7 @@ def inspect_clients(problem: EncodedProblem, settings: FitSettings) -> ClientsRe
     averaged = run_fedavg(planned, settings, rounds=planned.rounds)
     return ClientsReport(
         planned=planned,
-        tolerance=settings.tolerance,
+        tolerance=planned.aim,
         class_counts=class_counts(planned.problem),
         heterogeneity=heterogeneity(planned.problem, planned.optimum),
         fedavg=score_model("FedAvg", planned, averaged.theta[0]),

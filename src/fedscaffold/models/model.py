@@ -18,6 +18,8 @@ from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label
 from fedscaffold.data.encoding import Encoding, Number, Unknown
+from fedscaffold.inference import Summary
+from fedscaffold.inference.plain import summary_from_plain
 
 FORMAT = "fedscaffold model 1"
 
@@ -44,6 +46,8 @@ class Model(Summarised):
         One, or one per class where there are more than two.
     provenance
         Where the model came from: method, sizes, seed, versions.
+    standard_errors
+        Standard errors of the coefficients and what belongs to them, as plain values; None where there are none.
 
     Examples
     --------
@@ -62,6 +66,7 @@ class Model(Summarised):
     encoding: Encoding
     equations: tuple[Equation, ...]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    standard_errors: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         classes = self.encoding.classes
@@ -97,6 +102,12 @@ class Model(Summarised):
     def classes(self) -> tuple[Label, ...] | None:
         """Classes of the target; None for a numeric target."""
         return self.encoding.classes
+
+    def summary(self) -> Summary:
+        """Coefficients with the standard errors, tests and intervals that were kept with the model."""
+        if self.standard_errors is None:
+            raise InvalidInput("this model has no standard errors; fit it again")
+        return summary_from_plain(self.standard_errors)
 
     def predict(self, frame: Any, *, unknown: Unknown = "error") -> NDArray[Any]:
         """Predicted value (ridge) or most probable class of each row.
@@ -164,6 +175,7 @@ class Model(Summarised):
             ],
             "columns": encoding["columns"],
             **({"dates": encoding["dates"]} if self.encoding.dates else {}),
+            **({} if self.standard_errors is None else {"standard_errors": dict(self.standard_errors)}),
             "provenance": dict(self.provenance),
         }
         return json.dumps({**content, "digest": _digest(content)}, indent=1, allow_nan=False, ensure_ascii=False)
@@ -188,7 +200,12 @@ class Model(Summarised):
                 Equation(item["intercept"], tuple(item["coefficients"][name] for name in encoding.names))
                 for item in found["equations"]
             )
-            return cls(encoding=encoding, equations=equations, provenance=found["provenance"])
+            errors = found.get("standard_errors")
+            if errors is not None:
+                summary_from_plain(errors)  # refused unless it can be read
+            return cls(
+                encoding=encoding, equations=equations, provenance=found["provenance"], standard_errors=errors
+            )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if isinstance(error, InvalidInput):
                 raise

@@ -15,10 +15,11 @@ from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, EncodedRidge
 from fedscaffold.methods import Scaffold
+from fedscaffold.models.aim import determined_optimum, parse_tolerance, squared_aim
 from fedscaffold.models.model import Model, in_own_units
 from fedscaffold.theory import Plan, plan
 
-TOLERANCE = 0.005
+TOLERANCE = "se:0.05"
 SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
 BATCH = 64
 MAX_ROUNDS = 20_000
@@ -38,7 +39,11 @@ class FitSettings:
     Parameters
     ----------
     tolerance
-        Distance to the pooled model to aim for, ‖θ − θ*‖ / ‖θ*‖ on standardised columns, between 0 and 1.
+        How far the coefficients may be from those of the pooled model. "se:0.05": none by more than 5 % of its
+        standard error. A number between 0 and 1: ‖θ − θ*‖ ≤ tolerance · ‖θ*‖ on standardised columns, before closing.
+    close
+        Whether at most two Newton steps, from sums of gradients and Hessians, take the run's last θ to the optimum.
+        With "se:..." the run then aims for 0.5 % of ‖θ*‖ and leaves the rest to these steps.
     batch_size
         Rows in each stochastic gradient, None for all of a client's, or "auto": all where clients have at most
         512 rows on average, else 64.
@@ -54,7 +59,8 @@ class FitSettings:
     20
     """
 
-    tolerance: float = TOLERANCE
+    tolerance: float | str = TOLERANCE
+    close: bool = True
     batch_size: BatchSize = "auto"
     step_size: float | None = None
     local_steps: int | None = None
@@ -62,8 +68,9 @@ class FitSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not positive("tolerance", self.tolerance) < 1.0:
-            raise InvalidInput(Option("tolerance"), f" must be below 1, got {self.tolerance!r}")
+        parse_tolerance(self.tolerance)
+        if not isinstance(self.close, bool):
+            raise InvalidInput(Option("close"), f" must be True or False, got {self.close!r}")
         if self.step_size is not None:
             positive("step_size", self.step_size)
         for name, value in (("local_steps", self.local_steps), ("rounds", self.rounds)):
@@ -72,6 +79,12 @@ class FitSettings:
         if self.batch_size not in (None, "auto"):
             whole_number("batch_size", self.batch_size, least=1)
         seed_number("seed", self.seed)
+
+    @property
+    def standard_errors(self) -> float | None:
+        """Largest optimisation error in standard errors; None where the tolerance is relative to ‖θ*‖."""
+        unit, value = parse_tolerance(self.tolerance)
+        return value if unit == "se" else None
 
     def batch_for(self, problem: Problem) -> int | None:
         """Batch size for this problem; None for all of a client's rows."""
@@ -91,7 +104,7 @@ class PreparedProblem:
     batch_size
         Rows in each stochastic gradient; None for all of a client's.
     target_mse
-        tolerance² ‖θ*‖².
+        Squared distance to the optimum that the run aims for.
     target_shift, target_scale
         Mean and standard deviation of a numeric target; 0 and 1 for classes.
     """
@@ -114,6 +127,11 @@ class PreparedProblem:
     def relative_distance(self, theta: Array) -> float:
         """‖θ − θ*‖ / ‖θ*‖ of one θ of shape (dim,)."""
         return float(np.linalg.norm(theta - self.optimum) / np.linalg.norm(self.optimum))
+
+    @property
+    def aim(self) -> float:
+        """The distance that the run aims for, ‖θ − θ*‖ / ‖θ*‖."""
+        return float(np.sqrt(self.target_mse) / np.linalg.norm(self.optimum))
 
     @property
     def loss_scale(self) -> float:
@@ -139,12 +157,12 @@ class PlannedFit(PreparedProblem):
 
 
 def prepare_problem(problem: EncodedProblem, settings: FitSettings) -> PreparedProblem:
-    """Standardise a numeric target, find θ*, and aim for ‖θ − θ*‖ ≤ tolerance · ‖θ*‖."""
+    """Standardise a numeric target, find θ*, and say how close to it the run should come."""
     shift, scale = 0.0, 1.0
     if isinstance(problem, EncodedRidge):
         problem, shift, scale = standardize_target(problem)
-    optimum = problem.optimum()
-    target_mse = settings.tolerance**2 * float(optimum @ optimum)
+    optimum = determined_optimum(problem)
+    target_mse = squared_aim(problem, optimum, settings.tolerance, close=settings.close)
     if target_mse == 0.0:
         raise InvalidInput(
             "the features say nothing about the target: the best coefficients are all 0; choose other features"
@@ -177,7 +195,7 @@ def plan_fit(problem: EncodedProblem, settings: FitSettings) -> PlannedFit:
             max_local_steps=H,
         )
     except InvalidInput as error:
-        raise out_of_reach(error, settings.tolerance) from None
+        raise out_of_reach(error, prepared.aim) from None
     given: dict[str, Any] = {"step_size": gamma, "local_steps": H}
     method = replace(planned.method, **{name: value for name, value in given.items() if value is not None})
     slower = max(1.0, planned.method.step_size / method.step_size)

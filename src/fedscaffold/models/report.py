@@ -95,14 +95,14 @@ def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) ->
     planned, problem = fit.planned, fit.planned.problem
     norm = float(np.linalg.norm(planned.optimum))
     curve = _predicted_curve(planned, fit.trace.rounds)
-    reached = fit.relative_distance <= fit.settings.tolerance
+    reached = fit.relative_distance <= planned.aim
     return ReportContent(
         title=f"A federated model of {problem.encoding.target}",
         summary=(
             f"Scaffold on {problem.n_clients:,} client{'s' * (problem.n_clients > 1)} came within "
             f"{fit.relative_distance:.2%} of the model that "
             f"pooled data would give ({'within' if reached else 'missing'} the tolerance of "
-            f"{fit.settings.tolerance:.2%}); FedAvg with the same effort within "
+            f"{planned.aim:.2%}); FedAvg with the same effort within "
             f"{comparison.fedavg.relative_distance:.2%}."
         ),
         request=_request_facts(fit, inputs),
@@ -113,7 +113,7 @@ def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) ->
         distances=comparison.distances,
         predicted=None if curve is None else np.sqrt(curve) / norm,
         predicted_end=None if planned.plan is None else float(np.sqrt(planned.plan.predicted_mse)) / norm,
-        tolerance=fit.settings.tolerance,
+        tolerance=planned.aim,
         models=[_model_row(planned, score, inputs.test_table) for score in comparison.scores],
         loss_name="half the squared error" if problem.classes is None else "negative log-likelihood",
         cost=_cost_facts(fit),
@@ -135,7 +135,7 @@ def _request_facts(fit: Fit, inputs: ReportInputs) -> list[tuple[str, str]]:
         ("model", inputs.kind),
         ("penalty l2", f"{fit.planned.problem.l2:g}"),
         ("missing values", None if inputs.missing is None else handled[inputs.missing]),
-        ("tolerance", f"{fit.settings.tolerance:g}"),
+        ("tolerance", str(fit.settings.tolerance)),
         ("test table", inputs.test or "none"),
     ]
     return [(name, value) for name, value in facts if value is not None]
@@ -181,7 +181,7 @@ def _describe_plan(fit: Fit) -> str:
         return f"Nothing was planned: step size, local steps and rounds were given.\n{batch}"
     aim = (
         f"The aim is a squared distance to the pooled model of {planned.target_mse:.3g}: "
-        f"{fit.settings.tolerance:g} times the length of its coefficients, squared, for standardised columns."
+        f"{planned.aim:g} times the length of its coefficients, squared, for standardised columns."
     )
     given = ""
     if (planned.plan.method, planned.plan.rounds) != (planned.method, planned.rounds):

@@ -3,6 +3,7 @@
 from fedscaffold.problems.autodiff.differentiable import Differentiable
 from fedscaffold.problems.linear.linear_sa import LinearSA
 from fedscaffold.problems.linear.td import GarnetTD
+from fedscaffold.problems.log_link import Gamma, Poisson
 from fedscaffold.problems.logistic import Logistic
 from fedscaffold.problems.multinomial import Multinomial
 from fedscaffold.problems.paper import paper
@@ -12,11 +13,13 @@ from fedscaffold.problems.streams.ridge import RidgeStream
 
 __all__ = [
     "Differentiable",
+    "Gamma",
     "GarnetTD",
     "LinearSA",
     "Logistic",
     "LogisticStream",
     "Multinomial",
+    "Poisson",
     "Ridge",
     "RidgeStream",
     "paper",

@@ -1,13 +1,14 @@
 """Generalised linear problems: f_c(θ) = mean over client c's records of ℓ(xᵀθ, y), plus l2/2 ‖θ‖².
 
-Everything about the loss is in five functions of the margin z = xᵀθ; the rest is the same for all.
+Everything about the loss is in five functions of the margin z = xᵀθ; the rest is the same for all. With offsets
+o and sample weights s, records have losses s ℓ(xᵀθ + o, y).
 """
 
 from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +17,7 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems.client_arrays import flatten
 from fedscaffold.problems.newton import minimise
+from fedscaffold.problems.record_weights import of_records, with_columns
 from fedscaffold.problems.tabular import TabularProblem
 
 
@@ -34,9 +36,18 @@ class Glm(TabularProblem, ABC):
         One positive weight per client, scaled to sum to one; uniform by default.
     n_unpenalised
         Number of last features that are not penalised; 1 where the last one is an intercept's column of ones.
+    sample_weight
+        Factors s ≥ 0 of the records' losses: an array of shape (N, n), or a sequence of N arrays of shape (n_c,);
+        1 by default.
+    offset
+        Numbers o that are added to the margins xᵀθ, in the same form; 0 by default.
     """
 
-    margin_derivative_bounds: ClassVar[tuple[float, float]]  # the largest |ℓ'''| and |ℓ''''|
+    loss_derivative_bounds: ClassVar[tuple[float, float] | None] = (
+        None  # the largest |ℓ'''| and |ℓ''''|, if bounded
+    )
+    has_columns: ClassVar[bool] = False  # whether y has three columns even without offsets and weights
+    margin_derivative_bounds: tuple[float, float]  # the same; only where records have neither offsets nor weights
 
     def __init__(
         self,
@@ -46,10 +57,20 @@ class Glm(TabularProblem, ABC):
         l2: float = 0.0,
         weights: ArrayLike | None = None,
         n_unpenalised: int = 0,
+        sample_weight: ArrayLike | Sequence[ArrayLike] | None = None,
+        offset: ArrayLike | Sequence[ArrayLike] | None = None,
     ) -> None:
         x, targets, offsets = flatten(X, y)
         targets = self.check_targets(targets, offsets)
+        if self.has_columns or sample_weight is not None or offset is not None:
+            targets = with_columns(targets, offsets, sample_weight=sample_weight, offset=offset)
         self._set_data(x, targets, offsets, l2=l2, weights=weights, n_unpenalised=n_unpenalised)
+
+    def _set_data(self, x: Array, y: Array, offsets: NDArray[np.int64], **more: Any) -> None:
+        """Take the records; theory's `MarginLoss` is given by those without offsets and weights."""
+        super()._set_data(x, y, offsets, **more)
+        if y.ndim == 1 and self.loss_derivative_bounds is not None:
+            self.margin_derivative_bounds = self.loss_derivative_bounds
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
@@ -82,21 +103,21 @@ class Glm(TabularProblem, ABC):
         """f(θ) = Σ w_c f_c(θ)."""
         total = 0.0
         for x, y, share in self.pieces():
-            total += float(share @ self.value(x @ theta, y))
+            total += float(share @ of_records(self.value, x @ theta, y))
         return total + 0.5 * float(self.penalty @ theta**2)
 
     def gradient(self, theta: Array) -> Array:
         """Gradient ∇f(θ) of the objective, shape (d,)."""
         total = self.penalty * theta
         for x, y, share in self.pieces():
-            total = total + (share * self.d1(x @ theta, y)) @ x
+            total = total + (share * of_records(self.d1, x @ theta, y)) @ x
         return total
 
     def hessian(self, theta: Array) -> Array:
         """Hessian ∇²f(θ) of the objective, shape (d, d)."""
         total = np.diag(self.penalty)
         for x, y, share in self.pieces():
-            total += x.T @ ((share * self.d2(x @ theta, y))[:, None] * x)
+            total += x.T @ ((share * of_records(self.d2, x @ theta, y))[:, None] * x)
         return total
 
     def _solve_optimum(self) -> Array:
@@ -108,11 +129,11 @@ class Glm(TabularProblem, ABC):
     def client_losses(self, theta: Array) -> Array:
         """Loss f_c(θ) of each client, (n_clients,)."""
         penalty = 0.5 * float(self.penalty @ theta**2)
-        return np.array([self.value(x @ theta, y).mean() + penalty for x, y in self._clients()])
+        return np.array([of_records(self.value, x @ theta, y).mean() + penalty for x, y in self._clients()])
 
     def client_gradients(self, theta: Array) -> Array:
         """∇f_c(θ), shape (N, d)."""
-        rows = [self.d1(x @ theta, y) @ x / y.size for x, y in self._clients()]
+        rows = [of_records(self.d1, x @ theta, y) @ x / len(y) for x, y in self._clients()]
         return np.stack(rows) + self.penalty * theta
 
     def client_hessians(self, theta: Array) -> Array:
@@ -125,13 +146,13 @@ class Glm(TabularProblem, ABC):
     def _client_hessians(self, theta: Array) -> Iterator[Array]:
         """∇²f_c(θ) of each client, in order."""
         for x, y in self._clients():
-            yield x.T @ ((self.d2(x @ theta, y) / y.size)[:, None] * x) + np.diag(self.penalty)
+            yield x.T @ ((of_records(self.d2, x @ theta, y) / len(y))[:, None] * x) + np.diag(self.penalty)
 
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
         """∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
         matrices = np.broadcast_to(matrix, (self.n_clients, self.dim, self.dim))
         rows = [
-            (self.d3(x @ theta, y) * np.einsum("ij,jk,ik->i", x, m, x, optimize=True)) @ x / y.size
+            (of_records(self.d3, x @ theta, y) * np.einsum("ij,jk,ik->i", x, m, x, optimize=True)) @ x / len(y)
             for (x, y), m in zip(self._clients(), matrices, strict=True)
         ]
         return np.stack(rows)
@@ -147,9 +168,9 @@ class Glm(TabularProblem, ABC):
         batches.check_fits(self.sizes)
         blocks = []
         for x, y in self._clients():
-            gradients = self.d1(x @ theta, y)[:, None] * x
+            gradients = of_records(self.d1, x @ theta, y)[:, None] * x
             gradients -= gradients.mean(axis=0)
-            blocks.append(batches.noise_factor(y.size) / y.size * (gradients.T @ gradients))
+            blocks.append(batches.noise_factor(len(y)) / len(y) * (gradients.T @ gradients))
         return np.stack(blocks)
 
     def client_noise_along(
@@ -159,7 +180,8 @@ class Glm(TabularProblem, ABC):
         batches = Batches(batch_size, sampling)
         batches.check_fits(self.sizes)
         rows = [
-            batches.noise_factor(y.size) * (self.d1(x @ theta, y)[:, None] * (x @ directions)).var(axis=0)
+            batches.noise_factor(len(y))
+            * (of_records(self.d1, x @ theta, y)[:, None] * (x @ directions)).var(axis=0)
             for x, y in self._clients()
         ]
         return np.stack(rows)
@@ -170,4 +192,4 @@ class Glm(TabularProblem, ABC):
         """Mean gradient at θ over some of a client's records, penalty included."""
         at = self.offsets[client] + rows
         x, y = self.x[at], self.y[at]
-        return self.d1(x @ theta, y) @ x / at.size + self.penalty * theta
+        return of_records(self.d1, x @ theta, y) @ x / at.size + self.penalty * theta

@@ -37,7 +37,7 @@ class Logistic(Glm):
 
     kind = "logistic"
     curvature = 0.25
-    margin_derivative_bounds = LOGISTIC_DERIVATIVE_BOUNDS
+    loss_derivative_bounds = LOGISTIC_DERIVATIVE_BOUNDS
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:

@@ -16,10 +16,11 @@ from fedscaffold.core.types import Array
 from fedscaffold.problems.client_arrays import flatten
 from fedscaffold.problems.glm import Glm
 from fedscaffold.problems.newton import minimise
+from fedscaffold.problems.record_weights import TARGET, WEIGHT, with_columns
 from fedscaffold.problems.tabular import TabularProblem
 
 
-@shared_parameters(Glm, leave_out=("X", "y"))
+@shared_parameters(Glm, leave_out=("X", "y", "offset"))
 class Multinomial(TabularProblem):
     """f_c(θ) = mean of log Σ_k exp(xᵀθ_k) − xᵀθ_y over client c's records, plus l2/2 ‖θ‖².
 
@@ -58,6 +59,7 @@ class Multinomial(TabularProblem):
         l2: float = 0.0,
         weights: ArrayLike | None = None,
         n_unpenalised: int = 0,
+        sample_weight: ArrayLike | Sequence[ArrayLike] | None = None,
     ) -> None:
         x, targets, offsets = flatten(X, y)
         if not ((targets >= 0) & (targets == np.floor(targets))).all():
@@ -66,6 +68,8 @@ class Multinomial(TabularProblem):
         self.vectors = largest + 1 if n_classes is None else whole_number("n_classes", n_classes, least=2)
         if not largest < self.vectors >= 2:
             raise InvalidInput(f"n_classes={self.vectors}, but the classes go from 0 to {largest}")
+        if sample_weight is not None:
+            targets = with_columns(targets, offsets, sample_weight=sample_weight, offset=None)
         self._set_data(x, targets, offsets, l2=l2, weights=weights, n_unpenalised=n_unpenalised)
 
     @property
@@ -84,8 +88,8 @@ class Multinomial(TabularProblem):
     def hessian(self, theta: Array) -> Array:
         """The Hessian ∇²f(θ), shape (dim, dim)."""
         total = np.diag(self.penalty)
-        for x, _, shares in self.pieces():
-            total += self._curvature(theta, x, shares)
+        for x, y, shares in self.pieces():
+            total += self._curvature(theta, x, shares * _weights(y))
         return total
 
     def _solve_optimum(self) -> Array:
@@ -99,12 +103,12 @@ class Multinomial(TabularProblem):
 
     def client_gradients(self, theta: Array) -> Array:
         """∇f_c(θ), shape (N, dim)."""
-        rows = [(self._slopes(theta, x, y).T @ x).ravel() / y.size for x, y in self._clients()]
+        rows = [(self._slopes(theta, x, y).T @ x).ravel() / len(y) for x, y in self._clients()]
         return np.stack(rows) + self.penalty * theta
 
     def client_hessians(self, theta: Array) -> Array:
         """∇²f_c(θ), shape (N, dim, dim)."""
-        blocks = [self._curvature(theta, x, np.full(y.size, 1.0 / y.size)) for x, y in self._clients()]
+        blocks = [self._curvature(theta, x, _weights(y) / len(y)) for x, y in self._clients()]
         return np.stack(blocks) + np.diag(self.penalty)
 
     def client_noise_along(
@@ -118,15 +122,15 @@ class Multinomial(TabularProblem):
         rows = []
         for x, y in self._clients():
             slopes = self._slopes(theta, x, y)
-            along = sum((slopes[:, k, None] * (x @ blocks[k]) for k in range(K)), np.zeros((y.size, 1)))
-            rows.append(batches.noise_factor(y.size) * along.var(axis=0))
+            along = sum((slopes[:, k, None] * (x @ blocks[k]) for k in range(K)), np.zeros((len(y), 1)))
+            rows.append(batches.noise_factor(len(y)) * along.var(axis=0))
         return np.stack(rows)
 
     def record_gradients(self, client: int, points: Array) -> Array:
         """Each record's gradient, penalty included, of one client at (p, dim) points, shape (p, n, dim)."""
         rows = slice(self.offsets[client], self.offsets[client + 1])
         x, y = self.x[rows], self.y[rows]
-        each = [(self._slopes(theta, x, y)[:, :, None] * x[:, None, :]).reshape(y.size, -1) for theta in points]
+        each = [(self._slopes(theta, x, y)[:, :, None] * x[:, None, :]).reshape(len(y), -1) for theta in points]
         return np.stack(each) + (self.penalty * points)[:, None, :]
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
@@ -140,14 +144,14 @@ class Multinomial(TabularProblem):
         return x @ theta.reshape(self.n_classes, self.n_features).T
 
     def _log_shares(self, theta: Array, x: Array, y: Array) -> Array:
-        """Log p_y(x) of each record."""
-        return log_softmax(self._margins(theta, x), axis=1)[np.arange(y.size), y.astype(np.int64)]
+        """Log p_y(x) of each record, times its weight."""
+        return _weights(y) * log_softmax(self._margins(theta, x), axis=1)[np.arange(len(y)), _classes(y)]
 
     def _slopes(self, theta: Array, x: Array, y: Array) -> Array:
-        """p_k(x) − [y = k], (records, K)."""
+        """p_k(x) − [y = k] of each record, times its weight, (records, K)."""
         shares = softmax(self._margins(theta, x), axis=1)
-        shares[np.arange(y.size), y.astype(np.int64)] -= 1.0
-        return shares
+        shares[np.arange(len(y)), _classes(y)] -= 1.0
+        return shares if y.ndim == 1 else y[:, WEIGHT, None] * shares
 
     def _curvature(self, theta: Array, x: Array, shares: Array) -> Array:
         """Blocks Σ_i share_i p_k(δ_kl − p_l) x xᵀ."""
@@ -162,12 +166,20 @@ class Multinomial(TabularProblem):
         return blocks.reshape(self.dim, self.dim)
 
 
+def _classes(y: Array) -> NDArray[np.int64]:
+    return (y if y.ndim == 1 else y[:, TARGET]).astype(np.int64)
+
+
+def _weights(y: Array) -> Array:
+    return np.ones(len(y)) if y.ndim == 1 else y[:, WEIGHT]
+
+
 class _Centred:
     """f plus ½‖Σ_k θ_k‖² over the features that are not penalised: the same minimiser, made unique."""
 
     def __init__(self, problem: Multinomial) -> None:
         self._problem, self.dim = problem, problem.dim
-        free = (problem.penalty == 0.0) & (problem.n_unpenalised > 0)
+        free = problem.penalty == 0.0
         K, d = problem.n_classes, problem.n_features
         self._ties = np.kron(np.ones((K, K)), np.eye(d)) * free * free[:, None]
 

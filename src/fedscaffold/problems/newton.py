@@ -17,6 +17,14 @@ PENALISE = ("set ", Option("l2"), " to a positive number")
 ROUNDING = 1e-15  # of the loss: what Newton's step would gain when rounding stops it
 
 
+class NoMinimiser(InvalidInput):
+    """A function that has no minimiser, or many; `theta` is where the search for it was given up."""
+
+    def __init__(self, what: str, theta: Array) -> None:
+        super().__init__(what, remedies=[PENALISE])
+        self.theta = theta
+
+
 class SmoothFunction(Protocol):
     """A function of θ with its first two derivatives, as Newton's method needs it."""
 
@@ -28,31 +36,31 @@ class SmoothFunction(Protocol):
 
 
 @one_blas_thread
-def minimise(f: SmoothFunction) -> Array:
-    """Argmin f, until the gradient's norm is 1e-12 of the sizes that cancel in it.
+def minimise(f: SmoothFunction, start: Array | None = None) -> Array:
+    """Argmin f, until the gradient's norm is 1e-12 of the sizes that cancel in it; from `start`, or from 0.
 
     Steps are halved until the loss falls; near the end, where rounding hides the fall, full steps are
     taken as long as the gradient shrinks.
     """
     theta = np.zeros(f.dim)
     gradient = f.gradient(theta)
-    start = np.linalg.norm(gradient)
+    norm = np.linalg.norm(gradient)
+    if start is not None:
+        theta, gradient = start, f.gradient(start)
     for _ in range(MOST_STEPS):
         hessian = f.hessian(theta)
         eigenvalues = np.linalg.eigvalsh(hessian)
         if eigenvalues[0] <= SINGULAR * eigenvalues[-1]:
-            raise InvalidInput("the minimiser is not unique or does not exist", remedies=[PENALISE])
+            raise NoMinimiser("the minimiser is not unique or does not exist", theta)
         step = np.linalg.solve(hessian, gradient)
         settled = np.linalg.norm(step) <= SETTLED * np.linalg.norm(theta)
-        if settled and np.linalg.norm(gradient) <= TOLERANCE * start:
+        if settled and np.linalg.norm(gradient) <= TOLERANCE * norm:
             return _polished(f, theta, gradient, hessian)
         before = theta
         theta, gradient = _descended(f, theta, gradient, step)
         if theta is before and gradient @ step <= ROUNDING * abs(f.loss(theta)):
             return theta
-    raise InvalidInput(
-        f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable", remedies=[PENALISE]
-    )
+    raise NoMinimiser(f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable", theta)
 
 
 def _descended(

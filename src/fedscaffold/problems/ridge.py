@@ -30,7 +30,7 @@ class Ridge(Glm):
 
     kind = "ridge"
     curvature = 1.0
-    margin_derivative_bounds = (0.0, 0.0)
+    loss_derivative_bounds = (0.0, 0.0)
 
     @staticmethod
     def value(z: Array, y: Array) -> Array:

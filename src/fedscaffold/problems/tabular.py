@@ -15,6 +15,7 @@ from fedscaffold.core.storage.memmap import spans
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import RecordsProblem, digest, freeze, row_bounds
 from fedscaffold.problems.client_arrays import client_weights
+from fedscaffold.problems.record_weights import WEIGHT
 
 
 class TabularProblem(RecordsProblem):
@@ -71,6 +72,10 @@ class TabularProblem(RecordsProblem):
         )
         return other
 
+    def record_curvatures(self, x: Array, y: Array) -> Array:
+        """Bounds κ_i on the Hessians of weighted records' losses in the margins, (records,)."""
+        return self.curvature * y[:, WEIGHT]
+
     def take_rows(self, rows: NDArray[np.int64]) -> Self:
         """The same problem on some of the records, given by their positions in ascending order."""
         owners = np.searchsorted(self.offsets, rows, side="right") - 1
@@ -87,15 +92,17 @@ class TabularProblem(RecordsProblem):
     def smoothness(self, batches: Batches) -> float:
         """Expected smoothness of minibatch gradients, the largest over clients.
 
-        With v = the batch's noise factor, v·κ max‖x_i‖² + (1 − v)·λ_max(κ mean x xᵀ) + l2, where κ is the
-        largest ℓ''. It lies between the full gradient's smoothness (v = 0) and one record's (v = 1).
+        With v = the batch's noise factor, v·max κ_i‖x_i‖² + (1 − v)·λ_max(mean κ_i x_i x_iᵀ) + l2, where κ_i
+        bounds record i's ℓ''. It lies between the full gradient's smoothness (v = 0) and one record's (v = 1).
         """
         largest = 0.0
         for x, y in self._clients():
-            share = batches.noise_factor(y.size)
-            record = float(np.einsum("ij,ij->i", x, x).max())
-            mean = float(np.linalg.eigvalsh(x.T @ x / y.size)[-1])
-            largest = max(largest, self.curvature * (share * record + (1.0 - share) * mean))
+            share = batches.noise_factor(len(y))
+            kappa = self.curvature if y.ndim == 1 else 1.0
+            scaled = x if y.ndim == 1 else np.sqrt(self.record_curvatures(x, y))[:, None] * x
+            record = float(np.einsum("ij,ij->i", scaled, scaled).max())
+            mean = float(np.linalg.eigvalsh(scaled.T @ scaled / len(y))[-1])
+            largest = max(largest, kappa * (share * record + (1.0 - share) * mean))
         return largest + self.l2
 
     def strong_convexity(self) -> float:

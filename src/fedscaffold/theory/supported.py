@@ -31,8 +31,8 @@ def parse_method(problem: Problem, method: Method) -> ParsedMethod:
     check_problem_and_method(problem, method)
     if not gives_averages(problem):
         raise InvalidInput(
-            "theory knows ridge and logistic regression, on tables or streams, and problems with "
-            f"record_gradients, not {problem.kind}"
+            "theory knows ridge and logistic regression, on tables without offsets and sample weights or on "
+            f"streams, and problems with record_gradients, not {problem.kind}"
         )
     if isinstance(problem, PopulationMoments) and problem.n_clients * problem.dim**2 > LARGEST_STREAM:
         raise InvalidInput(

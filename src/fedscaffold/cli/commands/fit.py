@@ -51,7 +51,7 @@ def command(
     console = Console(highlight=False)
     with refusals(interrupted=RESUMABLE):
         settings = FitSettings(
-            tolerance=table.tolerance,
+            tolerance=tables.parse_tolerance(table.tolerance),
             batch_size=tables.parse_batch(batch_size),
             step_size=step_size,
             local_steps=local_steps,

@@ -26,7 +26,9 @@ def command(
     FedAvg is run with the step size, local steps and rounds that Scaffold would need for --tolerance.
     """
     with refusals(interrupted="nothing was written"):
-        settings = FitSettings(tolerance=table.tolerance, batch_size=tables.parse_batch(batch_size), seed=seed)
+        settings = FitSettings(
+            tolerance=tables.parse_tolerance(table.tolerance), batch_size=tables.parse_batch(batch_size), seed=seed
+        )
         problem = table.open(data, cache_dir=table.cache_dir)
         found = inspect_clients(problem, settings)
     console = Console(highlight=False)

@@ -82,7 +82,9 @@ def command(
             if not table.target or not table.client:
                 raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
             batching = tables.parse_batch(batch_size or "auto")
-            settings = FitSettings(tolerance=table.tolerance, batch_size=batching, seed=seed)
+            settings = FitSettings(
+                tolerance=tables.parse_tolerance(table.tolerance), batch_size=batching, seed=seed
+            )
             prepared = prepare_problem(table.open(Path(what), cache_dir=table.cache_dir), settings)
             name, made, optimum = table.target, prepared.problem, prepared.optimum
             batch, squared_error = prepared.batch_size, prepared.target_mse
@@ -103,7 +105,7 @@ def command(
         except InvalidInput as error:
             if optimum is None or not str(error.args[0]).startswith("a squared error"):
                 raise
-            raise out_of_reach(error, table.tolerance) from None
+            raise out_of_reach(error, prepared.aim) from None
         console = Console(highlight=False)
         console.print(found.explain())
         trace = None

@@ -11,22 +11,35 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import HasBatchLoss, NonUniformSampling, Streamed
 
 
-def _ridge(x: Any, y: Any, theta: Any, vectors: int) -> Any:
-    return x @ theta - y
+def _ridge(z: Any, y: Any) -> Any:
+    return z - y
 
 
-def _logistic(x: Any, y: Any, theta: Any, vectors: int) -> Any:
-    return -y * jax.nn.sigmoid(-y * (x @ theta))
+def _logistic(z: Any, y: Any) -> Any:
+    return -y * jax.nn.sigmoid(-y * z)
 
 
-def _multinomial(x: Any, y: Any, theta: Any, vectors: int) -> Any:
-    slopes = jax.nn.softmax(x @ theta.reshape(vectors, x.shape[1]).T)
-    return slopes - jax.nn.one_hot(y.astype(jnp.int32), vectors, dtype=theta.dtype)
+def _poisson(z: Any, y: Any) -> Any:
+    return jnp.exp(z) - y
+
+
+def _gamma(z: Any, y: Any) -> Any:
+    return 1.0 - y * jnp.exp(-z)
+
+
+def _multinomial(z: Any, y: Any) -> Any:
+    return jax.nn.softmax(z) - jax.nn.one_hot(y.astype(jnp.int32), z.shape[1], dtype=z.dtype)
 
 
 # of (θ, batch, weights of its records, None for 1/B each); hashable, so that runs with the same one share code
 Gradient = Callable[[Any, Any, Any], Any]
-SLOPES = {"ridge": _ridge, "logistic": _logistic, "multinomial": _multinomial}  # ℓ' of each record, by kind
+SLOPES = {  # ℓ'(z, y) of each record, by kind
+    "ridge": _ridge,
+    "logistic": _logistic,
+    "poisson": _poisson,
+    "gamma": _gamma,
+    "multinomial": _multinomial,
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,10 @@ class OfLoss:
 
 @dataclass(frozen=True)
 class OfMargins:
-    """Σ_i share_i ℓ'(xᵀθ, y) x + l2 θ, with one margin per class for multinomial regression."""
+    """Σ_i share_i ℓ'(xᵀθ, y) x + l2 θ, with one margin per class for multinomial regression.
+
+    Where y has three columns, target, offset o and weight s, the sum is of s ℓ'(xᵀθ + o, y) x.
+    """
 
     kind: str  # a key of SLOPES
     vectors: int
@@ -55,11 +71,23 @@ class OfMargins:
         d = x.shape[1]
         own = jnp.where(jnp.arange(d) < d - self.n_unpenalised, jnp.asarray(self.l2, theta.dtype), 0)
         penalty = jnp.tile(own, self.vectors) * theta
-        slopes = SLOPES[self.kind](x, y, theta, self.vectors)
+        margins = x @ theta.reshape(self.vectors, d).T if self.vectors > 1 else x @ theta
+        slopes = self._slopes(margins, y)
         if share is None:
             return (slopes.T @ x).ravel() / y.shape[0] + penalty
-        weighted = slopes * share.reshape(-1, *([1] * (slopes.ndim - 1)))
-        return (weighted.T @ x).ravel() + penalty
+        return ((slopes * _column(share, slopes)).T @ x).ravel() + penalty
+
+    def _slopes(self, z: Any, y: Any) -> Any:
+        slopes = SLOPES[self.kind]
+        if y.ndim == 1:
+            return slopes(z, y)
+        target, offset, weight = y.T
+        return _column(weight, z) * slopes(z + _column(offset, z), target)
+
+
+def _column(numbers: Any, like: Any) -> Any:
+    """One number per record, as a column where `like` has one for each class."""
+    return numbers.reshape(-1, *([1] * (like.ndim - 1)))
 
 
 def gradient_and_records(problem: Any) -> tuple[Gradient, Any]:

@@ -17,7 +17,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import LinearSystems, LocalSgd, Streamed, TabularRecords
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.engines.numba_.losses import STREAM_LOSSES, TABLE_LOSSES
+from fedscaffold.engines.numba_.losses import STREAM_LOSSES, table_loss
 
 Dtype = Literal["float64", "float32"]
 
@@ -71,7 +71,8 @@ class Numba:
 
     def supports(self, problem: Any) -> bool:
         """Whether there is a compiled kernel for the problem's loss."""
-        return problem.kind in (STREAM_LOSSES if isinstance(problem, Streamed) else TABLE_LOSSES)
+        kind = problem.kind
+        return kind in STREAM_LOSSES if isinstance(problem, Streamed) else table_loss(problem) is not None
 
     @contextmanager
     def open(

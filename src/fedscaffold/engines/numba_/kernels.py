@@ -11,7 +11,8 @@ import numpy as np
 from numba import njit
 
 from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
-from fedscaffold.engines.numba_.losses import DENSE, RIDGE, SOFTMAX
+from fedscaffold.engines.numba_.losses import DENSE, POISSON, RIDGE, SOFTMAX, WEIGHTED_LOSSES, WEIGHTED_SOFTMAX
+from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
 from fedscaffold.engines.numba_.steps import (
     CACHE_LINE_NUMBERS,
     PADDING,
@@ -19,6 +20,8 @@ from fedscaffold.engines.numba_.steps import (
     softmax_steps,
     steps_on_heap,
     steps_on_stack,
+    weighted_steps_on_heap,
+    weighted_steps_on_stack,
 )
 from fedscaffold.engines.numba_.stream import along_chain, by_chance, with_replacement, without_replacement, words
 
@@ -26,7 +29,8 @@ FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT, BY_CHANCE, ALONG_CHAIN = 0, 1, 2, 3
 
 STACK_NUMBERS = 4096  # longer vectors live on the heap, where the loops' length hides the difference
 DRAWS_AT_ONCE = 4096
-LINEAR = RIDGE  # the form of all records with margins, whatever their loss
+LINEAR = RIDGE  # the form of all records with margins and one target, whatever their loss
+WEIGHTED = POISSON  # the form of those with target, offset and weight
 COMPILED_FOR = 64  # features, at most, to be worth a kernel of their own
 
 
@@ -48,7 +52,8 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
 
         x, m and y hold all clients' records, flat; client c's are rows offsets[c] to offsets[c+1] − 1. x is d
         numbers a record (with several classes, d over how many), m the table that margins are taken with, or None
-        for x; for dense records x holds d × d matrices and y their right-hand sides. ends, guide,
+        for x; for dense records x holds d × d matrices and y their right-hand sides; for weighted ones y holds
+        target, offset and weight. ends, guide,
         chain_ends, follows and branching say how records are drawn by probability: `core.draws.Draws`, and
         `stream.located` for guide.
         correction, local_steps and clients may have a single repetition, which then serves for all; correction
@@ -58,8 +63,10 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
         repetitions = theta.shape[0]
         d = theta.shape[1] if dim is None else dim
         width, height = (d * d, d) if form == DENSE else (d, 1)  # numbers of a record in x, in y
+        if form in (WEIGHTED, WEIGHTED_SOFTMAX):
+            height = TARGET_COLUMNS
         part = d  # θ is one vector of features, or with several classes one for each
-        if form == SOFTMAX:
+        if form in (SOFTMAX, WEIGHTED_SOFTMAX):
             part = width = x.size // offsets[-1]
         classes, tall = d // part, part + PADDING
         own_cohorts = clients.shape[0] > 1
@@ -149,11 +156,22 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
                             pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count, pointer(t),
                             pointer(shift), pointer(z), pointer(total), pointer(order), scale, ahead, portion,
                         )  # fmt: skip
-                    elif form == SOFTMAX:
+                    elif form in (SOFTMAX, WEIGHTED_SOFTMAX):
                         softmax_steps(
-                            pointer(x), pointer(y), part, classes, base, pointer(rows), stride, batch, count,
-                            pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free, ahead,
-                            portion,
+                            pointer(x), pointer(y), height, part, classes, base, pointer(rows), stride, batch,
+                            count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
+                            ahead, portion,
+                        )  # fmt: skip
+                    elif form == WEIGHTED and dim is None and d + batch > STACK_NUMBERS:
+                        weighted_steps_on_heap(
+                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
+                            ahead, portion,
+                        )  # fmt: skip
+                    elif form == WEIGHTED:
+                        weighted_steps_on_stack(
+                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            count, pointer(t), pointer(kept), shrink, scale, free, ahead, portion,
                         )  # fmt: skip
                     elif dim is None and d + batch > STACK_NUMBERS:
                         steps_on_heap(
@@ -177,7 +195,8 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
 
 def kernel(loss: int, dim: int, batch: int, *, specialise: bool = True) -> Any:
     """The fastest kernel for a loss, `dim` features and batches of at most `batch` records."""
-    if loss in (DENSE, SOFTMAX):
+    if loss in (DENSE, SOFTMAX, WEIGHTED_SOFTMAX):
         return local_sgd_for(None, loss)
     special = specialise and dim <= COMPILED_FOR and dim + batch <= STACK_NUMBERS
-    return local_sgd_for(dim if special else None)
+    form = WEIGHTED if loss in WEIGHTED_LOSSES.values() else LINEAR
+    return local_sgd_for(dim if special else None, form)

@@ -12,7 +12,7 @@ from numba import njit
 
 from fedscaffold.engines.numba_ import simd
 from fedscaffold.engines.numba_.intrinsics import on_stack, prefetch, shifted
-from fedscaffold.engines.numba_.losses import RIDGE
+from fedscaffold.engines.numba_.losses import POISSON, RIDGE, WEIGHTED_LOGISTIC, WEIGHTED_RIDGE
 
 PADDING = simd.VECTOR_BYTES // 4  # so that whole vectors of floats fit behind any length
 CACHE_LINE_NUMBERS = 8
@@ -22,6 +22,10 @@ open_8, open_4, open_2, open_1 = (simd.descent(g, opening=True) for g in (8, 4, 
 descend_8, descend_4, descend_2, descend_1 = (simd.descent(g, opening=False) for g in (8, 4, 2, 1))
 ridge = simd.derivatives(simd.ridge_derivative)
 logistic = simd.derivatives(simd.logistic_derivative)
+weighted_ridge = simd.weighted_derivatives(simd.ridge_derivative)
+weighted_logistic = simd.weighted_derivatives(simd.logistic_derivative)
+poisson = simd.weighted_derivatives(simd.poisson_derivative)
+gamma = simd.weighted_derivatives(simd.gamma_derivative)
 
 
 @njit(forceinline=True)
@@ -73,10 +77,14 @@ def descend(
 
 @njit(forceinline=True)
 def steps(
-    loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+    weighted: bool, loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int,
+    count: int, theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int,
+    portion: int,
 ) -> None:  # fmt: skip
     """`count` local steps of one client; shift = kept = γξ, shrink = 1 − γ·l2, scale = γ/B.
+
+    `weighted` says whether records have three targets; callers give it as a constant, so that kernels for one
+    target are compiled without the rest.
 
     Step h uses the records rows[h·stride], ..., and prefetches `portion` numbers of x from `ahead` on. Margins are
     taken with m, or where that is None with x: which of the two is settled when compiling. The last `free`
@@ -92,7 +100,16 @@ def steps(
             for k in range(0, portion, CACHE_LINE_NUMBERS):
                 prefetch(m, ahead + h * portion + k)
             margins(m, d, base, rows, first, batch, theta, z)
-        if loss == RIDGE:
+        if weighted:
+            if loss == WEIGHTED_RIDGE:
+                weighted_ridge(y, base, rows, first, batch, z, scale)
+            elif loss == WEIGHTED_LOGISTIC:
+                weighted_logistic(y, base, rows, first, batch, z, scale)
+            elif loss == POISSON:
+                poisson(y, base, rows, first, batch, z, scale)
+            else:
+                gamma(y, base, rows, first, batch, z, scale)
+        elif loss == RIDGE:
             ridge(y, base, rows, first, batch, z, scale)
         else:
             logistic(y, base, rows, first, batch, z, scale)
@@ -108,8 +125,8 @@ def steps_on_heap(
 ) -> None:  # fmt: skip
     """`steps`, compiled once for any length of vectors."""
     steps(
-        loss, x, m, y, d, base, rows, stride, batch, count, theta, shift, kept, z, shrink, scale, free, ahead,
-        portion,
+        False, loss, x, m, y, d, base, rows, stride, batch, count, theta, shift, kept, z, shrink, scale, free,
+        ahead, portion,
     )  # fmt: skip
 
 
@@ -124,7 +141,41 @@ def steps_on_stack(
     for j in range(length):
         t[j] = theta[j]
         s[j] = shift[j]
-    steps(loss, x, m, y, d, base, rows, stride, batch, count, t, s, shift, z, shrink, scale, free, ahead, portion)
+    steps(
+        False, loss, x, m, y, d, base, rows, stride, batch, count, t, s, shift, z, shrink, scale, free, ahead,
+        portion,
+    )  # fmt: skip
+    for j in range(d):
+        theta[j] = t[j]
+
+
+@njit(nogil=True, cache=True)
+def weighted_steps_on_heap(
+    loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+) -> None:  # fmt: skip
+    """`steps_on_heap` for records with offsets and weights."""
+    steps(
+        True, loss, x, m, y, d, base, rows, stride, batch, count, theta, shift, kept, z, shrink, scale, free,
+        ahead, portion,
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def weighted_steps_on_stack(
+    loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    theta: Any, shift: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+) -> None:  # fmt: skip
+    """`steps_on_stack` for records with offsets and weights."""
+    length = d + PADDING
+    t, s, z = on_stack(length, x), on_stack(length, x), on_stack(batch + PADDING, x)
+    for j in range(length):
+        t[j] = theta[j]
+        s[j] = shift[j]
+    steps(
+        True, loss, x, m, y, d, base, rows, stride, batch, count, t, s, shift, z, shrink, scale, free, ahead,
+        portion,
+    )  # fmt: skip
     for j in range(d):
         theta[j] = t[j]
 
@@ -154,10 +205,13 @@ def dense_steps(
 
 @njit(nogil=True, cache=True)
 def softmax_steps(
-    x: Any, y: Any, d: int, classes: int, base: int, rows: Any, stride: int, batch: int, count: int,
+    x: Any, y: Any, height: int, d: int, classes: int, base: int, rows: Any, stride: int, batch: int, count: int,
     theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
 ) -> None:  # fmt: skip
-    """`steps` for several classes: θ_k ← shrink·θ_k − shift_k − scale Σ_b (p_k(x_b) − [y_b = k]) x_b."""
+    """`steps` for several classes: θ_k ← shrink·θ_k − shift_k − scale Σ_b (p_k(x_b) − [y_b = k]) x_b.
+
+    y has `height` numbers a record: its class, or class, offset and weight, by which the sum is then weighted.
+    """
     tall, wide = d + PADDING, batch + PADDING
     for h in range(count):
         for k in range(0, portion, CACHE_LINE_NUMBERS):
@@ -174,9 +228,11 @@ def softmax_steps(
                 value = math.exp(z[k * wide + b] - largest)
                 z[k * wide + b] = value
                 total += value
+            place = (base + rows[first + b]) * height
+            own = scale if height == 1 else scale * y[place + height - 1]
             for k in range(classes):
-                z[k * wide + b] *= scale / total
-            z[int(y[base + rows[first + b]]) * wide + b] -= scale
+                z[k * wide + b] *= own / total
+            z[int(y[place]) * wide + b] -= own
         for k in range(classes):
             for j in range(k * tall + d - free, k * tall + d):
                 shift[j] = kept[j] - (1.0 - shrink) * theta[j]

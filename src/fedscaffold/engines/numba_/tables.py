@@ -19,7 +19,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws, check_drawable
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.engines.numba_ import kernels
-from fedscaffold.engines.numba_.losses import DENSE, TABLE_LOSSES
+from fedscaffold.engines.numba_.losses import DENSE, table_loss
 
 Numbers = NDArray[np.floating[Any]]
 
@@ -50,7 +50,7 @@ class Tables(NamedTuple):
 
 def tables(problem: TabularRecords | LinearSystems | Transitions, batches: Batches, dtype: str) -> Tables:
     """Of any problem that there is a kernel for."""
-    if problem.kind not in TABLE_LOSSES:
+    if table_loss(problem) is None:
         other = "jax" if isinstance(problem, HasBatchLoss) else "reference"
         raise InvalidInput(f"the numba engine has no kernel for {problem.kind!r}; use engine='{other}'")
     if isinstance(problem, NonUniformSampling):
@@ -68,7 +68,9 @@ def tables(problem: TabularRecords | LinearSystems | Transitions, batches: Batch
     def flat(array: Any) -> Numbers:
         return np.ascontiguousarray(array, dtype=dtype).reshape(-1)
 
-    dense = TABLE_LOSSES[given.kind] == DENSE
+    loss = table_loss(given)
+    assert loss is not None  # as was seen above
+    dense = loss == DENSE
     x, y = (flat(given.A), flat(given.b)) if dense else (flat(given.x), flat(given.y))
     draws = given.draws if isinstance(given, NonUniformSampling) else Draws(np.zeros(0, np.uint64))
     if batches.size is None:
@@ -79,7 +81,7 @@ def tables(problem: TabularRecords | LinearSystems | Transitions, batches: Batch
     else:
         sampling = kernels.BY_CHANCE if draws.chain is None else kernels.ALONG_CHAIN
     return Tables(
-        loss=TABLE_LOSSES[given.kind],
+        loss=loss,
         x=x,
         margins=flat(given.margins) if hasattr(given, "margins") else None,
         y=y,

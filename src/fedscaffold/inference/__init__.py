@@ -1,0 +1,27 @@
+"""Standard errors, intervals and tests, from sums that clients add up; and the Newton steps that close a fit."""
+
+from fedscaffold.inference.closing import Closed, NewtonStep, close, newton_step
+from fedscaffold.inference.coordinates import Coordinates
+from fedscaffold.inference.per_client import client_sums, closing_sums
+from fedscaffold.inference.summarise import summarise, summarise_sums
+from fedscaffold.inference.summary import Summary, WaldTest
+from fedscaffold.inference.sums import ClosingSums
+
+__all__ = [
+    "Closed",
+    "ClosingSums",
+    "Coordinates",
+    "NewtonStep",
+    "Summary",
+    "WaldTest",
+    "client_sums",
+    "close",
+    "closing_sums",
+    "newton_step",
+    "summarise",
+    "summarise_sums",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,79 @@
+"""Coefficients that the data do not determine: named before a Newton step would run into them."""
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.problems.newton import PENALISE
+
+DEPENDENT = (
+    1e-11  # smallest eigenvalue of a Hessian with ones on its diagonal: below, columns depend on each other
+)
+SEPARATED = 1e-6  # smallest curvature over that at probabilities of one half: below, classes are separated
+TAKES_PART = 0.1  # of the largest entry of a direction: columns with less are not named
+MOST_NAMED = 5
+
+
+def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...] = ()) -> None:
+    """Raise InvalidInput that names the columns where some combination of coefficients is not determined."""
+    if (penalty > 0.0).all():
+        return
+    features = sums.squares.size
+    names = names or tuple(f"x{j}" for j in range(features))
+    classes = sums.null.size if sums.kind == "multinomial" else 1
+    hessian, own = sums.hessian, penalty[:features]
+    if classes > 1:  # each class against the first
+        hessian, own = hessian[features:, features:], penalty[features:]
+    A = hessian + np.diag(own)
+    if sums.rows < A.shape[0] + sums.intercepts and not own.any():
+        raise InvalidInput(
+            f"there are {sums.rows:,} rows for {A.shape[0] + sums.intercepts:,} coefficients",
+            remedies=["use fewer columns or more rows", PENALISE],
+        )
+    columns = np.arange(A.shape[0]) % features
+    zero = sums.squares[columns] == 0.0
+    if sums.intercepts:
+        zero |= np.diagonal(A) <= 1e-12 * np.maximum(sums.squares[columns], np.finfo(np.float64).tiny)
+    zero &= own == 0.0
+    if zero.any():
+        which = _named([names[j] for j in dict.fromkeys(columns[zero].tolist())])
+        why = "is the same in all rows of each client" if sums.intercepts else "is 0 in all rows"
+        raise InvalidInput(f"{which} {why}, so it has no coefficient", remedies=["leave it out", PENALISE])
+    if sums.kind in ("logistic", "multinomial"):
+        value, direction = _flattest(A, 0.25 * sums.squares[columns] + own)
+        if value < SEPARATED and sums.extreme:
+            which = _named([names[j] for j in _part_of(direction, columns)])
+            raise InvalidInput(
+                f"{which} separates the classes: for {sums.extreme:,} rows the class is certain, and its "
+                "coefficient would grow for ever",
+                remedies=["leave it out", "merge categories", PENALISE],
+            )
+    value, direction = _flattest(A, np.diagonal(A))
+    if value < DEPENDENT:
+        involved = [names[j] for j in _part_of(direction, columns)]
+        what = "depend on each other, so that their coefficients are not determined"
+        if len(involved) == 1:
+            what = "has no coefficient of its own"
+        raise InvalidInput(f"{_named(involved)} {what}", remedies=["leave one out", PENALISE])
+
+
+def _flattest(A: Array, weight: Array) -> tuple[float, Array]:
+    """Smallest eigenvalue of A scaled by 1/√weight on both sides, and its direction when scaled so."""
+    scale = 1.0 / np.sqrt(weight)
+    values, vectors = np.linalg.eigh(A * scale * scale[:, None])
+    return float(values[0]), np.asarray(vectors[:, 0])
+
+
+def _part_of(direction: Array, columns: IntArray) -> list[int]:
+    """Columns that take part in a direction, those with the largest share first."""
+    size = np.abs(direction)
+    order = [int(j) for j in np.argsort(-size, kind="stable") if size[j] >= TAKES_PART * size.max()]
+    return list(dict.fromkeys(int(columns[j]) for j in order))
+
+
+def _named(names: list[str]) -> str:
+    shown = [repr(name) for name in names[:MOST_NAMED]]
+    if len(names) > MOST_NAMED:
+        shown.append(f"{len(names) - MOST_NAMED} more")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

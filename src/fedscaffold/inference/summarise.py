@@ -1,0 +1,198 @@
+"""From a problem, or from closing sums, to a summary."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.core.checks import positive
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.inference.closing import close, newton_step, residual_degrees
+from fedscaffold.inference.coordinates import Coordinates
+from fedscaffold.inference.covariance import Covariance, covariance
+from fedscaffold.inference.families import family_of
+from fedscaffold.inference.likelihood import fit_statistics
+from fedscaffold.inference.summary import Summary
+from fedscaffold.inference.sums import ClosingSums
+
+MEANING = {
+    "nonrobust": "Standard errors assume that the model is right: independent rows with the family's variance.",
+    "HC0": "Standard errors allow any variance of single rows, and assume that rows are independent.",
+    "HC1": "Standard errors allow any variance of single rows, and assume that rows are independent.",
+    "cluster": "Standard errors allow rows of a client to depend on each other, and assume independent clients.",
+}
+FEW_CLUSTERS = 30
+NEGLIGIBLE = 1e-3  # of the standard error: an optimisation error that is not worth a note
+
+
+def summarise(
+    problem: Any,
+    theta: Array | None = None,
+    *,
+    cov: Covariance = "nonrobust",
+    level: float = 0.95,
+    dispersion: float | str | None = None,
+    names: Sequence[str] | None = None,
+    n_intercepts: int | None = None,
+    client_intercepts: bool = False,
+    max_steps: int = 2,
+) -> Summary:
+    """Coefficients of a problem with standard errors, from sums that its clients add up.
+
+    Parameters
+    ----------
+    problem
+        `fedscaffold.problems.Ridge`, `Logistic`, `Multinomial`, `Poisson` or `Gamma`.
+    theta
+        Coefficients, for example of a run; None for the optimum.
+    cov
+        "nonrobust", "HC0", "HC1" or "cluster" (by client).
+    level
+        Confidence level of the intervals.
+    dispersion
+        None for the family's own; "pearson" to estimate it (quasi-Poisson regression); or a number.
+    names
+        Of the features.
+    n_intercepts
+        How many of the last features are intercepts; by default those that are not penalised.
+    client_intercepts
+        Whether each client has an intercept of its own, as with one indicator column per client.
+    max_steps
+        Most Newton steps from θ; 0 leaves it as it is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20))
+    >>> fs.inference.summarise(fs.problems.Ridge(X, y), cov="HC1").names
+    ('x0', 'x1')
+    """
+    features = tuple(f"x{j}" for j in range(problem.n_features)) if names is None else tuple(map(str, names))
+    if len(features) != problem.n_features:
+        raise InvalidInput(f"there are {problem.n_features} features, but {len(features)} names")
+    closed = close(
+        problem, problem.optimum() if theta is None else theta, max_steps=max_steps, names=features,
+        client_intercepts=client_intercepts,
+    )  # fmt: skip
+    classes = range(problem.vectors) if problem.vectors > 1 else None
+    last = problem.n_unpenalised if n_intercepts is None else n_intercepts
+    return summarise_sums(
+        closed.sums,
+        problem.n_records * problem.penalty,
+        Coordinates.of_features(features, n_intercepts=last, classes=classes),
+        cov=cov,
+        level=level,
+        dispersion=dispersion,
+        feature_names=features,
+    )
+
+
+def summarise_sums(
+    sums: ClosingSums,
+    penalty: Array,
+    coordinates: Coordinates,
+    *,
+    cov: Covariance = "nonrobust",
+    level: float = 0.95,
+    dispersion: float | str | None = None,
+    target_scale: float = 1.0,
+    feature_names: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Summary:
+    """A summary from closing sums alone, as a server has them.
+
+    Parameters
+    ----------
+    sums
+        Closing sums of all clients.
+    penalty
+        Second derivatives of the penalty in units of the sums: the number of records times l2 where a coefficient
+        is penalised, else 0, (dim,).
+    coordinates
+        How reported coefficients follow from θ.
+    cov, level, dispersion
+        As in `summarise`.
+    target_scale
+        What a Gaussian target was divided by before the fit; the coordinates multiply by it.
+    feature_names
+        Of the features, for messages.
+    notes
+        More sentences for below the table.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> problem = fs.problems.Ridge(rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20)))
+    >>> sums = fs.inference.closing_sums(problem, problem.optimum())
+    >>> coordinates = fs.inference.Coordinates.of_features(("a", "b"))
+    >>> fs.inference.summarise_sums(sums, np.zeros(2), coordinates).names
+    ('a', 'b')
+    """
+    if not positive("level", level) < 1.0:
+        raise InvalidInput(f"level must be below 1, got {level!r}")
+    coordinates.check(sums.dim)
+    family = family_of(sums.kind)
+    newton = newton_step(sums, penalty, tuple(feature_names))
+    T = coordinates.matrix
+    cov_theta = covariance(sums, penalty, cov, given=dispersion)
+    matrix = T @ cov_theta @ T.T
+    se, error = np.sqrt(np.maximum(np.diagonal(matrix), 0.0)), np.abs(T @ newton.step)
+    with_t = sums.kind == "ridge" and cov == "nonrobust" and dispersion is None
+    facts = {
+        "family": family.name + (" (quasi)" if dispersion is not None and not family.dispersion else ""),
+        "rows": f"{sums.rows:,}",
+        "clients": f"{sums.clients:,}",
+        "standard errors": cov,
+    }
+    if sums.intercepts:
+        facts["client intercepts"] = f"{sums.intercepts:,}"
+    return Summary(
+        names=coordinates.names,
+        coef=T @ sums.theta + coordinates.shift,
+        se=se,
+        optimisation_error=error,
+        cov=matrix,
+        intercepts=coordinates.intercepts,
+        level=level,
+        df_resid=residual_degrees(sums) if with_t else None,
+        statistics=fit_statistics(sums, given=dispersion, target_scale=target_scale),
+        ratio=family.ratio,
+        facts=facts,
+        notes=(MEANING[cov], *_remarks(sums, penalty, cov, se, error, feature_names), *notes),
+    )
+
+
+def _remarks(
+    sums: ClosingSums, penalty: Array, cov: Covariance, se: Array, error: Array, features: Sequence[str]
+) -> list[str]:
+    """What a reader should know about these intervals."""
+    found = []
+    if penalty.any():
+        found.append(
+            "Coefficients are shrunk towards zero by the penalty. Intervals are about where the penalised "
+            "estimate would fall in other samples, not about the coefficient without a penalty; "
+            "for that, fit with l2 = 0."
+        )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        worst = float(np.max(np.where(se > 0, error / se, 0.0)))
+    if worst > NEGLIGIBLE:
+        found.append(
+            f"The fit has not reached the optimum: coefficients are up to {worst:.1%} of a standard error away. "
+            "Tests and intervals take this into account."
+        )
+    if cov == "cluster" and sums.clients < FEW_CLUSTERS:
+        found.append(
+            f"Standard errors by client rest on {sums.clients} clients; with few, they tend to be too small."
+        )
+    alone = [features[j] for j in np.flatnonzero(sums.varying == 1).tolist() if j < len(features)]
+    if alone and cov == "cluster" and sums.clients > 1:
+        found.append(
+            f"Only one client has different values of {', '.join(alone[:5])}: a standard error by client means "
+            "nothing there."
+        )
+    return found

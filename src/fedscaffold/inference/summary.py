@@ -1,0 +1,205 @@
+"""The table of coefficients with standard errors, tests and intervals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.inference.likelihood import FitStatistics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class WaldTest(NamedTuple):
+    """A test that some combinations of coefficients are zero.
+
+    Attributes
+    ----------
+    statistic
+        The Wald statistic; divided by df where it is compared with an F distribution.
+    df
+        Number of combinations.
+    df_resid
+        Second degrees of freedom of the F distribution; None where a χ² distribution is used.
+    p
+        Probability of a statistic at least as large if all combinations were zero.
+    """
+
+    statistic: float
+    df: int
+    df_resid: int | None
+    p: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Summary:
+    """Coefficients with standard errors, tests and intervals; made by `fedscaffold.inference.summarise`.
+
+    Attributes
+    ----------
+    names
+        Of the coefficients.
+    coef, se
+        Coefficients and their standard errors, (k,).
+    optimisation_error
+        How far each coefficient is from that of the pooled fit, estimated by a Newton step, (k,). z, p, low and
+        high take it into account: with it, the error of a coefficient is √(se² + optimisation_error²).
+    cov
+        Covariance matrix of the coefficients, (k, k).
+    intercepts
+        Which of the coefficients are intercepts, (k,).
+    level
+        Confidence level of the intervals.
+    df_resid
+        Degrees of freedom of the t distribution; None where the normal distribution is used.
+    statistics
+        Likelihood, AIC, deviance and so on.
+    ratio
+        What exp(coef) is called, such as "odds ratio"; None where it means nothing.
+    facts
+        What is printed above the table.
+    notes
+        What is printed below it: what the intervals assume, and what was noticed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.stack([rng.normal(size=(4, 100)), np.ones((4, 100))], axis=2)
+    >>> y = rng.random((4, 100)) < 1 / (1 + np.exp(-X[:, :, 0]))
+    >>> problem = fs.problems.Logistic(X, y)
+    >>> summary = fs.inference.summarise(problem, names=("dose", "intercept"), n_intercepts=1)
+    >>> summary.to_frame().loc["dose", ["coef", "se"]].round(2).tolist()
+    [0.98, 0.13]
+    >>> summary.ratios().loc["dose"].round(2).tolist()
+    [2.66, 2.06, 3.44]
+    """
+
+    names: tuple[str, ...]
+    coef: Array
+    se: Array
+    optimisation_error: Array
+    cov: Array
+    intercepts: NDArray[np.bool_]
+    level: float
+    df_resid: int | None
+    statistics: FitStatistics
+    ratio: str | None
+    facts: dict[str, str]
+    notes: tuple[str, ...]
+
+    @cached_property
+    def error(self) -> Array:
+        """√(se² + optimisation_error²), the whole error of each coefficient, (k,)."""
+        return np.hypot(self.se, self.optimisation_error)
+
+    @property
+    def _distribution(self) -> Any:
+        return stats.norm() if self.df_resid is None else stats.t(self.df_resid)
+
+    @cached_property
+    def z(self) -> Array:
+        """Coefficients over their errors, (k,); t statistics where `df_resid` is given."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.coef / self.error
+
+    @cached_property
+    def p(self) -> Array:
+        """Two-sided probability of a |z| at least as large if the coefficient were zero, (k,)."""
+        return np.asarray(2.0 * self._distribution.sf(np.abs(self.z)))
+
+    @cached_property
+    def low(self) -> Array:
+        """Lower ends of the intervals, (k,)."""
+        return self.coef - self._half_width()
+
+    @cached_property
+    def high(self) -> Array:
+        """Upper ends of the intervals, (k,)."""
+        return self.coef + self._half_width()
+
+    def _half_width(self) -> Array:
+        return np.asarray(self._distribution.isf(0.5 * (1.0 - self.level)) * self.error)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """A table indexed by coefficient: coef, se, z, p, low, high and optimisation_error."""
+        import pandas as pd
+
+        columns = ("coef", "se", "z", "p", "low", "high", "optimisation_error")
+        index = pd.Index(self.names, name="coefficient")
+        return pd.DataFrame({name: getattr(self, name) for name in columns}, index=index)
+
+    def ratios(self) -> "pd.DataFrame":
+        """exp(coefficient) with its interval: odds ratios, rate ratios; refused where they mean nothing."""
+        import pandas as pd
+
+        if self.ratio is None:
+            raise InvalidInput("exp(coefficient) has no meaning for a Gaussian target; use to_frame()")
+        columns = {self.ratio: np.exp(self.coef), "low": np.exp(self.low), "high": np.exp(self.high)}
+        return pd.DataFrame(columns, index=pd.Index(self.names, name="coefficient"))
+
+    def wald_test(self, which: Sequence[str] | ArrayLike | None = None) -> WaldTest:
+        """Test that several coefficients, or combinations of them, are all zero.
+
+        Parameters
+        ----------
+        which
+            Names of coefficients, or a matrix whose rows are combinations; None for all but intercepts.
+        """
+        R = self._combinations(which)
+        values, matrix = R @ self.coef, R @ self.cov @ R.T
+        if np.linalg.matrix_rank(matrix) < len(R):
+            raise InvalidInput("these combinations depend on each other; leave some out")
+        statistic = float(values @ np.linalg.solve(matrix, values))
+        if self.df_resid is None:
+            return WaldTest(statistic, len(R), None, float(stats.chi2.sf(statistic, len(R))))
+        ratio = statistic / len(R)
+        return WaldTest(ratio, len(R), self.df_resid, float(stats.f.sf(ratio, len(R), self.df_resid)))
+
+    def _combinations(self, which: Any) -> Array:
+        k = len(self.names)
+        if which is None:
+            chosen = np.eye(k)[~self.intercepts]
+            if not len(chosen):
+                raise InvalidInput("there is no coefficient besides intercepts to test")
+            return chosen
+        if isinstance(which, str):
+            which = [which]
+        given = list(which) if not isinstance(which, np.ndarray) else which
+        if len(given) and all(isinstance(name, str) for name in given):
+            unknown = [name for name in given if name not in self.names]
+            if unknown:
+                raise InvalidInput(f"there is no coefficient {unknown[0]!r}; there are {', '.join(self.names)}")
+            return np.eye(k)[[self.names.index(name) for name in given]]
+        try:
+            R = np.atleast_2d(np.asarray(given, dtype=np.float64))
+        except (TypeError, ValueError):
+            raise InvalidInput("which must be names of coefficients, or a matrix of numbers") from None
+        if R.ndim != 2 or R.shape[1] != k or not len(R) or not np.isfinite(R).all():
+            raise InvalidInput(f"which must have {k} columns, one for each coefficient, got shape {R.shape}")
+        return R
+
+    def text(self) -> str:
+        """The summary as text of at most 79 columns where names are short."""
+        from fedscaffold.inference.layout import summary_text
+
+        return summary_text(self)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        from fedscaffold.inference.layout import summary_html
+
+        return summary_html(self)

@@ -1,0 +1,61 @@
+"""Offsets and weights of single records, kept beside their targets.
+
+The targets of a problem with offsets or sample weights have three numbers a record: target, offset o and weight s.
+Its losses are s ℓ(xᵀθ + o, y).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+
+TARGET, OFFSET, WEIGHT = 0, 1, 2  # the columns
+COLUMNS = 3
+
+
+def with_columns(targets: Array, offsets: NDArray[np.int64], *, sample_weight: Any, offset: Any) -> Array:
+    """Targets (records,) with offsets and weights as (records, 3); those that are None are 0 and 1."""
+    columns = np.empty((targets.size, COLUMNS))
+    columns[:, TARGET] = targets
+    columns[:, OFFSET] = 0.0 if offset is None else one_per_record("offset", offset, offsets)
+    columns[:, WEIGHT] = 1.0 if sample_weight is None else one_per_record("sample_weight", sample_weight, offsets)
+    refuse_records(columns[:, WEIGHT] < 0.0, columns[:, WEIGHT], offsets, "sample weights must not be negative")
+    if not columns[:, WEIGHT].any():
+        raise InvalidInput("all sample weights are 0; give some records a positive weight")
+    return columns
+
+
+def one_per_record(name: str, given: Any, offsets: NDArray[np.int64]) -> Array:
+    """One finite number per record, from an array (N, n) or a sequence with one array per client."""
+    try:
+        parts = [np.asarray(part, dtype=np.float64) for part in given]
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} must hold one number per record, one array per client: {error}") from None
+    sizes = np.diff(offsets)
+    if len(parts) != sizes.size:
+        raise InvalidInput(f"{name} has {len(parts)} clients, but y has {sizes.size}")
+    for client, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+        if part.shape != (size,):
+            raise InvalidInput(f"client {client} has {size} records, but its {name} has shape {part.shape}")
+    found = np.concatenate(parts)
+    refuse_records(~np.isfinite(found), found, offsets, f"{name} must be finite")
+    return found
+
+
+def refuse_records(bad: NDArray[np.bool_], values: Array, offsets: NDArray[np.int64], rule: str) -> None:
+    """Raise InvalidInput that names the first bad record, if there is one, and the rule that it breaks."""
+    if bad.any():
+        row = int(bad.argmax())
+        client = int(np.searchsorted(offsets, row, side="right")) - 1
+        raise InvalidInput(f"{rule}; client {client}, record {row - offsets[client]} has {values[row]:g}")
+
+
+def of_records(function: Callable[[Array, Array], Array], z: Array, y: Array) -> Array:
+    """Function of margins and targets, (records,): s · function(z + o, y) where y has three columns."""
+    if y.ndim == 1:
+        return function(z, y)
+    return y[:, WEIGHT] * function(z + y[:, OFFSET], y[:, TARGET])

@@ -1,0 +1,313 @@
+"""Closing sums, Newton steps, what is refused, and what the summary says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedscaffold as fs
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.inference import (
+    ClosingSums,
+    Coordinates,
+    client_sums,
+    close,
+    closing_sums,
+    newton_step,
+    summarise,
+)
+from fedscaffold.problems import Logistic, Multinomial, Poisson, Ridge
+from tests.samples import WEIGHTED_KINDS, weighted
+
+RNG = np.random.default_rng(0)
+X = np.concatenate([RNG.normal(size=(4, 60, 2)), np.ones((4, 60, 1))], axis=2)
+UNKNOWN: Any = "HC3"
+LABELS = (RNG.random((4, 60)) < 1 / (1 + np.exp(-X @ [1.0, -0.5, 0.3]))).astype(np.float64)
+
+
+@pytest.mark.parametrize("kind", WEIGHTED_KINDS)
+def test_sums_are_those_of_the_records(kind: str) -> None:
+    """Gradient, Hessian and loss are the problem's own; score products are those of single records."""
+    sizes = (5, 9, 12)
+    problem = weighted(kind, sizes, 3, l2=0.0, weights=sizes)
+    theta = np.random.default_rng(1).normal(size=problem.dim) / 2
+    sums, n = closing_sums(problem, theta), problem.n_records
+    np.testing.assert_allclose(sums.gradient, n * problem.gradient(theta), rtol=1e-11)
+    np.testing.assert_allclose(sums.hessian, n * problem.hessian(theta), rtol=1e-10, atol=1e-13)
+    assert sums.loss == pytest.approx(n * problem.loss(theta), rel=1e-12)
+    each = [problem.batch_gradient(c, theta, np.array([i])) for c, size in enumerate(sizes) for i in range(size)]
+    np.testing.assert_allclose(sums.score_products, np.transpose(each) @ each, rtol=1e-10, atol=1e-13)
+    own = np.asarray(sizes)[:, None] * problem.client_gradients(theta)
+    np.testing.assert_allclose(sums.cluster_products, own.T @ own, rtol=1e-10)
+    assert (sums.rows, sums.clients) == (n, 3)
+
+
+def test_uniform_weights_make_rows_of_small_clients_count_more() -> None:
+    problem = weighted("logistic", (5, 20), 3, l2=0.0)
+    theta = np.zeros(3)
+    np.testing.assert_allclose(closing_sums(problem, theta).gradient, 25 * problem.gradient(theta), rtol=1e-12)
+
+
+def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = weighted("gamma", (50, 70), 4, l2=0.0)
+    whole = closing_sums(problem, np.zeros(4)).vector()
+    monkeypatch.setattr("fedscaffold.inference.per_client.NUMBERS_AT_ONCE", 28)
+    np.testing.assert_allclose(closing_sums(problem, np.zeros(4)).vector(), whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", WEIGHTED_KINDS)
+def test_the_sum_of_vectors_is_the_vector_of_the_sum(kind: str) -> None:
+    problem = weighted(kind, (5, 9, 12), 3, l2=0.0, weights=(5, 9, 12))
+    theta = np.full(problem.dim, 0.1)
+    parts = [client_sums(problem, c, theta) for c in range(3)]
+    total = parts[0].with_vector(np.sum([part.vector() for part in parts], axis=0))
+    wanted = closing_sums(problem, theta)
+    np.testing.assert_allclose(total.vector(), wanted.vector(), rtol=1e-12)
+    np.testing.assert_allclose(total.hessian, wanted.hessian, rtol=1e-12)
+    assert (total.information is None) == (kind != "gamma")
+    d = problem.dim
+    assert parts[0].vector().size <= 3 * d * (d + 1) // 2 + 3 * d + 20 + (
+        d * (d + 1) // 2 if kind == "gamma" else 0
+    )
+    with pytest.raises(InvalidInput, match="closing sums is needed"):
+        parts[0].with_vector(np.zeros(3))
+    with pytest.raises(InvalidInput, match="same θ"):
+        _ = parts[0] + client_sums(problem, 1, theta + 1)
+
+
+def test_two_steps_close_a_fit_and_none_leave_it() -> None:
+    problem = Logistic(X, LABELS, l2=0.01)
+    start = problem.optimum() + 0.01
+    closed, left = close(problem, start), close(problem, start, max_steps=0)
+    assert closed.steps == 2
+    np.testing.assert_allclose(closed.theta, problem.optimum(), rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(left.theta, start)
+    assert left.distance == left.distance_before == closed.distance_before
+    assert closed.distance < 1e-6 < 0.05 < left.distance
+    at_once = close(problem, problem.optimum())
+    assert at_once.steps == 0
+
+
+def test_a_step_that_would_lead_away_is_not_taken() -> None:
+    problem = Logistic(X, LABELS, l2=0.0)
+    closed = close(problem, np.array([30.0, -30.0, 5.0]) / 4)
+    assert closed.steps == 0
+    assert closed.distance > 1.0
+
+
+def test_the_distance_bounds_every_combination() -> None:
+    problem = Ridge(X, RNG.normal(size=(4, 60)))
+    theta = problem.optimum() + np.array([0.01, -0.02, 0.03])
+    summary, distance = summarise(problem, theta, max_steps=0), close(problem, theta, max_steps=0).distance
+    np.testing.assert_allclose(summary.optimisation_error, [0.01, 0.02, 0.03], rtol=1e-9)
+    assert (summary.optimisation_error / summary.se).max() <= distance
+    assert any("up to" in note for note in summary.notes)
+    np.testing.assert_allclose(summary.error**2, summary.se**2 + summary.optimisation_error**2)
+    quiet = summarise(problem, theta)
+    assert not any("up to" in note for note in quiet.notes)
+    assert quiet.optimisation_error.max() < 1e-14
+
+
+def collinear() -> Any:
+    table = np.concatenate([X, X[:, :, :1] + 2 * X[:, :, 1:2]], axis=2)
+    return Ridge(table, LABELS), ("a", "b", "one", "c"), "'c', 'b' and 'a' depend on each other"
+
+
+def constant() -> Any:
+    table = np.concatenate([X, np.full((4, 60, 1), 7.0)], axis=2)
+    return Ridge(table, LABELS), ("a", "b", "one", "c"), "'one' and 'c' depend on each other|'c' and 'one' depend"
+
+
+def zero() -> Any:
+    return (
+        Ridge(np.concatenate([X, np.zeros((4, 60, 1))], axis=2), LABELS),
+        ("a", "b", "one", "c"),
+        "'c' is 0 in all",
+    )
+
+
+def few_rows() -> Any:
+    return Ridge(X[:1, :2], LABELS[:1, :2]), ("a", "b", "one"), "2 rows for 3 coefficients"
+
+
+def separated() -> Any:
+    table = np.concatenate([X, LABELS[:, :, None] * (np.arange(60) < 5)[None, :, None]], axis=2)
+    return Logistic(table, LABELS), ("a", "b", "one", "rare"), "'rare' separates the classes"
+
+
+@pytest.mark.parametrize("make", [collinear, constant, zero, few_rows, separated])
+def test_what_data_do_not_determine_is_named(make: Any) -> None:
+    problem, names, message = make()
+    theta = np.zeros(problem.dim)
+    if make is separated:
+        theta[-1] = 40.0  # where a fit without penalty drifts to
+    with pytest.raises(InvalidInput, match=message):
+        newton_step(closing_sums(problem, theta), np.zeros(problem.dim), names)
+    newton_step(closing_sums(problem, theta), np.full(problem.dim, 0.1), names)
+
+
+def test_with_client_intercepts_what_is_constant_within_clients_is_named() -> None:
+    table = np.concatenate([X[:, :, :2], np.repeat(np.arange(4.0), 60).reshape(4, 60, 1)], axis=2)
+    with pytest.raises(InvalidInput, match="'c' is the same in all rows of each client"):
+        summarise(Logistic(table, LABELS), np.zeros(3), names=("a", "b", "c"), client_intercepts=True)
+
+
+def test_clients_with_one_class_say_nothing_about_slopes() -> None:
+    """As with an indicator that separates: the fit without them is the same."""
+    labels = LABELS.copy()
+    labels[2] = 1.0
+    slopes = X[:, :, :2]
+    found = summarise(Logistic(slopes, labels), np.zeros(2), client_intercepts=True)
+    others = [0, 1, 3]
+    wanted = summarise(Logistic(slopes[others], labels[others]), np.zeros(2), client_intercepts=True)
+    np.testing.assert_allclose(found.coef, wanted.coef, rtol=1e-9)
+    np.testing.assert_allclose(found.se, wanted.se, rtol=1e-9)
+    assert found.facts["client intercepts"] == "3"
+
+
+def test_a_penalty_shrinks_and_the_notes_say_so() -> None:
+    plain, shrunk = (summarise(Logistic(X, LABELS, l2=l2, n_unpenalised=1)) for l2 in (0.0, 0.1))
+    assert (np.abs(shrunk.coef[:2]) < np.abs(plain.coef[:2])).all()
+    assert any("shrunk towards zero" in note for note in shrunk.notes)
+    assert not any("shrunk" in note for note in plain.notes)
+
+
+@pytest.mark.parametrize(("cov", "most"), [("HC0", 1.15), ("nonrobust", 1.35)])
+def test_penalised_standard_errors_are_the_spread_over_samples(cov: Any, most: float) -> None:
+    """Of the estimate in 400 samples; the spread's own standard error is 3.5 %.
+
+    "nonrobust" believes the shrunken probabilities, which are nearer to one half, and so claims more.
+    """
+    rng = np.random.default_rng(1)
+    found, claimed = [], []
+    for _ in range(400):
+        x = rng.normal(size=(2, 60, 2))
+        problem = Logistic(x, rng.random((2, 60)) < 1 / (1 + np.exp(-x @ [1.0, -1.0])), l2=0.1)
+        summary = summarise(problem, cov=cov)
+        found.append(summary.coef)
+        claimed.append(summary.se)
+    ratio = np.mean(claimed, axis=0) / np.std(found, axis=0)
+    assert (ratio > 0.85).all()
+    assert (ratio < most).all()
+
+
+def test_multinomial_with_a_penalty_reports_differences_to_the_first_class() -> None:
+    classes = RNG.integers(0, 3, size=(4, 60))
+    summary = summarise(Multinomial(X, classes, l2=0.1, n_unpenalised=1), names=("a", "b", "one"))
+    assert summary.names == ("1: a", "1: b", "1: one", "2: a", "2: b", "2: one")
+    free = summarise(Multinomial(X, classes, l2=1e-9), names=("a", "b", "one"))
+    exact = summarise(Multinomial(X, classes), names=("a", "b", "one"))
+    np.testing.assert_allclose(free.se, exact.se, rtol=1e-5)
+
+
+def test_text_frame_html_and_ratios() -> None:
+    summary = summarise(Logistic(X, LABELS), names=("dose<", "age", "intercept"), n_intercepts=1)
+    text, markup = str(summary), summary._repr_html_()
+    assert repr(summary) == text
+    assert all(len(line) <= 79 for line in text.splitlines())
+    for word in ("dose<", "age", "intercept", "P>|z|", "[0.025", "Binomial", "log-likelihood", "240"):
+        assert word in text
+    assert "dose&lt;" in markup
+    assert "<table>" in markup
+    frame = summary.to_frame()
+    assert list(frame.columns) == ["coef", "se", "z", "p", "low", "high", "optimisation_error"]
+    assert list(frame.index) == ["dose<", "age", "intercept"]
+    np.testing.assert_allclose(summary.ratios()["odds ratio"], np.exp(frame["coef"]))
+    with pytest.raises(InvalidInput, match="no meaning for a Gaussian"):
+        summarise(Ridge(X, LABELS)).ratios()
+    assert "t" in str(summarise(Ridge(X, LABELS)))
+
+
+def test_levels_widen_intervals() -> None:
+    narrow, wide = (summarise(Logistic(X, LABELS), level=level) for level in (0.9, 0.99))
+    assert (wide.high - wide.low > 1.5 * (narrow.high - narrow.low)).all()
+    assert "[0.005" in str(wide)
+
+
+def test_a_column_that_varies_at_one_client_alone_is_noted() -> None:
+    table = X.copy()
+    table[1:, :, 1] = 0.0
+    summary = summarise(Logistic(table, LABELS), cov="cluster", names=("a", "b", "one"))
+    assert any("Only one client has different values of b" in note for note in summary.notes)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: summarise(Ridge(X, LABELS), cov=UNKNOWN), "cov must be one of"),
+        (lambda: summarise(Ridge(X, LABELS), level=1.5), "level must be below 1"),
+        (lambda: summarise(Ridge(X, LABELS), names=("a",)), "3 features, but 1 names"),
+        (lambda: summarise(Ridge(X[:1], LABELS[:1]), cov="cluster"), "compares clients, and there is one only"),
+        (lambda: summarise(Ridge(X[:1, :3], LABELS[:1, :3])), "nothing is left to estimate"),
+        (lambda: summarise(Poisson(X, LABELS), dispersion="deviance"), "dispersion must be None, 'pearson'"),
+        (lambda: summarise(Logistic(X, LABELS)).wald_test(["age"]), "no coefficient 'age'"),
+        (lambda: summarise(Logistic(X, LABELS)).wald_test([[1.0, 2.0]]), "must have 3 columns"),
+        (lambda: summarise(Logistic(X, LABELS)).wald_test([[1, 0, 0], [2, 0, 0]]), "depend on each other"),
+        (lambda: closing_sums(fs.problems.RidgeStream(n_clients=2, dim=3), np.zeros(3)), "not for 'ridge_stream'"),
+        (lambda: closing_sums(Ridge(np.ones((1, 2, 1001)), np.ones((1, 2))), np.zeros(1001)), "at most 1,000"),
+    ],
+)
+def test_refusals(call: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        call()
+
+
+def test_coordinates_change_units() -> None:
+    """A column in other units, and a target too: the same z, other coefficients."""
+    y = X @ [2.0, -1.0, 5.0] + RNG.normal(size=(4, 60))
+    problem = Ridge(X, y / 10)
+    sums = closing_sums(problem, problem.optimum())
+    plain = Coordinates.of_features(("a", "b", "one"), n_intercepts=1)
+    coordinates = plain.then(np.diag([10.0, 5.0, 10.0]), np.array([0.0, 0.0, 3.0]))
+    found = fs.inference.summarise_sums(sums, np.zeros(3), coordinates, target_scale=10.0)
+    table = X * [1.0, 2.0, 1.0]
+    wanted = summarise(Ridge(table, y + 3.0))
+    np.testing.assert_allclose(found.coef, wanted.coef, rtol=1e-10)
+    np.testing.assert_allclose(found.se, wanted.se, rtol=1e-10)
+    assert found.statistics.log_likelihood == pytest.approx(wanted.statistics.log_likelihood, rel=1e-10)
+    assert found.statistics.dispersion == pytest.approx(wanted.statistics.dispersion, rel=1e-10)
+
+
+def skewed_federation(rng: Any, clients: int) -> tuple[list[Array], list[Array]]:
+    """Clients of very different sizes whose columns have means of their own."""
+    sizes = np.maximum(8, (800 * rng.dirichlet(np.full(clients, 0.5))).astype(int))
+    tables = [np.column_stack([rng.normal(size=(n, 2)) + rng.normal(size=2), np.ones(n)]) for n in sizes]
+    return tables, [(rng.random(len(t)) < 1 / (1 + np.exp(-t @ [0.5, -0.5, 0.2]))) * 1.0 for t in tables]
+
+
+def coverage(clients: int, samples: int, *, error: float, cov: Any = "nonrobust") -> Array:
+    """Share of intervals that hold the truth, when θ is `error` standard errors off and not closed."""
+    rng, hits = np.random.default_rng(7), np.zeros(3)
+    for _ in range(samples):
+        X, y = skewed_federation(rng, clients)
+        problem = Logistic(X, y, weights=[len(t) for t in y])
+        theta = problem.optimum()
+        inverse = newton_step(closing_sums(problem, theta), np.zeros(3)).inverse
+        theta = theta + error * np.sqrt(np.diagonal(inverse)) * rng.choice([-1.0, 1.0], size=3)
+        summary = summarise(problem, theta, cov=cov, max_steps=0)
+        hits += (summary.low <= [0.5, -0.5, 0.2]) & (summary.high >= [0.5, -0.5, 0.2])
+    return hits / samples
+
+
+@pytest.mark.parametrize("error", [0.0, 0.2])
+def test_intervals_cover(error: float) -> None:
+    """200 federations: 95 % ± 4.7 % are three standard deviations, for six intervals."""
+    assert (np.abs(coverage(5, 200, error=error) - 0.95) < 0.047).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [5, 100])
+@pytest.mark.parametrize("error", [0.0, 0.2])
+@pytest.mark.parametrize("cov", ["nonrobust", "HC0"])
+def test_intervals_cover_in_many_federations(clients: int, error: float, cov: Any) -> None:
+    found = coverage(clients, 2000, error=error, cov=cov)
+    assert (found > 0.93).all()
+    assert (found < 0.97).all()
+
+
+def test_sums_are_a_frozen_dataclass_of_numbers() -> None:
+    sums = closing_sums(Ridge(X, LABELS), np.zeros(3))
+    assert isinstance(sums, ClosingSums)
+    with pytest.raises(AttributeError):
+        sums.rows = 3  # type: ignore[misc]
