@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import read_text, write_text
+from fedscaffold.core.storage.files import json_value, read_text, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
 from fedscaffold.data.arrow import Label
@@ -212,7 +212,7 @@ class Encoding:
     def from_json(cls, text: str) -> Self:
         """The encoding that `to_json` wrote."""
         try:
-            found = json.loads(text)
+            found = json_value(text)
             if found.pop("format") != FORMAT:
                 raise KeyError("format")
             classes = found.pop("classes")

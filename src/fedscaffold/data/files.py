@@ -6,7 +6,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedscaffold.core.checks import given
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.files import path_of
 from fedscaffold.data.arrow import BLOCK, Source, load_pyarrow
 from fedscaffold.data.columns import check_names
 
@@ -18,7 +20,7 @@ READ_AHEAD = 65536  # bytes per column, instead of a whole row group
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
     """A file's path, refused unless there is such a file."""
-    file = Path(path)
+    file = path_of(path)
     if not file.is_file():
         what = "it is a folder" if file.is_dir() else "there is no such file"
         raise InvalidInput(f"cannot read {path}: {what}")
@@ -27,9 +29,9 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a folder or a file named .parquet; False for CSV, anything else is refused."""
-    if Path(path).is_dir():
+    if path_of(path).is_dir():
         return True
-    suffixes = Path(path).suffixes
+    suffixes = path_of(path).suffixes
     if suffixes and suffixes[-1] in COMPRESSED:
         suffixes.pop()
         if suffixes and suffixes[-1] == ".csv":
@@ -53,8 +55,8 @@ def read_table(path: str | os.PathLike[str]) -> Any:
 
 def read_csv(path: str | os.PathLike[str], *, delimiter: str = ",") -> Any:
     """A CSV file as a pyarrow Table, with types found from all rows; see `from_csv`."""
-    if len(delimiter) != 1:
-        raise InvalidInput(f"delimiter must be one character, got {delimiter!r}")
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise InvalidInput(f"delimiter must be one character, got {given(delimiter)}")
     load_pyarrow()
     from pyarrow import csv
 
@@ -69,12 +71,12 @@ def read_csv(path: str | os.PathLike[str], *, delimiter: str = ",") -> Any:
 
 def parquet_files(path: Paths) -> tuple[Path, ...]:
     """The files that a path, a folder of .parquet files or a list of files stands for."""
-    if not isinstance(path, str | os.PathLike):
+    if isinstance(path, list | tuple):
         files = tuple(existing_file(one) for one in path)
         if not files:
             raise InvalidInput("the list of Parquet files is empty; name at least one")
         return files
-    folder = Path(path)
+    folder = path_of(path)
     if not folder.is_dir():
         return (existing_file(folder),)
     files = tuple(sorted(file for file in folder.glob("*.parquet") if file.is_file()))

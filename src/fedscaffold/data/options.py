@@ -1,10 +1,10 @@
 """Options of the functions that make a problem from a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Required, TypedDict, get_args
 
-from fedscaffold.core.checks import not_negative, whole_number
+from fedscaffold.core.checks import choice, given, not_negative, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 
 Kind = Literal["ridge", "logistic"]
@@ -83,18 +83,37 @@ class TableOptions:
     max_categories: int = 100
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise InvalidInput(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
-        if self.missing not in get_args(Missing):
-            raise InvalidInput(f"missing must be one of {get_args(Missing)}, got {self.missing!r}")
-        if isinstance(self.categorical, str):
-            raise InvalidInput(f"categorical must be a list of column names, got the text {self.categorical!r}")
+        choice("kind", self.kind, get_args(Kind))
+        choice("missing", self.missing, get_args(Missing))
+        choice("standardize", self.standardize, (True, False))
+        choice("intercept", self.intercept, (True, False))
+        for name in ("target", "client"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidInput(f"{name} must be the name of a column, got {given(getattr(self, name))}")
+        for name in ("features", "categorical"):
+            value = getattr(self, name)
+            if value is None and name == "features":
+                continue
+            if isinstance(value, str):
+                raise InvalidInput(f"{name} must be a list of column names, got the text {given(value)}")
+            if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
+                raise InvalidInput(f"{name} must be a list of column names, got {given(value)}")
+            try:
+                set_fields(self, **{name: tuple(value)})
+            except TypeError:  # an array without axes
+                raise InvalidInput(f"{name} must be a list of column names, got {given(value)}") from None
         if self.target == self.client:
             raise InvalidInput(f"column {self.target!r} cannot be both target and client")
-        if not isinstance(self.weights, Mapping) and self.weights not in ("rows", "uniform"):
-            raise InvalidInput(
-                f"weights must be 'rows', 'uniform' or a dictionary from client to weight, got {self.weights!r}"
-            )
-        not_negative("l2", self.l2)
-        whole_number("min_rows", self.min_rows, least=1)
-        whole_number("max_categories", self.max_categories, least=1)
+        if not isinstance(self.weights, Mapping):
+            word = isinstance(self.weights, str) and self.weights in ("rows", "uniform")
+            if not word:
+                raise InvalidInput(
+                    "weights must be 'rows', 'uniform' or a dictionary from client to weight, "
+                    f"got {given(self.weights)}"
+                )
+        set_fields(
+            self,
+            l2=not_negative("l2", self.l2),
+            min_rows=whole_number("min_rows", self.min_rows, least=1),
+            max_categories=whole_number("max_categories", self.max_categories, least=1),
+        )

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import positive, seed_number, whole_number
+from fedscaffold.core.checks import positive, seed_number, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
@@ -62,16 +62,16 @@ class FitSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not positive("tolerance", self.tolerance) < 1.0:
+        set_fields(self, tolerance=positive("tolerance", self.tolerance), seed=seed_number("seed", self.seed))
+        if not self.tolerance < 1.0:
             raise InvalidInput(f"tolerance must be below 1, got {self.tolerance!r}")
         if self.step_size is not None:
-            positive("step_size", self.step_size)
+            set_fields(self, step_size=positive("step_size", self.step_size))
         for name, value in (("local_steps", self.local_steps), ("rounds", self.rounds)):
             if value is not None:
-                whole_number(name, value, least=1)
-        if self.batch_size not in (None, "auto"):
-            whole_number("batch_size", self.batch_size, least=1)
-        seed_number("seed", self.seed)
+                set_fields(self, **{name: whole_number(name, value, least=1)})
+        if self.batch_size is not None and not (isinstance(self.batch_size, str) and self.batch_size == "auto"):
+            set_fields(self, batch_size=whole_number("batch_size", self.batch_size, least=1))
 
     def batch_for(self, problem: Problem) -> int | None:
         """Batch size for this problem; None for all of a client's rows."""
