@@ -42,7 +42,8 @@ def test_numbers_come_back_as_pythons_own(value: object) -> None:
 
 
 def test_every_number_of_a_method_or_an_engine_is_kept_converted() -> None:
-    one, half = np.int16(1), np.float32(0.5)
+    one: Any = np.int16(1)
+    half: Any = np.float32(0.5)
     made: list[Any] = [
         fs.Scaffold(step_size=half, local_steps=one, cohort=one),
         fs.FedAvg(step_size=one, local_steps=one, participation=half),
@@ -63,7 +64,8 @@ def test_every_number_of_a_method_or_an_engine_is_kept_converted() -> None:
         for name, value in vars(item).items():
             assert not isinstance(value, np.generic), f"{type(item).__name__}.{name}"
     assert made[5].options == (("momentum", 0.5),)
-    assert all(type(steps) is int for steps in fs.Scaffold(step_size=half, local_steps=[one, one]).local_steps)
+    several: Any = fs.Scaffold(step_size=half, local_steps=[one, one]).local_steps
+    assert all(type(steps) is int for steps in several)
 
 
 @pytest.mark.parametrize("engine", ["numba", "reference"])
@@ -72,10 +74,10 @@ def test_numpys_integers_give_the_numbers_of_pythons(engine: str) -> None:
     problem = fs.problems.RidgeStream(n_clients=3, dim=2)
     method = fs.Scaffold(step_size=0.1, local_steps=4)
     plain = fs.run(problem, method, rounds=2, batch_size=100, seed=1, engine=engine)
-    same = fs.run(
-        problem, method, rounds=np.uint8(2), batch_size=np.uint8(100), seed=np.int32(1), repetitions=np.int8(1),
-        engine=engine,
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "rounds": np.uint8(2), "batch_size": np.uint8(100), "seed": np.int32(1), "repetitions": np.int8(1)
+    }  # fmt: skip
+    same = fs.run(problem, method, engine=engine, **given)
     assert plain.theta.tobytes() == same.theta.tobytes()
 
 

@@ -69,7 +69,7 @@ def test_a_read_only_array_is_not_copied_and_a_read_only_view_of_a_writable_one_
 
 def test_files_opened_to_read_are_not_copied_and_those_opened_to_write_are(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
-    read, write = (np.load(tmp_path / "x.npy", mmap_mode=mode) for mode in ("r", "r+"))  # type: ignore[call-overload]
+    read, write = (np.load(tmp_path / "x.npy", mmap_mode=mode) for mode in ("r", "r+"))
     assert np.shares_memory(Ridge(read, X.sum(axis=2)).x, read)
     assert not np.shares_memory(Ridge(write, X.sum(axis=2)).x, write)
 

@@ -53,7 +53,7 @@ def read_table(path: str | os.PathLike[str]) -> Any:
         return found.read()
 
 
-def read_csv(path: str | os.PathLike[str], *, delimiter: str = ",") -> Any:
+def read_csv(path: str | os.PathLike[str], *, delimiter: Any = ",") -> Any:
     """A CSV file as a pyarrow Table, with types found from all rows; see `from_csv`."""
     if not isinstance(delimiter, str) or len(delimiter) != 1:
         raise InvalidInput(f"delimiter must be one character, got {given(delimiter)}")

@@ -105,8 +105,8 @@ class TableOptions:
         if self.target == self.client:
             raise InvalidInput(f"column {self.target!r} cannot be both target and client")
         if not isinstance(self.weights, Mapping):
-            word = isinstance(self.weights, str) and self.weights in ("rows", "uniform")
-            if not word:
+            word: Any = self.weights
+            if not isinstance(word, str) or word not in ("rows", "uniform"):
                 raise InvalidInput(
                     "weights must be 'rows', 'uniform' or a dictionary from client to weight, "
                     f"got {given(self.weights)}"

@@ -155,7 +155,8 @@ class Recorder:
         self._values: dict[str, list[Array]] = {}
         if saved is None:
             return
-        round, theta, _ = saved.state.round, saved.state.theta, saved.metrics.only(*(w[0] for w in self._watches))
+        round, theta = saved.state.round, saved.state.theta
+        saved.metrics.only(*(name for name, _, _ in self._watches))
         for name, keep, watch in self._watches:
             like = np.asarray(watch(0, theta, None))  # for its shape
             shape = (len(theta), round + 1, *like.shape[1:]) if keep == "every" else like.shape

@@ -56,8 +56,7 @@ class Family:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or self.name not in NAMES:
-            raise InvalidInput(f"problem must be one of {', '.join(NAMES)}, got {given(self.name)}")
+        _one_of("problem", self.name, NAMES)
         set_fields(self, seed=seed_number("seed", self.seed))
         settings: Any = self.settings
         if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
@@ -182,8 +181,7 @@ class Sweep:
             methods=_several("methods", self.methods),
             batch_sizes=tuple(Batches(size).size for size in _several("batch_sizes", self.batch_sizes)),
         )
-        if not isinstance(self.start, str) or self.start not in get_args(Start):
-            raise InvalidInput(f"start must be one of {', '.join(get_args(Start))}, got {given(self.start)}")
+        _one_of("start", self.start, get_args(Start))
         for method in self.methods:
             check_method(method)
         _different("clients", self.clients)
@@ -234,6 +232,11 @@ class Sweep:
                 "version": provenance.versions()["fedscaffold"],
             }
         )
+
+
+def _one_of(name: str, value: Any, choices: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidInput(f"{name} must be one of {', '.join(choices)}, got {given(value)}")
 
 
 def _several(name: str, values: Any) -> tuple[Any, ...]:

@@ -22,7 +22,8 @@ def _can_cache() -> bool:
     folder = _own_folder()
     if folder is None:
         return False
-    numba.config.CACHE_DIR = str(folder)
+    settings: Any = numba.config
+    settings.CACHE_DIR = str(folder)
     return _has_place()
 
 
