@@ -4,6 +4,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from fedscaffold.core.checks import given
+from fedscaffold.core.errors import InvalidInput
+
 Advance = Callable[[int, int], None]
 Progress = bool | Advance | None
 
@@ -15,6 +18,8 @@ def progress_bar(title: str, wanted: Progress) -> Iterator[Advance]:
     None shows a bar when standard error is a terminal, True always, False never; a function is called
     instead of any bar.
     """
+    if wanted is not None and not isinstance(wanted, bool) and not callable(wanted):
+        raise InvalidInput(f"progress must be True, False, None or a function (done, total), got {given(wanted)}")
     if callable(wanted):
         yield wanted
         return

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import positive, seed_number, whole_number
+from fedscaffold.core.checks import positive, seed_number, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
@@ -40,10 +40,11 @@ class FitSettings:
     ----------
     tolerance
         How far the coefficients may be from those of the pooled model. "se:0.05": none by more than 5 % of its
-        standard error. A number between 0 and 1: ‖θ − θ*‖ ≤ tolerance · ‖θ*‖ on standardised columns, before closing.
+        standard error. A number between 0 and 1: ‖θ − θ*‖ ≤ tolerance · ‖θ*‖ on standardised columns, before
+        closing.
     close
-        Whether at most two Newton steps, from sums of gradients and Hessians, take the run's last θ to the optimum.
-        With "se:..." the run then aims for 0.5 % of ‖θ*‖ and leaves the rest to these steps.
+        Whether at most two Newton steps, from sums of gradients and Hessians, take the run's last θ to the
+        optimum. With "se:..." the run then aims for 0.5 % of ‖θ*‖ and leaves the rest to these steps.
     batch_size
         Rows in each stochastic gradient, None for all of a client's, or "auto": all where clients have at most
         512 rows on average, else 64.
@@ -68,17 +69,17 @@ class FitSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        set_fields(self, seed=seed_number("seed", self.seed))
         parse_tolerance(self.tolerance)
         if not isinstance(self.close, bool):
             raise InvalidInput(Option("close"), f" must be True or False, got {self.close!r}")
         if self.step_size is not None:
-            positive("step_size", self.step_size)
+            set_fields(self, step_size=positive("step_size", self.step_size))
         for name, value in (("local_steps", self.local_steps), ("rounds", self.rounds)):
             if value is not None:
-                whole_number(name, value, least=1)
-        if self.batch_size not in (None, "auto"):
-            whole_number("batch_size", self.batch_size, least=1)
-        seed_number("seed", self.seed)
+                set_fields(self, **{name: whole_number(name, value, least=1)})
+        if self.batch_size is not None and not (isinstance(self.batch_size, str) and self.batch_size == "auto"):
+            set_fields(self, batch_size=whole_number("batch_size", self.batch_size, least=1))
 
     @property
     def standard_errors(self) -> float | None:
