@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedscaffold.core.progress import Progress
 from fedscaffold.core.storage import npz as arrays
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.methods import FedAvg, Scaffold
+from fedscaffold.models.distance import RelativeDistance
 from fedscaffold.models.model import Model
 from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
 from fedscaffold.simulation import Mse, Trace
@@ -68,13 +67,13 @@ class Fit(Summarised):
 
     @property
     def relative_distance(self) -> float:
-        """‖θ − θ*‖ / ‖θ*‖, the distance to the model that pooled rows would give."""
+        """‖β − β*‖ / ‖β*‖, the coefficients' distance to those that pooled rows would give, intercept left out."""
         return float(self.relative_distances[-1])
 
     @property
     def relative_distances(self) -> Array:
-        """‖θ_t − θ*‖ / ‖θ*‖ after each round, (rounds + 1,)."""
-        return np.sqrt(self.trace.mse[0]) / np.linalg.norm(self.planned.optimum)
+        """‖β_t − β*‖ / ‖β*‖ after each round, (rounds + 1,)."""
+        return self.trace.metrics["relative_distance"][0]
 
     def compare(self, *, progress: Progress = None) -> "ModelComparison":
         """Compare with FedAvg, which is run with the same settings, and with the pooled model."""
@@ -191,7 +190,7 @@ def run_fit(
             trace = run_method(
                 planned, planned.method, rounds=rounds, seed=settings.seed, checkpoint=file, progress=progress
             )
-            if trace.mse[0, -1] <= planned.target_mse:
+            if trace.metrics["relative_distance"][0, -1] <= settings.tolerance:
                 break
     origin = {**arrays.plain(trace.provenance), "rounds": trace.rounds, "tolerance": settings.tolerance}
     model = planned.model(trace.theta[0], {**origin, **(provenance or {})})
@@ -199,10 +198,10 @@ def run_fit(
 
 
 def run_method(planned: PlannedFit, method: Scaffold | FedAvg, *, rounds: int, seed: int, **more: Any) -> Trace:
-    """Run a method on a planned problem, and record its squared distance to the optimum."""
+    """Run a method on a planned problem, and record its distances to the optimum."""
     return run(
         planned.problem, method, rounds=rounds, batch_size=planned.batch_size, seed=seed,
-        record=(Mse(planned.optimum),), **more,
+        record=(Mse(planned.optimum), RelativeDistance(planned.optimum)), **more,
     )  # fmt: skip
 
 

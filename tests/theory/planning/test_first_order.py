@@ -98,7 +98,7 @@ def test_many_clients_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_out_of_reach() -> None:
     problem = make("ridge", (10,) * 6, 5, l2=0.01)
-    with pytest.raises(fs.InvalidInput, match="out of reach within max_local_steps=2 and max_rounds=3"):
+    with pytest.raises(fs.InvalidInput, match="out of reach within 2 local steps a round and 3 rounds"):
         fs.plan(problem, target_mse=1e-6, batch_size=2, mode="first_order", max_local_steps=2, max_rounds=3)
     other: Any = systems()
     with pytest.raises(fs.InvalidInput, match="gradients of single records, which linear_sa lacks"):
