@@ -40,10 +40,11 @@ class FitSettings:
     ----------
     tolerance
         How far the coefficients may be from those of the pooled model. "se:0.05": none by more than 5 % of its
-        standard error. A number between 0 and 1: ‖θ − θ*‖ ≤ tolerance · ‖θ*‖ on standardised columns, before closing.
+        standard error. A number between 0 and 1: ‖θ − θ*‖ ≤ tolerance · ‖θ*‖ on standardised columns, before
+        closing.
     close
-        Whether at most two Newton steps, from sums of gradients and Hessians, take the run's last θ to the optimum.
-        With "se:..." the run then aims for 0.5 % of ‖θ*‖ and leaves the rest to these steps.
+        Whether at most two Newton steps, from sums of gradients and Hessians, take the run's last θ to the
+        optimum. With "se:..." the run then aims for 0.5 % of ‖θ*‖ and leaves the rest to these steps.
     batch_size
         Rows in each stochastic gradient, None for all of a client's, or "auto": all where clients have at most
         512 rows on average, else 64.
