@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, ServerOptimizer, TwoSidedScaffold
     from fedscaffold.models import Model
+    from fedscaffold.models.from_data import fit
     from fedscaffold.simulation import RichardsonRomberg, Stage, Staged, Trace, richardson_romberg, run, staged
     from fedscaffold.theory import Plan, plan
 
@@ -57,6 +58,7 @@ __all__ = [
     "data",
     "engines",
     "federation",
+    "fit",
     "flower",
     "inference",
     "methods",
@@ -92,6 +94,7 @@ _MODULE_OF = {
     "Staged": "simulation",
     "Trace": "simulation",
     "TwoSidedScaffold": "methods",
+    "fit": "models.from_data",
     "plan": "theory",
     "richardson_romberg": "simulation",
     "run": "simulation",

@@ -215,4 +215,4 @@ def test_a_fit_looks_for_the_optimum_once() -> None:
         run_fedavg(task, settings, rounds=2)
     assert found.trace.rounds > 2  # two were not enough: it ran more than once
     assert asked.call_count == 1
-    assert found.trace.mse[0, -1] == np.square(found.theta - task.optimum).sum()
+    assert found.trace.mse[0, -1] == np.square(found.trace.theta[0] - task.optimum).sum()

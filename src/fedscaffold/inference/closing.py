@@ -33,6 +33,16 @@ class NewtonStep:
         from the optimum than this many of its own standard errors.
     inverse
         A⁻¹, the inverse Hessian of the penalised loss, (dim, dim).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> problem = fs.problems.Ridge(rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20)))
+    >>> sums = fs.inference.closing_sums(problem, problem.optimum())
+    >>> fs.inference.newton_step(sums, np.zeros(2)).distance < 1e-12
+    True
     """
 
     step: Array
@@ -57,6 +67,15 @@ class Closed:
         Distance to the optimum in standard errors, before the first step and now.
     moved
         `theta` minus the coefficients that were given, (dim,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> problem = fs.problems.Ridge(rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20)))
+    >>> fs.inference.close(problem, np.zeros(2)).steps
+    1
     """
 
     theta: Array

@@ -43,10 +43,12 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
     if sums.kind in ("logistic", "multinomial"):
         value, direction = _flattest(A, 0.25 * sums.squares[columns] + own)
         if value < SEPARATED and sums.extreme:
-            which = _named([names[j] for j in _part_of(direction, columns)])
+            part = _part_of(direction, columns)
+            which = [names[j] for j in part if sums.varying[j]] or [names[j] for j in part]
+            verb = "separates" if len(which) == 1 else "together separate"
             raise InvalidInput(
-                f"{which} separates the classes: for {sums.extreme:,} rows the class is certain, and its "
-                "coefficient would grow for ever",
+                f"{_named(which)} {verb} the classes: for {sums.extreme:,} rows the class is certain, and "
+                "coefficients would grow for ever",
                 remedies=["leave it out", "merge categories", PENALISE],
             )
     value, direction = _flattest(A, np.diagonal(A))

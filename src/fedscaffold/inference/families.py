@@ -18,7 +18,7 @@ EXTREME = 18.0  # |z| from which a fitted probability is within 1.5e-8 of 0 or 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class ErrorFamily:
     """One family of distributions.
 
     Attributes
@@ -82,7 +82,7 @@ def _gamma_null_loss(sums: Array, weight: float) -> float:
 
 
 FAMILIES = {
-    "ridge": Family(
+    "ridge": ErrorFamily(
         name="Gaussian",
         ratio=None,
         dispersion=True,
@@ -92,7 +92,7 @@ FAMILIES = {
         null_sums=lambda y, o, a: np.array([a @ (y - o), a @ (y - o) ** 2]),
         null_loss=lambda sums, weight: 0.5 * float(sums[1] - sums[0] ** 2 / weight),
     ),
-    "logistic": Family(
+    "logistic": ErrorFamily(
         name="Binomial",
         ratio="odds ratio",
         dispersion=False,
@@ -102,7 +102,7 @@ FAMILIES = {
         null_sums=_logistic_null_sums,
         null_loss=_logistic_null_loss,
     ),
-    "multinomial": Family(
+    "multinomial": ErrorFamily(
         name="Multinomial",
         ratio="odds ratio",
         dispersion=False,
@@ -112,7 +112,7 @@ FAMILIES = {
         null_sums=lambda y, o, a: np.bincount(y.astype(np.int64), weights=a).astype(np.float64),
         null_loss=lambda sums, weight: _entropy(sums),
     ),
-    "poisson": Family(
+    "poisson": ErrorFamily(
         name="Poisson",
         ratio="rate ratio",
         dispersion=False,
@@ -122,7 +122,7 @@ FAMILIES = {
         null_sums=lambda y, o, a: np.array([a @ y, a @ np.exp(o), a @ (y * o)]),
         null_loss=_poisson_null_loss,
     ),
-    "gamma": Family(
+    "gamma": ErrorFamily(
         name="Gamma",
         ratio="ratio of means",
         dispersion=True,
@@ -136,7 +136,7 @@ FAMILIES = {
 }
 
 
-def family_of(kind: str) -> Family:
+def family_of(kind: str) -> ErrorFamily:
     """The family of a problem's kind; problems that are not regressions are refused."""
     if kind not in FAMILIES:
         raise InvalidInput(

@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.inference.families import EXTREME, Family, family_of
+from fedscaffold.inference.families import EXTREME, ErrorFamily, family_of
 from fedscaffold.inference.sums import ClosingSums
 from fedscaffold.problems.glm import Glm
 from fedscaffold.problems.multinomial import Multinomial
@@ -157,7 +157,7 @@ def _columns(y: Array) -> tuple[Array, Array, Array]:
 
 
 def _glm_sums(
-    problem: Glm, family: Family, theta: Array, x: Array, y: Array, o: Array, a: Array, *, scores: bool
+    problem: Glm, family: ErrorFamily, theta: Array, x: Array, y: Array, o: Array, a: Array, *, scores: bool
 ) -> ClosingSums:  # fmt: skip
     """Sums of a loss of one margin; where θ has one coefficient more than x has features, that is an intercept."""
     d, squares = theta.size, np.zeros(x.shape[1])
@@ -218,7 +218,7 @@ def _without_last(wide: ClosingSums, theta: Array) -> ClosingSums:
 
 
 def _multinomial_sums(
-    problem: Multinomial, family: Family, theta: Array, x: Array, y: Array, a: Array, *, scores: bool
+    problem: Multinomial, family: ErrorFamily, theta: Array, x: Array, y: Array, a: Array, *, scores: bool
 ) -> ClosingSums:
     """Sums of a loss of one margin per class: scores are (p − e_y) ⊗ x."""
     K, d = problem.n_classes, problem.n_features

@@ -30,6 +30,15 @@ class WaldTest(NamedTuple):
         Second degrees of freedom of the F distribution; None where a χ² distribution is used.
     p
         Probability of a statistic at least as large if all combinations were zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> problem = fs.problems.Ridge(rng.normal(size=(3, 20, 2)), rng.normal(size=(3, 20)))
+    >>> fs.inference.summarise(problem).wald_test(["x0", "x1"]).df
+    2
     """
 
     statistic: float

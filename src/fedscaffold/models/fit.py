@@ -242,7 +242,7 @@ def run_method(planned: PlannedFit, method: Scaffold | FedAvg, *, rounds: int, s
 
 
 def _is_reached(trace: Trace, planned: PlannedFit, settings: FitSettings) -> bool:
-    """Whether the run is as close as it aims for, the intercept included where a tolerance is in standard errors."""
+    """Whether the run is as close as it aims for, with the intercept where a tolerance is in standard errors."""
     if settings.standard_errors is not None and not settings.close:
         return bool(trace.mse[0, -1] <= planned.target_mse)
     return bool(trace.metrics["relative_distance"][0, -1] <= planned.aim)

@@ -12,6 +12,7 @@ from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array
 from fedscaffold.data.files import DETECTED, read_table
 from fedscaffold.data.reading.csv_file import CsvFormat
+from fedscaffold.models.coefficients import coefficient_content
 from fedscaffold.models.compare import ModelComparison, ModelScore
 from fedscaffold.models.distance import slope_length
 from fedscaffold.models.fit import Fit
@@ -120,6 +121,7 @@ def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) ->
         cost=_cost_facts(fit),
         provenance=_provenance_facts(fit),
         command=inputs.command,
+        **coefficient_content(fit),
     )
 
 

@@ -36,6 +36,9 @@ def command(
     step_size: Annotated[float | None, typer.Option(help="γ; planned unless given.")] = None,
     local_steps: Annotated[int | None, typer.Option(help="H; planned unless given.")] = None,
     rounds: Annotated[int | None, typer.Option(help="T; planned unless given.")] = None,
+    close: Annotated[
+        bool, typer.Option(help="Let up to two Newton steps, from sums over clients, end the fit at the optimum.")
+    ] = True,
     seed: tables.Seed = 0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the fit of other data or settings that the folder holds.")
@@ -57,6 +60,7 @@ def command(
             local_steps=local_steps,
             rounds=rounds,
             seed=seed,
+            close=close,
         )
         is_parquet(data if data.is_dir() else existing_file(data))
         if test is not None:

@@ -59,6 +59,28 @@ class ClientRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoefficientRow:
+    """A row of the table of coefficients.
+
+    Attributes
+    ----------
+    name
+        Name of the coefficient.
+    cells
+        Text of the table's other columns.
+    effect, low, high
+        Effect of one standard deviation of the column, or of a category against its reference, with its interval;
+        NaN for intercepts, which are not drawn.
+    """
+
+    name: str
+    cells: tuple[str, ...]
+    effect: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportContent:
     """Everything that the page about a fit shows.
 
@@ -88,6 +110,14 @@ class ReportContent:
         Name of the loss, for captions.
     command
         How to make the same fit again.
+    coefficients
+        A row for every coefficient; empty where there are no standard errors.
+    coefficient_columns
+        Names of the columns of that table.
+    coefficient_scale
+        What the effects in its drawing are measured in.
+    coefficient_notes
+        Sentences about the standard errors.
     """
 
     title: str
@@ -106,3 +136,7 @@ class ReportContent:
     cost: Facts
     provenance: Facts
     command: str
+    coefficients: Sequence[CoefficientRow] = ()
+    coefficient_columns: tuple[str, ...] = ()
+    coefficient_scale: str = ""
+    coefficient_notes: Sequence[str] = ()

@@ -111,9 +111,44 @@ def pairs(names: Sequence[str], first: Sequence[float], second: Sequence[float],
     return _svg(title, height, parts)
 
 
-def shortened(name: str) -> str:
+def forest(
+    names: Sequence[str], intervals: Sequence[tuple[float, float, float]], *, title: str, label: str
+) -> str:
+    """A dot with a line from low to high for each (low, middle, high), and a vertical line at zero."""
+    left, right, top = 150, WIDTH - 12, 4
+    height = top + ROW * len(names) + 44
+    bottom = height - 44
+    least, most = min(0.0, *(low for low, _, _ in intervals)), max(0.0, *(high for _, _, high in intervals))
+    span = (most - least) or 1.0
+
+    def x(value: float) -> float:
+        return left + (right - left) * (value - least) / span
+
+    parts = []
+    for value in axis_ticks(least, most):
+        parts.append(f'<path class="grid" d="M{x(value):.1f} {top}V{bottom}"/>')
+        parts.append(f'<text x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{value:.6g}</text>')
+    parts.append(f'<path class="link" d="M{x(0.0):.1f} {top}V{bottom}"/>')
+    parts.append(f'<text x="{WIDTH / 2}" y="{height - 6}" text-anchor="middle">{escape(label)}</text>')
+    for k, (name, (low, middle, high)) in enumerate(zip(names, intervals, strict=True)):
+        y = top + ROW * k + ROW / 2
+        parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{escape(shortened(name, 20))}</text>')
+        parts.append(f'<path class="line scaffold" d="M{x(low):.1f} {y}H{x(high):.1f}"/>')
+        parts.append(f'<circle class="dot-common" cx="{x(middle):.1f}" cy="{y}" r="4.5"/>')
+    return _svg(title, height, parts)
+
+
+def axis_ticks(least: float, most: float) -> list[float]:
+    """About four round numbers between two others, 0 among them where it lies between."""
+    raw = max(most - least, 1e-300) / 4.0
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(k * power for k in (1.0, 2.0, 5.0, 10.0) if k * power >= raw)
+    return [k * step for k in range(math.ceil(least / step), math.floor(most / step) + 1)]
+
+
+def shortened(name: str, longest: int = LONGEST_NAME) -> str:
     """A name that fits beside a bar."""
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+    return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
 def _power(power: int) -> str:

@@ -17,6 +17,7 @@ def render(content: ReportContent) -> str:
     section, facts = elements.section, elements.facts
     sections = (
         section("What was asked", facts("The request", content.request)),
+        *([_coefficients(content)] if content.coefficients else []),
         _data(content),
         section("The plan", *map(elements.paragraph, content.plan.splitlines())),
         _convergence(content),
@@ -37,6 +38,35 @@ def render(content: ReportContent) -> str:
         f'<header>\n<h1>{title}</h1>\n<p class="lead">{escape(content.summary)}</p>\n</header>\n'
         f"{body}\n<footer>Made by fedscaffold.</footer>\n</main>\n</body>\n</html>\n"
     )
+
+
+def _coefficients(content: ReportContent) -> str:
+    """A drawing of the largest effects with their intervals, and the table of all coefficients."""
+    drawn = sorted(
+        (row for row in content.coefficients if not math.isnan(row.effect)), key=lambda row: -row.effect
+    )
+    many = len(drawn) > MAX_SHOWN
+    if many:  # those that are clearest
+        clearest = sorted(drawn, key=lambda row: -abs(row.effect) / max(row.high - row.low, 1e-300))[:MAX_SHOWN]
+        drawn = [row for row in drawn if row in clearest]
+    parts = []
+    if drawn:
+        svg = drawings.forest(
+            [row.name for row in drawn],
+            [(row.low, row.effect, row.high) for row in drawn],
+            title=f"Effects of {len(drawn)} coefficients with 95 % intervals, from largest to smallest",
+            label=content.coefficient_scale,
+        )
+        some = f"The {MAX_SHOWN} clearest of {len(content.coefficients)} coefficients" if many else "Effects"
+        caption = (
+            f"{some} with 95 % intervals, sorted; an interval that crosses the line at 0 is compatible with no "
+            "effect. Numbers count per standard deviation, categories against their reference."
+        )
+        parts.append(elements.figure(svg, [], caption))
+    rows = [(row.name, *row.cells) for row in content.coefficients]
+    header = ("coefficient", *content.coefficient_columns)
+    parts.append(elements.table("Coefficients in the table's own units", header, rows))
+    return elements.section("Coefficients", *parts, *map(elements.paragraph, content.coefficient_notes))
 
 
 def _data(content: ReportContent) -> str:

@@ -1,0 +1,63 @@
+"""The coefficients of a fit, as the report shows them."""
+
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.data.encoding import Encoding, Number
+from fedscaffold.inference.layout import number, probability
+from fedscaffold.models.fit import Fit
+from fedscaffold.reports.page import CoefficientRow
+
+NEGLIGIBLE = 1e-4  # of a standard error
+
+
+def coefficient_content(fit: Fit) -> dict[str, Any]:
+    """What `ReportContent` has about coefficients, by field; nothing where there are no standard errors."""
+    if fit.closed is None:
+        return {}
+    summary, encoding = fit.summary(), fit.planned.problem.encoding
+    spread = np.tile(_deviations(encoding), len(summary.names) // encoding.dim)
+    ratio = summary.ratio
+    letter = "z" if summary.df_resid is None else "t"
+    rows = []
+    for j, name in enumerate(summary.names):
+        cells = [number(summary.coef[j]), number(summary.se[j]), f"{summary.z[j]:.2f}", probability(summary.p[j])]
+        cells.append(f"{number(summary.low[j])} to {number(summary.high[j])}")
+        if ratio is not None:
+            low, middle, high = (
+                number(float(np.exp(end[j]))) for end in (summary.low, summary.coef, summary.high)
+            )
+            cells.append("–" if summary.intercepts[j] else f"{middle} [{low}, {high}]")
+        size = float("nan") if summary.intercepts[j] else float(spread[j])
+        effect, low_end, high_end = (size * float(end[j]) for end in (summary.coef, summary.low, summary.high))
+        rows.append(CoefficientRow(name=name, cells=tuple(cells), effect=effect, low=low_end, high=high_end))
+    columns = ("coefficient", "standard error", letter, "p", "95 % interval")
+    scale = f"change of {encoding.target}" if ratio is None else "log odds"
+    return {
+        "coefficients": rows,
+        "coefficient_columns": (columns if ratio is None else (*columns, f"{ratio}, 95 % interval")),
+        "coefficient_scale": f"{scale} per standard deviation",
+        "coefficient_notes": [*summary.notes, _closing(fit)],
+    }
+
+
+def _deviations(encoding: Encoding) -> Any:
+    """Standard deviation of each number, and 1 for categories and the intercept, (dim,)."""
+    found = np.ones(encoding.dim)
+    for column, place in zip(encoding.columns, encoding.places, strict=True):
+        if isinstance(column, Number):
+            found[place] = column.scale
+    return found
+
+
+def _closing(fit: Fit) -> str:
+    """How far the coefficients are from the pooled ones, before and after closing."""
+    closed = fit.closed
+    assert closed is not None  # as the caller has seen
+    steps = "no Newton step" if closed.steps == 0 else f"{closed.steps} Newton step{'s' * (closed.steps > 1)}"
+    after = "less than 0.01 %" if closed.distance < NEGLIGIBLE else f"{closed.distance:.2%}"
+    return (
+        f"The run ended at most {closed.distance_before:.2g} standard errors from the pooled coefficients; after {steps}, "
+        f"from sums of gradients and Hessians over clients, {after} of a standard error is left."
+    )
