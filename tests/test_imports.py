@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "theory": {"core", "methods", "theory"},
     "reports": {"core", "simulation", "theory", "reports"},
     "models": {"core", "problems", "data", "methods", "engines", "simulation", "theory", "reports", "models"},
-    "federation": {"core", "data", "methods", "engines", "simulation", "federation"},
+    "federation": {"core", "data", "methods", "engines", "simulation", "models", "federation"},
     "benchmarking": LIBRARY | FRONT | {"benchmarking"},
     "paper": LIBRARY | FRONT | STUDIES,
     "__init__": LIBRARY | DOORS | {"conformance", "benchmarking"},  # lazily
