@@ -22,6 +22,8 @@ from fedscaffold.theory.prediction.setting import Setting, setting
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST_ROUNDS = 1_000_000  # of a predicted curve, which takes a step for each
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Prediction(Summarised):
@@ -145,7 +147,7 @@ def predict(
     True
     """
     if rounds is not None:
-        rounds = whole_number("rounds", rounds, least=1)
+        rounds = whole_number("rounds", rounds, least=1, most=MOST_ROUNDS)
     return _prediction(setting(problem, method, Batches(batch_size, sampling)), rounds)
 
 
@@ -194,7 +196,7 @@ def predict_at_scale(
     if not isinstance(problem, PopulationMoments):
         raise InvalidInput(f"predict_at_scale is for streamed clients, not for {problem.kind}; use predict")
     if rounds is not None:
-        rounds = whole_number("rounds", rounds, least=1)
+        rounds = whole_number("rounds", rounds, least=1, most=MOST_ROUNDS)
     weight = float(problem.weights @ problem.weights)
     if n_clients is not None:
         weight = 1.0 / whole_number("n_clients", n_clients, least=1)
