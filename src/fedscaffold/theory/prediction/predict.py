@@ -20,6 +20,8 @@ from fedscaffold.theory.prediction.prediction import Prediction
 from fedscaffold.theory.prediction.reliability import EXACT, GAUSSIAN, warn_if_unreliable
 from fedscaffold.theory.prediction.setting import Setting, setting
 
+MOST_ROUNDS = 1_000_000  # of a predicted curve, which takes a step for each
+
 
 @one_blas_thread
 def predict(
@@ -69,7 +71,7 @@ def predict(
     True
     """
     if rounds is not None:
-        rounds = whole_number("rounds", rounds, least=1)
+        rounds = whole_number("rounds", rounds, least=1, most=MOST_ROUNDS)
     found = predict_setting(setting(problem, method, Batches(batch_size, sampling)), rounds)
     warn_if_unreliable(found.reliability)
     return found
@@ -120,7 +122,7 @@ def predict_at_scale(
     if not isinstance(problem, PopulationMoments):
         raise InvalidInput(f"predict_at_scale is for streamed clients, not for {problem.kind}; use predict")
     if rounds is not None:
-        rounds = whole_number("rounds", rounds, least=1)
+        rounds = whole_number("rounds", rounds, least=1, most=MOST_ROUNDS)
     weight = float(problem.weights @ problem.weights)
     if n_clients is not None:
         weight = 1.0 / whole_number("n_clients", n_clients, least=1)
