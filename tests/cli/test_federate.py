@@ -43,7 +43,7 @@ def test_refusals(tables: list[Path], tmp_path: Path) -> None:
     assert "did you mean 'hospital'" in refused(whole, *target, "--client", "hospita")
     assert "no column 'diagnose'" in refused(*tables, "--target", "diagnose")
     assert "rounds must be" in refused(*tables, *target, "--rounds", "0")
-    assert "step_size must be" in refused(*tables, *target, "--step-size", "0")
+    assert "--step-size must be" in refused(*tables, *target, "--step-size", "0")
     assert "exists and is not empty" in refused(*tables, *target, "--out", tmp_path)
     (tmp_path / "more").mkdir()
     twin = written(cancer(), tmp_path / "more" / tables[0].name)

@@ -42,7 +42,7 @@ def test_a_grid(tmp_path: Path) -> None:
     result = runner.invoke(app, command)
     assert result.exit_code == 0, result.output
     file = out / "sweep.parquet"
-    assert list(out.iterdir()) == [file]
+    assert {path.name for path in out.iterdir()} == {file.name, f".{file.name}.lock"}
     frame = pd.read_parquet(file)
     assert len(frame) == 3 * 2 * 2 * 2
     assert (frame["outcome"] == "diverged").sum() == 12
@@ -117,7 +117,7 @@ def test_a_live_table_on_a_terminal(tmp_path: Path) -> None:
         (["--problem", "regression", "--clients", "3"], "even"),
         (["--clients", "4,x"], "--clients must be whole numbers with commas"),
         (["--clients", "4,4"], "--clients must be different numbers"),
-        (["--step-size", "0"], "step_size must be a positive number"),
+        (["--step-size", "0"], "--step-size must be a positive number"),
         (["--local-steps", "0"], "--local-steps must be at least 1"),
         (["--batch-size", "2,some"], "a whole number or 'full'"),
         (["--batch-size", "full"], "no full gradients"),

@@ -74,7 +74,7 @@ def command(
             _refuse_options(given, TABLES_ONLY, "a table; give one instead of a number")
             positive("the squared error to reach", squared_error)
             batch = options.batch_size_of(batch_size or "10")
-            kind: Any = problem
+            kind: Any = options.paper_problem(problem)
             l2 = PAPER_L2 if table.l2 is None else table.l2
             made: Any = paper(kind, n_clients=clients, l2=l2, seed=seed)
             name, optimum = problem, None
