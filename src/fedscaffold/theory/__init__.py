@@ -8,20 +8,30 @@ from fedscaffold.theory import bounds
 from fedscaffold.theory.constants.constants import Constants, constants
 from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.planner import plan
+from fedscaffold.theory.prediction.error_interval import error_interval
 from fedscaffold.theory.prediction.expansion import Expansion, expansion
+from fedscaffold.theory.prediction.iterate_average import (
+    AveragePrediction,
+    predict_average,
+    scaffold_long_run_covariance,
+)
 from fedscaffold.theory.prediction.predict import Prediction, predict, predict_at_scale
 
 __all__ = [
+    "AveragePrediction",
     "Constants",
     "Expansion",
     "Plan",
     "Prediction",
     "bounds",
     "constants",
+    "error_interval",
     "expansion",
     "plan",
     "predict",
     "predict_at_scale",
+    "predict_average",
+    "scaffold_long_run_covariance",
 ]
 
 

@@ -16,6 +16,7 @@ from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.error_curves import draw_error_curve
 from fedscaffold.theory.prediction.curve import curve_parts
+from fedscaffold.theory.prediction.family.predict_family import is_plain, predict_family
 from fedscaffold.theory.prediction.plateau import control_variate_biases, solve_stationary
 from fedscaffold.theory.prediction.setting import Setting, setting
 
@@ -119,7 +120,9 @@ def predict(
         convex problem that has Hessians and `record_gradients`, such as multinomial regression, with up to
         some tens of parameters.
     method
-        Scaffold or FedAvg.
+        Scaffold or FedAvg; and, for up to 600 numbers in all clients' models together, every method whose server
+        and clients combine models linearly: with cohorts (of clients of equal weight) or unequal local steps,
+        TwoSidedScaffold, ProxSkip, FedLin, ServerOptimizer with "sgd" and momentum, or one of your own.
     batch_size
         Records in each stochastic gradient; None for full gradients.
     sampling
@@ -146,7 +149,10 @@ def predict(
     """
     if rounds is not None:
         whole_number("rounds", rounds, least=1)
-    return _prediction(setting(problem, method, Batches(batch_size, sampling)), rounds)
+    batches = Batches(batch_size, sampling)
+    if not is_plain(problem, method):
+        return Prediction(**predict_family(problem, method, batches, rounds)._asdict())
+    return _prediction(setting(problem, method, batches), rounds)
 
 
 @one_blas_thread
