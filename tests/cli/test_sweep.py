@@ -173,7 +173,8 @@ def test_a_small_million(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.exit_code in (0, 1), result.output  # so few clients and rounds need not show it
     names = {file.name for file in (tmp_path / "m").iterdir()}
     tables = {"ridge-stream.parquet", "logistic-stream.parquet"}
-    assert names == {"million.png", "million.svg", "claims.json", *tables}
+    locks = {f".{name}.lock" for name in tables}
+    assert names == {"million.png", "million.svg", "claims.json", *tables, *locks}
     frame = pd.read_parquet(tmp_path / "m" / "logistic-stream.parquet")
     assert list(frame["seeds"]) == [4, 2, 1]
     assert frame["predicted"].notna().all()

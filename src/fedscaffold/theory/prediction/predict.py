@@ -12,6 +12,7 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.curve import curve_parts
+from fedscaffold.theory.prediction.family.predict_family import is_plain, predict_family
 from fedscaffold.theory.prediction.moments.curve import small_curve
 from fedscaffold.theory.prediction.moments.local_round import STEP_BY_STEP
 from fedscaffold.theory.prediction.moments.predict import is_small, small_prediction, small_round
@@ -45,7 +46,9 @@ def predict(
         convex problem that has Hessians and `record_gradients`, such as multinomial regression, with up to
         some tens of parameters.
     method
-        Scaffold or FedAvg.
+        Scaffold or FedAvg; and, for up to 600 numbers in all clients' models together, every method whose server
+        and clients combine models linearly: with cohorts (of clients of equal weight) or unequal local steps,
+        TwoSidedScaffold, ProxSkip, FedLin, ServerOptimizer with "sgd" and momentum, or one of your own.
     batch_size
         Records in each stochastic gradient; None for full gradients.
     sampling
@@ -72,7 +75,10 @@ def predict(
     """
     if rounds is not None:
         rounds = whole_number("rounds", rounds, least=1, most=MOST_ROUNDS)
-    found = predict_setting(setting(problem, method, Batches(batch_size, sampling)), rounds)
+    batches = Batches(batch_size, sampling)
+    if not is_plain(problem, method):
+        return Prediction(**predict_family(problem, method, batches, rounds)._asdict())
+    found = predict_setting(setting(problem, method, batches), rounds)
     warn_if_unreliable(found.reliability)
     return found
 
