@@ -14,6 +14,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.prediction import predict as ways
+from fedscaffold.theory.prediction import setting as settings
 from tests.samples import Kind, make
 
 SCAFFOLD = Scaffold(step_size=0.1, local_steps=5)
@@ -147,3 +148,13 @@ def test_an_unreliable_prediction_warns_and_says_why() -> None:
     sure = theory.predict(problem, Scaffold(step_size=0.02 * gamma, local_steps=2), batch_size=4)
     assert sure.reliability.neglected < 1.0
     assert "reliability" in repr(sure)
+
+
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_fewer_passes_for_many_clients_change_little(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, method = make(kind, (12,) * 80, 4, l2=0.2), Scaffold(step_size=0.1, local_steps=20)
+    quick = theory.predict(problem, method, batch_size=1)
+    monkeypatch.setattr(settings, "SETTLED_MANY", 1e-7)
+    slow = theory.predict(problem, method, batch_size=1)
+    assert quick.mse == pytest.approx(slow.mse, rel=3e-3)
+    assert quick.mse != slow.mse

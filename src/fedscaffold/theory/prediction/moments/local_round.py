@@ -4,8 +4,9 @@ Around its mean the local model of client c is, with y = (θ, ξ_c) at the start
 
     θ_c^h = B_h y + n_h,     B_{h+1} = Γ_h B_h − γ [0 I],     Cov n_{h+1} = Γ_h Cov n_h Γ_h + γ² C_h,
 
-where Γ_h = I − γG_h, G_h and C_h are the mean curvature and the mean noise over the cloud N(mean, Cov θ_c^h) of that step, and
-the mean follows the mean gradient over it. For ridge that is exact, without noise for every problem.
+where Γ_h = I − γG_h, G_h and C_h are the mean curvature and the mean noise over the cloud N(mean, Cov θ_c^h) of
+that step, and the mean follows the mean gradient over it. For ridge this is exact, and without noise for all
+problems.
 
 Where G_h, C_h and the gradient hardly change from step to step, k steps are taken at once: with their values in
 the middle of the k steps, found by a first try with those at their beginning. The difference between the two
