@@ -17,6 +17,7 @@ from fedscaffold.theory.supported import is_quadratic, parse_method
 
 PRECISE, FAST = 1e-10, 1e-6  # of the interpolation, for few and for many clients
 MANY = 8
+COARSE, MANY_FEATURES = 1e-4, 50  # and for more features than this, where points of the interpolation cost most
 SETTLED, SETTLED_EXACT = 1e-4, 1e-6  # what further passes would change; the second where the fixed point is exact
 SETTLED_MANY, MANY_CLIENTS = 3e-4, 64  # and for more clients than this, where a pass takes long
 STEPS, STEPS_DRIFTING = 1e-4, 1e-6  # of powers; the second for FedAvg on ridge, whose noise falls along a round
@@ -62,10 +63,17 @@ def setting(problem: SmoothProblem, method: Method, batches: Batches, optimum: A
         optimum=optimum,
         gradients=problem.client_gradients(optimum),
         steps=steps(gamma, H, smallest, largest, precision),
-        tolerance=PRECISE if problem.n_clients <= MANY else FAST,
+        tolerance=interpolation_tolerance(problem.n_clients, problem.dim),
         settled=settled_at(problem.n_clients, quadratic),
         quadratic=quadratic,
     )
+
+
+def interpolation_tolerance(n_clients: int, dim: int) -> float:
+    """Relative error of the reduced system of Scaffold's clients."""
+    if dim > MANY_FEATURES:
+        return COARSE
+    return PRECISE if n_clients <= MANY else FAST
 
 
 def settled_at(n_clients: int, quadratic: bool) -> float:

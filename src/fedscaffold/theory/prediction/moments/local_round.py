@@ -83,8 +83,9 @@ class Coefficients:
 class LocalRound:
     """The local steps of a setting; keeps the clients' records side by side between calls."""
 
-    def __init__(self, s: Setting, *, skew: bool) -> None:
+    def __init__(self, s: Setting, *, skew: bool, step_by_step: int = STEP_BY_STEP) -> None:
         self.s = s
+        self.step_by_step = step_by_step  # rounds of up to so many local steps are not shortened
         self.blocks = list_blocks(s.problem)
         self.skewed = SkewedMargins(s.problem, self.blocks, s.batches) if skew else None
 
@@ -99,7 +100,7 @@ class LocalRound:
         done, k = 0, 1
         while done < s.H:
             here = self.coefficients(cloud, start)
-            k = 1 if s.H <= STEP_BY_STEP else min(k, s.H - done)
+            k = 1 if self.step_by_step >= s.H else min(k, s.H - done)
             cloud, used, change = self.steps(cloud, here, start, k)
             done += used
             k = 2 * used if change < GROW * CHANGE else used
@@ -117,7 +118,7 @@ class LocalRound:
                 return better, k, change
             k //= 2
             first = self.frozen(cloud, here, cloud, start, k)
-        return first, 1, 0.0 if self.s.H <= STEP_BY_STEP else difference(cloud, first, start)
+        return first, 1, 0.0 if self.step_by_step >= self.s.H else difference(cloud, first, start)
 
     def coefficients(self, cloud: Cloud, start: Start) -> Coefficients:
         """Mean gradient, noise and curvature over the clouds, and their slopes."""
