@@ -48,6 +48,7 @@ def small_prediction(s: Setting, rounds: int | None) -> Prediction:
     local = small_round(s)
     noisy = bool(s.factors.any())
     plain = gaussian_plateau(s) if noisy and local.skewed is not None else None
+    map: RoundMap | None
     if s.quadratic:
         found, map = small_plateau(s, LocalRound(s, skew=False, step_by_step=s.H))
     else:
