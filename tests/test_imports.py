@@ -173,7 +173,7 @@ def test_the_protocol_of_federations_knows_no_transport() -> None:
 
 def test_without_flower_the_message_says_what_to_install() -> None:
     code = (
-        "import sys; sys.modules['flwr'] = None; import fedscaffold as fs; fs.flower.ProblemWork\n"
+        "import sys; sys.modules['flwr'] = None; import fedscaffold as fs; fs.flower.ProblemTask\n"
         "try: fs.flower.Strategy\nexcept fs.MissingDependency as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -106,6 +106,25 @@ BAD_METHODS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 BAD_RUNS: dict[str, tuple[Callable[[], Any], str]] = {
+    "rounds beyond memory": (run(rounds=10**12), "would take .* GiB"),
+    "repetitions beyond memory": (run(repetitions=10**14), "would take"),
+    "rounds beyond 64 bits": (run(rounds=10**400), r"at most 2\*\*63 - 1, got a huge number"),
+    "a batch beyond the stream": (
+        run(batch_size=2**31 - 1, method=fs.FedAvg(step_size=0.1, local_steps=1000)),
+        "take fewer",
+    ),
+    "a path with a NUL": (run(checkpoint="a\0b"), "a path must be text"),
+    "a path too long": (run(checkpoint="x" * 300), "File name too long"),
+    "a path that is a number": (run(checkpoint=3), "a path must be text"),
+    "an array as engine": (run(engine=np.ones(3)), "unknown engine"),
+    "an array as sampling": (run(sampling=np.ones(3)), "sampling must be one of"),
+    "a class as engine": (run(engine=Numba), "unknown engine"),
+    "a masked start": (run(theta0=np.ma.masked_equal([1.0, 2.0], 2.0)), "masked"),
+    "a complex start": (run(theta0=[1.0, 1j]), "theta0 must hold numbers"),
+    "complex control variates": (
+        run(control_variates0=np.ones((2, 2)) * 1j),
+        "control_variates0 must hold numbers",
+    ),
     "no rounds": (run(rounds=0), "rounds must be a whole number of at least 1, got 0"),
     "half rounds": (run(rounds=1.5), "rounds must be"),
     "true rounds": (run(rounds=True), "rounds must be"),

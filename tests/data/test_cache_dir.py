@@ -266,3 +266,25 @@ def test_several_files(table: Path, tmp_path: Path) -> None:
     pd.read_parquet(files[1]).assign(age=1).to_parquet(files[1])
     with pytest.raises(InvalidInput, match=r"column 'age' is of type double in .*part-0.*, but int64 in .*part-1"):
         from_parquet(folder, **OPTIONS)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_refused_and_named(name: str, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it is: refused with the folder's name, or, in what carries no meaning, the same problem."""
+    monkeypatch.setattr(write, "PIECE", 8 * 1000)
+    expected = converted(table).fingerprint()
+    file = table.parent / "records" / name
+    content, rng = file.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for _ in range(40):
+        flipped = bytearray(content)
+        flipped[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        file.write_bytes(flipped)
+        try:
+            assert converted(table).fingerprint() == expected
+        except InvalidInput as error:
+            refused += str(table.parent / "records") in str(error)
+    assert refused >= 30
+    file.write_bytes(content[:-8] + bytes(8))
+    with pytest.raises(InvalidInput, match=r"damaged \(.*digest|damaged"):
+        converted(table)

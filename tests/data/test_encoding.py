@@ -72,7 +72,7 @@ def test_unknown_values() -> None:
     new = pa.table({**ROWS, "ward": ["A", "Z"]})
     refused("column 'ward' has the unknown value 'Z' in row 1; known are 'A', 'B'; unknown='ignore'", new)
     assert ENCODING.encode(new, unknown="ignore").tolist()[1] == [1.5, 0, 0, 1.0, 0, 1, 0, 1]
-    refused("unknown must be 'error' or 'ignore', got 'zero'", new, unknown="zero")
+    refused("unknown must be one of 'error', 'ignore', got 'zero'", new, unknown="zero")
     late = pa.table({"age": np.ones(BLOCK + 5), "ward": ["A"] * (BLOCK + 4) + ["Z"], "dose": [1.0] * (BLOCK + 5),
                      "code": [7] * (BLOCK + 5)})  # fmt: skip
     refused(f"'Z' in row {BLOCK + 4}", late)

@@ -13,14 +13,14 @@ from fedscaffold.core.types import Array
 from fedscaffold.federation import (
     AuditLog,
     Ledger,
-    ProblemWork,
+    LocalTask,
+    ProblemTask,
     RoundResult,
     RoundRules,
     RunConfig,
     SitePolicy,
     StateBackup,
     TrainRequest,
-    Work,
     handle_request,
     run_round,
     train_request,
@@ -62,7 +62,7 @@ class Federation:
         )  # fmt: skip
         self.theta0 = np.zeros(problem.dim)
         self.results: list[RoundResult] = []
-        self.works: dict[int, Work] = {}
+        self.works: dict[int, LocalTask] = {}
         self.restart_server()
 
     def restart_server(self) -> None:
@@ -112,8 +112,8 @@ class Federation:
         reply = handle_request(received, self.works[client], self.state_dir(client), self.policy)
         return unpack_reply(pack_reply(reply), request)
 
-    def work_of(self, client: int) -> Work:
-        return ProblemWork(self.problem.subset([client]), self.engine)
+    def work_of(self, client: int) -> LocalTask:
+        return ProblemTask(self.problem.subset([client]), self.engine)
 
     def state_dir(self, client: int) -> Path:
         return self.folder / f"node-{client}"

@@ -15,7 +15,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.federation import AuditLog, Ledger, RunConfig, train_request
+from fedscaffold.federation import AuditLog, Ledger, RunConfig, run_status, train_request
 from fedscaffold.federation.client.files import ClientStateFile
 from fedscaffold.federation.client.state import reconcile
 from fedscaffold.federation.server.checkpoint import CheckpointFolder
@@ -124,8 +124,10 @@ class Federation:
 def test_two_nodes_give_the_simulations_numbers(tmp_path: Path) -> None:
     federation = Federation(tmp_path, 2)
     with federation.loopback:
-        output = federation.run("small", 2)
+        public = ";".join(str(path) for _, path in federation.loopback.keys)
+        output = federation.run("small", 2, keys=public)
     federation.is_simulation("small", 2)
+    assert run_status(federation.server("small")).state == "finished"
     assert "round 2 of 2: 2 clients counted" in output
 
 

@@ -13,7 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import fedscaffold as fs
 from fedscaffold import flower
-from fedscaffold.federation import ClientUpdate, ProblemWork, TrainRequest, Work
+from fedscaffold.federation import ClientUpdate, LocalTask, ProblemTask, TrainRequest
 from fedscaffold.federation.messages import Reply
 from fedscaffold.flower import nodes as nodes_module
 from tests.federation.federation import Federation
@@ -35,8 +35,8 @@ def noisy() -> Any:
 class NoisyFederation(Federation):
     clip, deviation, kind = 1.0, 0.1, noisy()
 
-    def work_of(self, client: int) -> Work:
-        plain = ProblemWork(self.problem.subset([client]), "reference")
+    def work_of(self, client: int) -> LocalTask:
+        plain = ProblemTask(self.problem.subset([client]), "reference")
         return self.kind(plain, clip=self.clip, deviation=self.deviation)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result
 from flwr.supercore.task_identity import TaskIdentity
@@ -19,6 +20,8 @@ from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.federation import SitePolicy
 from fedscaffold.flower import nodes as nodes_module
+from fedscaffold.flower.certificates import make_key
+from fedscaffold.flower.keys import key_in_hexadecimal
 from fedscaffold.flower.wire import ARRAYS, VALUES, vector_of
 from tests.federation.test_own_methods import OWN, HeavyBall
 from tests.federation.test_own_methods import Scaffold as SameName
@@ -293,6 +296,43 @@ def test_an_impostor_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert "node 300 is ignored: it says that it is client 1, whose node has another key" in caplog.text
 
 
+def test_only_nodes_with_the_given_keys_take_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also when the impostor is there first."""
+    grid = grid_on(tmp_path)
+    keys = {client: node.key.hex() for client, node in enumerate(grid.nodes)}
+    grid.nodes.insert(0, Node(99, {"partition-id": 1, "state-dir": str(tmp_path / "evil")}))
+    result = strategy(tmp_path, keys=keys).start(grid, MODEL, num_rounds=2)
+    np.testing.assert_allclose(theta(result), simulated(2), rtol=0, atol=1e-7)
+    assert (
+        "node 99 is ignored: it says that it is client 1, but its key is not the one given for it" in caplog.text
+    )
+    assert not list((tmp_path / "evil").glob("*/*.state"))
+
+
+def test_keys_in_the_forms_that_operators_have(tmp_path: Path) -> None:
+    _, public = make_key(tmp_path, "node")
+    text = public.read_text()
+    found = key_in_hexadecimal(text)
+    pem = bytes.fromhex(found).decode()
+    assert pem.startswith("-----BEGIN PUBLIC KEY-----")
+    assert key_in_hexadecimal(pem) == key_in_hexadecimal(found.upper()) == found
+    with pytest.raises(InvalidInput, match="not a public key"):
+        key_in_hexadecimal("ssh-rsa rubbish")
+
+
+@pytest.mark.parametrize(
+    ("registered", "activated", "pinned"),
+    [
+        ("2026-01-01T10:00:00+00:00", "2026-01-01T10:00:00.2+00:00", False),
+        ("2026-01-01T10:00:00+00:00", "2026-01-01T10:03:00+00:00", True),
+        ("", "rubbish", False),
+    ],
+)
+def test_keys_are_pinned_where_an_operator_registered_nodes(registered: str, activated: str, pinned: bool) -> None:
+    info = NodeInfo(node_id=1, registered_at=registered, last_activated_at=activated)
+    assert nodes_module._registered_by_operator(info) == pinned
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -381,6 +421,10 @@ def test_replies_that_are_rubbish(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         ({"attempts": 0}, "attempts"),
         ({"outlier_factor": 1.0}, "outlier_factor"),
         ({"connect_timeout": 0.0}, "connect_timeout"),
+        ({"keys": {0: "00"}}, r"missing: \[1, 2, 3, 4\]"),
+        ({"keys": dict.fromkeys(range(5), "00")}, "must differ"),
+        ({"keys": dict.fromkeys(range(5), "rubbish!")}, "not a public key"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints"),
         ({"batch_size": 0}, "batch_size"),
         ({"name": "a/b"}, "name"),
     ],

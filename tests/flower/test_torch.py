@@ -9,7 +9,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Method
-from fedscaffold.federation import Work
+from fedscaffold.federation import LocalTask
 from tests.federation.federation import Federation
 from tests.federation.test_protocol import METHODS
 from tests.samples import make
@@ -40,7 +40,7 @@ def training(problem: Any, client: int, dtype: Any = None) -> Training:
 
 
 class TorchFederation(Federation):
-    def work_of(self, client: int) -> Work:
+    def work_of(self, client: int) -> LocalTask:
         return training(self.problem, client)
 
 
@@ -56,7 +56,7 @@ def test_single_precision_keeps_the_sum(tmp_path: Path) -> None:
     """Models compute in float32, client states are in float64: Σ w_c ξ_c = 0 to float64's precision."""
 
     class Single(Federation):
-        def work_of(self, client: int) -> Work:
+        def work_of(self, client: int) -> LocalTask:
             return training(self.problem, client, torch.float32)
 
     method = fs.Scaffold(step_size=0.1, local_steps=4)

@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
@@ -15,9 +16,10 @@ from fedscaffold import InvalidInput, Scaffold
 from fedscaffold.data import from_frame, open_problem
 from fedscaffold.data.encoded import EncodedRidge
 from fedscaffold.models import fit
+from fedscaffold.models.batches import candidate_batches, fastest_plan, predicted_seconds
 from fedscaffold.models.compare import run_fedavg
 from fedscaffold.models.fit import run_fit
-from fedscaffold.models.planned import FitSettings, automatic_batch, plan_fit, standardize_target
+from fedscaffold.models.planned import FitSettings, automatic_batch, plan_fit, prepare_problem, standardize_target
 from fedscaffold.problems.glm import Glm
 from tests.hospitals import cancer, diabetes, wine, written
 
@@ -138,6 +140,44 @@ def test_rows_per_step() -> None:
     assert FitSettings(batch_size=None).batch_for(big) is None
     assert automatic_batch(np.array([512, 512])) is None  # 512 rows on average are still cheap
     assert automatic_batch(np.array([512, 513])) == 64
+
+
+def test_the_batch_of_the_least_predicted_time_is_chosen() -> None:
+    rng = np.random.default_rng(0)
+    n = 8000
+    frame = pd.DataFrame(rng.normal(size=(n, 3)), columns=list("abc")).assign(site=np.arange(n) % 4)
+    frame["y"] = frame.a - frame.b + rng.normal(size=n)
+    problem = from_frame(frame, target="y", client="site", standardize=True, intercept=True, l2="auto")
+    assert candidate_batches(problem.sizes) == [None, 64, 512]
+    prepared = prepare_problem(problem, FitSettings())
+    goal = {"optimum": prepared.optimum, "target_mse": prepared.target_mse}
+    each = [fastest_plan(prepared.problem, [size], **goal) for size in (None, 64, 512)]
+    seconds = [predicted_seconds(prepared.problem, one) for one in each]
+    best = each[int(np.argmin(seconds))].batch_size
+    assert fastest_plan(prepared.problem, [None, 64, 512], **goal).batch_size == best
+    assert plan_fit(problem, FitSettings()).batch_size == best
+    assert plan_fit(problem, FitSettings(batch_size=64)).batch_size == 64
+    rare = plan_fit(problem, FitSettings(tolerance=1e-4))  # out of reach for small batches: the others are taken
+    assert rare.batch_size is None
+
+
+def test_the_intercept_does_not_hide_how_far_coefficients_are() -> None:
+    rng = np.random.default_rng(0)
+    n = 3000
+    frame = pd.DataFrame({"a": rng.normal(size=n), "b": rng.normal(size=n), "site": np.arange(n) % 3})
+    frame["late"] = rng.random(n) < 1 / (1 + np.exp(4.5 - 0.5 * frame.a))
+    problem = from_frame(
+        frame, target="late", client="site", kind="logistic", standardize=True, intercept=True, l2="auto"
+    )
+    prepared = prepare_problem(problem, FitSettings())
+    off = prepared.optimum * [1.1, 1.1, 1.0]  # every coefficient 10 % too large
+    assert prepared.relative_distance(off) == pytest.approx(0.1)
+    assert np.linalg.norm(off - prepared.optimum) < 0.02 * np.linalg.norm(prepared.optimum)
+    found = fit(problem)
+    assert found.relative_distance <= 0.005
+    own, wanted = found.theta[:2], prepared.optimum[:2]
+    assert found.relative_distance == pytest.approx(np.linalg.norm(own - wanted) / np.linalg.norm(wanted))
+    assert found.relative_distances.shape == (found.trace.rounds + 1,)
 
 
 @pytest.mark.parametrize(

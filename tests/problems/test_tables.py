@@ -13,18 +13,6 @@ def block(kind: Kind) -> tuple[Array, Array]:
     return np.stack(X), np.stack(y)
 
 
-@pytest.mark.parametrize("kind", [Ridge, Logistic])
-def test_an_array_is_not_copied_and_stays_the_users(kind: type[Ridge] | type[Logistic]) -> None:
-    X, y = block("logistic")
-    problem = kind(X, y)
-    assert np.shares_memory(problem.x, X)
-    assert np.shares_memory(problem.y, y)
-    assert X.flags.writeable
-    assert y.flags.writeable
-    X[0, 0, 0] = 3.0
-    assert problem.x[0, 0] == 3.0
-
-
 @pytest.mark.parametrize("name", ["x", "y", "offsets", "sizes", "weights"])
 def test_the_problems_arrays_are_read_only(name: str) -> None:
     for problem in (make("ridge"), Ridge(*block("ridge"), weights=[1, 2, 3])):

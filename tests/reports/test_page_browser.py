@@ -26,8 +26,9 @@ onload = function () {
   for (const frame of document.querySelectorAll("iframe")) {
     const page = frame.contentDocument, root = page.documentElement;
     const figures = [...page.querySelectorAll("figure > svg")].map(s => s.getBoundingClientRect());
+    const cut = [...page.querySelectorAll(".wide")].filter(b => b.scrollWidth > b.clientWidth + 1).length;
     const style = page.defaultView.getComputedStyle(page.body);
-    found[frame.id] = { scroll: root.scrollWidth, client: root.clientWidth,
+    found[frame.id] = { scroll: root.scrollWidth, client: root.clientWidth, cut: cut,
       figures: figures.map(b => [b.left, b.right, b.height]), text: style.color, paper: style.backgroundColor };
   }
   document.getElementById("out").textContent = JSON.stringify(found);
@@ -69,6 +70,7 @@ def test_nothing_is_wider_than_the_window(variant: str, width: int, windows: tup
     found = windows[0][f"{variant}-{width}"]
     assert found["scroll"] <= found["client"]
     assert width - SCROLLBAR <= found["client"] <= width
+    assert found["cut"] == 0  # no table must be scrolled to be read
     assert found["figures"]
     for left, right, height in found["figures"]:
         assert 0 <= left < right <= width

@@ -108,3 +108,11 @@ def test_where_no_step_size_is_proved_safe_none_is_named() -> None:
     with pytest.raises(fs.Diverged, match="No step size can be vouched for") as caught:
         fs.run(problem, fs.FedAvg(step_size=1.0, local_steps=5), rounds=500)
     assert caught.value.safe_step_size == 0.0
+
+
+def test_numbers_that_are_too_large_are_not_blamed_on_the_step_size() -> None:
+    X = np.random.default_rng(0).normal(size=(4, 50, 3))
+    problem = fs.problems.Ridge(X, 1e200 * X.sum(axis=2))
+    with pytest.raises(fs.Diverged, match="step size is not to blame") as error:
+        fs.run(problem, fs.Scaffold(step_size=0.01, local_steps=5), rounds=20, batch_size=10, record=())
+    assert error.value.safe_step_size > 0.01

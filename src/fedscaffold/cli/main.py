@@ -58,5 +58,5 @@ def options(
 
 
 def main() -> None:
-    """The entry point of the `fedscaffold` script."""
+    """Run the program; the script `fedscaffold` does it through `cli.start`, which loads this."""
     app()

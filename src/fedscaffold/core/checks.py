@@ -1,51 +1,109 @@
-"""Checks of arguments, so that nonsense is refused before work starts."""
+"""Arguments are checked and converted here, so that nonsense is refused before work starts.
+
+Whoever keeps a number keeps what these functions return: a plain int, float or float64 array. NumPy's integers
+would overflow where Python's do not.
+"""
 
 import math
-from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.storage.fields import shown
+from fedscaffold.core.types import Array
+
+LARGEST = 2**63 - 1  # of the whole numbers that arrays and compiled code can hold
 
 
-def whole_number(name: str, value: Any, *, least: int) -> int:
-    """Value as an int, refused unless it is a whole number >= least."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InvalidInput(_named(name), f" must be a whole number of at least {least}, got {value!r}")
+def whole_number(name: str, value: Any, *, least: int, most: int = LARGEST) -> int:
+    """Value as an int, refused unless it is a whole number from `least` to `most`."""
+    whole = not isinstance(value, bool) and isinstance(value, Integral)
+    if not whole or value < least:
+        raise InvalidInput(_named(name), f" must be a whole number of at least {least}, got {given(value)}")
+    if value > most:
+        raise InvalidInput(_named(name), f" must be a whole number of at most {_power(most)}, got {given(value)}")
     return int(value)
 
 
 def positive(name: str, value: Any) -> float:
     """Value as a float, refused unless it is finite and > 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
-        raise InvalidInput(_named(name), f" must be a positive number, got {value!r}")
+    if not 0 < _number(value) < math.inf:
+        raise InvalidInput(_named(name), f" must be a positive number, got {given(value)}")
     return float(value)
 
 
 def not_negative(name: str, value: Any) -> float:
     """Value as a float, refused unless it is finite and >= 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-        raise InvalidInput(_named(name), f" must be a number of at least 0, got {value!r}")
+    if not 0 <= _number(value) < math.inf:
+        raise InvalidInput(_named(name), f" must be a number of at least 0, got {given(value)}")
     return float(value)
 
 
 def seed_number(name: str, value: Any) -> int:
     """Value as an int, refused unless it is a whole number from 0 to 2⁶⁴ − 1."""
-    if whole_number(name, value, least=0) >= 2**64:
-        raise InvalidInput(_named(name), f" must be below 2**64, got {value}")
+    if whole_number(name, value, least=0, most=max(LARGEST, 2**64)) >= 2**64:
+        raise InvalidInput(_named(name), f" must be below 2**64, got {given(value)}")
     return int(value)
-
-
-def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
-    """Refuse a value that is not among the allowed words."""
-    if value not in allowed:
-        words = [repr(word) for word in allowed]
-        raise InvalidInput(_named(name), f" must be {', '.join(words[:-1])} or {words[-1]}, got {value!r}")
 
 
 def _named(name: str) -> Option | str:
     """A parameter, which each door calls by its own name; "the weight of client 3" and the like as they are."""
     return Option(name) if name.isidentifier() else name
+
+
+def choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
+    """The value, refused unless it is one of these words (or None, True or False, where that is a choice)."""
+    if not isinstance(value, str | bool | None) or value not in choices:
+        words = ", ".join(repr(word) for word in choices)
+        raise InvalidInput(_named(name), f" must be one of {words}, got {given(value)}")
+    return value
+
+
+def numbers(value: Any) -> Array:
+    """Anything array-like as float64, the same array where it is one already.
+
+    Text, dates, complex and masked numbers, and whole numbers beyond float64, which NumPy would convert to
+    something else, drop or trip over, are refused: TypeError or ValueError, whose text says what is wrong.
+    """
+    array = np.asanyarray(value)
+    if array.dtype.kind not in "biufO":
+        raise TypeError(f"these are of type {array.dtype}")
+    if _holds_masked(value):
+        raise ValueError("some are masked; drop or fill them first")
+    if array.dtype.kind == "O" and any(isinstance(item, str | bytes | complex) for item in array.flat):
+        raise TypeError("some are text or complex")
+    try:
+        with np.errstate(over="ignore"):
+            return np.asarray(array, dtype=np.float64)
+    except OverflowError:
+        raise ValueError("some are too large for a 64-bit float") from None
+
+
+def vector(name: str, value: Any, wanted: str, length: int) -> Array:
+    """A new array of `length` numbers; anything else is refused, and told what is wanted."""
+    try:
+        found = numbers(value).copy()
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(_named(name), f" must be {wanted}: {error}") from None
+    if found.shape != (length,):
+        raise InvalidInput(_named(name), f" must be {wanted}, got shape {found.shape}")
+    return found
+
+
+def set_fields(frozen: Any, **values: Any) -> None:
+    """Set fields of a frozen dataclass to their checked and converted values, in its `__post_init__`."""
+    for name, value in values.items():
+        object.__setattr__(frozen, name, value)
+
+
+def given(value: Any) -> str:
+    """A refused value in the text of an error: short, and printable whatever it is."""
+    try:
+        return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
+    except Exception:  # a repr that fails, as that of a list with a huge number does
+        return f"a {type(value).__name__}"
 
 
 def check_problem_and_method(problem: Any, method: Any) -> None:
@@ -56,13 +114,43 @@ def check_problem_and_method(problem: Any, method: Any) -> None:
             f"{type(method).__name__} the other way round"
         )
     check_problem(problem)
-    if not hasattr(method, "update_clients") or isinstance(method, type):
-        raise InvalidInput(
-            f"method must be a method such as Scaffold(step_size=0.05, local_steps=100), got {method!r}"
-        )
+    check_method(method)
 
 
 def check_problem(problem: Any) -> None:
     """Refuse what is not a problem."""
-    if not hasattr(problem, "n_clients"):
-        raise InvalidInput(f"problem must be a problem such as fedscaffold.problems.Ridge(X, y), got {problem!r}")
+    if not hasattr(problem, "n_clients") or not hasattr(problem, "fingerprint") or isinstance(problem, type):
+        raise InvalidInput(
+            f"problem must be a problem such as fedscaffold.problems.Ridge(X, y), got {given(problem)}"
+        )
+
+
+def check_method(method: Any) -> None:
+    """Refuse what is not a method."""
+    if not hasattr(method, "update_clients") or isinstance(method, type):
+        raise InvalidInput(
+            f"method must be a method such as Scaffold(step_size=0.05, local_steps=100), got {given(method)}"
+        )
+
+
+def _number(value: Any) -> float:
+    """A real number as a float, infinite where it has no such; NaN for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _power(most: int) -> str:
+    """2**63 - 1 instead of its nineteen digits."""
+    bits = most.bit_length()
+    return f"2**{bits} - 1" if most == 2**bits - 1 and bits > 16 else str(most)
+
+
+def _holds_masked(value: Any) -> bool:
+    """Whether some numbers of an array, or of arrays in a list, are masked: joining drops the masks."""
+    if isinstance(value, list | tuple):
+        return any(_holds_masked(item) for item in value if isinstance(item, list | tuple | np.ma.MaskedArray))
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))

@@ -113,6 +113,14 @@ class InUse(FedScaffoldError):
     """A file or folder that another process is using."""
 
 
+class NotWritten(FedScaffoldError):
+    """A file that could not be written, for example since the disk is full; its earlier version is kept."""
+
+
+class EngineFailed(FedScaffoldError):
+    """An engine that could not start, such as Ray where no cluster answers."""
+
+
 class NotStationary(FedScaffoldError):
     """A run was too short: it has not reached its stationary regime, so its limit cannot be estimated."""
 

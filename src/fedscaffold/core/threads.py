@@ -1,14 +1,15 @@
-"""Linear algebra on one thread, where clients are already spread over threads.
+"""Linear algebra on one thread: where clients are spread over threads already, and where bits must not change.
 
 Where blocks of clients run on all cores, each with small matrices, a BLAS that starts threads for every product
-slows everything down several times: it is kept to one thread there.
+slows everything down several times. And its sums depend in the last bits on how many threads share them.
 """
 
+import sys
 from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,7 +20,13 @@ def one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-        with threadpool_limits(limits=1, user_api="blas"):
+        with _libraries("scipy.linalg" in sys.modules).limit(limits=1, user_api="blas"):
             return function(*args, **kwargs)
 
     return limited
+
+
+@cache
+def _libraries(with_scipy: bool) -> Any:
+    """The libraries of NumPy and, once loaded, of SciPy: looked for once each, as that takes milliseconds."""
+    return ThreadpoolController()

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fedscaffold.core.checks import given
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.data.checks.collector import Collector
 from fedscaffold.data.options import TableOptions
@@ -30,9 +31,9 @@ def pick(names: Sequence[str], wanted: Any) -> str:
     """A column's name, refused unless the table has it."""
     if isinstance(wanted, str) and wanted in names:
         return wanted
-    close = difflib.get_close_matches(str(wanted), names, n=1)
+    close = difflib.get_close_matches(wanted if isinstance(wanted, str) else given(wanted), names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
-    raise InvalidInput(f"the table has no column {wanted!r}{hint} it has {some(names)}")
+    raise InvalidInput(f"the table has no column {given(wanted)}{hint} it has {some(names)}")
 
 
 def pick_features(names: Sequence[str], choices: TableOptions, problems: Collector) -> tuple[str, ...]:

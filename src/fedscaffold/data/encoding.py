@@ -10,9 +10,9 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import one_of, positive
+from fedscaffold.core.checks import choice, positive
 from fedscaffold.core.errors import InvalidInput, Option
-from fedscaffold.core.storage.files import read_text, write_text
+from fedscaffold.core.storage.files import json_value, read_text, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
 from fedscaffold.data.arrow import Label
@@ -206,7 +206,7 @@ class Encoding:
         `unknown="ignore"` takes a category that was not there before as the reference level, or as none of those
         known where there is no reference, instead of refusing it.
         """
-        one_of("unknown", unknown, get_args(Unknown))
+        choice("unknown", unknown, get_args(Unknown))
         source = arrow.frame_source(frame)
         check_names(source.names)
         dated = {pick(source.names, name): parts for name, parts in self.dates.items()}
@@ -244,7 +244,7 @@ class Encoding:
     def from_json(cls, text: str) -> Self:
         """The encoding that `to_json` wrote."""
         try:
-            found = json.loads(text)
+            found = json_value(text)
             if found.pop("format") != FORMAT:
                 raise KeyError("format")
             classes = found.pop("classes")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.storage.files import path_of
 from fedscaffold.data.arrow import BLOCK, Source, load_pyarrow
 from fedscaffold.data.columns import check_names
 from fedscaffold.data.reading.csv_file import CsvFormat, read_csv_file
@@ -20,7 +21,7 @@ READ_AHEAD = 65536  # bytes per column, instead of a whole row group
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
     """A file's path, refused unless there is such a file."""
-    file = Path(path)
+    file = path_of(path)
     if not file.is_file():
         what = "it is a folder" if file.is_dir() else "there is no such file"
         raise InvalidInput(f"cannot read {path}: {what}")
@@ -29,9 +30,9 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a folder or a file named .parquet; False for CSV, anything else is refused."""
-    if Path(path).is_dir():
+    if path_of(path).is_dir():
         return True
-    suffixes = Path(path).suffixes
+    suffixes = path_of(path).suffixes
     if suffixes and suffixes[-1] in COMPRESSED:
         suffixes.pop()
         if suffixes and suffixes[-1] == ".csv":
@@ -63,12 +64,12 @@ def read_csv(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
 
 def parquet_files(path: Paths) -> tuple[Path, ...]:
     """The files that a path, a folder of .parquet files or a list of files stands for."""
-    if not isinstance(path, str | os.PathLike):
+    if isinstance(path, list | tuple):
         files = tuple(existing_file(one) for one in path)
         if not files:
             raise InvalidInput("the list of Parquet files is empty; name at least one")
         return files
-    folder = Path(path)
+    folder = path_of(path)
     if not folder.is_dir():
         return (existing_file(folder),)
     files = tuple(sorted(file for file in folder.glob("*.parquet") if file.is_file()))

@@ -1,10 +1,10 @@
 """Options of the functions that make a problem from a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Required, TypedDict, get_args
 
-from fedscaffold.core.checks import not_negative, one_of, whole_number
+from fedscaffold.core.checks import choice, given, not_negative, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.data.reading.dates import DatePart, check_parts
 
@@ -117,30 +117,52 @@ class TableOptions:
     max_categories: int = 100
 
     def __post_init__(self) -> None:
-        one_of("kind", self.kind, get_args(Kind))
-        one_of("missing", self.missing, get_args(Missing))
-        for name in ("features", "drop", "categorical"):
-            if isinstance(getattr(self, name), str):
+        choice("kind", self.kind, get_args(Kind))
+        choice("missing", self.missing, get_args(Missing))
+        choice("standardize", self.standardize, (True, False))
+        choice("intercept", self.intercept, (True, False))
+        for name in ("target", "client"):
+            if not isinstance(getattr(self, name), str):
                 raise InvalidInput(
-                    Option(name), f" must be a list of column names, got the text {getattr(self, name)!r}"
+                    Option(name), f" must be the name of a column, got {given(getattr(self, name))}"
                 )
+        for name in ("features", "drop", "categorical"):
+            if getattr(self, name) is not None or name != "features":
+                set_fields(self, **{name: _column_names(name, getattr(self, name))})
         if not isinstance(self.reference, Mapping):
             raise InvalidInput(
-                Option("reference"), f" must be a dictionary from column to value, got {self.reference!r}"
+                Option("reference"), f" must be a dictionary from column to value, got {given(self.reference)}"
             )
         check_parts(self.dates)
         if self.target == self.client:
             raise InvalidInput(f"column {self.target!r} cannot be both target and client")
-        if not isinstance(self.weights, Mapping) and self.weights not in ("rows", "uniform"):
-            raise InvalidInput(
-                Option("weights"),
-                f" must be 'rows', 'uniform' or a dictionary from client to weight, got {self.weights!r}",
-            )
-        if self.l2 != "auto":
-            not_negative("l2", self.l2)
-        whole_number("min_rows", self.min_rows, least=1)
-        whole_number("max_categories", self.max_categories, least=1)
+        if not isinstance(self.weights, Mapping):
+            word: Any = self.weights
+            if not isinstance(word, str) or word not in ("rows", "uniform"):
+                raise InvalidInput(
+                    Option("weights"),
+                    f" must be 'rows', 'uniform' or a dictionary from client to weight, got {given(self.weights)}",
+                )
+        if not (isinstance(self.l2, str) and self.l2 == "auto"):
+            set_fields(self, l2=not_negative("l2", self.l2))
+        set_fields(
+            self,
+            min_rows=whole_number("min_rows", self.min_rows, least=1),
+            max_categories=whole_number("max_categories", self.max_categories, least=1),
+        )
 
     def penalty(self, rows: int) -> float:
         """Strength of the l2 penalty for a table with this many rows."""
         return 1.0 / rows if self.l2 == "auto" else float(self.l2)
+
+
+def _column_names(name: str, value: Any) -> tuple[str, ...]:
+    """A parameter that lists columns, as a tuple."""
+    if isinstance(value, str):
+        raise InvalidInput(Option(name), f" must be a list of column names, got the text {given(value)}")
+    if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidInput(Option(name), f" must be a list of column names, got {given(value)}")
+    try:
+        return tuple(value)
+    except TypeError:  # an array without axes
+        raise InvalidInput(Option(name), f" must be a list of column names, got {given(value)}") from None

@@ -10,7 +10,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.build import problem_in_memory, table_layout
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.files import Paths, open_parquet, parquet_files
-from fedscaffold.data.on_disk.cache import cache_exists, cache_identity, description, open_cache, remove_cache
+from fedscaffold.data.on_disk.cache import cache_exists, cache_identity, open_cache, remove_cache
 from fedscaffold.data.on_disk.write import write_cache
 from fedscaffold.data.options import TableKeywords, TableOptions
 
@@ -70,7 +70,7 @@ def from_parquet(
         layout = table_layout(source, choices)
         if folder is None or layout.nbytes <= max_bytes_in_memory:
             return problem_in_memory(layout, choices)
-        write_cache(layout, folder, description(layout, identity))
+        write_cache(layout, folder, identity)
     if cache_identity(files, choices) != identity:
         remove_cache(folder)
         raise InvalidInput(f"{path} changed while it was being read; start again")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.checks import positive, seed_number, whole_number
+from fedscaffold.core.checks import given, not_negative, numbers, positive, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
@@ -72,8 +72,10 @@ def dirichlet(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows
     >>> partition.summary(clients, y).rows
     array([ 5,  2, 13])
     """
+    rows = _rows("y", y)
     labels = np.asarray(y)
-    rows = _rows("y", labels)
+    if labels.ndim != 1:
+        raise InvalidInput(f"y must have one label per row, got an array of shape {labels.shape}")
     positive("alpha", alpha)
     rng = _generator(rows, n_clients, seed, min_rows)
     _, codes = np.unique(labels, return_inverse=True)
@@ -147,12 +149,16 @@ def feature_shift(
     >>> partition.feature_shift([[3.0], [1.0], [4.0], [2.0]], n_clients=2, strength=1.0, seed=0, column=0)
     array([1, 0, 1, 0])
     """
-    features = np.asarray(X, dtype=np.float64)
+    try:
+        features = numbers(X)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"X must hold numbers: {error}") from None
     if features.ndim != 2 or features.shape[1] == 0:
         raise InvalidInput(f"X must have rows and columns, got shape {features.shape}")
     if not np.isfinite(features).all():
         raise InvalidInput("X holds NaN or infinity; drop or fill such rows first")
-    if isinstance(strength, bool) or not 0.0 <= strength <= 1.0:
+    strength = not_negative("strength", strength)
+    if strength > 1.0:
         raise InvalidInput(f"strength must be between 0 and 1, got {strength!r}")
     rng = _generator(len(features), n_clients, seed, min_rows)
     score = _principal(features) if column is None else features[:, _column(column, features.shape[1])]
@@ -253,16 +259,19 @@ def summary(clients: ArrayLike, y: ArrayLike) -> PartitionSummary:
 
 
 def _rows(name: str, values: ArrayLike) -> int:
-    shape = np.shape(values)
+    try:
+        shape = np.shape(values)
+    except ValueError:  # rows of different lengths
+        shape = ()
     if not shape:
-        raise InvalidInput(f"{name} must have one entry per row, got {values!r}")
+        raise InvalidInput(f"{name} must have one entry per row, got {given(values)}")
     return shape[0]
 
 
 def _generator(rows: int, n_clients: int, seed: int, min_rows: int) -> np.random.Generator:
-    whole_number("n_clients", n_clients, least=1)
-    seed_number("seed", seed)
-    whole_number("min_rows", min_rows, least=1)
+    n_clients = whole_number("n_clients", n_clients, least=1)
+    seed = seed_number("seed", seed)
+    min_rows = whole_number("min_rows", min_rows, least=1)
     if rows < n_clients * min_rows:
         raise InvalidInput(
             f"{rows} rows are too few for {n_clients} clients with at least {min_rows} each; take fewer clients"

@@ -4,9 +4,11 @@
 `ray` divides the clients among workers, on one machine or many.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
+from fedscaffold.core.checks import given
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine, HasBatchLoss
 from fedscaffold.engines.jax_.engine import Jax
@@ -47,9 +49,9 @@ def choose_engine(engine: str | Engine, problem: Any = None) -> Engine:
             return Jax() if isinstance(problem, HasBatchLoss) else Reference()
         if engine in BY_NAME:
             return BY_NAME[engine]()
-    elif isinstance(engine, Engine):
+    elif not isinstance(engine, type | os.PathLike) and isinstance(engine, Engine):  # a path has open and name too
         return engine
-    raise InvalidInput(f"unknown engine {engine!r}; choose one of {', '.join(map(repr, ('auto', *BY_NAME)))}")
+    raise InvalidInput(f"unknown engine {given(engine)}; choose one of {', '.join(map(repr, ('auto', *BY_NAME)))}")
 
 
 def __dir__() -> list[str]:

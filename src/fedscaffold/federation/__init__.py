@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedscaffold.federation.audit import AuditLog
     from fedscaffold.federation.client.policy import SitePolicy
     from fedscaffold.federation.client.requests import handle_request
-    from fedscaffold.federation.client.work import ProblemWork, Work
+    from fedscaffold.federation.client.task import LocalTask, ProblemTask
     from fedscaffold.federation.messages import ClientFailed, ClientRefused, ClientUpdate, StateLost, TrainRequest
     from fedscaffold.federation.refusals import Refusal, RefusalCode
     from fedscaffold.federation.run_config import RunConfig
@@ -33,7 +33,8 @@ __all__ = [
     "ClientRefused",
     "ClientUpdate",
     "Ledger",
-    "ProblemWork",
+    "LocalTask",
+    "ProblemTask",
     "Refusal",
     "RefusalCode",
     "RoundResult",
@@ -45,7 +46,6 @@ __all__ = [
     "StateLost",
     "TooFewClients",
     "TrainRequest",
-    "Work",
     "handle_request",
     "initial_ledger",
     "run_round",
@@ -60,7 +60,7 @@ _MODULE_OF = {
     "ClientRefused": "messages",
     "ClientUpdate": "messages",
     "Ledger": "server.ledger",
-    "ProblemWork": "client.work",
+    "ProblemTask": "client.task",
     "Refusal": "refusals",
     "RefusalCode": "refusals",
     "RoundResult": "server.round",
@@ -72,7 +72,7 @@ _MODULE_OF = {
     "StateLost": "messages",
     "TooFewClients": "server.rules",
     "TrainRequest": "messages",
-    "Work": "client.work",
+    "LocalTask": "client.task",
     "handle_request": "client.requests",
     "initial_ledger": "server.ledger",
     "run_round": "server.round",

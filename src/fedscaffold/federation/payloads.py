@@ -20,10 +20,10 @@ from fedscaffold.federation.messages import (
     TrainRequest,
 )
 from fedscaffold.federation.refusals import RefusalCode
-from fedscaffold.federation.run_config import MOST_CLIENTS, RunConfig
+from fedscaffold.federation.run_config import MOST_CLIENTS, MOST_DIM, RunConfig
 
 VERSION = 3
-MOST_ROWS, MOST_DIM, LONGEST_CONFIG = 2**53, 2**40, 10**7
+MOST_ROWS, LONGEST_CONFIG = 2**53, 10**7
 VECTOR, MEAN_GRADIENT = "vector", "mean-gradient"
 SERVER, SERVER_AFTER, CLIENT_STATE = "server", "server-after", "client-state"  # prefixes of the names of arrays
 
@@ -88,8 +88,6 @@ def unpack_request(
     fields = _fields(payload, "the request")
     _check_version(fields, "the server")
     config = RunConfig.from_json(fields.text("config", longest=LONGEST_CONFIG), methods)
-    server = type(config.method.init_server(np.zeros((1, config.dim))))
-    client_state = type(config.initial_client_state)
     round = fields.integer("round", least=0)
     counted = fields.integer("last-counted", least=NEVER, most=round - 1)
     arrays = _Arrays(payload.arrays, decode, config.dim)
@@ -104,9 +102,9 @@ def unpack_request(
         last_counted=counted,
         counted_history=None if counted == NEVER else fields.text("counted-history", pattern=HISTORY_PATTERN),
         counted_scale=fields.number("counted-scale", least=0.0, most=1.0),
-        server=arrays.state(SERVER, server, (1, -1)),
-        server_after=arrays.state(SERVER_AFTER, server, (1, -1), optional=True),
-        client_state=arrays.state(CLIENT_STATE, client_state, (1, 1, -1), optional=True),
+        server=arrays.state(SERVER, config.server_kind, (1, -1)),
+        server_after=arrays.state(SERVER_AFTER, config.server_kind, (1, -1), optional=True),
+        client_state=arrays.state(CLIENT_STATE, config.client_kind, (1, 1, -1), optional=True),
         mean_gradient=arrays.vector(MEAN_GRADIENT) if MEAN_GRADIENT in payload.arrays else None,
         return_state=fields.flag("return-state"),
     )
@@ -152,13 +150,12 @@ def unpack_reply(payload: Payload, request: TrainRequest, decode: Decode = plain
         other = fields.choice("reason", "missing", "other-history") == "other-history"
         return StateLost(**place, reason="other-history" if other else "missing")
     arrays = _Arrays(payload.arrays, decode, request.config.dim)
-    kind_of_state = type(request.config.initial_client_state)
     return ClientUpdate(
         **place,
         phase=fields.choice("phase", "train", "gradient"),
         vector=arrays.vector(VECTOR),
         n_rows=fields.integer("rows", least=1, most=MOST_ROWS) if "rows" in fields else None,
-        client_state=arrays.state(CLIENT_STATE, kind_of_state, (1, 1, -1), optional=True),
+        client_state=arrays.state(CLIENT_STATE, request.config.client_kind, (1, 1, -1), optional=True),
     )
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from fedscaffold.federation.known_methods import build_method, check_method, des
 from fedscaffold.simulation.rounds import round_info
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MOST_DIM = 2**40
 MOST_CLIENTS = 10**7  # arrays with a number per client are made before anything else is known of a run
 
 
@@ -85,7 +86,8 @@ class RunConfig:
         check_method(self.method)
         if whole_number("n_clients", self.n_clients, least=1) > MOST_CLIENTS:
             raise InvalidInput(f"n_clients must be at most {MOST_CLIENTS}, got {shown(self.n_clients)}")
-        whole_number("dim", self.dim, least=1)
+        if whole_number("dim", self.dim, least=1) > MOST_DIM:
+            raise InvalidInput(f"dim must be at most {MOST_DIM}, got {shown(self.dim)}")
         seed_number("seed", self.seed)
         self.method.participants(self.n_clients)  # both refuse settings that do not fit n_clients
         self.method.local_step_counts(self.n_clients, np.full(1, 0.5))
@@ -114,10 +116,20 @@ class RunConfig:
         """The state of one client before its first round, a named tuple of arrays (1, 1, dim)."""
         return self.method.init_clients(1, np.ones(1), self.dim, None)
 
+    @cached_property
+    def client_kind(self) -> Any:
+        """The named tuple that a client's state is; found without arrays of `dim` numbers, which may be many."""
+        return type(self.method.init_clients(1, np.ones(1), 1, None))
+
+    @cached_property
+    def server_kind(self) -> Any:
+        """The named tuple that the server state is."""
+        return type(self.method.init_server(np.zeros((1, 1))))
+
     @property
     def has_client_state(self) -> bool:
         """Whether the method's clients keep anything between rounds."""
-        return len(self.initial_client_state) > 0
+        return len(self.client_kind._fields) > 0
 
     @cached_property
     def digest(self) -> str:
@@ -126,6 +138,10 @@ class RunConfig:
 
     def to_json(self) -> str:
         """JSON text from which `from_json` makes an equal configuration."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
         found = {
             "name": self.name,
             "method": describe_method(self.method),
@@ -136,8 +152,8 @@ class RunConfig:
         }
         return json.dumps(found, sort_keys=True, allow_nan=False, default=plain_number)
 
-    @classmethod
-    def from_json(cls, text: str, methods: Sequence[type[Method]] = ()) -> Self:
+    @staticmethod
+    def from_json(text: str, methods: Sequence[type[Method]] = ()) -> "RunConfig":
         """The configuration that `to_json` wrote.
 
         Parameters
@@ -148,22 +164,28 @@ class RunConfig:
             Classes of methods that the text may name, besides those of the library and those that installed
             distributions advertise under the entry point group "fedscaffold.methods". No other class is imported.
         """
-        try:
-            found = json.loads(text)
-            method = build_method(found.pop("method"), methods)
-            return cls(method=method, batches=Batches(**found.pop("batches")), **found)
-        except InvalidInput:
-            raise
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            ArithmeticError,
-            MemoryError,
-            RecursionError,
-        ) as error:
-            raise InvalidInput(
-                f"this is not the configuration of a run, or of another version: {shown(error)}; do server and "
-                "clients have the same version of fedscaffold?"
-            ) from None
+        return _from_json(text, tuple(methods))
+
+
+@lru_cache(maxsize=16)
+def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
+    """The configuration in a text, which every request of a run brings along."""
+    try:
+        found = json.loads(text)
+        method = build_method(found.pop("method"), methods)
+        return RunConfig(method=method, batches=Batches(**found.pop("batches")), **found)
+    except InvalidInput:
+        raise
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        ArithmeticError,
+        MemoryError,
+        RecursionError,
+    ) as error:
+        raise InvalidInput(
+            f"this is not the configuration of a run, or of another version: {shown(error)}; do server and "
+            "clients have the same version of fedscaffold?"
+        ) from None

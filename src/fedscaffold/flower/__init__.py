@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any
 from fedscaffold.core.errors import MissingDependency
 
 if TYPE_CHECKING:
-    from fedscaffold.federation import Agreement, ProblemWork, SitePolicy, TooFewClients, Work
+    from fedscaffold.federation import Agreement, LocalTask, ProblemTask, SitePolicy, TooFewClients
     from fedscaffold.flower.app import client_app, client_of
     from fedscaffold.flower.strategy import Strategy
 
 __all__ = [
     "Agreement",
-    "ProblemWork",
+    "LocalTask",
+    "ProblemTask",
     "SitePolicy",
     "Strategy",
     "TooFewClients",
-    "Work",
     "client_app",
     "client_of",
 ]
 
 _MODULE_OF = {
     "Agreement": "fedscaffold.federation",
-    "ProblemWork": "fedscaffold.federation",
+    "ProblemTask": "fedscaffold.federation",
     "SitePolicy": "fedscaffold.federation",
     "Strategy": "fedscaffold.flower.strategy",
     "TooFewClients": "fedscaffold.federation",
-    "Work": "fedscaffold.federation",
+    "LocalTask": "fedscaffold.federation",
     "client_app": "fedscaffold.flower.app",
     "client_of": "fedscaffold.flower.app",
 }

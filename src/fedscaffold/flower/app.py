@@ -11,7 +11,7 @@ from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.federation.client.answer import Site, answer_hello, answer_request
 from fedscaffold.federation.client.policy import SitePolicy
-from fedscaffold.federation.client.work import ProblemWork, Work
+from fedscaffold.federation.client.task import LocalTask, ProblemTask
 from fedscaffold.federation.known_methods import find_method
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.flower import wire
@@ -21,7 +21,7 @@ Folder = str | os.PathLike[str]
 
 
 def client_app(
-    load: Callable[[Context], Problem | Work],
+    load: Callable[[Context], Problem | LocalTask],
     *,
     state_dir: Folder | Callable[[Context], Folder] | None = None,
     engine: str | Engine = "auto",
@@ -42,7 +42,7 @@ def client_app(
     ----------
     load
         load(context) → what this client trains: a problem with one client (`Ridge([X], [y])`, `Differentiable`,
-        `problem.subset([c])`), or an object with the interface of `Work`, such as
+        `problem.subset([c])`), or an object with the interface of `LocalTask`, such as
         `fedscaffold.flower.torch.Training`. Flower starts a process for every message, so it is called for each.
     state_dir
         Folder for the client state, on a disk that outlives the node; or a function state_dir(context) → folder.
@@ -75,13 +75,13 @@ def client_app(
     app = ClientApp(**options)
 
     def site_of(context: Context) -> Site:
-        def work() -> Work:
+        def task() -> LocalTask:
             found = load(context)
-            return found if isinstance(found, Work) else ProblemWork(found, engine)
+            return found if isinstance(found, LocalTask) else ProblemTask(found, engine)
 
         return Site(
             client=lambda: client_of(context),
-            work=work,
+            task=task,
             state_dir=lambda: _state_dir(state_dir, context),
             policy=lambda: _policy(policy, context),
             methods=methods,

@@ -109,7 +109,7 @@ class Strategy:
         weights: Weights = "rows",
         min_clients: int = 2,
         attempts: int = 5,
-        outlier_factor: float | None = 2.0,
+        outlier_factor: float | None = 1.75,
         backup_client_states: bool = True,
         keys: Mapping[int, str] | None = None,
         pin_node_keys: bool | None = None,

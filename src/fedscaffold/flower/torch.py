@@ -1,4 +1,4 @@
-"""PyTorch models as a client's work, with an optimizer whose every step is θ ← θ − γ(g + ξ)."""
+"""PyTorch models as a client's task, with an optimizer whose every step is θ ← θ − γ(g + ξ)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -6,9 +6,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, ServerState
+
+MOST_LOCAL_STEPS = 2**31 - 1
 
 
 class NoClientState(NamedTuple):
@@ -27,7 +29,7 @@ class BaseMethod:
     step_size: float
 
     def __post_init__(self) -> None:
-        positive("step_size", self.step_size)
+        set_fields(self, step_size=positive("step_size", self.step_size))
 
     def participants(self, n_clients: int) -> int:
         """Number of clients in a round: all of them."""
@@ -68,7 +70,7 @@ class FixedStepsMethod(BaseMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("local_steps", self.local_steps, least=1)
+        set_fields(self, local_steps=whole_number("local_steps", self.local_steps, least=1, most=MOST_LOCAL_STEPS))
 
     def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
         """H, the same for all clients, shape (1, 1)."""
@@ -92,10 +94,11 @@ class CohortMethod(BaseMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if positive("participation", self.participation) > 1.0:
+        set_fields(self, participation=positive("participation", self.participation))
+        if self.participation > 1.0:
             raise InvalidInput(f"participation is a share of the clients, at most 1; got {self.participation!r}")
         if self.cohort is not None:
-            whole_number("cohort", self.cohort, least=1)
+            set_fields(self, cohort=whole_number("cohort", self.cohort, least=1))
             if self.participation != 1.0:
                 raise InvalidInput("give participation (a share) or cohort (a number), not both")
 

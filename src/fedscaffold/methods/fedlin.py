@@ -5,7 +5,7 @@ from typing import ClassVar, get_args
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.checks import choice
 from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, ServerState
 from fedscaffold.methods.base import FixedStepsMethod, NoClientState
 
@@ -42,10 +42,7 @@ class FedLin(FixedStepsMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.correction_gradients not in get_args(GradientKind):
-            raise InvalidInput(
-                f"correction_gradients must be one of {get_args(GradientKind)}, got {self.correction_gradients!r}"
-            )
+        choice("correction_gradients", self.correction_gradients, get_args(GradientKind))
 
     @property
     def exchange(self) -> GradientKind:  # type: ignore[override]

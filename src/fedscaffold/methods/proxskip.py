@@ -5,11 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedscaffold.core.checks import positive
+from fedscaffold.core.checks import positive, set_fields
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray, ServerState
 from fedscaffold.methods.base import BaseMethod
 from fedscaffold.methods.variates import ControlVariates, KeepsControlVariates
+
+LEAST_PROBABILITY = 1e-8  # so that no round has more than some 2³¹ local steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +45,12 @@ class ProxSkip(KeepsControlVariates, BaseMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if positive("communication_probability", self.communication_probability) > 1.0:
-            raise InvalidInput(f"communication_probability is at most 1, got {self.communication_probability!r}")
+        p = positive("communication_probability", self.communication_probability)
+        if not LEAST_PROBABILITY <= p <= 1.0:
+            raise InvalidInput(
+                f"communication_probability must be at least {LEAST_PROBABILITY:g} and at most 1, got {p:g}"
+            )
+        set_fields(self, communication_probability=p)
 
     def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
         """Geometric with mean 1/p: the smallest h with (1 − p)^h ≤ round_uniform, shape (repetitions, 1)."""

@@ -16,14 +16,14 @@ The lines of the algorithm, and on the right the function below that does each o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray, ServerState
-from fedscaffold.methods.base import CohortMethod, same_for_all
+from fedscaffold.methods.base import MOST_LOCAL_STEPS, CohortMethod, same_for_all
 from fedscaffold.methods.variates import ControlVariates, KeepsControlVariates
 
 
@@ -62,11 +62,15 @@ class Scaffold(KeepsControlVariates, CohortMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.local_steps, Sequence | np.ndarray) and not isinstance(self.local_steps, str):
-            each = tuple(whole_number("local_steps", steps, least=1) for steps in self.local_steps)
-            object.__setattr__(self, "local_steps", each)
+        given: Any = self.local_steps
+        several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+        if several or (isinstance(given, np.ndarray) and given.ndim == 1):
+            each = tuple(_checked(steps) for steps in given)
+            if not each:
+                raise InvalidInput("local_steps must be a number, or one number per client, and not empty")
+            set_fields(self, local_steps=each)
         else:
-            whole_number("local_steps", self.local_steps, least=1)
+            set_fields(self, local_steps=_checked(self.local_steps))
 
     def participants(self, n_clients: int) -> int:
         """Number of clients in a round: at least two, since one alone would agree with itself and keep its ξ_c."""
@@ -117,3 +121,7 @@ class Scaffold(KeepsControlVariates, CohortMethod):
         """min{1/(2L), 1/(H(L+μ))}: Lemma 4.1's conditions, under which a round with all clients contracts."""
         longest = float(np.max(self.local_steps))
         return min(0.5 / smoothness, 1.0 / (longest * (smoothness + strong_convexity)))
+
+
+def _checked(local_steps: Any) -> int:
+    return whole_number("local_steps", local_steps, least=1, most=MOST_LOCAL_STEPS)

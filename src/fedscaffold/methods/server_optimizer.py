@@ -2,11 +2,12 @@
 
 from collections import namedtuple
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.checks import positive
+from fedscaffold.core.checks import choice, given, positive, set_fields
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
 from fedscaffold.core.protocols import Method
@@ -53,11 +54,9 @@ class ServerOptimizer:
 
     def __post_init__(self) -> None:
         if isinstance(self.method, ServerOptimizer) or not hasattr(self.method, "update_clients"):
-            raise InvalidInput(f"method must be a method such as Scaffold, got {self.method!r}")
-        if self.optimizer not in get_args(Optimizer):
-            raise InvalidInput(f"optimizer must be one of {get_args(Optimizer)}, got {self.optimizer!r}")
-        positive("learning_rate", self.learning_rate)
-        object.__setattr__(self, "options", _pairs(self.options))
+            raise InvalidInput(f"method must be a method such as Scaffold, got {given(self.method)}")
+        choice("optimizer", self.optimizer, get_args(Optimizer))
+        set_fields(self, learning_rate=positive("learning_rate", self.learning_rate), options=_pairs(self.options))
         self._choice.built()
 
     @property
@@ -137,7 +136,7 @@ class ServerOptimizer:
 
     @property
     def _choice(self) -> Any:
-        return _optax().OptimizerChoice(self.optimizer, float(self.learning_rate), self.options)
+        return _optax().OptimizerChoice(self.optimizer, self.learning_rate, self.options)
 
     def _own(self, server: Any, theta: Array) -> Any:
         """Server state of the wrapped method, with this θ."""
@@ -147,14 +146,24 @@ class ServerOptimizer:
 
 def _pairs(options: Any) -> tuple[tuple[str, float | bool], ...]:
     """Options as (name, value) pairs in the order of the names."""
-    refused = InvalidInput(f"options must map names to numbers, such as {{'momentum': 0.9}}; got {options!r}")
+    refused = InvalidInput(f"options must map names to numbers, such as {{'momentum': 0.9}}; got {given(options)}")
     try:
-        given = dict(options)
+        found = dict(options)
     except (TypeError, ValueError):
         raise refused from None
-    if not all(isinstance(name, str) and isinstance(value, bool | int | float) for name, value in given.items()):
+    if not all(isinstance(name, str) and isinstance(value, bool | Real) for name, value in found.items()):
         raise refused
-    return tuple(sorted(given.items()))
+    return tuple((name, _plain(value)) for name, value in sorted(found.items()))
+
+
+def _plain(value: Any) -> bool | float:
+    """A truth value as it is, any other number as Python's own."""
+    if isinstance(value, bool):
+        return value
+    try:
+        return int(value) if isinstance(value, Integral) else float(value)
+    except OverflowError:
+        raise InvalidInput(f"options must map names to finite numbers, got {given(value)}") from None
 
 
 def _optax() -> Any:

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.checks import positive
+from fedscaffold.core.checks import positive, set_fields
 from fedscaffold.core.types import Array, ExchangedGradients
 from fedscaffold.methods.base import CohortMethod, FixedStepsMethod
 from fedscaffold.methods.variates import initial_control_variates
@@ -62,7 +62,7 @@ class TwoSidedScaffold(FixedStepsMethod, CohortMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("server_step_size", self.server_step_size)
+        set_fields(self, server_step_size=positive("server_step_size", self.server_step_size))
 
     def init_clients(
         self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None

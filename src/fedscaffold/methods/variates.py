@@ -5,6 +5,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.checks import numbers
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, ExchangedGradients, ServerState
 
@@ -43,10 +44,15 @@ def initial_control_variates(
     if control_variates is None:
         return np.zeros(shape)
     try:
-        xi = np.broadcast_to(np.asarray(control_variates, dtype=np.float64), shape)
+        values = numbers(control_variates)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"control_variates0 must hold numbers: {error}") from None
+    try:
+        xi = np.broadcast_to(values, shape)
     except ValueError:
-        given = np.shape(control_variates)
-        raise InvalidInput(f"control_variates0 must have shape {shape[1:]} or {shape}, got {given}") from None
+        raise InvalidInput(
+            f"control_variates0 must have shape {shape[1:]} or {shape}, got {values.shape}"
+        ) from None
     if not np.isfinite(xi).all():
         raise InvalidInput("control_variates0 holds NaN or infinite values")
     drift = np.abs(np.einsum("c,rcj->rj", weights, xi)).max()

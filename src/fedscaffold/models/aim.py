@@ -12,6 +12,7 @@ from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.inference import closing_sums
 from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.diagnosis import refuse_undetermined
+from fedscaffold.models.distance import slope_length
 from fedscaffold.problems.newton import NoMinimiser
 
 RELATIVE_TOLERANCE = 0.005  # what a run aims for that Newton steps will close
@@ -36,7 +37,7 @@ def parse_tolerance(tolerance: Any) -> tuple[Literal["se", "relative"], float]:
 
 
 def squared_aim(problem: EncodedProblem, optimum: Array, tolerance: float | str, *, close: bool) -> float:
-    """The ‖θ − θ*‖² that a run aims for.
+    """The ‖θ − θ*‖² that a run aims for: tolerance² ‖β*‖², with β* the coefficients of θ* without the intercept.
 
     For a tolerance in standard errors, either what Newton steps can close, or where none follow the square of that
     many times the smallest standard error of a coordinate.
@@ -44,7 +45,7 @@ def squared_aim(problem: EncodedProblem, optimum: Array, tolerance: float | str,
     unit, value = parse_tolerance(tolerance)
     if unit == "relative" or close:
         value = value if unit == "relative" else RELATIVE_TOLERANCE
-        return value**2 * float(optimum @ optimum)
+        return (value * slope_length(problem, optimum)) ** 2
     sums = closing_sums(problem, optimum, scores=False)
     variances = np.diagonal(covariance(sums, problem.n_records * problem.penalty))
     return float(value**2 * variances.min())

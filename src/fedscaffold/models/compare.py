@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedscaffold.core.progress import Progress
 from fedscaffold.core.summaries import Summarised, text_summary
 from fedscaffold.core.types import Array
@@ -31,7 +29,7 @@ class ModelScore:
     loss
         f(θ) over all clients.
     relative_distance
-        ‖θ − θ*‖ / ‖θ*‖.
+        ‖β − β*‖ / ‖β*‖ of the coefficients, the intercept left out.
     client_losses
         f_c(θ) of each client, (clients,).
 
@@ -66,7 +64,7 @@ class ModelComparison(Summarised):
     scaffold, fedavg, pooled
         The score of each model.
     distances
-        ‖θ_t − θ*‖ / ‖θ*‖ after each round, (rounds + 1,), for "Scaffold" and "FedAvg".
+        ‖β_t − β*‖ / ‖β*‖ after each round, (rounds + 1,), for "Scaffold" and "FedAvg".
     tolerance
         Distance that the fit aimed for.
 
@@ -140,7 +138,7 @@ def compare_models(fit: Fit, *, progress: Progress = None) -> ModelComparison:
         pooled=score_model("Pooled", planned, planned.optimum),
         distances={
             "Scaffold": fit.relative_distances,
-            "FedAvg": np.sqrt(averaged.mse[0]) / np.linalg.norm(planned.optimum),
+            "FedAvg": averaged.metrics["relative_distance"][0],
         },
         tolerance=fit.planned.aim,
     )

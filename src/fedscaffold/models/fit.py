@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedscaffold.core.progress import Progress
 from fedscaffold.core.storage import npz as arrays
 from fedscaffold.core.summaries import Summarised
@@ -19,6 +17,7 @@ from fedscaffold.inference import Closed, Summary
 from fedscaffold.inference.covariance import Covariance
 from fedscaffold.inference.plain import summary_to_plain
 from fedscaffold.methods import FedAvg, Scaffold
+from fedscaffold.models.distance import RelativeDistance
 from fedscaffold.models.model import Model
 from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
 from fedscaffold.models.summaries import close_fit, summary_of
@@ -94,13 +93,16 @@ class Fit(Summarised):
 
     @property
     def relative_distance(self) -> float:
-        """‖θ − θ*‖ / ‖θ*‖ at the end of the run, before closing: the distance to what pooled rows would give."""
+        """‖β − β*‖ / ‖β*‖ at the end of the run, before closing: the coefficients' distance to the pooled ones.
+
+        β are the coefficients of standardised columns, without the intercept.
+        """
         return float(self.relative_distances[-1])
 
     @property
     def relative_distances(self) -> Array:
-        """‖θ_t − θ*‖ / ‖θ*‖ after each round, (rounds + 1,)."""
-        return np.sqrt(self.trace.mse[0]) / np.linalg.norm(self.planned.optimum)
+        """‖β_t − β*‖ / ‖β*‖ after each round, (rounds + 1,)."""
+        return self.trace.metrics["relative_distance"][0]
 
     def compare(self, *, progress: Progress = None) -> "ModelComparison":
         """Compare with FedAvg, which is run with the same settings, and with the pooled model."""
@@ -218,7 +220,7 @@ def run_fit(
             trace = run_method(
                 planned, planned.method, rounds=rounds, seed=settings.seed, checkpoint=file, progress=progress
             )
-            if trace.mse[0, -1] <= planned.target_mse:
+            if _is_reached(trace, planned, settings):
                 break
     origin = {**arrays.plain(trace.provenance), "rounds": trace.rounds, "tolerance": settings.tolerance}
     closed = close_fit(planned, trace.theta[0], steps=settings.close)
@@ -232,11 +234,18 @@ def run_fit(
 
 
 def run_method(planned: PlannedFit, method: Scaffold | FedAvg, *, rounds: int, seed: int, **more: Any) -> Trace:
-    """Run a method on a planned problem, and record its squared distance to the optimum."""
+    """Run a method on a planned problem, and record its distances to the optimum."""
     return run(
         planned.problem, method, rounds=rounds, batch_size=planned.batch_size, seed=seed,
-        record=(Mse(planned.optimum),), **more,
+        record=(Mse(planned.optimum), RelativeDistance(planned.optimum)), **more,
     )  # fmt: skip
+
+
+def _is_reached(trace: Trace, planned: PlannedFit, settings: FitSettings) -> bool:
+    """Whether the run is as close as it aims for, with the intercept where a tolerance is in standard errors."""
+    if settings.standard_errors is not None and not settings.close:
+        return bool(trace.mse[0, -1] <= planned.target_mse)
+    return bool(trace.metrics["relative_distance"][0, -1] <= planned.aim)
 
 
 def _rounds_in(checkpoint: Path) -> int:

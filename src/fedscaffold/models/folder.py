@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,7 +80,7 @@ def fit_in_folder(
     problem, settings
         As for `fedscaffold.models.fit`.
     out
-        The folder, checked with `check_folder`.
+        The folder, made with `output_folder`.
     data, kind, missing, command, test
         Name of the table, kind of model, treatment of missing values, how to make the same fit again, and a file
         of test rows, for the report.
@@ -129,11 +130,22 @@ def request_of(problem: EncodedProblem, settings: FitSettings) -> dict[str, Any]
     return {"rows": problem.fingerprint(), "encoding": encoding, **asdict(settings)}
 
 
-def check_folder(out: Path) -> None:
-    """Make the folder where it is missing, and refuse one that cannot be written, before any work."""
+@contextmanager
+def output_folder(out: Path) -> Iterator[None]:
+    """A folder for a fit, made where it is missing and refused where it cannot be written, before any work.
+
+    Folders that were made here and are still empty when the block ends, as after a refusal, are removed.
+    """
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
     folder_at(out)
-    for name in FILES:
-        check_writable(out / name)
+    try:
+        for name in FILES:
+            check_writable(out / name)
+        yield
+    finally:
+        for folder in made:
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def check_owner(out: Path, request: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import read_text, write_text
+from fedscaffold.core.storage.files import json_value, read_text, write_text
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label
@@ -184,7 +184,7 @@ class Model(Summarised):
     def from_json(cls, text: str) -> Self:
         """Read a model from the text that `to_json` made; changed text is refused."""
         try:
-            found = json.loads(text)
+            found = json_value(text)
             if not isinstance(found, dict) or found.get("format") != FORMAT:
                 raise InvalidInput(f"it is not a model that fedscaffold wrote (format {FORMAT!r})")
             if found.pop("digest") != _digest(found):

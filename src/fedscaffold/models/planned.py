@@ -9,26 +9,26 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import positive, seed_number, whole_number
+from fedscaffold.core.checks import positive, seed_number, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, EncodedRidge
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.aim import determined_optimum, parse_tolerance, squared_aim
+from fedscaffold.models.batches import SMALL_CLIENT, candidate_batches, fastest_plan
+from fedscaffold.models.distance import relative_distance, slope_length
 from fedscaffold.models.model import Model, in_own_units
-from fedscaffold.theory import Plan, plan
+from fedscaffold.theory import Plan
 
 TOLERANCE = "se:0.05"
-SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
 BATCH = 64
-MAX_ROUNDS = 20_000
 Kind = TypeVar("Kind", bound=EncodedProblem)
 BatchSize = int | None | Literal["auto"]
 
 
 def automatic_batch(sizes: NDArray[np.int64]) -> int | None:
-    """Batch size for clients with these numbers of rows: None (all rows) where that is cheap, else 64."""
+    """Batch size where nothing is planned: None (all rows) where that is cheap, else 64."""
     return None if sizes.mean() <= SMALL_CLIENT else BATCH
 
 
@@ -40,14 +40,15 @@ class FitSettings:
     ----------
     tolerance
         How far the coefficients may be from those of the pooled model. "se:0.05": none by more than 5 % of its
-        standard error. A number between 0 and 1: ‖θ − θ*‖ ≤ tolerance · ‖θ*‖ on standardised columns, before
-        closing.
+        standard error. A number between 0 and 1: ‖β − β*‖ ≤ tolerance · ‖β*‖ before closing, with β the
+        coefficients of standardised columns, the intercept left out.
     close
         Whether at most two Newton steps, from sums of gradients and Hessians, take the run's last θ to the
-        optimum. With "se:..." the run then aims for 0.5 % of ‖θ*‖ and leaves the rest to these steps.
+        optimum. With "se:..." the run then aims for 0.5 % of ‖β*‖ and leaves the rest to these steps.
     batch_size
         Rows in each stochastic gradient, None for all of a client's, or "auto": all where clients have at most
-        512 rows on average, else 64.
+        512 rows on average, else what is predicted to take the least time, of all rows and batches of 64, 512 and
+        4,096.
     step_size, local_steps, rounds
         γ, H and T.
     seed
@@ -69,17 +70,17 @@ class FitSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        set_fields(self, seed=seed_number("seed", self.seed))
         parse_tolerance(self.tolerance)
         if not isinstance(self.close, bool):
             raise InvalidInput(Option("close"), f" must be True or False, got {self.close!r}")
         if self.step_size is not None:
-            positive("step_size", self.step_size)
+            set_fields(self, step_size=positive("step_size", self.step_size))
         for name, value in (("local_steps", self.local_steps), ("rounds", self.rounds)):
             if value is not None:
-                whole_number(name, value, least=1)
-        if self.batch_size not in (None, "auto"):
-            whole_number("batch_size", self.batch_size, least=1)
-        seed_number("seed", self.seed)
+                set_fields(self, **{name: whole_number(name, value, least=1)})
+        if self.batch_size is not None and not (isinstance(self.batch_size, str) and self.batch_size == "auto"):
+            set_fields(self, batch_size=whole_number("batch_size", self.batch_size, least=1))
 
     @property
     def standard_errors(self) -> float | None:
@@ -87,8 +88,12 @@ class FitSettings:
         unit, value = parse_tolerance(self.tolerance)
         return value if unit == "se" else None
 
+    def batches_for(self, problem: Problem) -> list[int | None]:
+        """Batch sizes to choose from for this problem."""
+        return candidate_batches(problem.sizes) if self.batch_size == "auto" else [self.batch_size]
+
     def batch_for(self, problem: Problem) -> int | None:
-        """Batch size for this problem; None for all of a client's rows."""
+        """Batch size for this problem where nothing is planned; None for all of a client's rows."""
         return automatic_batch(problem.sizes) if self.batch_size == "auto" else self.batch_size
 
 
@@ -126,13 +131,13 @@ class PreparedProblem:
         return Model(encoding=encoding, equations=equations, provenance=provenance or {})
 
     def relative_distance(self, theta: Array) -> float:
-        """‖θ − θ*‖ / ‖θ*‖ of one θ of shape (dim,)."""
-        return float(np.linalg.norm(theta - self.optimum) / np.linalg.norm(self.optimum))
+        """‖β − β*‖ / ‖β*‖ of one θ of shape (dim,), with β its coefficients without the intercept."""
+        return float(relative_distance(self.problem, theta, self.optimum))
 
     @property
     def aim(self) -> float:
-        """The distance that the run aims for, ‖θ − θ*‖ / ‖θ*‖."""
-        return float(np.sqrt(self.target_mse) / np.linalg.norm(self.optimum))
+        """The distance that the run aims for, ‖β − β*‖ / ‖β*‖."""
+        return float(np.sqrt(self.target_mse)) / slope_length(self.problem, self.optimum)
 
     @property
     def loss_scale(self) -> float:
@@ -188,11 +193,11 @@ def plan_fit(problem: EncodedProblem, settings: FitSettings) -> PlannedFit:
     if gamma is not None and H is not None and T is not None:
         return PlannedFit(**vars(prepared), plan=None, method=Scaffold(step_size=gamma, local_steps=H), rounds=T)
     try:
-        planned = first_order_plan(
+        batch_size, planned = fastest_plan(
             prepared.problem,
+            settings.batches_for(prepared.problem),
             optimum=prepared.optimum,
             target_mse=prepared.target_mse,
-            batch_size=prepared.batch_size,
             max_local_steps=H,
         )
     except InvalidInput as error:
@@ -201,7 +206,7 @@ def plan_fit(problem: EncodedProblem, settings: FitSettings) -> PlannedFit:
     method = replace(planned.method, **{name: value for name, value in given.items() if value is not None})
     slower = max(1.0, planned.method.step_size / method.step_size)
     rounds = math.ceil(planned.rounds * slower) if T is None else T
-    return PlannedFit(**vars(prepared), plan=planned, method=method, rounds=rounds)
+    return PlannedFit(**{**vars(prepared), "batch_size": batch_size}, plan=planned, method=method, rounds=rounds)
 
 
 def out_of_reach(error: InvalidInput, tolerance: float) -> InvalidInput:
@@ -214,14 +219,6 @@ def out_of_reach(error: InvalidInput, tolerance: float) -> InvalidInput:
             ("take a larger penalty with ", Option("l2")),
         ],
     )
-
-
-def first_order_plan(problem: Any, **goal: Any) -> Plan:
-    """The cheapest plan for E‖θ − θ*‖² ≤ target_mse by the first-order model, within 20,000 rounds.
-
-    `goal` has target_mse, batch_size and optimum, and perhaps max_local_steps.
-    """
-    return plan(problem, mode="first_order", max_rounds=MAX_ROUNDS, **goal)
 
 
 def standardize_target(problem: EncodedRidge) -> tuple[EncodedRidge, float, float]:

@@ -14,6 +14,7 @@ from fedscaffold.data.files import DETECTED, read_table
 from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.models.coefficients import coefficient_content
 from fedscaffold.models.compare import ModelComparison, ModelScore
+from fedscaffold.models.distance import slope_length
 from fedscaffold.models.fit import Fit
 from fedscaffold.models.heterogeneity import class_counts
 from fedscaffold.models.local_models import compare_local_models
@@ -94,7 +95,7 @@ def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) ->
         What the page says beside the fit, for example from `ReportInputs.of_fit`.
     """
     planned, problem = fit.planned, fit.planned.problem
-    norm = float(np.linalg.norm(planned.optimum))
+    norm = slope_length(problem, planned.optimum)
     curve = _predicted_curve(planned, fit.trace.rounds)
     reached = fit.relative_distance <= planned.aim
     return ReportContent(

@@ -93,9 +93,12 @@ class RecordsProblem(ProblemBase):
 
 
 def freeze(*arrays: NDArray[Any]) -> None:
-    """Make arrays read-only, so that a problem cannot change once its optimum is known."""
+    """Make a problem's own arrays read-only, with those they are views of, so that it cannot change any more."""
     for array in arrays:
-        array.flags.writeable = False
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            base.flags.writeable = False
+            base = base.base
 
 
 def row_bounds(rows: int) -> IntArray:

@@ -1,5 +1,7 @@
 """Clients' tables as one contiguous block, refused where a number or a record is missing."""
 
+import math
+import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,7 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.arrays import offsets_of
+from fedscaffold.core.checks import numbers, vector
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 
 ALIGNMENT = 64  # bytes; rows that start on a cache line are read a tenth faster
@@ -16,14 +20,17 @@ NUMBERS_AT_ONCE = 1 << 22
 
 def aligned_empty(shape: tuple[int, ...]) -> Array:
     """An uninitialised float64 array that starts on a cache line."""
-    count = int(np.prod(shape))
+    count = math.prod(shape)
     room = np.empty(count + ALIGNMENT // 8)
     start = -room.ctypes.data % ALIGNMENT // 8
     return room[start : start + count].reshape(shape)
 
 
 def flatten(X: Any, y: Any) -> tuple[Array, Array, NDArray[np.int64]]:
-    """(records, dim) features, (records,) targets and the clients' offsets; no copy where none is needed."""
+    """(records, dim) features, (records,) targets and the clients' offsets, in arrays that nobody else can change.
+
+    An array that is given is copied, unless it is read-only together with whatever array it is a view of.
+    """
 
     def check(client: int, dim: int, table: Array, column: Array) -> None:
         if table.shape[1] != dim or dim == 0:
@@ -52,18 +59,14 @@ def client_weights(weights: ArrayLike | None, n_clients: int) -> Array:
     given = vector("weights", weights, f"{n_clients} numbers, one per client", n_clients)
     if not (np.isfinite(given).all() and (given > 0).all()):
         raise InvalidInput("weights must be positive and finite; leave out clients that should not count")
-    return given / given.sum()
-
-
-def vector(name: str, given: ArrayLike, wanted: str, length: int) -> Array:
-    """A new array of `length` numbers; anything else is refused, and told what is wanted."""
-    try:
-        numbers = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{name} must be {wanted}: {error}") from None
-    if numbers.shape != (length,):
-        raise InvalidInput(f"{name} must be {wanted}, got shape {numbers.shape}")
-    return numbers
+    with np.errstate(over="ignore", under="ignore"):
+        total = given.sum()
+        shares = given / total if np.isfinite(total) else given / given.max() / (given / given.max()).sum()
+    if not (shares > 0).all():
+        raise InvalidInput(
+            "weights differ so much that the smallest would count for nothing; leave out its client"
+        )
+    return shares
 
 
 def _flattened(
@@ -83,7 +86,7 @@ def _flattened(
         if len(table) == 0:
             raise InvalidInput(f"client {client} has no records; leave it out")
     offsets = offsets_of([len(table) for table in tables])
-    joined = _joined(tables), _joined(others)
+    joined = _joined(one, tables), _joined(other, others)
     for name, array in zip((one, other), joined, strict=True):
         _check_finite(name, array, offsets)
     return *joined, offsets
@@ -93,9 +96,12 @@ def _tables(name: str, data: Any, ndim: int) -> Sequence[Array] | Array:
     """One array of `ndim` dimensions per client: a list of them, or one array with the clients first."""
     try:
         if isinstance(data, np.ndarray) and data.dtype != object:
-            tables: Sequence[Array] | Array = np.atleast_1d(_numbers(data))
+            found = numbers(data)
+            if found is not data and found.base is None:  # converted, so that it is ours
+                found.flags.writeable = False
+            tables: Sequence[Array] | Array = np.atleast_1d(found)
         else:
-            tables = [_numbers(table) for table in data]
+            tables = [numbers(table) for table in data]
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{name} must hold numbers, one array per client: {error}") from None
     for client, table in enumerate(tables):
@@ -111,24 +117,28 @@ def _tables(name: str, data: Any, ndim: int) -> Sequence[Array] | Array:
     return tables
 
 
-def _numbers(table: Any) -> Array:
-    """As float64; text, dates and complex numbers, which NumPy would convert to nonsense, are refused."""
-    array = np.asanyarray(table)
-    if array.dtype.kind not in "biufO":
-        raise TypeError(f"these are of type {array.dtype}")
-    if np.ma.is_masked(array):
-        raise ValueError("some are masked; drop or fill them first")
-    return np.asarray(array, dtype=np.float64)
-
-
-def _joined(tables: Sequence[Array] | Array) -> Array:
-    """The tables one after another; a view where they lie so already."""
+def _joined(name: str, tables: Sequence[Array] | Array) -> Array:
+    """The tables one after another; a view where they lie so already and cannot change."""
     shape = (sum(len(table) for table in tables), *tables[0].shape[1:])
-    if isinstance(tables, np.ndarray):
-        return np.ascontiguousarray(tables).reshape(shape)
+    if isinstance(tables, np.ndarray) and tables.flags.c_contiguous and is_constant(tables):
+        return tables.reshape(shape)
+    check_memory(f"a copy of {name}, which it needs unless {name} is read-only,", 8 * math.prod(shape))
     joined = aligned_empty(shape)
-    np.concatenate(list(tables), out=joined)
+    if isinstance(tables, np.ndarray):
+        joined.reshape(tables.shape)[...] = tables
+    else:
+        np.concatenate(list(tables), out=joined)
     return joined
+
+
+def is_constant(array: Array) -> bool:
+    """Whether an array and all that it is a view of are read-only, so that nothing writes to its memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return base is None or isinstance(base, bytes | mmap.mmap)  # the memory of a read-only array or numpy.memmap
 
 
 def _check_finite(name: str, array: Array, offsets: NDArray[np.int64]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.problems.client_arrays import flatten
 from fedscaffold.problems.newton import minimise
@@ -99,8 +100,9 @@ class Glm(TabularProblem, ABC):
 
     # f and its derivatives
 
+    @one_blas_thread
     def loss(self, theta: Array) -> float:
-        """f(θ) = Σ w_c f_c(θ)."""
+        """f(θ) = Σ w_c f_c(θ), the same bits whatever the threads of linear algebra."""
         total = 0.0
         for x, y, share in self.pieces():
             total += float(share @ of_records(self.value, x @ theta, y))
@@ -126,6 +128,7 @@ class Glm(TabularProblem, ABC):
 
     # each client's f_c and its derivatives, one row per client
 
+    @one_blas_thread
     def client_losses(self, theta: Array) -> Array:
         """Loss f_c(θ) of each client, (n_clients,)."""
         penalty = 0.5 * float(self.penalty @ theta**2)

@@ -12,12 +12,16 @@ from fedscaffold.core.checks import whole_number
 from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.storage.memory_limit import check_memory
+from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.problems.client_arrays import flatten
 from fedscaffold.problems.glm import Glm
 from fedscaffold.problems.newton import minimise
 from fedscaffold.problems.record_weights import TARGET, WEIGHT, with_columns
 from fedscaffold.problems.tabular import TabularProblem
+
+MOST_CLASSES = 1_000_000
 
 
 @shared_parameters(Glm, leave_out=("X", "y", "offset"))
@@ -65,7 +69,12 @@ class Multinomial(TabularProblem):
         if not ((targets >= 0) & (targets == np.floor(targets))).all():
             raise InvalidInput("classes must be whole numbers from 0 on; number them first")
         largest = int(targets.max())
-        self.vectors = largest + 1 if n_classes is None else whole_number("n_classes", n_classes, least=2)
+        if largest > MOST_CLASSES:
+            raise InvalidInput(f"classes must be numbered from 0 on, but there is a class {targets.max():g}")
+        self.vectors = largest + 1
+        if n_classes is not None:
+            self.vectors = whole_number("n_classes", n_classes, least=2, most=MOST_CLASSES)
+        check_memory(f"a model with {self.vectors:,} classes", 8 * self.vectors * x.shape[1])
         if not largest < self.vectors >= 2:
             raise InvalidInput(f"n_classes={self.vectors}, but the classes go from 0 to {largest}")
         if sample_weight is not None:
@@ -96,6 +105,7 @@ class Multinomial(TabularProblem):
         """θ* = argmin f, by Newton's method."""
         return minimise(_Centred(self))
 
+    @one_blas_thread
     def client_losses(self, theta: Array) -> Array:
         """The clients' losses f_c(θ), shape (N,)."""
         penalty = 0.5 * float(self.penalty @ theta**2)

@@ -4,10 +4,12 @@ from typing import Literal
 
 import numpy as np
 
-from fedscaffold.core.checks import seed_number, whole_number
+from fedscaffold.core.checks import choice, not_negative, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
+from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
+from fedscaffold.problems.base import freeze
 from fedscaffold.problems.client_arrays import aligned_empty
 from fedscaffold.problems.logistic import Logistic
 from fedscaffold.problems.ridge import Ridge
@@ -15,6 +17,7 @@ from fedscaffold.problems.ridge import Ridge
 FEATURES = 20
 RECORDS_PER_CLIENT = 200
 INFORMATIVE = (2, 10)
+LARGEST_SEED = 2**31 - 1  # of scikit-learn's generators, of which seed takes two
 
 # The paper gives no penalty. With 0.01 its picture comes out: logistic regression improves up to 1,000
 # clients and then flattens. With 0.1 it goes on improving, with 0.001 a hundred rounds are too few.
@@ -47,11 +50,14 @@ def paper(
     >>> fs.problems.paper("regression", n_clients=10)
     Ridge(n_clients=10, dim=20, n_records=2000, l2=0.01)
     """
-    if kind not in ("regression", "classification"):
-        raise InvalidInput(f"kind must be 'regression' or 'classification', got {kind!r}")
-    if whole_number("n_clients", n_clients, least=2) % 2:
+    choice("kind", kind, ("regression", "classification"))
+    n_clients = whole_number("n_clients", n_clients, least=2)
+    if n_clients % 2:
         raise InvalidInput(f"n_clients must be even, one half for each dataset, got {n_clients}")
-    seed_number("seed", seed)
+    if seed_number("seed", seed) > LARGEST_SEED:
+        raise InvalidInput(f"seed must be at most {LARGEST_SEED} for the paper's data, got {seed}")
+    seed, l2 = int(seed), not_negative("l2", l2)
+    check_memory(f"{n_clients:,} clients", 8 * n_clients * RECORDS_PER_CLIENT * (FEATURES + 1) * 3 // 2)
     half = n_clients // 2
     x = aligned_empty((n_clients, RECORDS_PER_CLIENT, FEATURES))
     y = np.empty((n_clients, RECORDS_PER_CLIENT))
@@ -61,6 +67,7 @@ def paper(
         x[part] = features.reshape(half, RECORDS_PER_CLIENT, FEATURES)
         y[part] = targets.reshape(half, RECORDS_PER_CLIENT)
         del features, targets
+    freeze(x, y)  # they are nobody else's, so that the problem need not copy them
     return Ridge(x, y, l2=l2) if kind == "regression" else Logistic(x, y, l2=l2)
 
 

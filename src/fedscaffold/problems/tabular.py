@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.arrays import offsets_of
+from fedscaffold.core.arrays import chosen_clients, offsets_of
 from fedscaffold.core.checks import not_negative, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
@@ -21,7 +21,7 @@ from fedscaffold.problems.record_weights import WEIGHT
 class TabularProblem(RecordsProblem):
     """f = Σ_c w_c f_c where f_c is the mean loss of client c's records (x, y), plus l2/2 ‖θ‖².
 
-    θ consists of `vectors` vectors with one number per feature. Records are not copied.
+    θ consists of `vectors` vectors with one number per feature. Records are copied, unless they are read-only.
     """
 
     repr_fields = ("n_clients", "dim", "n_records", "l2")
@@ -55,9 +55,9 @@ class TabularProblem(RecordsProblem):
 
     def subset(self, clients: ArrayLike) -> Self:
         """The same problem on some of the clients, their weights scaled to sum to one."""
-        chosen = np.asarray(clients, dtype=np.int64)
+        chosen = chosen_clients(clients, self.n_clients)
         rows: slice | NDArray[np.int64]
-        if chosen.size and (np.diff(chosen) == 1).all() and chosen[0] >= 0:
+        if (np.diff(chosen) == 1).all():
             rows = slice(self.offsets[chosen[0]], self.offsets[chosen[-1] + 1])  # as they lie, without a copy
         else:
             rows = self._rows_of(chosen)

@@ -16,13 +16,13 @@ TOLERANCE = "#009E73"
 
 
 def draw_distances(distances: Mapping[str, Array], *, tolerance: float, ax: "Axes | None" = None) -> "Axes":
-    """Draw ‖θ_t − θ*‖ / ‖θ*‖ (rounds + 1,) of each method on a log scale, and the tolerance; return the axes."""
+    """Draw ‖β_t − β*‖ / ‖β*‖ (rounds + 1,) of each method on a log scale, and the tolerance; return the axes."""
     ax = new_axes(ax)
     for name, values in distances.items():
         ax.semilogy(np.arange(values.size), values, color=COLOURS[name], lw=1.6, label=name)
     ax.axhline(tolerance, color=TOLERANCE, lw=1.0, ls="--", label="tolerance")
     ax.locator_params(axis="x", integer=True)
-    ax.set(xlabel="round", ylabel="$\\|\\theta_t-\\theta^*\\| / \\|\\theta^*\\|$")
+    ax.set(xlabel="round", ylabel="$\\|\\beta_t-\\beta^*\\| / \\|\\beta^*\\|$")
     ax.margins(x=0)
     plain_grid(ax)
     ax.legend(frameon=False)

@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from fedscaffold.core.errors import CheckpointMismatch
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage import npz
-from fedscaffold.core.storage.files import check_writable
+from fedscaffold.core.storage.fields import Fields, shown
+from fedscaffold.core.storage.files import check_writable, path_of, remove_abandoned
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.rounds import State
 
@@ -21,8 +21,8 @@ class Saved:
     """The state to go on from, what was recorded so far, and what else the kind of run needs."""
 
     state: State
-    metrics: Mapping[str, Array]
-    extra: Mapping[str, Array] = field(default_factory=dict)
+    metrics: Fields
+    extra: Fields
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class CheckpointFile:
     def __post_init__(self) -> None:
         if self.path is not None:
             check_writable(self.path)
+            remove_abandoned(self.path)
 
     def save(self, state: State, metrics: Mapping[str, Array], extra: Mapping[str, Array]) -> None:
         """Replace the file in one step, with a state whose client state is named arrays."""
@@ -53,35 +54,58 @@ class CheckpointFile:
         arrays = {f"{group}/{name}": values for group, found in groups.items() for name, values in found.items()}
         npz.write(self.path, arrays, {"what": WHAT, "round": state.round, "identity": dict(self.identity)})
 
-    def load(self, method: Method, theta: Array, rounds: int) -> Saved | None:
-        """The saved run; None if there is no file; refused if it is another run's or past `rounds`."""
-        if self.path is None or not Path(self.path).exists():
+    def load(self, method: Method, theta: Array, rounds: int, *, n_clients: int) -> Saved | None:
+        """The saved run; None if there is no file; refused if it is another run's, damaged, or past `rounds`.
+
+        Every array is compared with what this run would have; what it recorded and what else it kept is for the
+        caller to read, with the shapes that it knows.
+        """
+        if self.path is None or not path_of(self.path).exists():
             return None
         name = os.fspath(self.path)
         try:
-            arrays, description = npz.read(self.path)
+            arrays, found = npz.read(self.path)
         except (OSError, ValueError) as error:
             raise CheckpointMismatch(f"{name} is not a checkpoint: {error}") from None
-        if description.get("what") != WHAT:
+        description = Fields(found, name, error=CheckpointMismatch)
+        if "what" not in description or description.value("what") != WHAT:
             raise CheckpointMismatch(f"{name} is not a checkpoint")
-        self._check_identity(name, description.get("identity", {}))
-        if description["round"] > rounds:
-            raise CheckpointMismatch(f"{name} is at round {description['round']}, past the {rounds} asked for")
+        self._check_identity(name, description.fields("identity"))
+        round = description.integer("round", least=0)
+        if round > rounds:
+            raise CheckpointMismatch(f"{name} is at round {round}, past the {rounds} asked for")
 
-        def group(prefix: str) -> dict[str, Array]:
-            return {key.removeprefix(prefix): values for key, values in arrays.items() if key.startswith(prefix)}
+        def group(prefix: str) -> Fields:
+            some = {key.removeprefix(prefix): values for key, values in arrays.items() if key.startswith(prefix)}
+            return Fields(some, name, error=CheckpointMismatch)
 
-        server = type(method.init_server(theta))(**group("server/"))
+        server = method.init_server(theta)
         nobody = method.init_clients(len(theta), theta[0, :0], theta.shape[1], None)
-        state = State(description["round"], server, type(nobody)(**group("client/")))
+        everybody = {
+            key: (values.shape[0], n_clients, *values.shape[2:]) for key, values in nobody._asdict().items()
+        }
+        state = State(
+            round,
+            _read(group("server/"), server, {key: values.shape for key, values in server._asdict().items()}),
+            _read(group("client/"), nobody, everybody),
+        )
         return Saved(state, group("metric/"), group("extra/"))
 
-    def _check_identity(self, name: str, theirs: Mapping[str, Any]) -> None:
+    def _check_identity(self, name: str, theirs: Fields) -> None:
         ours = npz.plain(dict(self.identity))
-        differing = [key for key in ours if theirs.get(key) != ours[key]]
+        differing = [key for key in ours if key not in theirs or theirs.value(key) != ours[key]]
         if differing:
             key = differing[0]
+            there = shown(theirs.value(key)) if key in theirs else "missing"
             raise CheckpointMismatch(
                 f"{name} belongs to another run: {', '.join(differing)} differ "
-                f"({key}: {theirs.get(key)} there, {ours[key]} here); choose another path or delete it"
+                f"({key}: {there} there, {shown(ours[key])} here); choose another path or delete it"
             )
+
+
+def _read(found: Fields, like: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+    """A named tuple of the type of `like`, whose arrays have its types, these shapes and finite numbers."""
+    found.only(*shapes)
+    return type(like)(
+        **{key: found.array(key, shapes[key], dtype=values.dtype) for key, values in like._asdict().items()}
+    )

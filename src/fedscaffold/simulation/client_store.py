@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.errors import NotWritten
 from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.storage.memmap import new_array_file
 from fedscaffold.core.sums import PartialSum
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 from fedscaffold.simulation.block import Block, LocalResult, open_block
@@ -88,7 +90,10 @@ class ClientStore:
 
     def _file(self, name: str, shape: tuple[int, ...]) -> Array:
         assert self.folder is not None
-        return np.lib.format.open_memmap(self.folder / f"{name}.npy", mode="w+", dtype=np.float64, shape=shape)
+        try:
+            return new_array_file(self.folder / f"{name}.npy", shape)
+        except OSError as error:
+            raise NotWritten(f"cannot keep client state in {self.folder}: {error.strerror or error}") from None
 
     def _overwrite(self, state: Any) -> None:
         for values, new in zip(self.client_state, state, strict=True):

@@ -60,6 +60,11 @@ def _safe_step_size(
     safe = method.safe_step_size(measured.smoothness(batches), problem.strong_convexity())
     if safe == 0.0:
         return safe, otherwise
+    if method.step_size <= safe and not estimated:
+        return safe, (
+            f"The step size is not to blame, as {safe:.3g} is safe here: the problem's own numbers are so large "
+            "that its solution lies beyond what a run takes for sound. Divide targets and features by their size."
+        )
     if estimated:
         return safe, (
             f"Going by its curvature where it started, step_size={safe:.3g} should do; this is an estimate."

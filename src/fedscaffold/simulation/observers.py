@@ -1,15 +1,16 @@
 """Observers: what a run records in each round, a number or a vector for each repetition."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import given, numbers, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Observer, Problem, Watch
 from fedscaffold.core.types import Array
+from fedscaffold.simulation.checkpoint import Saved
 from fedscaffold.simulation.rounds import State
 
 
@@ -42,9 +43,19 @@ class Mse:
     name: str = field(default="mse", init=False)
     keep: Literal["every"] = field(default="every", init=False)
 
+    def __post_init__(self) -> None:
+        if self.optimum is None:
+            return
+        try:
+            own = numbers(self.optimum).copy()
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"Mse's optimum must hold numbers: {error}") from None
+        own.flags.writeable = False
+        set_fields(self, optimum=own)
+
     def watch(self, problem: Problem) -> Watch:
         """A function that computes the squared distance to the optimum, which is found once."""
-        optimum = problem.optimum() if self.optimum is None else np.asarray(self.optimum, dtype=np.float64)
+        optimum = problem.optimum() if self.optimum is None else self.optimum
         if optimum.shape != (problem.dim,):
             raise InvalidInput(f"Mse's optimum must have shape ({problem.dim},), got {optimum.shape}")
 
@@ -104,7 +115,7 @@ class TailAverage:
     keep: Literal["last"] = field(default="last", init=False)
 
     def __post_init__(self) -> None:
-        whole_number("after", self.after, least=0)
+        set_fields(self, after=whole_number("after", self.after, least=0))
 
     def watch(self, problem: Problem) -> Watch:
         """A function that updates the average with the model of a round."""
@@ -122,13 +133,13 @@ BY_NAME: dict[str, type[Mse] | type[Loss] | type[TailAverage]] = {"mse": Mse, "l
 
 def resolve_observers(record: Iterable[str | Observer]) -> list[Observer]:
     """Observers from names and objects; no two may record under the same name."""
-    if isinstance(record, str) or not hasattr(record, "__iter__"):
+    if isinstance(record, str | np.ndarray) or not hasattr(record, "__iter__"):
         example = (record,) if isinstance(record, str) else ("mse",)
-        raise InvalidInput(f"record must be a sequence of observers, for example {example!r}; got {record!r}")
+        raise InvalidInput(f"record must be a sequence of observers, for example {example!r}; got {given(record)}")
     observers: list[Observer] = []
     for item in record:
         if item not in BY_NAME if isinstance(item, str) else not hasattr(item, "watch"):
-            raise InvalidInput(f"unknown observer {item!r}; choose among {', '.join(map(repr, BY_NAME))}")
+            raise InvalidInput(f"unknown observer {given(item)}; choose among {', '.join(map(repr, BY_NAME))}")
         observers.append(BY_NAME[item]() if isinstance(item, str) else item)
     names = [observer.name for observer in observers]
     if len(set(names)) < len(names):
@@ -139,12 +150,18 @@ def resolve_observers(record: Iterable[str | Observer]) -> list[Observer]:
 class Recorder:
     """The observers' values so far; those kept for every round grow along axis 1."""
 
-    def __init__(self, observers: Iterable[Observer], problem: Any, earlier: Mapping[str, Array]) -> None:
+    def __init__(self, observers: Iterable[Observer], problem: Any, saved: Saved | None = None) -> None:
         self._watches = [(observer.name, observer.keep, observer.watch(problem)) for observer in observers]
         self._values: dict[str, list[Array]] = {}
-        for name, keep, _ in self._watches:
-            if name in earlier:
-                self._values[name] = list(np.moveaxis(earlier[name], 1, 0)) if keep == "every" else [earlier[name]]
+        if saved is None:
+            return
+        round, theta = saved.state.round, saved.state.theta
+        saved.metrics.only(*(name for name, _, _ in self._watches))
+        for name, keep, watch in self._watches:
+            like = np.asarray(watch(0, theta, None))  # for its shape
+            shape = (len(theta), round + 1, *like.shape[1:]) if keep == "every" else like.shape
+            values = saved.metrics.array(name, shape, dtype=like.dtype, finite=False)
+            self._values[name] = list(np.moveaxis(values, 1, 0)) if keep == "every" else [values]
 
     def record(self, state: State) -> bool:
         """Let every observer see θ after a round, or at the start; False: no observer ends a run."""

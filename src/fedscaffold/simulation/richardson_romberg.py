@@ -153,7 +153,9 @@ def richardson_romberg(
         problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
         theta0=theta0, sampling=sampling,
     )  # fmt: skip
-    if discard is not None and whole_number("discard", discard, least=0) > rounds - 2:
+    rounds = setup.rounds
+    discard = None if discard is None else whole_number("discard", discard, least=0)
+    if discard is not None and discard > rounds - 2:
         raise InvalidInput(f"discard={discard} leaves less than two of {rounds} rounds to average; discard fewer")
     file = setup.checkpoint_file(
         checkpoint, checkpoint_every, run="Richardson–Romberg", rounds=rounds, discard=discard
@@ -233,10 +235,16 @@ def _chain_means(
 ) -> list[Array]:
     """Means of each chain's iterates over each block of rounds, (repetitions, blocks, dim), chain after chain."""
     last = blocks.discard + np.cumsum(blocks.lengths)
-    saved = file.load(setup.method, setup.theta, setup.rounds)
+    saved = file.load(setup.method, setup.theta, setup.rounds, n_clients=setup.problem.n_clients)
     shape = (len(chains), len(setup.theta), len(blocks.lengths), setup.problem.dim)
-    sums = np.zeros(shape) if saved is None else saved.extra["sums"]
-    first = 0 if saved is None else int(saved.extra["chain"])
+    sums, first = np.zeros(shape), 0
+    if saved is not None:
+        saved.extra.only("sums", "chain")
+        sums, first = saved.extra.array("sums", shape), int(saved.extra.array("chain", (), dtype=np.int64))
+        if not 0 <= first < len(chains):
+            raise saved.extra.error(
+                f"{saved.extra.source}: chain must be from 0 to {len(chains) - 1}, got {first}"
+            )
 
     def run_chain(k: int, state: State | None) -> None:
         def record(state: State) -> bool:

@@ -83,16 +83,16 @@ def run(
     )  # fmt: skip
     observers = resolve_observers(record)
     if control_variates0 is not None:
-        method.init_clients(repetitions, problem.weights, problem.dim, control_variates0)
+        method.init_clients(len(setup.theta), problem.weights, problem.dim, control_variates0)
     file = setup.checkpoint_file(
         checkpoint, checkpoint_every, control_variates=control_variates0, observers=observers
     )
-    saved = file.load(method, setup.theta, rounds)
-    recorder = Recorder(observers, problem, {} if saved is None else saved.metrics)
+    saved = file.load(method, setup.theta, setup.rounds, n_clients=problem.n_clients)
+    recorder = Recorder(observers, problem, saved)
     with progress_bar(type(method).__name__, progress) as advance:
         state = setup.run_to_end(
             None if saved is None else saved.state, record=recorder.record, file=file,
-            arrays=lambda: (recorder.metrics(), {}), progress=lambda done: advance(done, rounds),
+            arrays=lambda: (recorder.metrics(), {}), progress=lambda done: advance(done, setup.rounds),
             control_variates=control_variates0, folder=client_state_dir,
         )  # fmt: skip
     return make_trace(setup, state, recorder.metrics())

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core import provenance
-from fedscaffold.core.checks import check_problem_and_method, seed_number, whole_number
+from fedscaffold.core.checks import check_problem_and_method, numbers, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.random.stream import round_uniforms
+from fedscaffold.core.random.stream import WORDS_PER_ROUND, round_uniforms
+from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.simulation.checkpoint import CheckpointFile
@@ -23,6 +24,7 @@ from fedscaffold.simulation.rounds import State, open_rounds, run_rounds
 from fedscaffold.simulation.trace import Trace
 
 CHECKPOINTS_PER_RUN = 20
+BYTES_PER_DRAW = 64  # of a batch, in words, indices and margins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,7 @@ class RunSetup:
         """
         if every is None:
             every = max(1, self.rounds // CHECKPOINTS_PER_RUN)
-        whole_number("checkpoint_every", every, least=1)
+        every = whole_number("checkpoint_every", every, least=1)
         if path is None:
             return CheckpointFile(None, every, {})
         start = (
@@ -164,7 +166,13 @@ def validate_run(
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
     method.participants(problem.n_clients)  # both refuse settings that do not fit the problem
-    method.local_step_counts(problem.n_clients, np.full(1, 0.5))
+    counts = method.local_step_counts(problem.n_clients, np.full(1, 0.5))
+    check_draws(batches, int(counts.max()))
+    models = (
+        f"the models of {repetitions:,} repetitions and {problem.n_clients:,} clients with dim={problem.dim:,}"
+    )
+    check_memory(models, 8 * repetitions * problem.n_clients * problem.dim)
+    check_memory(f"what {rounds:,} rounds of {repetitions:,} repetitions record", 16 * rounds * repetitions)
     return RunSetup(
         problem=problem,
         method=method,
@@ -174,6 +182,18 @@ def validate_run(
         seed=seed,
         theta=_starting_point(theta0, repetitions, problem.dim),
     )
+
+
+def check_draws(batches: Batches, local_steps: int) -> None:
+    """Refuse rounds that would draw more words than a client's stream has, or more records than memory holds."""
+    if batches.size is None:
+        return
+    if batches.size * local_steps > WORDS_PER_ROUND:
+        raise InvalidInput(
+            f"batch_size={batches.size:,} and {local_steps:,} local steps draw {batches.size * local_steps:,} "
+            f"records in a round, but the random stream has {WORDS_PER_ROUND:,} for it; take fewer"
+        )
+    check_memory(f"batches of {batches.size:,} records", BYTES_PER_DRAW * batches.size)
 
 
 def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **more: Any) -> Trace:
@@ -210,7 +230,7 @@ def _starting_point(theta0: ArrayLike | None, repetitions: int, dim: int) -> Arr
     if theta0 is None:
         return np.zeros((repetitions, dim))
     try:
-        given = np.asarray(theta0, dtype=np.float64)
+        given = numbers(theta0)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"theta0 must hold numbers: {error}") from None
     if given.shape not in ((dim,), (repetitions, dim)):

@@ -12,6 +12,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.observers import Recorder, resolve_observers, squared_distance
@@ -105,9 +106,17 @@ class _Progress(NamedTuple):
         }
 
     @classmethod
-    def from_arrays(cls, found: Mapping[str, Array]) -> "_Progress":
-        stages = tuple(Stage(int(after), float(size)) for after, size in found["stages"])
-        return cls(stages, float(found["min_rounds"]), found["start"], found["distances"].tolist())
+    def from_fields(cls, found: Fields, state: State) -> "_Progress":
+        """As a checkpoint kept it, refused unless it fits the state."""
+        found.only("stages", "min_rounds", "start", "distances")
+        stages = tuple(Stage(int(after), float(size)) for after, size in found.array("stages", (None, 2)))
+        afters = [stage.after for stage in stages]
+        ordered = afters[:1] == [0] and afters == sorted(set(afters)) and afters[-1] <= state.round
+        if not ordered or not all(stage.step_size > 0.0 for stage in stages):
+            raise found.error(f"{found.source}: its stages are not those of a run of {state.round} rounds")
+        distances = found.array("distances", (state.round - afters[-1],)).tolist()
+        start = found.array("start", state.theta.shape)
+        return cls(stages, float(found.array("min_rounds", ())), start, distances)
 
     def next_stage(self, state: State) -> "_Progress":
         """After half of the step size has been chosen in this state."""
@@ -168,11 +177,12 @@ def staged(
         raise InvalidInput(f"stages need a method with a step_size to halve, not {type(method).__name__}")
     observers = resolve_observers(record)
     file = setup.checkpoint_file(checkpoint, checkpoint_every, observers=observers, run="staged")
-    saved = file.load(method, setup.theta, rounds)
-    recorder = Recorder(observers, problem, {} if saved is None else saved.metrics)
+    rounds = setup.rounds
+    saved = file.load(method, setup.theta, rounds, n_clients=problem.n_clients)
+    recorder = Recorder(observers, problem, saved)
     state, at = None, _Progress((Stage(0, method.step_size),), MIN_ROUNDS, setup.theta, [])
     if saved is not None:
-        state, at = saved.state, _Progress.from_arrays(saved.extra)
+        state, at = saved.state, _Progress.from_fields(saved.extra, saved.state)
 
     def record_round(state: State) -> bool:
         recorder.record(state)

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
 from fedscaffold.core.storage import npz
+from fedscaffold.core.storage.fields import Fields, shown
+from fedscaffold.core.storage.files import check_writable, path_of, remove_abandoned
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.simulation import stationarity
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+WHAT = "fedscaffold trace"
 ARRAYS = ("theta", "control_variates", "gradients_per_client", "vectors_per_client")
 
 
@@ -151,29 +154,51 @@ class Trace(Summarised):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace to one .npz file, which is replaced only once the new one is complete."""
         description = {
-            "what": "fedscaffold trace",
+            "what": WHAT,
             "rounds": self.rounds,
             "provenance": self.provenance,
         }
         metrics = {f"metric/{name}": values for name, values in self.metrics.items()}
         own = {name: getattr(self, name) for name in ARRAYS}
+        check_writable(path)
+        remove_abandoned(path)
         npz.write(path, {**own, **metrics}, description)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Trace":
-        """Read a trace that `save` wrote; nothing in the file is executed."""
+        """Read a trace that `save` wrote; nothing in the file is executed, and anything else is refused."""
+        name = str(path_of(path))
         try:
             stored, description = npz.read(path)
         except (OSError, ValueError) as error:
-            raise InvalidInput(f"cannot read a trace from {os.fspath(path)}: {error}") from None
-        if description.pop("what", None) != "fedscaffold trace":
-            raise InvalidInput(f"{os.fspath(path)} is not a trace")
-        try:
-            own: dict[str, Any] = {name: stored.pop(name) for name in ARRAYS}
-            return cls(
-                **own,
-                metrics={name.removeprefix("metric/"): values for name, values in stored.items()},
-                **description,
-            )
-        except (KeyError, TypeError) as error:
-            raise InvalidInput(f"{os.fspath(path)} is not a trace of this version: {error}") from None
+            raise InvalidInput(f"cannot read a trace from {name}: {error}") from None
+        found, arrays = Fields(description, name), Fields(stored, name)
+        if "what" not in found or found.value("what") != WHAT:
+            raise InvalidInput(f"{name} is not a trace")
+        found.only("what", "rounds", "provenance")
+        rounds, provenance = found.integer("rounds", least=0), found.fields("provenance")
+        for part in ("method", "problem"):  # which `repr` reads
+            if part in provenance:
+                provenance.fields(part)
+        repetitions, dim = arrays.array("theta", (None, None)).shape
+        return cls(
+            theta=arrays.array("theta", (repetitions, dim)),
+            control_variates=arrays.array("control_variates", (repetitions, None, dim)),
+            metrics={
+                key.removeprefix("metric/"): _metric(arrays, key, repetitions)
+                for key in arrays.names()
+                if key not in ARRAYS
+            },
+            rounds=rounds,
+            gradients_per_client=arrays.array("gradients_per_client", (repetitions, rounds + 1)),
+            vectors_per_client=arrays.array("vectors_per_client", (rounds + 1,)),
+            provenance=description["provenance"],
+        )
+
+
+def _metric(arrays: Fields, key: str, repetitions: int) -> Array:
+    """A recorded array, whose first axis is the repetitions."""
+    values = arrays.value(key)
+    if not key.startswith("metric/") or values.dtype.kind not in "biuf" or values.shape[:1] != (repetitions,):
+        raise InvalidInput(f"{arrays.source}: {shown(key)} is not a series of {repetitions} repetitions")
+    return values

@@ -1,7 +1,9 @@
 """What both estimators share: rows of each client, standardisation, a plan and a run."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +12,20 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length
 
 from fedscaffold.core.checks import positive, whole_number
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.models.planned import automatic_batch, first_order_plan
+from fedscaffold.models.batches import candidate_batches, fastest_plan
+from fedscaffold.models.distance import slope_length
+from fedscaffold.models.planned import automatic_batch, out_of_reach
 from fedscaffold.simulation import Mse
 from fedscaffold.simulation.run import run
 from fedscaffold.sklearn.moments import Scale, federated_scale
 from fedscaffold.theory import Plan
+
+MAX_SCALE_RATIO = 1000.0  # of features that are not standardised: the condition number is about its square
+FLOATS = (np.float64, np.float32)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -32,10 +39,28 @@ class Federated(BaseEstimator):
     rounds: Any = "auto"
     batch_size: Any = "auto"
     tolerance: float = 5e-3
+    min_rows: int = 2
     random_state: Any = None
     verbose: bool = False
 
+    _names: ClassVar[dict[str, str]] = {}  # what parameters of problems and plans are called here
+
+    @contextmanager
+    def _own_words(self) -> Iterator[None]:
+        """Refusals raised inside name the estimator's parameters, and no others."""
+        known = self.get_params()
+
+        def spell(option: Option) -> str | None:
+            name = self._names.get(option.name, option.name)
+            return str(Option(name, option.value)) if name in known else None
+
+        try:
+            yield
+        except InvalidInput as error:
+            raise InvalidInput(error.told(spell)) from None
+
     def _check_parameters(self) -> None:
+        whole_number("min_rows", self.min_rows, least=1)
         for name in ("step_size", "tolerance"):
             if getattr(self, name) != "auto":
                 positive(name, getattr(self, name))
@@ -49,11 +74,31 @@ class Federated(BaseEstimator):
         if clients is None:
             self.clients_ = np.array([0])
             return [np.arange(n_rows)]
-        ids = check_array(clients, ensure_2d=False, dtype=None, input_name="clients")
+        ids = check_array(
+            clients, ensure_2d=False, dtype=None, input_name="clients", ensure_all_finite="allow-nan"
+        )
         if ids.ndim != 1:
             raise InvalidInput(f"clients must be one id per row, got an array of shape {ids.shape}")
         check_consistent_length(ids, np.empty(n_rows))
-        self.clients_, index = np.unique(ids, return_inverse=True)
+        missing = sum(each is None or each != each for each in ids.tolist())
+        if missing:
+            raise InvalidInput(
+                f"clients holds None or NaN in {missing} of {n_rows} rows; name a client for each row, or give no "
+                "clients at all for one"
+            )
+        try:
+            self.clients_, index = np.unique(ids, return_inverse=True)
+        except TypeError:
+            raise InvalidInput("clients must be all text or all numbers, not some of each") from None
+        sizes = np.bincount(index)
+        small = np.flatnonzero(sizes < self.min_rows)
+        if small.size:
+            others = f" ({small.size} clients are that small)" if small.size > 1 else ""
+            rows = int(sizes[small[0]])
+            raise InvalidInput(
+                f"client {self.clients_[small[0]]!s} has only {rows} row{'s' * (rows > 1)}{others}",
+                remedies=["leave out the rows of such clients", ("accept them with ", Option("min_rows", rows))],
+            )
         order = np.argsort(index, kind="stable")
         return np.split(order, np.cumsum(np.bincount(index))[:-1])
 
@@ -75,15 +120,28 @@ class Federated(BaseEstimator):
         weights, unpenalised = [len(own) for own in rows], int(self.fit_intercept)
         targets = [y[own] for own in rows]
         problem = kind(tables, targets, l2=l2, weights=weights, n_unpenalised=unpenalised, **more)
-        return self._run(problem), scale
+        with self._own_words():
+            self._check_scales(X)
+            return self._run(problem), scale
+
+    def _check_scales(self, X: Array) -> None:
+        """Refuse features of very different sizes where they are not standardised and a plan is wanted."""
+        if self.standardize or "auto" not in (self.step_size, self.local_steps, self.rounds):
+            return
+        sizes = np.sqrt(np.mean(np.square(X), axis=0))
+        sizes = sizes[sizes > 0.0]
+        ratio = float(sizes.max() / sizes.min()) if sizes.size else 1.0
+        if ratio > MAX_SCALE_RATIO:
+            raise InvalidInput(
+                f"the largest feature is {ratio:,.0f} times as large as the smallest, and gradients would need "
+                "millions of steps",
+                remedies=[("take ", Option("standardize", True)), "scale the features before"],
+            )
 
     def _run(self, problem: Any) -> Array:
         """Plan and run, and return θ; sets plan_, trace_ and n_iter_."""
-        batch_size = self.batch_size
-        if batch_size == "auto":
-            batch_size = automatic_batch(problem.sizes)
         optimum = problem.optimum()
-        self.plan_ = self._plan(problem, batch_size, optimum)
+        batch_size, self.plan_ = self._plan(problem, optimum)
         if self.plan_ is None:  # 1/L: gradient descent does not diverge
             method, rounds = Scaffold(step_size=1.0 / problem.smoothness(Batches(batch_size)), local_steps=1), 1
         else:
@@ -103,12 +161,17 @@ class Federated(BaseEstimator):
         )
         return self.trace_.theta[0]
 
-    def _plan(self, problem: Any, batch_size: int | None, optimum: Array) -> Plan | None:
-        """Plan for the tolerance; None where step size, local steps and rounds are given, or θ* is 0."""
+    def _plan(self, problem: Any, optimum: Array) -> tuple[int | None, Plan | None]:
+        """Batch size and plan for the tolerance; no plan where γ, H and T are given, or θ* is 0."""
+        automatic = self.batch_size == "auto"
+        usual = automatic_batch(problem.sizes) if automatic else self.batch_size
         if "auto" not in (self.step_size, self.local_steps, self.rounds):
-            return None
-        start = float(optimum @ optimum)
-        target_mse = self.tolerance**2 * start
-        if start <= target_mse:
-            return None
-        return first_order_plan(problem, optimum=optimum, target_mse=target_mse, batch_size=batch_size)
+            return usual, None
+        target_mse = (self.tolerance * slope_length(problem, optimum)) ** 2
+        if target_mse == 0.0 or float(optimum @ optimum) <= target_mse:
+            return usual, None
+        sizes = candidate_batches(problem.sizes) if automatic else [usual]
+        try:
+            return fastest_plan(problem, sizes, optimum=optimum, target_mse=target_mse)
+        except InvalidInput as error:
+            raise out_of_reach(error, self.tolerance) from None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from scipy.special import expit, softmax
+from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -13,7 +13,7 @@ from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Multinomial
-from fedscaffold.sklearn.base import Federated
+from fedscaffold.sklearn.base import FLOATS, Federated
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -37,10 +37,13 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         γ, H and T, or "auto": planned so that the tolerance is reached. What is given replaces the plan's.
     batch_size
         Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have at most 512
-        rows on average, else 64.
+        rows on average, else what is predicted to take the least time, of all rows and batches of 64, 512 and
+        4,096.
     tolerance
-        Distance to the pooled model to plan for: ‖θ − θ*‖ ≤ tolerance · ‖θ*‖, with θ* what pooled rows would give,
-        in standardised units. It is not an error of prediction.
+        Distance to the pooled model to plan for: ‖w − w*‖ ≤ tolerance · ‖w*‖, with w* what pooled rows would give,
+        in standardised units, intercept left out. It is not an error of prediction.
+    min_rows
+        Clients with fewer rows are refused: such a client is more often a slip in the ids.
     random_state
         Seed of the rows drawn.
     verbose
@@ -77,10 +80,15 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
     C: float = 1.0
 
     def fit(self, X: Any, y: Any, clients: Any = None) -> Self:
-        """Fit to rows X, labels y and the client that each row belongs to (one client without ids)."""
+        """Fit to rows X, labels y and the client that each row belongs to.
+
+        Without `clients` all rows are one client's: then Scaffold is gradient descent, and `LogisticRegression` of
+        scikit-learn gives the same model at once.
+        """
         self._check_parameters()
         positive("C", self.C)
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = validate_data(self, X, y, dtype=FLOATS)
+        dtype, X = X.dtype, X.astype(np.float64, copy=False)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         K = len(self.classes_)
@@ -90,14 +98,15 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         kind, more = (Logistic, {}) if K == 2 else (Multinomial, {"n_classes": K})
         theta, scale = self._fit(kind, X, labels.astype(np.float64), rows, l2=1.0 / (self.C * len(X)), **more)
         theta = theta.reshape(1 if K == 2 else K, -1)
-        self.coef_ = theta[:, : X.shape[1]] / scale.spread
-        self.intercept_ = theta[:, X.shape[1] :].sum(axis=1) - self.coef_ @ scale.mean
+        coef = theta[:, : X.shape[1]] / scale.spread
+        self.coef_ = coef.astype(dtype)
+        self.intercept_ = (theta[:, X.shape[1] :].sum(axis=1) - coef @ scale.mean).astype(dtype)
         return self
 
     def decision_function(self, X: Any) -> Array:
         """Margins xᵀw + b of each row: (rows,) for two classes, (rows, classes) for more."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = validate_data(self, X, dtype=FLOATS, reset=False)
         margins = X @ self.coef_.T + self.intercept_
         return margins[:, 0] if len(self.classes_) == 2 else margins
 
@@ -108,6 +117,13 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
             second = expit(margins)
             return np.column_stack([1.0 - second, second])
         return softmax(margins, axis=1)
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Logarithms of the probabilities of the classes for each row, (rows, classes)."""
+        margins = self.decision_function(X)
+        if margins.ndim == 1:
+            return np.column_stack([log_expit(-margins), log_expit(margins)])
+        return log_softmax(margins, axis=1)
 
     def predict(self, X: Any) -> Any:
         """The most probable label of each row, (rows,)."""

@@ -1,7 +1,7 @@
 """Linear regression with an l2 penalty, federated."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedscaffold.core.checks import not_negative
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Ridge
-from fedscaffold.sklearn.base import Federated
+from fedscaffold.sklearn.base import FLOATS, Federated
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -33,10 +33,13 @@ class FederatedRidge(RegressorMixin, Federated):
         γ, H and T, or "auto": planned so that the tolerance is reached. What is given replaces the plan's.
     batch_size
         Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have at most 512
-        rows on average, else 64.
+        rows on average, else what is predicted to take the least time, of all rows and batches of 64, 512 and
+        4,096.
     tolerance
-        Distance to the pooled model to plan for: ‖θ − θ*‖ ≤ tolerance · ‖θ*‖, with θ* what pooled rows would give,
-        in standardised units. It is not an error of prediction.
+        Distance to the pooled model to plan for: ‖w − w*‖ ≤ tolerance · ‖w*‖, with w* what pooled rows would give,
+        in standardised units, intercept left out. It is not an error of prediction.
+    min_rows
+        Clients with fewer rows are refused: such a client is more often a slip in the ids.
     random_state
         Seed of the rows drawn.
     verbose
@@ -70,20 +73,28 @@ class FederatedRidge(RegressorMixin, Federated):
 
     alpha: float = 1.0
 
+    _names: ClassVar[dict[str, str]] = {"l2": "alpha"}
+
     def fit(self, X: Any, y: Any, clients: Any = None) -> Self:
-        """Fit to rows X, targets y and the client that each row belongs to (one client without ids)."""
+        """Fit to rows X, targets y and the client that each row belongs to.
+
+        Without `clients` all rows are one client's: then Scaffold is gradient descent, and `Ridge` of scikit-learn
+        gives the same model at once.
+        """
         self._check_parameters()
         not_negative("alpha", self.alpha)
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True)
+        dtype, X, y = X.dtype, X.astype(np.float64, copy=False), np.asarray(y, dtype=np.float64)
         rows = self._clients(clients, len(X))
         centre = float(np.mean(y)) if self.fit_intercept else 0.0
         theta, scale = self._fit(Ridge, X, y - centre, rows, l2=self.alpha / len(X))
-        self.coef_ = theta[: X.shape[1]] / scale.spread
-        self.intercept_ = centre + float(theta[X.shape[1] :].sum()) - float(self.coef_ @ scale.mean)
+        coef = theta[: X.shape[1]] / scale.spread
+        self.coef_ = coef.astype(dtype)
+        self.intercept_ = dtype.type(centre + theta[X.shape[1] :].sum() - coef @ scale.mean)
         return self
 
     def predict(self, X: Any) -> Array:
         """Predicted targets Xw + b, (rows,)."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = validate_data(self, X, dtype=FLOATS, reset=False)
         return X @ self.coef_ + self.intercept_

@@ -53,7 +53,7 @@ def poison(message: Message, context: Context, call: Callable[[Message, Context]
     return reply
 
 
-client = flower.client_app(load, engine="reference", mods=[poison])
+client = flower.client_app(load, engine="reference", mods=[poison], policy=flower.SitePolicy.for_simulation())
 server = ServerApp()
 
 
@@ -64,8 +64,11 @@ def main(grid: Grid, context: Context) -> None:
     folder = Path(config["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pid").write_text(str(os.getpid()))
+    keys = {client: Path(file).read_text() for client, file in enumerate(config["keys"].split(";")) if file}
+    poisoned = config["name"].startswith("poison")
     strategy = flower.Strategy(
         method(config["cohort"]), n_clients=config["clients"], folder=folder, name=config["name"],
-        batch_size=BATCH, seed=config["seed"], pin_node_keys=True, connect_timeout=120.0,
+        batch_size=BATCH, seed=config["seed"], keys=keys or None, connect_timeout=120.0, attempts=20,
+        min_clients=config["min-clients"], outlier_factor=1.75 if poisoned else None,
     )  # fmt: skip
     strategy.start(grid, ArrayRecord([np.zeros(DIM)]), num_rounds=config["rounds"], timeout=config["timeout"])

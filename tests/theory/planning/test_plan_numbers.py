@@ -59,7 +59,7 @@ def test_cost_and_communication_are_those_of_the_run(problem: Any, plan: fs.Plan
     gradients, vectors = trace.gradients_per_client[0, -1], trace.vectors_per_client[-1]
     assert plan.gradients_per_client == gradients
     assert plan.cost == pytest.approx(plan.rounds * PRICES["round_cost"] + gradients * PRICES["gradient_cost"])
-    assert f"computes {gradients:,.0f} stochastic gradients and exchanges {vectors:,.0f} vectors" in plan.explain()
+    assert f"computes {gradients:,.0f} gradients and exchanges {vectors:,.0f} vectors" in plan.explain()
 
 
 def test_a_sample_of_many_clients_leads_to_the_plan_of_all_of_them() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedscaffold.core import provenance
-from fedscaffold.core.checks import seed_number, whole_number
+from fedscaffold.core.checks import check_method, given, positive, seed_number, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine, Method
 from fedscaffold.core.random.batches import Batches
@@ -25,6 +25,7 @@ PAPER = ("regression", "classification")
 STREAMS: dict[str, Callable[..., Any]] = {"ridge-stream": RidgeStream, "logistic-stream": LogisticStream}
 NAMES = (*PAPER, *STREAMS)
 FEWEST = 2  # clients of any family
+LARGEST_DIM = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,8 +56,11 @@ class Family:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise InvalidInput(f"problem must be one of {', '.join(NAMES)}, got {self.name!r}")
+        _one_of("problem", self.name, NAMES)
+        set_fields(self, seed=seed_number("seed", self.seed))
+        settings: Any = self.settings
+        if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
+            raise InvalidInput(f"settings must be a dictionary such as {{'dim': 20}}, got {given(self.settings)}")
         known = inspect.signature(paper if self.name in PAPER else STREAMS[self.name]).parameters
         allowed = [name for name in known if name not in ("kind", "n_clients", "weights", "seed")]
         unknown = sorted(set(self.settings) - set(allowed))
@@ -75,7 +79,8 @@ class Family:
             return paper(kind, n_clients=n_clients, seed=self.seed, **self.settings)
         settings = {"dim": DIM, **self.settings}
         if isinstance(settings.get("spectrum"), Real):
-            settings["spectrum"] = np.full(whole_number("dim", settings["dim"], least=1), settings["spectrum"])
+            dim = whole_number("dim", settings["dim"], least=1, most=LARGEST_DIM)
+            settings["spectrum"] = np.full(dim, positive("spectrum", settings["spectrum"]))
         return STREAMS[self.name](n_clients=n_clients, seed=self.seed, **settings)
 
 
@@ -163,16 +168,26 @@ class Sweep:
     start: Start = "zero"
 
     def __post_init__(self) -> None:
-        whole_number("rounds", self.rounds, least=1)
-        whole_number("seeds", self.seeds, least=1)
-        seed_number("seed", self.seed)
-        if self.start not in get_args(Start):
-            raise InvalidInput(f"start must be one of {', '.join(get_args(Start))}, got {self.start!r}")
+        if not isinstance(self.family, Family):
+            raise InvalidInput(
+                f"family must be a Family such as Family(name='ridge-stream'), got {given(self.family)}"
+            )
+        set_fields(
+            self,
+            rounds=whole_number("rounds", self.rounds, least=1),
+            seeds=whole_number("seeds", self.seeds, least=1),
+            seed=seed_number("seed", self.seed),
+            clients=tuple(whole_number("clients", n, least=1) for n in _several("clients", self.clients)),
+            methods=_several("methods", self.methods),
+            batch_sizes=tuple(Batches(size).size for size in _several("batch_sizes", self.batch_sizes)),
+        )
+        _one_of("start", self.start, get_args(Start))
+        for method in self.methods:
+            check_method(method)
         _different("clients", self.clients)
         _different("methods", [arrays.plain(provenance.describe(method)) for method in self.methods])
         _different("batch_sizes", self.batch_sizes)
         for n_clients in self.clients:
-            whole_number("clients", n_clients, least=1)
             if self.family.name in PAPER and n_clients % 2:
                 raise InvalidInput(f"each number of clients must be even, got {n_clients}")
             for method in self.methods:
@@ -217,6 +232,20 @@ class Sweep:
                 "version": provenance.versions()["fedscaffold"],
             }
         )
+
+
+def _one_of(name: str, value: Any, choices: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidInput(f"{name} must be one of {', '.join(choices)}, got {given(value)}")
+
+
+def _several(name: str, values: Any) -> tuple[Any, ...]:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise InvalidInput(f"{name} must be a list, got {given(values)}")
+    try:
+        return tuple(values)
+    except TypeError:  # an array without axes
+        raise InvalidInput(f"{name} must be a list, got {given(values)}") from None
 
 
 def _different(name: str, values: Iterable[Any]) -> None:

@@ -14,7 +14,7 @@ from fedscaffold.benchmarking.sweeps.grid import Cell, Key, Sweep
 from fedscaffold.benchmarking.sweeps.tasks import at_once, worth_shards
 from fedscaffold.core.progress import Advance, Progress, progress_bar
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.storage.files import check_writable
+from fedscaffold.core.storage.files import check_writable, path_of, remove_abandoned
 from fedscaffold.engines import Ray, choose_engine
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def sweep(
         The cells to run.
     out
         A Parquet file. Finished cells are kept there, and the same call does not run them again; a grid with other
-        numbers of clients, methods, batch sizes, rounds or seeds adds to them.
+        numbers of clients, methods, batch sizes, rounds or seeds adds to them. Several sweeps may write to a
+        file at the same time: each adds its rows to those of the others.
     engine
         As in `fedscaffold.run`. With "ray", cells too small to be worth dividing are run many at once, one on each
         processor; the numbers are the same.
@@ -67,7 +68,9 @@ def sweep(
     table.need_packages()
     grid.check(chosen)
     if out is not None:
+        out = path_of(out)
         check_writable(out)
+        remove_abandoned(out)
     identity = grid.identity(chosen)
     stored = {row.key(): row for row in (() if out is None else table.read(out, identity))}
     cells = grid.cells()
@@ -102,7 +105,7 @@ class _Kept:
 
     def _save(self) -> None:
         if self.out is not None and not self.saved:
-            table.write(self.out, self.identity, self.rows.values())
+            self.rows |= table.merge(self.out, self.identity, self.rows)
         self.saved, self.at = True, time.monotonic()
 
 

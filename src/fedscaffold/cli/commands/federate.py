@@ -88,7 +88,7 @@ def command(
         if out is not None:
             task.model(theta, {"federation": True, "rounds": task.rounds, "seed": seed}).save(out / "model.json")
     difference = float(np.abs(theta - simulated.theta[0]).max())
-    distance = float(np.linalg.norm(theta - task.optimum) / np.linalg.norm(task.optimum))
+    distance = task.relative_distance(theta)
     _print(parts, task, seconds, difference, distance, out, console)
     if not difference <= AGREES:
         raise typer.Exit(FAILED)

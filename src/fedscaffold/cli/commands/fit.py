@@ -65,34 +65,34 @@ def command(
         is_parquet(data if data.is_dir() else existing_file(data))
         if test is not None:
             is_parquet(existing_file(test))
-        folder.check_folder(out)
-        with progress_bar("Reading the table", None):
-            problem = folder.open_with_cache(
-                table.opener(data), out, cache_dir=table.cache_dir, overwrite=overwrite
+        with folder.output_folder(out):
+            with progress_bar("Reading the table", None):
+                problem = folder.open_with_cache(
+                    table.opener(data), out, cache_dir=table.cache_dir, overwrite=overwrite
+                )
+            kind = tables.describe_kind(problem, table.kind)
+            console.print(f"Model: {kind}", soft_wrap=True, markup=False)
+            if in_file(problem.x):
+                console.print(
+                    f"The table's numbers, {problem.x.nbytes / 2**30:,.2f} GiB, are read from "
+                    f"{table.cache_dir or out / folder.CACHE}; that folder may be removed when it is no longer "
+                    "needed.",
+                    soft_wrap=True,
+                    markup=False,
+                )
+            content = folder.fit_in_folder(
+                problem,
+                settings,
+                out,
+                data=data,
+                kind=kind,
+                missing=table.missing,
+                command=tables.command_line(context),
+                test=test,
+                text=table.text,
+                overwrite=overwrite,
+                announce=console.print,
             )
-        kind = tables.describe_kind(problem, table.kind)
-        console.print(f"Model: {kind}", soft_wrap=True, markup=False)
-        if in_file(problem.x):
-            console.print(
-                f"The table's numbers, {problem.x.nbytes / 2**30:,.2f} GiB, are read from "
-                f"{table.cache_dir or out / folder.CACHE}; that folder may be removed when it is no longer "
-                "needed.",
-                soft_wrap=True,
-                markup=False,
-            )
-        content = folder.fit_in_folder(
-            problem,
-            settings,
-            out,
-            data=data,
-            kind=kind,
-            missing=table.missing,
-            command=tables.command_line(context),
-            test=test,
-            text=table.text,
-            overwrite=overwrite,
-            announce=console.print,
-        )
     _print(content, out, console)
 
 

@@ -12,6 +12,7 @@ from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.models.batches import fastest_plan
 from fedscaffold.models.planned import FitSettings, out_of_reach, prepare_problem
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
@@ -65,7 +66,7 @@ def command(
 ) -> None:
     """Find the cheapest way to a target, on a table or one of the paper's problems, and explain it."""
     given = {name for name in context.params if tables.is_given(context, name)}
-    squared_error = _parse_number(what)
+    squared_error, console = _parse_number(what), Console(highlight=False)
     with refusals(interrupted="nothing was written"):
         whole_number("simulate", simulate, least=0)
         options.check_figure(plot)
@@ -89,6 +90,13 @@ def command(
             name, made, optimum = table.target, prepared.problem, prepared.optimum
             batch, squared_error = prepared.batch_size, prepared.target_mse
             mode = mode or "first_order"
+            sizes = settings.batches_for(made)
+            if mode == "first_order" and len(sizes) > 1:
+                try:
+                    batch = fastest_plan(made, sizes, target_mse=squared_error, optimum=optimum).batch_size
+                except InvalidInput as error:
+                    raise out_of_reach(error, prepared.aim) from None
+                console.print(f"Each step uses {'all' if batch is None else f'{batch:,}'} rows of a client.")
         chosen: Any = mode or "sharp"
         try:
             found = plan(
@@ -106,7 +114,6 @@ def command(
             if optimum is None or not str(error.args[0]).startswith("a squared error"):
                 raise
             raise out_of_reach(error, prepared.aim) from None
-        console = Console(highlight=False)
         console.print(found.explain())
         trace = None
         if simulate:

@@ -3,6 +3,7 @@
 import time
 import tomllib
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.storage.files import check_writable, write_frame
 from fedscaffold.engines import Jax, Numba, Ray, choose_engine
-from fedscaffold.problems import paper
+from fedscaffold.problems import LogisticStream, RidgeStream, paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run import run
@@ -30,6 +31,16 @@ EXAMPLES = (
     "  fedscaffold run --config run.toml --rounds 500      options win over the file\n\n"
     'A file holds the options\' names:  problem = "regression"  clients = 1000  step-size = 0.05'
 )
+PAPER = ("regression", "classification")
+STREAMS: dict[str, type[RidgeStream] | type[LogisticStream]] = {
+    "ridge-stream": RidgeStream,
+    "logistic-stream": LogisticStream,
+}
+PROBLEMS = (
+    "regression or classification (the paper's data, which need scikit-learn), ridge-stream or logistic-stream "
+    "(clients that are distributions). [default: regression, or ridge-stream without scikit-learn]"
+)
+DIM = 20  # features of the streams, as many as the paper's data have
 SUFFIXES = (".npz", ".csv", ".parquet")
 
 
@@ -37,7 +48,7 @@ SUFFIXES = (".npz", ".csv", ".parquet")
 class RunOptions:
     """Options of `fedscaffold run` that may also come from its TOML file, with their defaults."""
 
-    problem: str = "regression"
+    problem: str | None = None
     clients: int = 100
     l2: float = L2
     method: str = "scaffold"
@@ -64,8 +75,8 @@ def _option(name: str, text: str) -> Any:
 
 def command(
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the options below.")] = None,
-    problem: Annotated[str | None, _option("problem", "regression or classification.")] = None,
-    clients: Annotated[int | None, _option("clients", "Number of clients, even.")] = None,
+    problem: Annotated[str | None, typer.Option(help=PROBLEMS, show_default=False)] = None,
+    clients: Annotated[int | None, _option("clients", "Number of clients, even for the paper's problems.")] = None,
     l2: Annotated[float | None, _option("l2", "Penalty.")] = None,
     method: Annotated[
         str | None,
@@ -84,14 +95,17 @@ def command(
     checkpoint: Annotated[Path | None, typer.Option(help="File to resume from after an interruption.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to save: .npz (all), .csv or .parquet (curves).")] = None,
 ) -> None:
-    """Run one method on one of the paper's problems and print where it gets.
+    """Run one method on a synthetic problem and print where it gets.
 
-    Without options: Scaffold in the paper's setting, on regression with 100 clients.
+    Without options: Scaffold in the paper's setting, on regression with 100 clients. Without scikit-learn, which
+    makes the paper's data: on ridge-stream, whose clients are different Gaussian distributions.
     """
     given = {name: value for name, value in locals().items() if name not in ("config", "checkpoint", "out")}
     advice = RESUMABLE if checkpoint else "with --checkpoint FILE the same command could resume"
     with refusals(interrupted=advice):
         settings = _merge_options(config, {name: value for name, value in given.items() if value is not None})
+        if settings.problem is None:
+            settings = replace(settings, problem=_default_problem())
         if out is not None:
             if out.suffix not in SUFFIXES:
                 raise InvalidInput(f"--out must end in {', '.join(SUFFIXES)}, got {out}")
@@ -141,8 +155,7 @@ def run_with(settings: RunOptions, checkpoint: Path | None) -> tuple[Trace, floa
     whole_number("repetitions", settings.repetitions, least=1)
     batch_size = batch_size_of(settings.batch_size)
     Batches(batch_size, settings.sampling)  # type: ignore[arg-type]
-    kind: Any = settings.problem
-    problem = paper(kind, n_clients=settings.clients, l2=settings.l2, seed=settings.seed)
+    problem = _problem(settings)
     begin = time.perf_counter()
     trace = run(
         problem,
@@ -156,6 +169,28 @@ def run_with(settings: RunOptions, checkpoint: Path | None) -> tuple[Trace, floa
         checkpoint=checkpoint,
     )
     return trace, time.perf_counter() - begin
+
+
+def _default_problem() -> str:
+    """The paper's regression, or where scikit-learn is missing a problem of our own, and a word about it."""
+    if find_spec("sklearn") is not None:
+        return "regression"
+    typer.echo(
+        "scikit-learn is not installed, so this runs on ridge-stream; the paper's data need: "
+        "pip install 'fedscaffold[reproduce]'",
+        err=True,
+    )
+    return "ridge-stream"
+
+
+def _problem(settings: RunOptions) -> Any:
+    """The problem that the options name."""
+    given: Any = settings.problem
+    if isinstance(given, str) and given in STREAMS:
+        return STREAMS[given](n_clients=settings.clients, dim=DIM, l2=settings.l2, seed=settings.seed)
+    if not isinstance(given, str) or given not in PAPER:
+        raise InvalidInput(f"--problem must be one of {', '.join((*PAPER, *STREAMS))}, got {given!r}")
+    return paper(given, n_clients=settings.clients, l2=settings.l2, seed=settings.seed)
 
 
 def _save(trace: Trace, out: Path) -> None:

@@ -6,10 +6,11 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import choice, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 
 Sampling = Literal["with_replacement", "without_replacement"]
+LARGEST_BATCH = 2**31 - 1  # records
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,8 @@ class Batches:
 
     def __post_init__(self) -> None:
         if self.size is not None:
-            whole_number("batch_size", self.size, least=1)
-        if self.sampling not in get_args(Sampling):
-            raise InvalidInput(f"sampling must be one of {get_args(Sampling)}, got {self.sampling!r}")
+            set_fields(self, size=whole_number("batch_size", self.size, least=1, most=LARGEST_BATCH))
+        choice("sampling", self.sampling, get_args(Sampling))
 
     def check_fits(self, sizes: NDArray[np.int64]) -> None:
         """Refuse a batch without replacement that is larger than a client."""

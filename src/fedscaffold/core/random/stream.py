@@ -23,6 +23,7 @@ PHILOX_ROUNDS = 10
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 SERVER = 0xFFFFFFFF
+WORDS_PER_ROUND = 2**34  # of one client: four in each of the counter's 2³² blocks
 COHORT = 4  # the position from which the server's words choose who takes part
 
 

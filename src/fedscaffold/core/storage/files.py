@@ -1,40 +1,102 @@
 """Files that are complete or missing: written under a temporary name, then renamed."""
 
+import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.checks import given
+from fedscaffold.core.errors import InvalidInput, NotWritten
+
+RANDOM = r"[a-z0-9_]{8}"  # of the names that tempfile.mkstemp gives
+
+
+def path_of(path: Any) -> Path:
+    """A path from outside; refused if no file can have it: not text, too long, or with a NUL character."""
+    try:
+        found = Path(path)
+        found.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return found
+    except OSError as error:
+        raise InvalidInput(f"cannot use the path {given(path)}: {error.strerror}") from None
+    except (TypeError, ValueError):
+        raise InvalidInput(f"a path must be text that can name a file, got {given(path)}") from None
+    return found
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[Path]:
     """A temporary path in the same folder, which takes the name `path` when the block ends without error.
 
-    A private file can be read by its owner alone.
+    Where `path` is a symbolic link, the file that it points to is replaced and the link stays. When the disk is
+    full the old file stays and `NotWritten` says so. A private file can be read by its owner alone.
     """
-    target = Path(path)
-    check_writable(target)
+    check_writable(path)
+    target = Path(os.path.realpath(path))
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
+        handle, temporary = _temporary(target)
     except OSError as error:
         raise InvalidInput(f"cannot write {target}: {error.strerror}") from None
-    os.close(handle)
-    temporary = Path(name)
     try:
         yield temporary
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
+        os.fsync(handle)
         if not private:
             umask = os.umask(0)
             os.umask(umask)
             temporary.chmod(0o666 & ~umask)
+        if os.name == "nt":  # which does not rename open files
+            os.close(handle)
+            handle = -1
         temporary.replace(target)
+    except OSError as error:
+        old = "; what was there before is kept" if target.exists() else ""
+        raise NotWritten(f"cannot write {path}: {error.strerror or error}{old}") from error
     finally:
         temporary.unlink(missing_ok=True)
+        if handle >= 0:
+            os.close(handle)  # and with it the lock
+
+
+def remove_abandoned(path: str | os.PathLike[str]) -> None:
+    """Remove temporary files of this path whose writers were killed: those that no process holds locked."""
+    target = Path(os.path.realpath(path))
+    name = re.compile(rf"\.{re.escape(target.name)}\.{RANDOM}{re.escape(target.suffix)}")
+    if os.name == "nt" or not target.parent.is_dir():  # there nobody can tell
+        return
+    for left in target.parent.iterdir():
+        if name.fullmatch(left.name):
+            with suppress(OSError), open(left, "rb") as file:
+                if _lock(file.fileno()):
+                    left.unlink()
+
+
+def _temporary(target: Path) -> tuple[int, Path]:
+    """A new file beside the target, open and locked, so that `remove_abandoned` leaves it alone."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
+        if _lock(handle) and Path(name).exists():
+            return handle, Path(name)
+        os.close(handle)  # taken for abandoned before it was locked
+
+
+def _lock(handle: int) -> bool:
+    """Lock an open file, unless another process has it locked; where a file system has no locks, True."""
+    if os.name == "nt":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -46,9 +108,17 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def read_text(path: str | os.PathLike[str], what: str) -> str:
     """The text of a file in UTF-8; `what` names it in the error, as "the model" does."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return path_of(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {what} {path}: {getattr(error, 'strerror', error)}") from None
+
+
+def json_value(text: str | bytes) -> Any:
+    """What JSON text holds; ValueError also where it is nested too deep for Python, or has numbers too long."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def write_frame(path: Path, frame: Any) -> None:
@@ -62,18 +132,21 @@ def write_frame(path: Path, frame: Any) -> None:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse a path that cannot be written, before any work is done for it."""
-    target = Path(path)
+    target = path_of(path)
     if target.is_dir():
         raise InvalidInput(f"cannot write {target}: it is a folder")
     if not target.parent.is_dir():
         raise InvalidInput(f"cannot write {target}: there is no folder {target.parent}")
+    target = Path(os.path.realpath(target))
+    if not target.parent.is_dir():
+        raise InvalidInput(f"cannot write {path}: it is a link into {target.parent}, which is no folder")
     if not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
-        raise InvalidInput(f"cannot write {target}: permission denied")
+        raise InvalidInput(f"cannot write {path}: permission denied")
 
 
 def folder_at(path: str | os.PathLike[str]) -> Path:
     """A folder that can be written in, made if it is missing."""
-    target = Path(path)
+    target = path_of(path)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:

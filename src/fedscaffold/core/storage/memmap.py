@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
@@ -12,6 +13,18 @@ from numpy.typing import NDArray
 
 SHARED = ("r", "r+", "w+")  # modes of numpy.memmap in which the file has all that the memory has
 AT_ONCE = 1 << 23  # bytes read ahead, or let go, in one piece
+
+
+def new_array_file(path: str | os.PathLike[str], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """An array of zeros in a new .npy file; OSError where the disk has no room for it.
+
+    The room is taken now, since a disk that is full when a page is written back ends the process.
+    """
+    found = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+    return found
 
 
 def in_file(array: Any) -> bool:

@@ -4,7 +4,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedscaffold.core.errors import InvalidInput
+
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
+NOT_WORTH_A_LOOK = 1 << 26  # bytes
+LARGEST = 2**62  # bytes; no machine has more
 
 
 def memory_limit(container_limits: Sequence[str] = LIMITS) -> int | None:
@@ -14,6 +18,17 @@ def memory_limit(container_limits: Sequence[str] = LIMITS) -> int | None:
     """
     found = [limit for limit in (_machine(), _process(), *map(_container, container_limits)) if limit is not None]
     return min(found, default=None)
+
+
+def check_memory(what: str, nbytes: int) -> None:
+    """Refuse sizes that memory cannot hold, before any is asked for; `what` needs it: "1,000 clients"."""
+    if nbytes < NOT_WORTH_A_LOOK:
+        return
+    limit = memory_limit()
+    if nbytes > (LARGEST if limit is None else limit):
+        have = "" if limit is None else f", and there are {limit / 2**30:,.1f} GiB"
+        size = f"{nbytes / 2**30:,.1f}" if nbytes < LARGEST else "far too many"
+        raise InvalidInput(f"{what} would take {size} GiB of memory{have}")
 
 
 def _machine() -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.storage.files import json_value, replacing
 
 DESCRIPTION, DIGEST = "description", "digest"
 NAMES = "arrays"  # in the description, since a damaged table of contents may lose some without an error
@@ -38,7 +38,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
             text, digest = arrays.pop(DESCRIPTION), arrays.pop(DIGEST)
             if digest.tobytes() != _digest(text, arrays):
                 raise ValueError("its digest does not match; it was damaged, or an earlier version wrote it")
-            description = json.loads(text.tobytes())
+            description = json_value(text.tobytes())
             if not isinstance(description, dict) or description.pop(NAMES) != sorted(arrays):
                 raise ValueError("some arrays are missing")
         except Exception as error:  # whatever NumPy, zipfile and json trip over in a file that may hold anything

@@ -1,17 +1,24 @@
 """A folder with a table's encoded records: x.npy, y.npy, and records.json, which says of which table they are.
 
 The folder is written under another name and renamed when it is complete, so that it is complete or missing.
+records.json holds a digest of itself and of each piece of some megabytes of the numbers. All are checked when the
+folder is opened, on all cores and at about the speed of the disk, so that damage is refused and named.
 """
 
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.storage.files import json_value
+from fedscaffold.core.storage.memmap import let_go
 from fedscaffold.core.types import Array
 from fedscaffold.data.build import encoded_problem
 from fedscaffold.data.encode_rows import TableLayout
@@ -19,9 +26,17 @@ from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.options import TableOptions
 
-FORMAT = "fedscaffold records 1"
+FORMAT = "fedscaffold records 2"
 X, Y, DESCRIPTION = "x.npy", "y.npy", "records.json"
 AGAIN = "choose another folder, or remove this one to convert the table again"
+
+
+class Pieces(NamedTuple):
+    """Digests of the numbers of x.npy and y.npy, `rows` rows at a time."""
+
+    rows: int
+    x: list[str]
+    y: list[str]
 
 
 class CacheMismatch(InvalidInput):
@@ -52,16 +67,26 @@ def cache_identity(files: Sequence[Path], choices: TableOptions) -> dict[str, An
     return {"source": sources, "options": options}
 
 
-def description(layout: TableLayout, identity: dict[str, Any]) -> str:
-    """Content of records.json: the identity, the encoding, and the clients' names and sizes."""
+def description(layout: TableLayout, identity: dict[str, Any], pieces: Pieces) -> str:
+    """Content of records.json: the identity, the encoding, the clients' names and sizes, and digests."""
     content = {
         "format": FORMAT,
         **identity,
         "encoding": json.loads(layout.encoding.to_json()),
         "clients": layout.names,
         "sizes": layout.sizes.tolist(),
+        "pieces": pieces._asdict(),
     }
-    return json.dumps(content, indent=1, allow_nan=False)
+    return json.dumps({**content, "digest": _digest_of(content)}, indent=1, allow_nan=False)
+
+
+def digest(numbers: Any) -> str:
+    """SHA-256 of the bytes of an array."""
+    return hashlib.sha256(numbers).hexdigest()
+
+
+def _digest_of(content: dict[str, Any]) -> str:
+    return digest(json.dumps(content, allow_nan=False, sort_keys=True).encode())
 
 
 def cache_exists(folder: Path) -> bool:
@@ -81,17 +106,22 @@ def cache_exists(folder: Path) -> bool:
 def open_cache(folder: Path, identity: dict[str, Any], choices: TableOptions) -> EncodedProblem:
     """The problem on a folder's numbers, memory-mapped; refused unless they are those of `identity`."""
     try:
-        found = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        if found["format"] != FORMAT:
+        found = json_value((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise CacheMismatch(f"{folder} holds records of another format than {FORMAT!r}; {AGAIN}")
+        if found.pop("digest") != _digest_of(found):
+            raise ValueError(f"{DESCRIPTION} does not match its digest")
         _check(folder, found, identity)
         encoding = Encoding.from_json(json.dumps(found["encoding"]))
         names = tuple(found["clients"])
         sizes = np.array(found["sizes"], dtype=np.int64)
         rows = int(sizes.sum())
         x, y = _mapped(folder / X, (rows, encoding.dim)), _mapped(folder / Y, (rows,))
+        pieces = Pieces(**found["pieces"])
+        _check_numbers(X, x, pieces.rows, pieces.x)
+        _check_numbers(Y, y, pieces.rows, pieces.y)
         return encoded_problem(x, y, encoding, names, sizes, choices)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise CacheMismatch(f"{folder} holds records that are damaged ({error}); {AGAIN}") from None
@@ -108,10 +138,30 @@ def remove_cache(folder: Path) -> None:
 
 def _mapped(file: Path, shape: tuple[int, ...]) -> Array:
     """A file's array as it lies there; a plain view, since operations on numpy.memmap take longer."""
-    found = np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
+    try:
+        found = np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
+    except Exception as error:  # whatever NumPy trips over in a header that may hold anything
+        raise ValueError(f"{file.name}: {error}") from None
     if found.shape != shape or found.dtype != np.float64 or not found.flags.c_contiguous:
         raise ValueError(f"{file.name} should hold float64 numbers of shape {shape}")
     return found
+
+
+def _check_numbers(name: str, numbers: Array, rows: int, digests: Sequence[str]) -> None:
+    """Compare the digest of every piece; each is let go when it has been read."""
+    begins = range(0, len(numbers), rows)
+
+    def is_sound(begin: int) -> bool:
+        end = min(begin + rows, len(numbers))
+        sound = digest(numbers[begin:end]) == digests[begin // rows]
+        let_go(numbers, begin, end)
+        return sound
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # hashing lets other threads run
+        for begin, sound in zip(begins, threads.map(is_sound, begins), strict=True):
+            if not sound:
+                end = min(begin + rows, len(numbers))
+                raise ValueError(f"rows {begin:,} to {end - 1:,} of {name} do not match their digest")
 
 
 def _check(folder: Path, found: dict[str, Any], identity: dict[str, Any]) -> None:

@@ -20,19 +20,19 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.memmap import AT_ONCE, let_go
 from fedscaffold.data.encode_rows import TableLayout, encoded_features, encoded_targets, next_places
-from fedscaffold.data.on_disk.cache import DESCRIPTION, X, Y
+from fedscaffold.data.on_disk.cache import DESCRIPTION, Pieces, X, Y, description, digest
 
 PIECE = 1 << 24  # bytes of x in order at once
 
 
-def write_cache(layout: TableLayout, folder: Path, description: str) -> None:
+def write_cache(layout: TableLayout, folder: Path, identity: dict[str, Any]) -> None:
     """Write x.npy, y.npy and records.json into a folder, which appears when all is done."""
     with _making(folder, layout.nbytes) as temporary:
         spilled = _spill_by_piece(layout, temporary)
-        _write_pieces(layout, spilled, temporary)
+        pieces = _write_pieces(layout, spilled, temporary)
         for array in (spilled.to, spilled.goal, *(column for _, column in spilled.columns)):
             Path(str(array.filename)).unlink()
-        (temporary / DESCRIPTION).write_text(description, encoding="utf-8")
+        (temporary / DESCRIPTION).write_text(description(layout, identity, pieces), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,10 @@ def _spill_by_piece(layout: TableLayout, folder: Path) -> SpilledRows:
     return SpilledRows(to, goal, columns)
 
 
-def _write_pieces(layout: TableLayout, spilled: SpilledRows, folder: Path) -> None:
+def _write_pieces(layout: TableLayout, spilled: SpilledRows, folder: Path) -> Pieces:
     """Every piece's rows to their places in it, and the pieces one after another into the files."""
     each, n, dim = _piece_rows(layout), layout.rows, layout.encoding.dim
+    pieces = Pieces(each, [], [])
     with open(folder / X, "wb") as x_file, open(folder / Y, "wb") as y_file:
         _header(x_file, (n, dim))
         _header(y_file, (n,))
@@ -89,9 +90,12 @@ def _write_pieces(layout: TableLayout, spilled: SpilledRows, folder: Path) -> No
                 let_go(array, begin, end)
             x_file.write(x.data)
             y_file.write(y.data)
+            pieces.x.append(digest(x))
+            pieces.y.append(digest(y))
         for file in (x_file, y_file):
             file.flush()
             os.fsync(file.fileno())
+    return pieces
 
 
 def _header(file: Any, shape: tuple[int, ...]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedscaffold.core.arrays import offsets_of
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import choice, given, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
 from fedscaffold.core.protocols import LocalSgd, Problem
@@ -51,9 +51,10 @@ class Jax:
 
     def __post_init__(self) -> None:
         if self.clients_at_once is not None:
-            whole_number("clients_at_once", self.clients_at_once, least=1)
-        if self.dtype not in get_args(Dtype):
-            raise InvalidInput(f"dtype must be one of {get_args(Dtype)}, got {self.dtype!r}")
+            set_fields(self, clients_at_once=whole_number("clients_at_once", self.clients_at_once, least=1))
+        choice("dtype", self.dtype, get_args(Dtype))
+        if self.device is not None and not isinstance(self.device, str):
+            raise InvalidInput(f"device must be text such as 'cpu', or None, got {given(self.device)}")
 
     @property
     def name(self) -> str:

@@ -12,8 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.checks import choice, set_fields, whole_number
 from fedscaffold.core.protocols import LinearSystems, LocalSgd, Streamed, TabularRecords
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
@@ -24,6 +23,7 @@ Dtype = Literal["float64", "float32"]
 NUMBERS_PER_BLOCK = 20_000_000  # read and multiplied: some milliseconds
 NUMBERS_WORTH_A_THREAD = 1_000_000  # a fifth of a millisecond
 SECONDS_WORTH_COMPILING = 2.0
+MOST_THREADS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +58,9 @@ class Numba:
 
     def __post_init__(self) -> None:
         if self.threads is not None:
-            whole_number("threads", self.threads, least=1)
-        if self.dtype not in get_args(Dtype):
-            raise InvalidInput(f"dtype must be one of {get_args(Dtype)}, got {self.dtype!r}")
-        if self.specialise not in (True, False, "auto"):
-            raise InvalidInput(f"specialise must be True, False or 'auto', got {self.specialise!r}")
+            set_fields(self, threads=whole_number("threads", self.threads, least=1, most=MOST_THREADS))
+        choice("dtype", self.dtype, get_args(Dtype))
+        choice("specialise", self.specialise, (True, False, "auto"))
 
     @property
     def name(self) -> str:

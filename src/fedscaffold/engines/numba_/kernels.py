@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from fedscaffold.engines.numba_.compiling import compiled
 from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
 from fedscaffold.engines.numba_.losses import DENSE, POISSON, RIDGE, SOFTMAX, WEIGHTED_LOSSES, WEIGHTED_SOFTMAX
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
@@ -41,7 +41,7 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
     The latter is slower by a quarter and gives the same bits. What other forms need is left out when compiling.
     """
 
-    @njit(nogil=True, cache=True)
+    @compiled
     def local_sgd(
         loss: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free: int, sampling: int, batch_size: int,
         ends: Any, guide: Any, chain_ends: Any, follows: Any, branching: int,

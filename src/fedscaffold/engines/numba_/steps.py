@@ -11,6 +11,7 @@ from typing import Any
 from numba import njit
 
 from fedscaffold.engines.numba_ import simd
+from fedscaffold.engines.numba_.compiling import compiled
 from fedscaffold.engines.numba_.intrinsics import on_stack, prefetch, shifted
 from fedscaffold.engines.numba_.losses import POISSON, RIDGE, WEIGHTED_LOGISTIC, WEIGHTED_RIDGE
 
@@ -118,7 +119,7 @@ def steps(
         descend(x, d, base, rows, first, batch, theta, z, shrink, shift)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def steps_on_heap(
     loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
     theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
@@ -130,7 +131,7 @@ def steps_on_heap(
     )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def steps_on_stack(
     loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
     theta: Any, shift: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
@@ -180,7 +181,7 @@ def weighted_steps_on_stack(
         theta[j] = t[j]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def dense_steps(
     A: Any, b: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
     theta: Any, shift: Any, z: Any, total: Any, every: Any, scale: Any, ahead: int, portion: int,
@@ -203,7 +204,7 @@ def dense_steps(
             theta[j] -= shift[j] + scale * total[j]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def softmax_steps(
     x: Any, y: Any, height: int, d: int, classes: int, base: int, rows: Any, stride: int, batch: int, count: int,
     theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
@@ -232,7 +233,11 @@ def softmax_steps(
             own = scale if height == 1 else scale * y[place + height - 1]
             for k in range(classes):
                 z[k * wide + b] *= own / total
-            z[int(y[place]) * wide + b] -= own
+            label = y[place]
+            if 0.0 <= label < classes:
+                z[int(label) * wide + b] -= own
+            else:  # memory has changed since the labels were checked: the run ends as diverged
+                z[b] = math.nan
         for k in range(classes):
             for j in range(k * tall + d - free, k * tall + d):
                 shift[j] = kept[j] - (1.0 - shrink) * theta[j]

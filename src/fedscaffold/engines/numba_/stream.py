@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from fedscaffold.core.random.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
+from fedscaffold.engines.numba_.compiling import compiled
 from fedscaffold.engines.numba_.intrinsics import pointer
 
 M0, M1 = (np.uint64(m) for m in MULTIPLIERS)
@@ -14,7 +15,7 @@ LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def words(out: Any, first: int, count: int, key: Any, counter: Any) -> None:
     """out[:count] = words first, first+1, ... of the stream; first is a multiple of 4."""
     k0, k1 = np.uint64(key[0]), np.uint64(key[1])
@@ -38,14 +39,14 @@ def scaled(word: Any, n: Any) -> Any:
     return np.int32((np.uint64(word) * np.uint64(n)) >> HALF)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def with_replacement(raw: Any, rows: Any, count: int, n: int) -> None:
     """rows[:count] = independent uniform indices in 0..n-1."""
     for i in range(count):
         rows[i] = scaled(raw[i], n)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def without_replacement(raw: Any, rows: Any, count: int, batch: int, order: Any) -> None:
     """rows[:count] = batch after batch of distinct indices: the first draws of a Fisher-Yates shuffle.
 
@@ -72,7 +73,7 @@ def located(word: Any, ends: Any, guide: Any, n: int) -> Any:
     return i
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def by_chance(raw: Any, rows: Any, count: int, ends: Any, guide: Any) -> None:
     """rows[:count] = independent indices, each by the interval that its word falls into."""
     ends_, guide_ = pointer(ends), pointer(guide)
@@ -80,7 +81,7 @@ def by_chance(raw: Any, rows: Any, count: int, ends: Any, guide: Any) -> None:
         rows[i] = located(raw[i], ends_, guide_, ends.size)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def along_chain(
     raw: Any,
     rows: Any,

@@ -9,13 +9,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Streamed
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.normals import ASIDE, GROUP, LANES, NOBODY, check_streamed
+from fedscaffold.engines.numba_.compiling import compiled
 from fedscaffold.engines.numba_.drawing import draw_features, draw_labels, draw_normals, draw_uniforms
 from fedscaffold.engines.numba_.intrinsics import pointer, shifted
 from fedscaffold.engines.numba_.kernels import COMPILED_FOR, STACK_NUMBERS
@@ -69,7 +69,7 @@ def sources(problem: Streamed, batches: Batches, dtype: str) -> Sources:
     )
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def client_law(
     w: Any, room: Any, id_: int, own_key: Any, scale_spread: float, heterogeneity: float, centre: Any, tilt: Any
 ) -> float:
@@ -89,7 +89,7 @@ def client_law(
 def stream_sgd_for(dim: int | None, loss: int) -> Any:
     """The kernel for one loss, and for one number of features or for any (None); these give the same bits."""
 
-    @njit(nogil=True, cache=True)
+    @compiled
     def stream_sgd(
         loss_: int, ids: Any, own_key: Any, scale_spread: float, heterogeneity: float, roots: Any, centre: Any,
         tilt: Any, noise: float, l2: float, batch: int, like: Any,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.checks import given, set_fields, whole_number
+from fedscaffold.core.errors import EngineFailed, InvalidInput
 from fedscaffold.core.optional import load_optional
 from fedscaffold.core.protocols import Engine, LocalSgd, StoreFactory
 from fedscaffold.core.random.batches import Batches
@@ -49,11 +49,12 @@ class Ray:
 
     def __post_init__(self) -> None:
         if self.shards is not None:
-            whole_number("shards", self.shards, least=1)
-        whole_number("snapshot_every", self.snapshot_every, least=1)
+            set_fields(self, shards=whole_number("shards", self.shards, least=1))
+        set_fields(self, snapshot_every=whole_number("snapshot_every", self.snapshot_every, least=1))
         if isinstance(self.shard_engine, Ray) or not isinstance(self.shard_engine, Engine):
             raise InvalidInput(
-                f"shard_engine is the engine of each shard, such as Numba(threads=1); got {self.shard_engine!r}"
+                f"shard_engine is the engine of each shard, such as Numba(threads=1); "
+                f"got {given(self.shard_engine)}"
             )
 
     @property
@@ -73,12 +74,20 @@ class Ray:
         ray = load_optional("ray", "the ray engine needs Ray", extra="ray")
         started = not ray.is_initialized()
         if started:
-            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            self._start(ray)
         try:
             yield ray
         finally:
             if started:
                 ray.shutdown()
+
+    def _start(self, ray: Any) -> None:
+        try:
+            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        except Exception as error:  # Ray raises what its parts raise, down to a plain Exception
+            where = "" if self.address is None else f" at the address {given(self.address)}"
+            why = " ".join(str(error).split())[:200] or type(error).__name__
+            raise EngineFailed(f"Ray did not start{where}: {why}; engine='numba' needs none") from error
 
     @contextmanager
     def open_workers(self, n_clients: int, factory: Callable[[int, int], StoreFactory]) -> Iterator[RayWorkers]:

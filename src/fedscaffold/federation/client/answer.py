@@ -10,7 +10,7 @@ from fedscaffold.core.protocols import Method
 from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.requests import handle_request
-from fedscaffold.federation.client.work import Work
+from fedscaffold.federation.client.task import LocalTask
 from fedscaffold.federation.known_methods import UnknownMethod
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import ClientHello, ClientRefused, Reply
@@ -33,7 +33,7 @@ class Site:
     ----------
     client
         () → the index of the client that this site is.
-    work
+    task
         () → what it trains; reads the site's data.
     state_dir
         () → the site's folder.
@@ -44,7 +44,7 @@ class Site:
     """
 
     client: Callable[[], int]
-    work: Callable[[], Work]
+    task: Callable[[], LocalTask]
     state_dir: Callable[[], str | os.PathLike[str]]
     policy: Callable[[], SitePolicy]
     methods: Sequence[type[Method]] = ()
@@ -63,7 +63,7 @@ def answer_request(read: Callable[[], Payload], site: Site, decode: Decode = pla
             )
         policy.check_request(request)
         folder = site.state_dir()
-        return handle_request(request, _load_work(site), folder, policy)
+        return handle_request(request, _load_task(site), folder, policy)
 
     return pack_reply(_or_code(answer, site))
 
@@ -73,10 +73,10 @@ def answer_hello(site: Site) -> Payload:
 
     def answer() -> ClientHello:
         client, policy = site.client(), _load_policy(site)
-        work = _load_work(site)
+        task = _load_task(site)
         if policy.keep_back:
-            work = policy.usable(work, SiteFolder(site.state_dir()).secret)
-        return ClientHello(client=client, dim=work.dim, n_rows=work.n_rows if policy.tell_rows else None)
+            task = policy.usable(task, SiteFolder(site.state_dir()).secret)
+        return ClientHello(client=client, dim=task.dim, n_rows=task.n_rows if policy.tell_rows else None)
 
     return pack_hello(_or_code(answer, site))
 
@@ -113,10 +113,10 @@ def _load_policy(site: Site) -> SitePolicy:
     return _refuse_as(RefusalCode.POLICY_FILE, site.policy)
 
 
-def _load_work(site: Site) -> Work:
-    """The site's work; everything that goes wrong while its data are read has one code."""
+def _load_task(site: Site) -> LocalTask:
+    """The site's task; everything that goes wrong while its data are read has one code."""
     try:
-        return site.work()
+        return site.task()
     except Refusal:
         raise
     except Exception as error:

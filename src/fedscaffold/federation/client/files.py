@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedscaffold.core.errors import InUse
+from fedscaffold.core.errors import InUse, InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import folder_at, replacing
 from fedscaffold.core.storage.lock import exclusive
@@ -69,7 +67,10 @@ class SiteFolder:
                     f"this site has taken part in {runs} runs, and its policy allows {policy.max_runs}; delete "
                     f"folders in {self.path} of runs that are over",
                 )
-            folder.mkdir(mode=0o700, exist_ok=True)
+            try:
+                folder.mkdir(mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise Refusal(RefusalCode.CANNOT_WRITE, f"cannot make {folder}: {error.strerror}") from None
         file = folder / f"client-{request.client:05d}.state"
         try:
             with exclusive(file.with_suffix(".lock"), f"the client's file {file}", wait=LOCK_WAIT):
@@ -117,8 +118,6 @@ class ClientStateFile:
         if file.dim != config.dim:
             raise ValueError(f"{self.path} holds vectors of {file.dim} numbers, not {config.dim}")
         vectors = Fields(file.read(), str(self.path))
-        server = type(config.method.init_server(np.zeros((1, config.dim))))
-        state = type(config.initial_client_state)
 
         def named(prefix: str, kind: Any, shape: tuple[int, ...]) -> Any:
             return kind(
@@ -131,7 +130,7 @@ class ClientStateFile:
             pending = PendingUpdate(
                 about.integer("round", least=0), about.text("history", pattern=HISTORY_PATTERN),
                 about.text("mean_gradient"), vectors.array("sent", (config.dim,)).reshape(1, 1, -1),
-                named("server", server, (1, -1)),
+                named("server", config.server_kind, (1, -1)),
             )  # fmt: skip
         if fields.value("gradient") is not None:
             about = fields.fields("gradient")
@@ -145,7 +144,7 @@ class ClientStateFile:
             resets=fields.integer("resets", least=0),
             last_counted=last_counted,
             history=None if last_counted == NEVER else fields.text("history", pattern=HISTORY_PATTERN),
-            client_state=named("state", state, (1, 1, -1)),
+            client_state=named("state", config.client_kind, (1, 1, -1)),
             pending=pending,
             gradient=gradient,
             answers=fields.integer("answers", least=0),
@@ -164,7 +163,11 @@ class ClientStateFile:
             vectors |= {"gradient": stored.gradient.gradient, "gradient/theta": stored.gradient.theta}
             gradient = {name: getattr(stored.gradient, name) for name in ("round", "history")}
         about = {name: getattr(stored, name) for name in ("resets", "last_counted", "history", "answers", "data")}
-        write_vectors(self.path, vectors, {**self._owner(), **about, "pending": pending, "gradient": gradient})
+        description = {**self._owner(), **about, "pending": pending, "gradient": gradient}
+        try:
+            write_vectors(self.path, vectors, description)
+        except (OSError, InvalidInput) as error:
+            raise Refusal(RefusalCode.CANNOT_WRITE, f"cannot write {self.path}: {error}") from None
 
     def _owner(self) -> dict[str, Any]:
         request = self.request

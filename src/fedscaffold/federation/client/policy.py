@@ -13,7 +13,7 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
-from fedscaffold.federation.client.work import ProblemWork, Work
+from fedscaffold.federation.client.task import LocalTask, ProblemTask
 from fedscaffold.federation.messages import TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 
@@ -143,30 +143,30 @@ class SitePolicy:
                 f"{steps} local steps are asked for, the policy allows {self.max_local_steps}",
             )
 
-    def check_work(self, request: TrainRequest, work: Work) -> None:
+    def check_task(self, request: TrainRequest, task: LocalTask) -> None:
         """Refuse a request that breaks a rule which depends on the number of the site's rows."""
-        if work.n_rows < self.min_rows:
+        if task.n_rows < self.min_rows:
             raise Refusal(
-                RefusalCode.POLICY_ROWS, f"there are {work.n_rows} rows, the policy asks for {self.min_rows}"
+                RefusalCode.POLICY_ROWS, f"there are {task.n_rows} rows, the policy asks for {self.min_rows}"
             )
         size = request.config.batches.size
-        if size is not None and size < min(self.min_batch_size, work.n_rows):
+        if size is not None and size < min(self.min_batch_size, task.n_rows):
             raise Refusal(
                 RefusalCode.POLICY_BATCH,
                 f"batches of {size} records are asked for, the policy allows {self.min_batch_size} or more",
             )
 
-    def usable(self, work: Work, secret: bytes) -> Work:
-        """The work without the rows that are kept back, which depend on the site's secret and their positions."""
+    def usable(self, task: LocalTask, secret: bytes) -> LocalTask:
+        """The task without the rows that are kept back, which depend on the site's secret and their positions."""
         if self.keep_back == 0.0:
-            return work
-        if not isinstance(work, ProblemWork):
+            return task
+        if not isinstance(task, ProblemTask):
             raise Refusal(RefusalCode.POLICY_KEEP_BACK)
         digest = hashlib.sha256(b"rows kept back" + secret).digest()
         uniform = np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64))).random(
-            work.n_rows
+            task.n_rows
         )
-        return work.without_rows(uniform < self.keep_back)
+        return task.without_rows(uniform < self.keep_back)
 
     def seed_of(self, request: TrainRequest, secret: bytes) -> int:
         """The seed of the site's draws of records."""

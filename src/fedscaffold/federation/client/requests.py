@@ -19,7 +19,7 @@ from fedscaffold.federation.client.state import (
     initial_stored_state,
     reconcile,
 )
-from fedscaffold.federation.client.work import HasFingerprint, Work
+from fedscaffold.federation.client.task import HasFingerprint, LocalTask
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import ClientUpdate, StateLost, TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode
@@ -30,7 +30,7 @@ DEFAULT_POLICY = SitePolicy()
 
 def handle_request(
     request: TrainRequest,
-    work: Work,
+    task: LocalTask,
     state_dir: str | os.PathLike[str],
     policy: SitePolicy = DEFAULT_POLICY,
 ) -> ClientUpdate | StateLost:
@@ -44,7 +44,7 @@ def handle_request(
     ----------
     request
         What the server asks.
-    work
+    task
         What the client trains.
     state_dir
         The site's folder, on a disk that outlives the node.
@@ -70,9 +70,9 @@ def handle_request(
     >>> method = fs.Scaffold(step_size=0.5, local_steps=1)
     >>> config = fed.RunConfig(name="demo", method=method, n_clients=2, dim=1)
     >>> request = fed.train_request(config, fed.initial_ledger(config, np.zeros(1)), client=0)
-    >>> work = fed.ProblemWork(fs.problems.Ridge([np.ones((20, 1))], [np.ones(20)], l2=0.0), engine="reference")
+    >>> task = fed.ProblemTask(fs.problems.Ridge([np.ones((20, 1))], [np.ones(20)], l2=0.0), engine="reference")
     >>> with tempfile.TemporaryDirectory() as state_dir:
-    ...     fed.handle_request(request, work, state_dir).vector
+    ...     fed.handle_request(request, task, state_dir).vector
     array([0.5])
     """
     policy.check_request(request)
@@ -83,41 +83,41 @@ def handle_request(
             f"client {request.client} does not take part in round {request.round} of {config.name}",
         )
     site = SiteFolder(state_dir)
-    work = policy.usable(work, site.secret if policy.keep_back else b"")
-    if work.dim != config.dim:
+    task = policy.usable(task, site.secret if policy.keep_back else b"")
+    if task.dim != config.dim:
         raise Refusal(
             RefusalCode.OTHER_MODEL,
-            f"client {request.client}'s model has {work.dim} parameters, the server's {config.dim}; do they have "
+            f"client {request.client}'s model has {task.dim} parameters, the server's {config.dim}; do they have "
             "the same columns or layers?",
         )
-    policy.check_work(request, work)
+    policy.check_task(request, task)
     seed = policy.seed_of(request, site.secret if policy.draws == "secret" else b"")
     with site.open_run(request, policy) as file:
-        data = work.fingerprint() if isinstance(work, HasFingerprint) else f"{work.n_rows} rows"
+        data = task.fingerprint() if isinstance(task, HasFingerprint) else f"{task.n_rows} rows"
         stored = file.load() or initial_stored_state(config, request.resets, data)
         _check_data(stored, data, policy, site)
         if request.phase == "gradient":
-            vector = _gradient(request, work, seed, stored, file, policy)
+            vector = _gradient(request, task, seed, stored, file, policy)
         else:
             try:
                 stored = reconcile(stored, request)
             except LostState as lost:
                 site.audit.write("state-lost", reason=lost.reason, **_place(request))
                 return StateLost(**_place(request), reason=lost.reason)
-            vector = _local_steps(request, work, seed, stored, file, policy)
+            vector = _local_steps(request, task, seed, stored, file, policy)
     flat = np.ascontiguousarray(vector[0, 0], dtype=np.float64)
     site.audit.write("answered", phase=request.phase, sha256=_digest(flat), numbers=flat.size, **_place(request))
     return ClientUpdate(
         **_place(request),
         phase=request.phase,
         vector=flat,
-        n_rows=work.n_rows if policy.tell_rows else None,
+        n_rows=task.n_rows if policy.tell_rows else None,
         client_state=stored.client_state if request.return_state and policy.tell_state else None,
     )
 
 
 def _gradient(
-    request: TrainRequest, work: Work, seed: int, stored: StoredClientState, file: ClientStateFile,
+    request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: ClientStateFile,
     policy: SitePolicy,
 ) -> Array:  # fmt: skip
     """The gradient at θ; the one that was sent before if the request was answered before."""
@@ -126,7 +126,7 @@ def _gradient(
     if sent is not None and same and np.array_equal(sent.theta, theta):
         return sent.gradient
     _check_answers(stored, policy)
-    with _open_block(request, work, seed) as block:
+    with _open_block(request, task, seed) as block:
         gradient = block.gradients(request.server, request.config.round_info(request.round))
     kept = SentGradient(request.round, request.history, theta, gradient)
     file.save(stored._replace(gradient=kept, answers=stored.answers + 1))
@@ -134,7 +134,7 @@ def _gradient(
 
 
 def _local_steps(
-    request: TrainRequest, work: Work, seed: int, stored: StoredClientState, file: ClientStateFile,
+    request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: ClientStateFile,
     policy: SitePolicy,
 ) -> Array:  # fmt: skip
     """The message after local steps; the one that was sent before if the request was answered before."""
@@ -149,7 +149,7 @@ def _local_steps(
         return pending.sent
     _check_answers(stored, policy)
     exchanged = _exchanged_gradients(request, stored)
-    with _open_block(request, work, seed) as block:
+    with _open_block(request, task, seed) as block:
         info = request.config.round_info(request.round)
         sent = block.run_local_steps(stored.client_state, request.server, info, exchanged).sent
     update = PendingUpdate(request.round, request.history, mean_gradient, sent, request.server)
@@ -157,11 +157,11 @@ def _local_steps(
     return sent
 
 
-def _open_block(request: TrainRequest, work: Work, seed: int) -> AbstractContextManager[Block]:
+def _open_block(request: TrainRequest, task: LocalTask, seed: int) -> AbstractContextManager[Block]:
     """The simulator's block, of this client alone; its weight is not used, since the server aggregates."""
     config, client = request.config, request.client
     return open_block(
-        config.method, partial(work.open, seed=seed, client=client), config.batches, weights=np.ones(1),
+        config.method, partial(task.open, seed=seed, client=client), config.batches, weights=np.ones(1),
         n_clients=config.n_clients, first=client,
     )  # fmt: skip
 

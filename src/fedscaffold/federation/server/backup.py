@@ -101,7 +101,7 @@ class StateBackup:
             counted = int(ledger.last_counted[client])
             if counted != NEVER:
                 file = self._file(config, ledger, counted)
-                fields = type(config.initial_client_state)._fields
+                fields = config.client_kind._fields
                 if file is None or any(f"{client}/{name}" not in file.names for name in fields):
                     found.add(client)
         return found
@@ -145,7 +145,7 @@ class StateBackup:
 
 
 def _read(config: RunConfig, file: VectorFile, client: int) -> Any:
-    kind = type(config.initial_client_state)
+    kind = config.client_kind
     names = [f"{client}/{name}" for name in kind._fields]
     vectors = Fields(file.read(names), str(file.path))
     return kind(*(vectors.array(name, (config.dim,)).reshape(1, 1, -1) for name in names))

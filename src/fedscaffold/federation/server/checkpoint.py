@@ -180,7 +180,7 @@ class _Read(NamedTuple):
     arrays: Fields
 
     def server(self, config: RunConfig) -> Any:
-        kind = type(config.method.init_server(np.zeros((1, config.dim))))
+        kind = config.server_kind
         return kind(*(self.arrays.array(f"server/{name}", (1, config.dim)) for name in kind._fields))
 
     def last_counted(self, config: RunConfig) -> IntArray:

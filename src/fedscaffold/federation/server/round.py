@@ -33,6 +33,7 @@ from fedscaffold.federation.server.ledger import (
 from fedscaffold.federation.server.rules import RoundRules, TooFewClients
 
 SendRequests = Callable[[Sequence[TrainRequest]], Iterable[Reply]]
+MOST_LINES = 10  # in the log about updates of one round that are shortened; the audit log has them all
 LOSS = {"missing": "it has none", "other-history": "it has one of another history"}
 MAY_PASS = {RefusalCode.BUSY, RefusalCode.CANNOT_WRITE, RefusalCode.DATA_UNREADABLE, RefusalCode.INTERNAL}
 
@@ -119,7 +120,7 @@ def run_round(
     >>> method = fs.Scaffold(step_size=0.02, local_steps=3)
     >>> config = fed.RunConfig(name="demo", method=method, n_clients=2, dim=1)
     >>> ledger = fed.initial_ledger(config, np.zeros(1))
-    >>> works = [fed.ProblemWork(problem.subset([c]), engine="reference") for c in range(2)]
+    >>> works = [fed.ProblemTask(problem.subset([c]), engine="reference") for c in range(2)]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for _ in range(5):
     ...         result = fed.run_round(
@@ -160,8 +161,10 @@ def run_round(
     unknown = backup.save_round(config, counted, states, round.ledger, after)
     if unknown:
         LOG.warning("round %d: the states of clients %s are not in the backup yet", ledger.round, unknown)
-    for client, scale in scales.items():
+    for client, scale in sorted(scales.items(), key=lambda item: item[1])[:MOST_LINES]:
         LOG.warning("round %d: client %d's update is shortened to %.3g of its length", ledger.round, client, scale)
+    if len(scales) > MOST_LINES:
+        LOG.warning("round %d: %d updates more are shortened by less", ledger.round, len(scales) - MOST_LINES)
     return RoundResult(after, tuple(sorted(counted)), round.refused, scales)
 
 

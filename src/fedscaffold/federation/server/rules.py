@@ -41,12 +41,12 @@ class RoundRules:
     --------
     >>> from fedscaffold.federation import RoundRules
     >>> RoundRules(min_clients=3)
-    RoundRules(min_clients=3, attempts=5, outlier_factor=2.0)
+    RoundRules(min_clients=3, attempts=5, outlier_factor=1.75)
     """
 
     min_clients: int = 2
     attempts: int = 5
-    outlier_factor: float | None = 2.0
+    outlier_factor: float | None = 1.75
 
     def __post_init__(self) -> None:
         whole_number("min_clients", self.min_clients, least=1)

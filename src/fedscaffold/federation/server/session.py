@@ -1,5 +1,6 @@
 """A server's run over any transport: its folder, locked and private, and round after round until it is done."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.core.errors import CheckpointMismatch
+from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
 from fedscaffold.core.storage.files import folder_at
 from fedscaffold.core.storage.lock import exclusive
 from fedscaffold.core.types import Array, IntArray
@@ -22,6 +23,7 @@ from fedscaffold.federation.server.rules import RoundRules
 from fedscaffold.federation.server.status import LOCK, write_metrics
 from fedscaffold.simulation.divergence import divergence_limit
 
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 Begin = Callable[[], tuple[Array, IntArray]]
 
 
@@ -129,7 +131,21 @@ def open_session(
         try:
             yield session
         except BaseException as error:
-            session.audit.write("run-stopped", name=config.name, error=type(error).__name__, text=str(error))
-            raise
+            stopped = _in_words(error, path)
+            try:
+                session.audit.write("run-stopped", name=config.name, error=type(error).__name__, text=str(stopped))
+            except InvalidInput as failed:  # the disk is full
+                LOG.error("%s", failed)
+            raise stopped from (None if stopped is not error else error.__cause__)
         if session.saved is not None:
             session.audit.write("run-finished", name=config.name, round=session.ledger.round)
+
+
+def _in_words(error: BaseException, folder: Path) -> BaseException:
+    """The error, or a sentence in place of the system's error when a file cannot be written."""
+    if not isinstance(error, OSError) or error.errno not in CANNOT_WRITE:
+        return error
+    return InvalidInput(
+        f"the server's folder {folder} cannot be written: {error.strerror}; make room and start the server again: "
+        "it continues after the last round that is complete"
+    )

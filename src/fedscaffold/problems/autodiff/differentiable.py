@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.arrays import offsets_of
+from fedscaffold.core.arrays import chosen_clients, offsets_of
 from fedscaffold.core.checks import not_negative
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
@@ -110,13 +110,14 @@ class Differentiable(RecordsProblem):
 
     def subset(self, clients: ArrayLike) -> Self:
         """The same problem on some of the clients, their weights scaled to sum to one."""
-        chosen = np.asarray(clients, dtype=np.int64)
+        chosen = chosen_clients(clients, self.n_clients)
         other = copy.copy(self)
         other.records = self._rows(self._rows_of(chosen))
         other.sizes = self.sizes[chosen]
         other.offsets = offsets_of(other.sizes)
         other.n_clients = chosen.size
         other.weights = client_weights(self.weights[chosen], chosen.size)
+        freeze(other.sizes, other.offsets, other.weights)
         return other
 
     # f and its derivatives

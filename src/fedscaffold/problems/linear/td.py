@@ -7,10 +7,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.checks import not_negative, seed_number, whole_number
+from fedscaffold.core.checks import choice, not_negative, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws, MarkovChain, interval_ends
+from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import digest, freeze
 from fedscaffold.problems.client_arrays import client_weights
@@ -84,8 +85,8 @@ class GarnetTD(LinearSystem):
     ) -> None:
         self.n_clients = whole_number("n_clients", n_clients, least=1)
         self.dim = whole_number("dim", dim, least=1)
-        for name, value in (("states", states), ("branching", branching)):
-            whole_number(name, value, least=1)
+        n_clients, dim = self.n_clients, self.dim
+        states, branching = whole_number("states", states, least=1), whole_number("branching", branching, least=1)
         self.environments = self.n_clients
         if environments is not None:
             self.environments = whole_number("environments", environments, least=1)
@@ -93,23 +94,24 @@ class GarnetTD(LinearSystem):
             raise InvalidInput(f"environments={environments} can be at most n_clients={n_clients}")
         if branching > states or dim > states:
             raise InvalidInput(f"branching={branching} and dim={dim} can be at most states={states}")
-        if not_negative("discount", discount) >= 1.0:
-            raise InvalidInput(f"discount must be below 1, got {discount!r}")
-        if not_negative("heterogeneity", heterogeneity) > 1.0:
-            raise InvalidInput(f"heterogeneity must be at most 1, got {heterogeneity!r}")
-        if sampling not in get_args(Observing):
-            raise InvalidInput(f"sampling must be one of {get_args(Observing)}, got {sampling!r}")
+        self.discount = not_negative("discount", discount)
+        if self.discount >= 1.0:
+            raise InvalidInput(f"discount must be below 1, got {self.discount!r}")
+        self.heterogeneity = not_negative("heterogeneity", heterogeneity)
+        if self.heterogeneity > 1.0:
+            raise InvalidInput(f"heterogeneity must be at most 1, got {self.heterogeneity!r}")
+        self.sampling, self.seed = choice("sampling", sampling, get_args(Observing)), seed_number("seed", seed)
+        size = n_clients * states * (2 * branching * (dim + 2) + states)
+        check_memory(f"{n_clients:,} clients with {states:,} states and branching={branching:,}", 8 * size)
         self.weights = client_weights(weights, self.n_clients)
-        self.discount, self.heterogeneity = float(discount), float(heterogeneity)
-        self.sampling, self.seed = sampling, seed_number("seed", seed)
         self.chains = garnet(
             n_clients=n_clients,
             states=states,
             branching=branching,
             dim=dim,
-            heterogeneity=heterogeneity,
+            heterogeneity=self.heterogeneity,
             environments=self.environments,
-            seed=seed,
+            seed=self.seed,
         )
         self.stationary = stationary(self.chains)
         records = states * branching
@@ -126,7 +128,8 @@ class GarnetTD(LinearSystem):
         self._check_stable()
         freeze(
             *self.chains, self.stationary, self.sizes, self.offsets, self.x, self.margins, self.y, self.weights,
-            self.probabilities, self.client_matrices, self.client_vectors,
+            self.probabilities, self.client_matrices, self.client_vectors, self.draws.ends,
+            *(() if self.draws.chain is None else self.draws.chain[:2]),
         )  # fmt: skip
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:

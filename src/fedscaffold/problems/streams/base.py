@@ -8,14 +8,17 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.checks import not_negative, positive, seed_number, whole_number
+from fedscaffold.core.arrays import chosen_clients
+from fedscaffold.core.checks import not_negative, positive, seed_number, vector, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.normals import NOBODY, normals, of_clients
 from fedscaffold.core.random.stream import SERVER, Stream
+from fedscaffold.core.storage.memory_limit import check_memory
+from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.problems.base import ProblemBase, digest, freeze
-from fedscaffold.problems.client_arrays import client_weights, vector
+from fedscaffold.problems.client_arrays import client_weights
 
 CLIENTS_AT_ONCE = 4096  # in passes over all clients; part of the numbers, as it fixes the order of sums
 ENDLESS = int(np.iinfo(np.int64).max)  # how many records a client has, where a number is asked for
@@ -94,8 +97,10 @@ class Streams(ProblemBase):
         seed: int,
     ) -> None:
         self.dim = whole_number("dim", dim, least=1)
-        if whole_number("n_clients", n_clients, least=1) > SERVER:
+        n_clients = whole_number("n_clients", n_clients, least=1)
+        if n_clients > SERVER:
             raise InvalidInput(f"n_clients must be below 2**32, got {n_clients}")
+        check_memory(f"{n_clients:,} clients with dim={self.dim:,}", 16 * n_clients + 64 * self.dim)
         self.seed = seed_number("seed", seed)
         self.heterogeneity = not_negative("heterogeneity", heterogeneity)
         self.scale_spread = not_negative("scale_spread", scale_spread)
@@ -108,8 +113,9 @@ class Streams(ProblemBase):
         shared /= np.linalg.norm(shared, axis=1, keepdims=True)
         self.centre, self.tilt = positive("signal", signal) * shared[0], shared[1]
         self.given: tuple[Array, Array] | None = None
-        self._take(np.arange(n_clients, dtype=np.int64), client_weights(weights, int(n_clients)))
+        self._take(np.arange(n_clients, dtype=np.int64), client_weights(weights, n_clients))
 
+    @one_blas_thread
     def _take(self, client_ids: IntArray, weights: Array) -> None:
         """Set the clients and their weights, and the sums over them."""
         self.client_ids, self.weights = client_ids, weights
@@ -151,10 +157,11 @@ class Streams(ProblemBase):
 
     def subset(self, clients: ArrayLike) -> Self:
         """The same problem on some of the clients, whose distributions stay; weights are scaled to sum to one."""
-        chosen = np.asarray(clients, dtype=np.int64)
+        chosen = chosen_clients(clients, self.n_clients)
         other = copy.copy(self)
         if self.given is not None:
             other.given = (self.given[0][chosen], self.given[1][chosen])
+            freeze(*other.given)
         part = self.weights[chosen]
         other._take(self.client_ids[chosen], part / part.sum())
         return other
@@ -184,7 +191,7 @@ class Streams(ProblemBase):
         `scales` points of Gauss and Legendre for τ_c, with each the 2d points ± √d e_j for n_c, a rule of degree
         three. They are for theory (`theory.predict_at_scale`); engines refuse them.
         """
-        tau, share = np.polynomial.legendre.leggauss(whole_number("scales", scales, least=1))
+        tau, share = np.polynomial.legendre.leggauss(whole_number("scales", scales, least=1, most=1000))
         if self.scale_spread == 0.0 and self.heterogeneity == 0.0:
             tau, share = np.zeros(1), np.full(1, 2.0)
         ends = np.concatenate([np.eye(self.dim), -np.eye(self.dim)])
@@ -192,6 +199,7 @@ class Streams(ProblemBase):
             ends = np.zeros((1, self.dim))
         other = copy.copy(self)
         other.given = (np.tile(ends, (tau.size, 1)), np.repeat(tau, len(ends)))
+        freeze(*other.given)
         weights = np.repeat(0.5 * share / len(ends), len(ends))
         other._take(np.arange(weights.size), weights / weights.sum())
         return other

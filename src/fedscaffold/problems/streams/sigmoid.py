@@ -11,11 +11,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
 NUMBERS_AT_ONCE = 1 << 18
 SHARP, ROUGH = 40.0, 23.0  # −log of the error that is aimed at: in one dimension, and in two
 WIDEST = 0.65  # step, for small v
+MOST_POINTS = 1_000_000
+LARGEST_SOFT = 1e8  # variance
 
 
 class Margin(NamedTuple):
@@ -39,6 +42,11 @@ def half_rule(largest: float, aim: float) -> tuple[Array, Array]:
     """Points z ≥ 0 and weights for means of even functions of √v z over z ~ N(0, 1), v up to `largest`."""
     pole = math.pi / math.sqrt(max(largest, 1e-6))  # where exp(−z²/2) is as large as exp(pole²/2)
     step = min(WIDEST, 2.0 * math.pi * pole / (aim + 0.5 * pole**2))
+    if not step * MOST_POINTS > math.sqrt(1.5 * aim):
+        raise InvalidInput(
+            f"clients' margins have a standard deviation of {math.sqrt(largest):.3g}, too large for means of "
+            "logistic functions; take a smaller signal, heterogeneity, spectrum or model"
+        )
     z: Array = step * np.arange(math.ceil(math.sqrt(1.5 * aim) / step) + 1.0)
     weights = np.exp(-0.5 * z**2)
     weights[1:] *= 2.0
@@ -63,7 +71,8 @@ def margin(v: Array) -> Margin:
 
 def mean_softplus(v: Array) -> Array:
     """E log(1 + exp z), z ~ N(0, v), for v of one axis."""
-    z, weights = half_rule(float(v.max(initial=0.0)), SHARP)
+    # beyond LARGEST_SOFT the function is |z| but for its kink, which this rule gets right to 1e-8 of the mean
+    z, weights = half_rule(min(float(v.max(initial=0.0)), LARGEST_SOFT), SHARP)
     points = np.sqrt(v)[:, None] * z
     return (np.logaddexp(0.0, points) - 0.5 * points) @ weights
 

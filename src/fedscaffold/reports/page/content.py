@@ -19,7 +19,7 @@ class ModelRow:
     loss
         Loss on all rows, in the target's own units.
     distance
-        ‖θ − θ*‖ / ‖θ*‖, relative distance to the pooled model.
+        ‖β − β*‖ / ‖β*‖, relative distance to the pooled model's coefficients.
     metrics
         Metrics on all rows, by name.
     test
@@ -97,7 +97,7 @@ class ReportContent:
     plan
         Paragraphs about the plan, one per line.
     distances
-        ‖θ_t − θ*‖/‖θ*‖ by round, for each method.
+        ‖β_t − β*‖/‖β*‖ by round, for each method; β are the coefficients without the intercept.
     predicted
         The same, predicted by `theory.predict`; None where that was not computed.
     predicted_end

@@ -17,11 +17,14 @@ def section(title: str, *parts: str) -> str:
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column names its rows; it scrolls inside its own box where it is too wide."""
+    """A table whose first column names its rows; in narrow windows each row becomes a list of names and values."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     body = "\n".join(
         f'<tr><th scope="row">{escape(row[0])}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        + "".join(
+            f'<td data-name="{escape(name)}">{escape(cell)}</td>'
+            for name, cell in zip(header[1:], row[1:], strict=True)
+        )
         + "</tr>"
         for row in rows
     )

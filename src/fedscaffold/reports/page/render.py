@@ -8,7 +8,8 @@ from fedscaffold.reports.page import drawings, elements
 from fedscaffold.reports.page.content import ClientRow, ModelRow, ReportContent
 from fedscaffold.reports.page.style import CLASS_COLOURS, stylesheet
 
-MAX_SHOWN = 30
+MAX_SHOWN = 30  # clients
+N_EXTREME = 5  # of them at each end, beside the largest
 
 
 def render(content: ReportContent) -> str:
@@ -69,17 +70,20 @@ def _coefficients(content: ReportContent) -> str:
 
 
 def _data(content: ReportContent) -> str:
-    shown = _spread(sorted(content.clients, key=lambda row: -sum(row.rows)))
+    by_size = sorted(content.clients, key=_size)
+    shown = _largest_and(content.clients, by_size[:N_EXTREME])
     most = sum(sum(row.rows) for row in content.clients)
     classes, groups = grouped_classes(content)
     counts = [tuple(sum(row.rows[j] for j in group) for group in groups) for row in shown]
     svg = drawings.bars(
         [row.name for row in shown], counts, title=f"Rows of {len(shown)} clients, from most to fewest"
     )
-    all_of = "the" if len(shown) == len(content.clients) else f"{len(shown)} of {len(content.clients):,}"
+    left_out = len(content.clients) - len(shown)
+    all_of = f"the {len(shown) - N_EXTREME} largest and the {N_EXTREME} smallest" if left_out else "the"
+    end = f" {left_out:,} clients between them are left out." if left_out else ""
     what = "Rows of each class" if len(classes) > 1 else "Rows"
     legend = [(f"s{j}", name) for j, name in enumerate(classes)] if len(classes) > 1 else []
-    drawing = elements.figure(svg, legend, f"{what} on {all_of} clients, from most to fewest.")
+    drawing = elements.figure(svg, legend, f"{what} on {all_of} clients, from most to fewest.{end}")
     facts = elements.facts("The table", content.data)
     if len(content.classes) > 1:
         totals = [sum(row.rows[j] for row in content.clients) for j in range(len(content.classes))]
@@ -118,10 +122,10 @@ def _convergence(content: ReportContent) -> str:
     says = "The plan aims for the tolerance."
     if content.predicted is not None:
         lines.append(("predicted", content.predicted))
-        legend.append(("line predicted", "Scaffold, predicted before the run"))
+        legend.append(("line predicted", "Scaffold, predicted before the run, intercept included"))
     elif content.predicted_end is not None:
         levels.append(("predicted", content.predicted_end))
-        legend.append(("line predicted", "the plan's prediction for the last round"))
+        legend.append(("line predicted", "the plan's prediction for the last round, intercept included"))
         says += f" It predicted a distance of {content.predicted_end:.2g} after the last round."
     legend.append(("line target", "tolerance"))
     ends = ", ".join(f"{name} ends at {values[-1]:.2g}" for name, values in content.distances.items())
@@ -130,9 +134,12 @@ def _convergence(content: ReportContent) -> str:
         levels=levels,
         title=f"Relative distance to the pooled model by round; {ends}",
         x_label="round",
-        y_label="‖θ − θ*‖ / ‖θ*‖",
+        y_label="‖β − β*‖ / ‖β*‖",
     )
-    caption = f"Distance to the pooled model's coefficients, relative, by round (log scale): {ends}. {says}"
+    caption = (
+        f"Distance to the pooled model's coefficients, relative and without the intercept, by round (log scale): "
+        f"{ends}. {says}"
+    )
     return elements.section("Convergence", elements.figure(svg, legend, caption))
 
 
@@ -199,17 +206,18 @@ def _local_models(content: ReportContent, compared: Sequence[ClientRow]) -> list
 
 
 def _client_table(content: ReportContent) -> str:
-    """The table of all clients or, where there are many, of some of those with a model of their own."""
-    compared = [row for row in content.clients if row.local is not None]
-    many = len(content.clients) > MAX_SHOWN
-    shown = _spread(sorted(compared if many and compared else content.clients, key=lambda row: -sum(row.rows)))
+    """The table of all clients or, where there are many, of the largest and those most hurt and most helped."""
+    compared = sorted((row for row in content.clients if _has_own_model(row)), key=_gain)
+    extremes = [*compared[:N_EXTREME], *compared[-N_EXTREME:]]
+    shown = _largest_and(content.clients, extremes)
     rows = []
     for row in shown:
         verdict = ("helped" if _gain(row) > 0 else "hurt") if _has_own_model(row) else "–"
-        left_out = (_number(row.common), _number(row.local), verdict)
-        rows.append([row.name, f"{sum(row.rows):,}", _number(row.scaffold), _number(row.fedavg), *left_out])
+        judged = (_number(row.common), _number(row.local), verdict)
+        rows.append([row.name, f"{sum(row.rows):,}", _number(row.scaffold), _number(row.fedavg), *judged])
     header = ("client", "rows", "Scaffold", "FedAvg", "left out: together", "alone", "verdict")
-    of = "" if len(shown) == len(content.clients) else f" ({len(shown)} of {len(content.clients):,} clients)"
+    left_out = len(content.clients) - len(shown)
+    of = f" (the largest, those most hurt and most helped; {left_out:,} others are left out)" if left_out else ""
     caption = f"Loss per client{of}: {content.loss_name} plus penalty on its rows, and on rows left out of the fit"
     return elements.table(caption, header, rows)
 
@@ -226,8 +234,17 @@ def _number(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
-def _spread(rows: Sequence[ClientRow]) -> Sequence[ClientRow]:
-    """All rows, or 30 evenly spaced ones."""
-    if len(rows) <= MAX_SHOWN:
-        return rows
-    return [rows[round(k * (len(rows) - 1) / (MAX_SHOWN - 1))] for k in range(MAX_SHOWN)]
+def _size(row: ClientRow) -> int:
+    return sum(row.rows)
+
+
+def _largest_and(rows: Sequence[ClientRow], extremes: Sequence[ClientRow]) -> list[ClientRow]:
+    """Rows from the largest to the smallest client: all, or 30 of them, the extremes and the largest."""
+    ordered = sorted(rows, key=_size, reverse=True)
+    if len(ordered) <= MAX_SHOWN:
+        return ordered
+    kept = {id(row) for row in extremes}
+    for row in ordered:
+        if len(kept) < MAX_SHOWN:
+            kept.add(id(row))
+    return [row for row in ordered if id(row) in kept]

@@ -57,6 +57,16 @@ CLASSES = "\n".join(
     for k in range(CLASS_COLOURS)
 )
 
+NARROW = """
+@media screen and (max-width: 44rem) {
+  .wide table, .wide caption, .wide tbody, .wide tr, .wide th, .wide td { display: block; width: auto; }
+  .wide thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .wide tr { padding: .5rem 0; border-bottom: 1px solid var(--rule); }
+  .wide th[scope=row], .wide td { border: 0; padding: .1rem 0; overflow-wrap: anywhere; }
+  .wide td { display: flex; justify-content: space-between; gap: 1rem; }
+  .wide td::before { content: attr(data-name); color: var(--soft); text-align: left; } }
+"""
+
 PRINT = """
 @media print {
   main { max-width: none; padding: 0; } body { font-size: 11pt; }
@@ -72,4 +82,4 @@ def stylesheet() -> str:
         f"@media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}",
         f"@media print {{ :root {{ color-scheme: light; {LIGHT} }} }}",
     )
-    return "\n".join((*schemes, STYLE, CLASSES, PRINT))
+    return "\n".join((*schemes, STYLE, CLASSES, NARROW, PRINT))

@@ -80,7 +80,7 @@ class Plan(Summarised):
         gamma, H = self.method.step_size, self.method.uniform_local_steps
         lines = [
             f"Run Scaffold with step_size={gamma:.4g}, local_steps={H}, for {self.rounds:,} rounds.",
-            f"Each client computes {self.gradients_per_client:,} stochastic gradients and exchanges "
+            f"Each client computes {self.gradients_per_client:,} gradients and exchanges "
             f"{self.rounds * self.method.vectors_per_round:,} vectors.",
         ]
         if self.mode == "certified":

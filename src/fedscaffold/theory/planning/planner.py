@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss, SmoothProblem
-from fedscaffold.core.checks import check_problem, not_negative, one_of, positive, whole_number
+from fedscaffold.core.checks import check_problem, choice, not_negative, numbers, positive, whole_number
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.random.batches import Batches, Sampling
@@ -83,13 +83,15 @@ def plan(
     True
     """
     check_problem(problem)
-    positive("target_mse", target_mse)
-    one_of("mode", mode, get_args(Mode))
-    for name, limit in (("max_local_steps", max_local_steps), ("max_rounds", max_rounds)):
-        if limit is not None:
-            whole_number(name, limit, least=1)
-    not_negative("round_cost", round_cost)
-    if not_negative("gradient_cost", gradient_cost) + round_cost == 0:
+    target_mse = positive("target_mse", target_mse)
+    choice("mode", mode, get_args(Mode))
+    if max_local_steps is not None:
+        max_local_steps = whole_number("max_local_steps", max_local_steps, least=1)
+    if max_rounds is not None:
+        max_rounds = whole_number("max_rounds", max_rounds, least=1)
+    round_cost = not_negative("round_cost", round_cost)
+    gradient_cost = not_negative("gradient_cost", gradient_cost)
+    if gradient_cost + round_cost == 0:
         raise InvalidInput(Option("round_cost"), " and ", Option("gradient_cost"), " cannot both be 0")
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
@@ -132,7 +134,10 @@ def _check_suits(problem: SmoothProblem, mode: Mode) -> None:
 
 def _checked(problem: SmoothProblem, optimum: ArrayLike) -> Array:
     """An optimum that was given, refused where the gradient does not vanish."""
-    theta = np.asarray(optimum, dtype=np.float64)
+    try:
+        theta = numbers(optimum)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"optimum must hold numbers: {error}") from None
     if theta.shape != (problem.dim,):
         raise InvalidInput(f"optimum must have shape ({problem.dim},), got {theta.shape}")
     cancelling = problem.weights @ np.linalg.norm(problem.client_gradients(np.zeros(problem.dim)), axis=1)

@@ -145,7 +145,7 @@ def predict(
     True
     """
     if rounds is not None:
-        whole_number("rounds", rounds, least=1)
+        rounds = whole_number("rounds", rounds, least=1)
     return _prediction(setting(problem, method, Batches(batch_size, sampling)), rounds)
 
 
@@ -194,7 +194,7 @@ def predict_at_scale(
     if not isinstance(problem, PopulationMoments):
         raise InvalidInput(f"predict_at_scale is for streamed clients, not for {problem.kind}; use predict")
     if rounds is not None:
-        whole_number("rounds", rounds, least=1)
+        rounds = whole_number("rounds", rounds, least=1)
     weight = float(problem.weights @ problem.weights)
     if n_clients is not None:
         weight = 1.0 / whole_number("n_clients", n_clients, least=1)

@@ -14,15 +14,15 @@ from fedscaffold.federation.refusals import Refusal, RefusalCode
 
 
 @runtime_checkable
-class Work(Protocol):
+class LocalTask(Protocol):
     """What a client trains: a model of `dim` parameters on `n_rows` rows of data.
 
     Examples
     --------
     >>> import numpy as np
     >>> import fedscaffold as fs
-    >>> from fedscaffold.federation import ProblemWork, Work
-    >>> isinstance(ProblemWork(fs.problems.Ridge([np.ones((4, 2))], [np.ones(4)])), Work)
+    >>> from fedscaffold.federation import ProblemTask, LocalTask
+    >>> isinstance(ProblemTask(fs.problems.Ridge([np.ones((4, 2))], [np.ones(4)])), LocalTask)
     True
     """
 
@@ -40,7 +40,7 @@ class Work(Protocol):
 
 @runtime_checkable
 class HasFingerprint(Protocol):
-    """Work that can tell whether its data are the same as before."""
+    """A task that can tell whether its data are the same as before."""
 
     def fingerprint(self) -> str:
         """A digest of the data, the same as long as they are."""
@@ -54,8 +54,8 @@ class SelectsRows(Protocol):
         """The same problem on some of its records."""
 
 
-class ProblemWork:
-    """A problem with one client as a client's work; local steps are computed by one of the engines.
+class ProblemTask:
+    """A problem with one client as a client's task; local steps are computed by one of the engines.
 
     Client c draws the records that client c of a simulation with the same seed draws.
 
@@ -70,9 +70,9 @@ class ProblemWork:
     --------
     >>> import numpy as np
     >>> import fedscaffold as fs
-    >>> from fedscaffold.federation import ProblemWork
-    >>> work = ProblemWork(fs.problems.Ridge([np.ones((4, 2))], [np.ones(4)]), engine="reference")
-    >>> work.dim, work.n_rows
+    >>> from fedscaffold.federation import ProblemTask
+    >>> task = ProblemTask(fs.problems.Ridge([np.ones((4, 2))], [np.ones(4)]), engine="reference")
+    >>> task.dim, task.n_rows
     (2, 4)
     """
 
@@ -103,8 +103,8 @@ class ProblemWork:
         batches.check_fits(self.problem.sizes)
         return self.engine.open(self.problem, batches, seed=seed, first_client=client)
 
-    def without_rows(self, kept_back: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "ProblemWork":
-        """The same work on the rows that are not kept back."""
+    def without_rows(self, kept_back: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "ProblemTask":
+        """The same task on the rows that are not kept back."""
         if not isinstance(self.problem, SelectsRows):
             raise Refusal(RefusalCode.POLICY_KEEP_BACK)
-        return ProblemWork(self.problem.take_rows(np.flatnonzero(~kept_back)), self.engine)
+        return ProblemTask(self.problem.take_rows(np.flatnonzero(~kept_back)), self.engine)

@@ -1,0 +1,51 @@
+"""The program while it is loading, and where scikit-learn is missing."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+PROGRAM = "import sys; from fedscaffold.cli.start import main; sys.exit(main())"
+WITHOUT = "import sys; sys.modules['sklearn'] = None; from fedscaffold.cli.start import main; main()"
+KILLED, INTERRUPTED = -signal.SIGINT, 130  # before Python has begun to handle signals, and after
+
+
+def interrupted(times: int) -> None:
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-c", PROGRAM, "--help"], capture_output=True, check=True)
+    takes = time.monotonic() - begin
+    for share in np.random.default_rng(0).uniform(0.1, 0.9, size=times):
+        with subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            time.sleep(share * takes)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate()
+        assert "Traceback" not in errors
+        assert process.returncode in (0, KILLED, INTERRUPTED)
+
+
+def test_ctrl_c_while_loading_leaves_no_traceback() -> None:
+    interrupted(3)
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_loading_sixty_times() -> None:
+    interrupted(60)
+
+
+def test_without_scikit_learn_there_is_a_run_and_a_word_about_it() -> None:
+    options = ["run", "--clients", "4", "--rounds", "3", "--local-steps", "5", "--engine", "reference"]
+    done = subprocess.run([sys.executable, "-c", WITHOUT, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "ridge_stream" in done.stdout
+    assert "pip install 'fedscaffold[reproduce]'" in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *options, "--problem", "regression"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "fedscaffold[reproduce]" in done.stderr
+    assert "Traceback" not in done.stderr
