@@ -51,7 +51,7 @@ MAY_IMPORT = {
             "models",
         )
     },
-    "federation": {"core", "data", "methods", "engines", "simulation", "federation"},
+    "federation": {"core", "data", "inference", "methods", "engines", "simulation", "models", "federation"},
     "benchmarking": LIBRARY | FRONT | {"benchmarking"},
     "paper": LIBRARY | FRONT | STUDIES,
     "__init__": LIBRARY | DOORS | {"conformance", "benchmarking"},  # lazily

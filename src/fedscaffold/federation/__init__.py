@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from fedscaffold.federation.server.round import RoundResult, run_round
     from fedscaffold.federation.server.rules import RoundRules, TooFewClients
     from fedscaffold.federation.server.status import RunStatus, run_status
+    from fedscaffold.federation.study.result import StudyResult
+    from fedscaffold.federation.study.settings import StudySettings
+    from fedscaffold.federation.study.study import Study
 
 __all__ = [
     "Agreement",
@@ -44,6 +47,9 @@ __all__ = [
     "SitePolicy",
     "StateBackup",
     "StateLost",
+    "Study",
+    "StudyResult",
+    "StudySettings",
     "TooFewClients",
     "TrainRequest",
     "handle_request",
@@ -70,6 +76,9 @@ _MODULE_OF = {
     "SitePolicy": "client.policy",
     "StateBackup": "server.backup",
     "StateLost": "messages",
+    "Study": "study.study",
+    "StudyResult": "study.result",
+    "StudySettings": "study.settings",
     "TooFewClients": "server.rules",
     "TrainRequest": "messages",
     "LocalTask": "client.task",

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedscaffold.core.checks import not_negative, positive
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.data.arrow import labels
 from fedscaffold.data.columns import check_names, pick, some
@@ -17,7 +18,7 @@ from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.files import read_table
 
-FORMAT = "fedscaffold agreement 1"
+FORMAT = "fedscaffold agreement 2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ class Agreement:
         Strength of the l2 penalty, at least 0.
     target_shift, target_scale
         For a numeric target y: the model is fitted to (y − target_shift)/target_scale.
+    evaluate
+        Share of each site's rows that a second training leaves out to judge the model.
 
     Examples
     --------
@@ -53,6 +56,7 @@ class Agreement:
     l2: float = 0.01
     target_shift: float = 0.0
     target_scale: float = 1.0
+    evaluate: float = 0.0
 
     def __post_init__(self) -> None:
         not_negative("l2", self.l2)
@@ -110,25 +114,39 @@ class Agreement:
             raise InvalidInput(f"the target {name!r} has missing or infinite values; drop those rows first")
         return out if classes is not None else (out - self.target_shift) / self.target_scale
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the agreement to a JSON file at `path`."""
-        found = {
+    def to_json(self) -> dict[str, Any]:
+        """The agreement as values that JSON can hold."""
+        return {
             "format": FORMAT,
             "l2": self.l2,
             "target_shift": self.target_shift,
             "target_scale": self.target_scale,
+            "evaluate": self.evaluate,
             "encoding": json.loads(self.encoding.to_json()),
         }
-        write_text(path, json.dumps(found, indent=1, allow_nan=False))
+
+    @classmethod
+    def from_json(cls, values: Any, source: str = "the agreement") -> Self:
+        """The agreement that `to_json` gave, validated field by field."""
+        fields = Fields(values, source)
+        fields.only("format", "l2", "target_shift", "target_scale", "evaluate", "encoding")
+        fields.choice("format", FORMAT)
+        return cls(
+            encoding=Encoding.from_json(json.dumps(fields.value("encoding"))),
+            l2=fields.number("l2", least=0.0),
+            target_shift=fields.number("target_shift"),
+            target_scale=fields.number("target_scale", least=0.0),
+            evaluate=fields.number("evaluate", least=0.0, most=1.0),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the agreement to a JSON file at `path`."""
+        write_text(path, json.dumps(self.to_json(), indent=1, allow_nan=False))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read an agreement that `save` wrote to `path`."""
         try:
-            found = json.loads(Path(path).read_text(encoding="utf-8"))
-            if found.pop("format") != FORMAT:
-                raise KeyError("format")
-            encoding = Encoding.from_json(json.dumps(found.pop("encoding")))
-            return cls(encoding=encoding, **found)
+            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(f"{path} is not an agreement that fedscaffold wrote: {error}") from None

@@ -25,7 +25,7 @@ def new_run_id() -> str:
 
 def initial_history(run: str, config: RunConfig, theta: Array) -> str:
     """The digest before the first round."""
-    return _digest("run", run, config.to_json(), [theta])
+    return _digest("run", run, config.digest, [theta])
 
 
 def extend_history(history: str, round: int, server: Sequence[Array]) -> str:

@@ -34,6 +34,8 @@ class RefusalCode(StrEnum):
     DATA_UNREADABLE = "data-unreadable"
     DATA_CHANGED = "data-changed"
     STATE_UNREADABLE = "state-unreadable"
+    POLICY_HESSIAN = "policy-hessian"
+    NO_AGREEMENT = "no-agreement"
     NO_GRADIENT = "no-gradient"
     NO_STATE_DIR = "no-state-dir"
     BUSY = "busy"
@@ -60,6 +62,8 @@ MEANING = {
     RefusalCode.DATA_UNREADABLE: "the site's data cannot be used; the site's log says why",
     RefusalCode.DATA_CHANGED: "the site's data have changed since it joined the run",
     RefusalCode.STATE_UNREADABLE: "the site's file of client state is damaged; the site's log names it",
+    RefusalCode.POLICY_HESSIAN: "the site does not add Hessians of this size to a sum",
+    RefusalCode.NO_AGREEMENT: "the site has not accepted an agreement of this study",
     RefusalCode.NO_GRADIENT: "the site no longer has the gradient that it sent in this round",
     RefusalCode.NO_STATE_DIR: "the site has no folder for its client state",
     RefusalCode.BUSY: "another process of the site is still working on this run",

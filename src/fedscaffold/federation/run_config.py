@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.checks import seed_number, whole_number
+from fedscaffold.core.checks import positive, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
@@ -56,6 +56,9 @@ class RunConfig:
         Determines the cohorts, and the records that local steps draw.
     batches
         How local steps draw records.
+    schedule
+        Changes of step size and local steps while the run goes on, each as (round, step_size, local_steps): from
+        that round on. It may grow from request to request, so it is no part of what identifies a run.
 
     Examples
     --------
@@ -75,6 +78,7 @@ class RunConfig:
     dim: int
     seed: int = 0
     batches: Batches = field(default_factory=Batches)
+    schedule: tuple[tuple[int, float, int], ...] = ()
 
     def __post_init__(self) -> None:
         name: Any = self.name
@@ -91,6 +95,14 @@ class RunConfig:
         seed_number("seed", self.seed)
         self.method.participants(self.n_clients)  # both refuse settings that do not fit n_clients
         self.method.local_step_counts(self.n_clients, np.full(1, 0.5))
+
+    def method_at(self, round: int) -> Method:
+        """The method with the step size and local steps of a round."""
+        changes = [change for change in self.schedule if change[0] <= round]
+        if not changes:
+            return self.method
+        _, step_size, local_steps = changes[-1]
+        return dataclasses.replace(self.method, step_size=step_size, local_steps=local_steps)  # type: ignore[type-var]
 
     def round_info(self, round: int) -> RoundInfo:
         """The cohort and the uniform number of a round, the same as in `fedscaffold.run`.
@@ -134,7 +146,7 @@ class RunConfig:
     @cached_property
     def digest(self) -> str:
         """SHA-256 digest of all fields, the name included."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        return hashlib.sha256(dataclasses.replace(self, schedule=()).to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
         """JSON text from which `from_json` makes an equal configuration."""
@@ -149,6 +161,7 @@ class RunConfig:
             "dim": self.dim,
             "seed": self.seed,
             "batches": dataclasses.asdict(self.batches),
+            **({"schedule": self.schedule} if self.schedule else {}),
         }
         return json.dumps(found, sort_keys=True, allow_nan=False, default=plain_number)
 
@@ -173,7 +186,8 @@ def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
     try:
         found = json.loads(text)
         method = build_method(found.pop("method"), methods)
-        return RunConfig(method=method, batches=Batches(**found.pop("batches")), **found)
+        schedule = _schedule(found.pop("schedule", []))
+        return RunConfig(method=method, batches=Batches(**found.pop("batches")), schedule=schedule, **found)
     except InvalidInput:
         raise
     except (
@@ -189,3 +203,18 @@ def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
             f"this is not the configuration of a run, or of another version: {shown(error)}; do server and "
             "clients have the same version of fedscaffold?"
         ) from None
+
+
+def _schedule(items: Any) -> tuple[tuple[int, float, int], ...]:
+    """Changes of step size and local steps from outside, each checked, in ascending order of rounds."""
+    found = tuple(
+        (
+            whole_number("round", round, least=0),
+            positive("step_size", gamma),
+            whole_number("local_steps", steps, least=1),
+        )
+        for round, gamma, steps in items
+    )
+    if [change[0] for change in found] != sorted({change[0] for change in found}):
+        raise InvalidInput("the rounds of a schedule must ascend")
+    return found

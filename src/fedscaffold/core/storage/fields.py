@@ -60,6 +60,10 @@ class Fields:
         """Names of all fields, in their order."""
         return list(self._values)
 
+    def as_dict(self) -> dict[str, Any]:
+        """All fields as they are."""
+        return dict(self._values)
+
     def only(self, *names: str) -> None:
         """Refuse fields that have none of these names."""
         unknown = [shown(name) for name in self._values if name not in names]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.types import Array, ExchangedGradients
-from fedscaffold.federation.client.files import ClientStateFile, SiteFolder
+from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.state import (
     LostState,
@@ -19,6 +19,7 @@ from fedscaffold.federation.client.state import (
     initial_stored_state,
     reconcile,
 )
+from fedscaffold.federation.client.store import SiteStore, StateFile
 from fedscaffold.federation.client.task import HasFingerprint, LocalTask
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import ClientUpdate, StateLost, TrainRequest
@@ -31,7 +32,7 @@ DEFAULT_POLICY = SitePolicy()
 def handle_request(
     request: TrainRequest,
     task: LocalTask,
-    state_dir: str | os.PathLike[str],
+    state_dir: str | os.PathLike[str] | SiteStore,
     policy: SitePolicy = DEFAULT_POLICY,
 ) -> ClientUpdate | StateLost:
     """Compute what a request asks for if the site's policy allows it, and store it before it is sent.
@@ -47,7 +48,7 @@ def handle_request(
     task
         What the client trains.
     state_dir
-        The site's folder, on a disk that outlives the node.
+        The site's folder, on a disk that outlives the node; or another store of client states.
     policy
         What the site allows.
 
@@ -82,7 +83,7 @@ def handle_request(
             RefusalCode.BAD_REQUEST,
             f"client {request.client} does not take part in round {request.round} of {config.name}",
         )
-    site = SiteFolder(state_dir)
+    site: SiteStore = SiteFolder(state_dir) if isinstance(state_dir, str | os.PathLike) else state_dir
     task = policy.usable(task, site.secret if policy.keep_back else b"")
     if task.dim != config.dim:
         raise Refusal(
@@ -117,7 +118,7 @@ def handle_request(
 
 
 def _gradient(
-    request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: ClientStateFile,
+    request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: StateFile,
     policy: SitePolicy,
 ) -> Array:  # fmt: skip
     """The gradient at θ; the one that was sent before if the request was answered before."""
@@ -134,7 +135,7 @@ def _gradient(
 
 
 def _local_steps(
-    request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: ClientStateFile,
+    request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: StateFile,
     policy: SitePolicy,
 ) -> Array:  # fmt: skip
     """The message after local steps; the one that was sent before if the request was answered before."""
@@ -161,8 +162,8 @@ def _open_block(request: TrainRequest, task: LocalTask, seed: int) -> AbstractCo
     """The simulator's block, of this client alone; its weight is not used, since the server aggregates."""
     config, client = request.config, request.client
     return open_block(
-        config.method, partial(task.open, seed=seed, client=client), config.batches, weights=np.ones(1),
-        n_clients=config.n_clients, first=client,
+        config.method_at(request.round), partial(task.open, seed=seed, client=client), config.batches,
+        weights=np.ones(1), n_clients=config.n_clients, first=client,
     )  # fmt: skip
 
 
@@ -187,7 +188,7 @@ def _check_answers(stored: StoredClientState, policy: SitePolicy) -> None:
         )
 
 
-def _check_data(stored: StoredClientState, data: str, policy: SitePolicy, site: SiteFolder) -> None:
+def _check_data(stored: StoredClientState, data: str, policy: SitePolicy, site: SiteStore) -> None:
     """Refuse or report data that are not those of the client's first answer."""
     if stored.data == data:
         return

@@ -87,7 +87,8 @@ def reconcile(stored: StoredClientState, request: TrainRequest) -> StoredClientS
     if extend_history(pending.history, pending.round, after) != request.counted_history:
         raise LostState("other-history")
     counted = shorten(pending.sent, pending.server.theta, request.counted_scale)
-    updated = request.config.method.update_clients(stored.client_state, counted, pending.server, after)
+    method = request.config.method_at(pending.round)
+    updated = method.update_clients(stored.client_state, counted, pending.server, after)
     return stored._replace(
         last_counted=request.last_counted, history=request.counted_history, client_state=updated, pending=None
     )

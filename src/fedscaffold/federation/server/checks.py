@@ -107,7 +107,7 @@ def check_states(
     block = stack_states([states[client] for client in clients])
 
     def implied(messages: Array) -> Array:
-        updated = config.method.update_clients(block, messages[None], ledger.server, after)
+        updated = config.method_at(ledger.round).update_clients(block, messages[None], ledger.server, after)
         return np.concatenate([values[0] for values in updated], axis=1)
 
     new = implied(vectors)

@@ -1,0 +1,91 @@
+"""Where a site keeps its client states: in a folder (`client.files.SiteFolder`), or in memory in one process."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.client.state import StoredClientState
+from fedscaffold.federation.messages import TrainRequest
+
+
+class StateFile(Protocol):
+    """The stored state of one client in one run."""
+
+    def load(self) -> StoredClientState | None:
+        """What `save` stored last; None if there is none that can be used."""
+
+    def save(self, stored: StoredClientState) -> None:
+        """Replace what is stored."""
+
+
+class Log(Protocol):
+    """A log to which entries are only ever added."""
+
+    def write(self, event: str, **facts: Any) -> None:
+        """Add an entry with the name of the event, and facts that JSON can hold."""
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The entries in their order."""
+
+
+class SiteStore(Protocol):
+    """What a site keeps from one request to the next."""
+
+    @property
+    def audit(self) -> Log:
+        """The site's log."""
+
+    @property
+    def secret(self) -> bytes:
+        """32 random bytes that never leave the site."""
+
+    def open_run(self, request: TrainRequest, policy: SitePolicy) -> AbstractContextManager[StateFile]:
+        """The client's state in the request's run, held by this process alone while the block runs."""
+
+
+class MemoryStore:
+    """A store in memory, which is gone with the process.
+
+    Parameters
+    ----------
+    secret
+        The site's secret; random by default.
+    """
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        self.secret = secrets.token_bytes(32) if secret is None else secret
+        self.audit: Log = MemoryLog()
+        self._states: dict[tuple[str, int], StoredClientState] = {}
+
+    @contextmanager
+    def open_run(self, request: TrainRequest, policy: SitePolicy) -> Iterator[StateFile]:
+        """The client's state in the request's run."""
+        yield _StateInMemory(self._states, (request.run, request.client))
+
+
+class MemoryLog:
+    """A log in memory."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+
+    def write(self, event: str, **facts: Any) -> None:
+        """Add an entry."""
+        self.entries.append({"event": event, **facts})
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The entries in their order."""
+        yield from self.entries
+
+
+class _StateInMemory:
+    def __init__(self, states: dict[tuple[str, int], StoredClientState], key: tuple[str, int]) -> None:
+        self.states, self.key = states, key
+
+    def load(self) -> StoredClientState | None:
+        return self.states.get(self.key)
+
+    def save(self, stored: StoredClientState) -> None:
+        self.states[self.key] = stored

@@ -1,0 +1,203 @@
+"""The phase that ends training: sums over all sites that say how far a model is from the pooled one.
+
+With g the gradient and A the Hessian of the penalised loss of all sites together, the distance to the optimum is
+A⁻¹g up to its square, and θ − A⁻¹g is far closer to it than θ. So the sums are a certificate and a step of
+Newton's method at once; with products of scores they give standard errors too (`fedscaffold.inference`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.types import Array
+from fedscaffold.federation.agreement import Agreement
+from fedscaffold.inference import ClosingSums, newton_step
+from fedscaffold.inference.covariance import covariance
+from fedscaffold.inference.sums import SCALARS
+
+ROUNDING = 1e-12  # relative error below which nothing is certified
+RESIDUAL = 0.01  # of conjugate gradients, relative to the gradient
+MOST_PRODUCTS = 200  # steps of conjugate gradients
+DIFFERENCE = 1e-6  # relative length of the step between two gradients
+VECTORS = ("null", "gradient", "squares", "varying")
+LONGEST_NULL = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Certificate:
+    """What sums over all sites say about a model.
+
+    Parameters
+    ----------
+    theta
+        The model, shape (dim,).
+    loss
+        The penalised loss per row, f(θ).
+    step
+        A⁻¹g, shape (dim,): the distance to the optimum, coefficient by coefficient, up to its square.
+    decrement
+        ½ gᵀA⁻¹g: how far f(θ) is above its minimum, up to higher order.
+    slopes
+        Whether each entry of θ is a slope, and not an intercept, shape (dim,).
+    standard_errors
+        Standard error of each entry of θ, shape (dim,); None where the Hessian is not known.
+    sums
+        The sums over all sites; None where sites add up gradients alone.
+    """
+
+    theta: Array
+    loss: float
+    step: Array
+    decrement: float
+    slopes: NDArray[np.bool_]
+    standard_errors: Array | None = None
+    sums: ClosingSums | None = None
+
+    @property
+    def error_in_standard_errors(self) -> float | None:
+        """The largest distance of a coefficient to the optimum, in its standard errors; None if not known."""
+        return None if self.standard_errors is None else float((np.abs(self.step) / self.standard_errors).max())
+
+    @property
+    def relative_error(self) -> float:
+        """‖A⁻¹g‖ / ‖θ − A⁻¹g‖ over the slopes; never below what rounding allows to say."""
+        norm = float(np.linalg.norm((self.theta - self.step)[self.slopes]))
+        return max(float(np.linalg.norm(self.step[self.slopes])) / norm, ROUNDING) if norm else np.inf
+
+
+def slopes_of(agreement: Agreement) -> NDArray[np.bool_]:
+    """Whether each entry of θ is a slope, and not an intercept, shape (dim,)."""
+    own = np.array([name != "intercept" for name in agreement.encoding.names])
+    return np.tile(own, agreement.encoding.n_vectors)
+
+
+def penalty_of(agreement: Agreement, n_rows: int) -> Array:
+    """Second derivatives of the penalty on the sum of losses over all rows, shape (dim,)."""
+    return n_rows * agreement.l2 * slopes_of(agreement)
+
+
+def certify(sums: ClosingSums, agreement: Agreement) -> Certificate:
+    """The certificate of the model at which sums were taken; refused, by column, if the optimum is not unique."""
+    penalty = penalty_of(agreement, sums.rows)
+    found = newton_step(sums, penalty, agreement.encoding.names)
+    gradient = sums.gradient + penalty * sums.theta
+    variances = np.diagonal(covariance(sums, penalty))
+    return Certificate(
+        theta=sums.theta,
+        loss=(sums.loss + 0.5 * float(penalty @ sums.theta**2)) / sums.rows,
+        step=found.step,
+        decrement=0.5 * float(gradient @ found.step) / sums.rows,
+        slopes=slopes_of(agreement),
+        standard_errors=np.sqrt(np.maximum(variances, np.finfo(np.float64).tiny)),
+        sums=sums,
+    )
+
+
+def pack_sums(sums: ClosingSums, *, scores: bool) -> tuple[dict[str, Any], dict[str, Array]]:
+    """A site's sums as numbers and vectors; of symmetric matrices only the upper triangle travels."""
+    upper = np.triu_indices(sums.dim)
+    arrays = {name: getattr(sums, name) for name in VECTORS}
+    arrays["hessian"] = sums.hessian[upper]
+    if sums.information is not None:
+        arrays["information"] = sums.information[upper]
+    if scores:
+        arrays["score_products"] = sums.score_products[upper]
+    return {name: getattr(sums, name) for name in SCALARS}, arrays
+
+
+def unpack_sums(
+    values: Any, arrays: Mapping[str, Any], site: str, agreement: Agreement, theta: Array, *, scores: bool
+) -> ClosingSums:
+    """The sums that a site sent, validated field by field."""
+    fields = Fields(values, f"the sums of site {site}")
+    vectors = Fields(arrays, f"the sums of site {site}")
+    dim, features = theta.size, agreement.encoding.dim
+    lengths = {"null": None, "gradient": dim, "squares": features, "varying": features}
+    found: dict[str, Any] = {name: vectors.array(name, (length,)) for name, length in lengths.items()}
+    if found["null"].size > LONGEST_NULL:
+        raise InvalidInput(f"the sums of site {site} have too many numbers for the model with a constant alone")
+    for name in SCALARS:
+        whole = name in ("rows", "clients", "intercepts", "extreme")
+        found[name] = fields.integer(name, least=0, most=2**53) if whole else fields.number(name)
+    zeros = np.zeros((dim, dim))
+    found |= {"information": None, "score_products": zeros}
+    for name in ("hessian", "information", "score_products"):
+        if (
+            name == "hessian"
+            or (name == "score_products" and scores)
+            or (name == "information" and name in vectors)
+        ):
+            found[name] = _symmetric(vectors.array(name, (dim * (dim + 1) // 2,)), dim)
+    gradient = found["gradient"]
+    kind = "ridge" if agreement.encoding.classes is None else "logistic"
+    kind = "multinomial" if agreement.encoding.n_vectors > 1 else kind
+    return ClosingSums(kind=kind, theta=theta, cluster_products=np.outer(gradient, gradient), **found)
+
+
+def _symmetric(triangle: Array, dim: int) -> Array:
+    found = np.zeros((dim, dim))
+    found[np.triu_indices(dim)] = triangle
+    return found + np.triu(found, 1).T
+
+
+def add_sums(each: list[ClosingSums]) -> ClosingSums:
+    """Sums over all sites, in their order."""
+    total = each[0]
+    for one in each[1:]:
+        if one.null.shape != total.null.shape or (one.information is None) != (total.information is None):
+            raise InvalidInput(
+                "the sites' sums are of different kinds; do all have the same version of fedscaffold?"
+            )
+        total = total + one
+    return total
+
+
+def certify_by_gradients(
+    theta: Array, gradient_and_loss: Callable[[Array], tuple[Array, float]], agreement: Agreement
+) -> Certificate:
+    """The certificate of θ without Hessians: A⁻¹g by conjugate gradients, with Av from differences of gradients.
+
+    Each step of conjugate gradients is one exchange. It stops at a residual of a hundredth of the gradient;
+    standard errors are not known.
+
+    Parameters
+    ----------
+    theta
+        The model, shape (dim,).
+    gradient_and_loss
+        gradient_and_loss(θ) → ∇f(θ) and f(θ), from sums over all sites.
+    agreement
+        The encoding.
+    """
+    gradient, loss = gradient_and_loss(theta)
+    step, residual = np.zeros_like(theta), gradient.copy()
+    direction, square = residual.copy(), float(residual @ residual)
+    enough = (RESIDUAL * float(np.linalg.norm(gradient))) ** 2
+    for _ in range(min(theta.size, MOST_PRODUCTS)):
+        if square <= enough:
+            break
+        length = DIFFERENCE * (1.0 + float(np.linalg.norm(theta))) / float(np.linalg.norm(direction))
+        ahead, _ = gradient_and_loss(theta + length * direction)
+        product = (ahead - gradient) / length
+        curvature = float(direction @ product)
+        if curvature <= 0.0:
+            raise InvalidInput(
+                "the loss of all sites together has directions without curvature; take a positive l2"
+            )
+        share = square / curvature
+        step = step + share * direction
+        residual = residual - share * product
+        before, square = square, float(residual @ residual)
+        direction = residual + square / before * direction
+    return Certificate(
+        theta=theta,
+        loss=loss,
+        step=step,
+        decrement=0.5 * float(gradient @ step),
+        slopes=slopes_of(agreement),
+    )

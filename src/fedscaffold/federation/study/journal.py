@@ -1,0 +1,111 @@
+"""A study that goes on after any stop: every exchange is kept on the coordinator's disk before it is used.
+
+What the coordinator asks is a function of what it was answered before. So a study that is started again asks the
+same questions, and gets the answers to those that it asked before from its folder, to the same bits; the first
+question without an answer goes to the sites.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.core.errors import CheckpointMismatch
+from fedscaffold.core.storage import npz
+from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.storage.files import folder_at
+from fedscaffold.federation.history import RUN_PATTERN, new_run_id
+from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.study.coordinator import Transport
+
+WHAT = "fedscaffold study exchange 1"
+
+
+class Journal:
+    """A transport that keeps all replies in a folder, and gives those of an earlier start again.
+
+    Parameters
+    ----------
+    transport
+        Carries messages that were not answered before.
+    folder
+        The coordinator's folder, made for its owner alone.
+    """
+
+    def __init__(self, transport: Transport, folder: str | os.PathLike[str]) -> None:
+        self.transport = transport
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            folder_at(self.folder).chmod(0o700)
+        self.count, self.last_seconds = 0, 0.0
+        self.study_id = self._identity()
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of the sites."""
+        return self.transport.sites
+
+    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+        """The sites' replies, from the folder if the same was asked at this place before."""
+        self.count += 1
+        path = self.folder / f"exchange-{self.count:06d}.npz"
+        asked = _digest(requests)
+        if path.exists():
+            return self._stored(path, asked)
+        replies = self.transport.exchange(requests)
+        self.last_seconds = self.transport.last_seconds
+        names = list(replies)
+        arrays = {f"{k}/{name}": a for k, site in enumerate(names) for name, a in replies[site].arrays.items()}
+        values = {site: dict(reply.values) for site, reply in replies.items()}
+        description = {
+            "what": WHAT,
+            "asked": asked,
+            "sites": names,
+            "values": values,
+            "seconds": self.last_seconds,
+        }
+        npz.write(path, arrays, description, private=True)
+        return replies
+
+    def _stored(self, path: Path, asked: str) -> Mapping[str, Payload]:
+        try:
+            arrays, description = npz.read(path)
+        except (OSError, ValueError) as error:
+            raise CheckpointMismatch(f"{path} cannot be read: {error}; delete it and all later ones") from None
+        fields = Fields(description, str(path), error=CheckpointMismatch)
+        fields.choice("what", WHAT)
+        if fields.text("asked") != asked:
+            raise CheckpointMismatch(
+                f"{path} answers another question than the one asked now: the study's settings, its sites or the "
+                "version of fedscaffold have changed; choose another folder"
+            )
+        self.last_seconds = fields.number("seconds", least=0.0)
+        values = fields.fields("values")
+        return {
+            site: Payload(values.fields(site).as_dict(), _arrays_of(arrays, k))
+            for k, site in enumerate(str(name) for name in fields.items("sites"))
+        }
+
+    def _identity(self) -> str:
+        path = self.folder / "study.npz"
+        if not path.exists():
+            npz.write(path, {}, {"what": WHAT, "study": new_run_id()}, private=True)
+        return Fields(npz.read(path)[1], str(path), error=CheckpointMismatch).text("study", pattern=RUN_PATTERN)
+
+
+def _arrays_of(arrays: Mapping[str, Any], k: int) -> dict[str, Any]:
+    return {name.removeprefix(f"{k}/"): array for name, array in arrays.items() if name.startswith(f"{k}/")}
+
+
+def _digest(requests: Mapping[str, Payload]) -> str:
+    """A digest of everything that is asked."""
+    found = hashlib.sha256()
+    for site, payload in requests.items():
+        found.update(json.dumps([site, dict(payload.values), sorted(payload.arrays)]).encode())
+        for name in sorted(payload.arrays):
+            found.update(np.ascontiguousarray(payload.arrays[name], dtype="<f8").data)
+    return found.hexdigest()

@@ -1,0 +1,279 @@
+"""The second phase: counts and sums of every site's columns, from which all sites agree on one encoding.
+
+A site tells for a number its count, mean and sum of squared deviations; for a category the count of each value.
+Counts below the study's `min_cell` never leave the site: rare values of a category are merged into one called
+"(other)", and a site with fewer rows than that tells nothing but the kinds of its columns.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.types import Array
+from fedscaffold.data import arrow
+from fedscaffold.data.columns import some
+from fedscaffold.data.encoding import Category, Column, Encoding, Number
+from fedscaffold.data.statistics import ColumnMoments
+from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation.study.greet import ColumnKind
+from fedscaffold.federation.study.settings import StudySettings
+
+OTHER = "(other)"  # the value of a category that stands for all rare ones
+MOST_CATEGORIES, LONGEST_LABEL = 10_000, 1_000
+WITHHELD = -1  # in place of a count below the least that a site tells
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberSums:
+    """Count, mean and Σ(v − mean)² of the values of a column that are there, and how many are missing."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    missing: int = 0
+
+    def __add__(self, other: "NumberSums") -> "NumberSums":
+        count = self.count + other.count
+        step = other.mean - self.mean
+        share = other.count / count if count else 0.0
+        return NumberSums(
+            count=count,
+            mean=self.mean + step * share,
+            squares=self.squares + other.squares + step**2 * self.count * share,
+            missing=self.missing + max(other.missing, 0),
+        )
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation, with 1/n."""
+        return float(np.sqrt(self.squares / self.count)) if self.count else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoryCounts:
+    """How often each value of a column occurs; rare ones count as `OTHER`, `missing` for rows without a value."""
+
+    counts: Mapping[str, int]
+    missing: int = 0
+
+    def __add__(self, other: "CategoryCounts") -> "CategoryCounts":
+        values = sorted({*self.counts, *other.counts})
+        both = {value: max(self.counts.get(value, 0), 0) + max(other.counts.get(value, 0), 0) for value in values}
+        return CategoryCounts(counts=both, missing=self.missing + max(other.missing, 0))
+
+
+ColumnSums = NumberSums | CategoryCounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSums:
+    """What a site tells about the target and the features of its table."""
+
+    target: ColumnSums
+    features: Mapping[str, ColumnSums]
+
+    @property
+    def n_numbers(self) -> int:
+        """How many numbers leave the site."""
+        each = [
+            3 if isinstance(one, NumberSums) else len(one.counts) for one in (self.target, *self.features.values())
+        ]
+        return sum(each)
+
+    def to_json(self) -> dict[str, Any]:
+        """The sums as values that JSON can hold."""
+        return {"target": _to_json(self.target), "features": {k: _to_json(v) for k, v in self.features.items()}}
+
+    @classmethod
+    def from_json(cls, values: Any, site: str, kinds: Mapping[str, ColumnKind], settings: StudySettings) -> Self:
+        """The sums that a site sent, validated field by field against what it was asked for."""
+        fields = Fields(values, f"the sums of site {site}")
+        features = fields.fields("features")
+        features.only(*kinds)
+        target: ColumnKind = "number" if settings.kind == "ridge" else "category"
+        return cls(
+            target=_from_json(fields.fields("target"), target),
+            features={name: _from_json(features.fields(name), kind) for name, kind in kinds.items()},
+        )
+
+
+def _to_json(column: ColumnSums) -> dict[str, Any]:
+    if isinstance(column, CategoryCounts):
+        return {"counts": dict(column.counts), "missing": column.missing}
+    return {"count": column.count, "mean": column.mean, "squares": column.squares, "missing": column.missing}
+
+
+def _from_json(fields: Fields, kind: ColumnKind) -> ColumnSums:
+    missing = fields.integer("missing", least=WITHHELD)
+    if kind == "number":
+        return NumberSums(
+            count=fields.integer("count", least=0),
+            mean=fields.number("mean"),
+            squares=fields.number("squares", least=0.0),
+            missing=missing,
+        )
+    counts = fields.fields("counts")
+    names = counts.names()
+    if len(names) > MOST_CATEGORIES or any(len(name) > LONGEST_LABEL for name in names):
+        raise fields.error(f"{fields.source} has more than {MOST_CATEGORIES} values, or very long ones")
+    return CategoryCounts(counts={name: counts.integer(name, least=WITHHELD) for name in names}, missing=missing)
+
+
+# at a site
+
+
+def sum_table(table: Any, kinds: Mapping[str, ColumnKind], settings: StudySettings, *, min_cell: int) -> TableSums:
+    """The sums of a site's table, with what is below `min_cell` merged or withheld."""
+    source = arrow.frame_source(table)
+    read = source.open([*kinds, settings.target])
+    goal: ColumnKind = "number" if settings.kind == "ridge" else "category"
+    found = {name: _sum_column(read, name, kind) for name, kind in {**kinds, settings.target: goal}.items()}
+    told = {name: _without_small_cells(column, min_cell) for name, column in found.items()}
+    return TableSums(target=told.pop(settings.target), features=told)
+
+
+def _sum_column(read: Callable[[Sequence[str]], Any], name: str, kind: ColumnKind) -> ColumnSums:
+    moments, counts, missing = ColumnMoments(), dict[str, int](), 0
+    for block in arrow.blocks(read([name])):
+        column = arrow.by_name(block)[name]
+        if kind == "number":
+            moments = moments.after(arrow.numbers(column))
+            continue
+        labels = text_labels(name, column)
+        missing += labels.null_count
+        tally = labels.drop_null().value_counts()
+        for value, count in zip(tally.field("values").to_pylist(), tally.field("counts").to_pylist(), strict=True):
+            counts[value] = counts.get(value, 0) + count
+    if kind == "category":
+        return CategoryCounts(counts=counts, missing=missing)
+    if moments.infinite:
+        raise InvalidInput(f"column {name!r} has {moments.infinite} infinite values; replace them")
+    return NumberSums(count=moments.count, mean=moments.mean, squares=moments.squares, missing=moments.missing)
+
+
+def _without_small_cells(column: ColumnSums, min_cell: int) -> ColumnSums:
+    missing = column.missing if column.missing == 0 or column.missing >= min_cell else WITHHELD
+    if isinstance(column, NumberSums):
+        if column.count < min_cell:
+            return NumberSums(missing=missing)
+        return NumberSums(count=column.count, mean=column.mean, squares=column.squares, missing=missing)
+    frequent = {value: count for value, count in column.counts.items() if count >= min_cell}
+    rare = sum(column.counts.values()) - sum(frequent.values())
+    if rare:
+        frequent[OTHER] = rare if rare >= min_cell else WITHHELD
+    return CategoryCounts(counts=frequent, missing=missing)
+
+
+def text_labels(name: str, column: Any) -> Any:
+    """A column's values as text, whatever they are at this site, so that sites that code alike agree."""
+    pa = arrow.load_pyarrow()
+    return arrow.labels(name, column).cast(pa.string())
+
+
+# at the coordinator
+
+
+def agree_on_encoding(
+    sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings
+) -> Agreement:
+    """The encoding that all sites use, from the sums that they told; refused with all that is wrong."""
+    problems: list[str] = []
+    columns = []
+    for name, kind in kinds.items():
+        each = [one.features[name] for one in sums.values()]
+        total = _total(each)
+        if total.missing and settings.missing == "error":
+            where = [site for site, one in sums.items() if one.features[name].missing]
+            problems.append(
+                f"column {name!r} has missing values at {some(where)}; fill them, or set missing to 'mean'"
+            )
+        column = _column(name, total, settings, problems)
+        if column is not None:
+            columns.append(column)
+        del kind
+    shift, scale, classes = 0.0, 1.0, None
+    goal = _total([one.target for one in sums.values()])
+    if any(one.target.missing for one in sums.values()):
+        where = [site for site, one in sums.items() if one.target.missing]
+        problems.append(f"the target {settings.target!r} has missing values at {some(where)}; drop those rows")
+    if isinstance(goal, NumberSums):
+        shift, scale = goal.mean, goal.deviation
+        if scale <= 1e-12 * abs(shift):
+            problems.append(f"the target {settings.target!r} is the same in all rows")
+            scale = 1.0
+    else:
+        told = settings.classes if settings.classes is not None else [v for v in goal.counts if v != OTHER]
+        classes = tuple(sorted(str(value) for value in told))
+        if len(classes) < 2:
+            problems.append(
+                f"the target {settings.target!r} needs two classes, but sites tell {some(classes) or 'none'}; "
+                "name the classes in the study, or lower min_cell"
+            )
+    if problems:
+        raise InvalidInput("; ".join(problems))
+    encoding = Encoding(
+        columns=tuple(columns), target=settings.target, client="site", classes=classes, intercept=True
+    )
+    return Agreement(
+        encoding=encoding, l2=settings.l2, target_shift=shift, target_scale=scale, evaluate=settings.evaluate
+    )
+
+
+def _total(each: Sequence[ColumnSums]) -> ColumnSums:
+    first, *rest = each
+    for one in rest:
+        first = first + one  # type: ignore[operator]
+    if isinstance(first, CategoryCounts):
+        return CategoryCounts(counts=dict(sorted(first.counts.items())), missing=max(first.missing, 0))
+    return first
+
+
+def _column(name: str, total: ColumnSums, settings: StudySettings, problems: list[str]) -> Column | None:
+    if isinstance(total, CategoryCounts):
+        values = tuple(total.counts)
+        if len(values) < 2:
+            problems.append(f"column {name!r} has one value only; ignore it")
+            return None
+        most_frequent = max(values, key=lambda value: total.counts[value])
+        return Category(name=name, values=(*values, None) if total.missing else values, reference=most_frequent)
+    if total.deviation <= 1e-12 * abs(total.mean):
+        problems.append(f"column {name!r} is constant over all sites that tell it; ignore it")
+        return None
+    fill = total.mean if settings.missing == "mean" else None
+    return Number(name=name, fill=fill, shift=total.mean, scale=total.deviation)
+
+
+def recode(table: Any, agreement: Agreement) -> Any:
+    """A site's table with categories and classes as text, and values that the agreement lacks as `OTHER`."""
+    pa = arrow.load_pyarrow()
+    import pyarrow.compute as compute
+
+    encoding = agreement.encoding
+    wanted = [column.name for column in encoding.columns]
+    source = arrow.frame_source(table)
+    table = pa.Table.from_batches(list(source.open([*wanted, encoding.target])([*wanted, encoding.target])))
+    for column in encoding.columns:
+        if isinstance(column, Category):
+            values = pa.chunked_array(
+                [text_labels(column.name, chunk) for chunk in table.column(column.name).chunks]
+            )
+            if OTHER in column.values:
+                known = compute.is_in(values, value_set=pa.array([v for v in column.values if v is not None]))
+                keep = compute.or_(known, compute.is_null(values))
+                values = compute.if_else(keep, values, pa.scalar(OTHER))
+            table = table.set_column(table.schema.get_field_index(column.name), column.name, values)
+    if encoding.classes is not None:
+        chunks = [text_labels(encoding.target, chunk) for chunk in table.column(encoding.target).chunks]
+        table = table.set_column(
+            table.schema.get_field_index(encoding.target), encoding.target, pa.chunked_array(chunks)
+        )
+    return table
+
+
+def features_of(table: Any, agreement: Agreement) -> Array:
+    """Encoded features of new rows, shape (rows, dim)."""
+    return agreement.encoding.encode(recode(table, agreement))

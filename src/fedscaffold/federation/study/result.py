@@ -1,0 +1,146 @@
+"""What a study ends with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.summaries import Summarised
+from fedscaffold.core.types import Array
+from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation.study.certificate import penalty_of
+from fedscaffold.federation.study.evaluate import SiteEvaluation, mean_auc
+from fedscaffold.federation.study.measure import SiteMeasurement
+from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.federation.study.training import TrainingResult
+
+if TYPE_CHECKING:
+    from fedscaffold.inference import Summary
+    from fedscaffold.inference.covariance import Covariance
+    from fedscaffold.models.model import Model
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class StudyResult(Summarised):
+    """The model of a study, how close it is to the pooled one, and what left each site.
+
+    Attributes
+    ----------
+    settings, agreement
+        What people decided, and the encoding that sites agreed on.
+    measured
+        What each site told about itself.
+    training
+        The model on encoded columns, and its certificate.
+    evaluation
+        How a model that was trained without some rows predicts them, by site; empty without evaluation.
+    log
+        For each site, all messages that left it, in order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> import fedscaffold as fs
+    >>> tables = {
+    ...     site: pd.DataFrame({"x": np.arange(20.0) + k, "y": 2.0 * np.arange(20.0) + 5.0})
+    ...     for k, site in enumerate(["bonn", "lyon"])
+    ... }
+    >>> result = fs.federation.Study(target="y", kind="ridge", evaluate=0.0).run(tables, engine="reference")
+    >>> result.certified_error["relative"] < 1e-6
+    True
+    >>> [entry["phase"] for entry in result.log["lyon"]][:4]
+    ['greet', 'prepare', 'agree', 'measure']
+    """
+
+    settings: StudySettings
+    agreement: Agreement
+    measured: Mapping[str, SiteMeasurement]
+    training: TrainingResult
+    evaluation: Mapping[str, SiteEvaluation]
+    log: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def theta(self) -> Array:
+        """θ for encoded rows, shape (dim,)."""
+        return self.training.theta
+
+    @property
+    def reached(self) -> bool:
+        """Whether the certified error is within the study's tolerance."""
+        return self.training.reached
+
+    @property
+    def rounds(self) -> int:
+        """Number of exchanges with all sites, certificates included, preparation and evaluation left out."""
+        return self.training.rounds
+
+    @property
+    def certified_error(self) -> dict[str, float | None]:
+        """Bounds on the distance to the pooled model, from sums over all sites.
+
+        "standard_errors": the largest distance of a coefficient in its standard errors, None where sites gave no
+        Hessians; "relative": relative to the norm, intercept left out.
+        """
+        found = self.training.certificate
+        return {"standard_errors": found.error_in_standard_errors, "relative": found.relative_error}
+
+    def summary(self, cov: "Covariance" = "nonrobust", *, level: float = 0.95) -> "Summary":
+        """Coefficients in the tables' own units with standard errors, tests and intervals.
+
+        Parameters
+        ----------
+        cov
+            "nonrobust", "HC0", "HC1" or "cluster" (by site).
+        level
+            Confidence level of the intervals.
+        """
+        from fedscaffold.inference import summarise_sums
+        from fedscaffold.models.summaries import own_units
+
+        sums = self.training.certificate.sums
+        if sums is None:
+            raise InvalidInput("standard errors need sums of Hessians, which not all sites allow")
+        agreement = self.agreement
+        units = own_units(
+            agreement.encoding, target_shift=agreement.target_shift, target_scale=agreement.target_scale
+        )
+        return summarise_sums(
+            sums, penalty_of(agreement, sums.rows), units, cov=cov, level=level,
+            target_scale=agreement.target_scale, feature_names=agreement.encoding.names,
+        )  # fmt: skip
+
+    @property
+    def model(self) -> "Model":
+        """The model in the tables' own units."""
+        from fedscaffold.models.model import Model, in_own_units
+
+        encoding = self.agreement.encoding
+        vectors = np.reshape(self.theta, (encoding.n_vectors, encoding.dim))
+        encoding, equations = in_own_units(
+            encoding, vectors, target_shift=self.agreement.target_shift, target_scale=self.agreement.target_scale
+        )
+        return Model(encoding=encoding, equations=equations, provenance={"sites": len(self.measured)})
+
+    @property
+    def auc(self) -> float | None:
+        """Area under the ROC curve on the rows that were left out, a mean over sites; None if not defined."""
+        return mean_auc(self.evaluation)
+
+    def _facts(self) -> dict[str, str]:
+        error = self.certified_error
+        facts = {
+            "sites": f"{len(self.measured):,}",
+            "rows": f"{sum(one.n_rows for one in self.measured.values()):,}",
+            "exchanges": f"{self.rounds:,}",
+            "distance to the pooled model": f"at most {error['relative']:.2g}",
+            "tolerance": f"{self.settings.tolerance}, {'reached' if self.reached else 'NOT reached'}",
+        }
+        if self.auc is not None:
+            facts["area under the ROC curve"] = f"{self.auc:.3f}"
+        return facts
+
+    def _title(self) -> str:
+        return f"Study of {self.settings.target!r}"

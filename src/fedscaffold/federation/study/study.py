@@ -1,0 +1,186 @@
+"""`Study`: what a coordinator asks for, and a study with all sites in one process."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fedscaffold.core.errors import FedScaffoldError, InvalidInput
+from fedscaffold.core.protocols import Engine
+from fedscaffold.data.files import read_table
+from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.client.store import MemoryStore
+from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.study.coordinator import Coordinator, Transport
+from fedscaffold.federation.study.greet import agree_on_columns
+from fedscaffold.federation.study.journal import Journal
+from fedscaffold.federation.study.result import StudyResult
+from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.study.training import StudyTraining
+
+NOMINAL_ROUND = 1.0  # seconds that a round counts for in one process, so that results do not depend on the clock
+
+
+def conduct_study(
+    transport: Transport,
+    settings: StudySettings,
+    *,
+    name: str = "study",
+    folder: str | os.PathLike[str] | None = None,
+) -> StudyResult:
+    """All phases of a study over a transport, in which the coordinator sees nothing but the sites' answers.
+
+    Parameters
+    ----------
+    transport
+        Carries messages to the sites.
+    settings
+        What the people of the study decided.
+    name
+        Name of the study.
+    folder
+        The coordinator's folder, in which every exchange is kept: the same call continues a study that was
+        stopped. None keeps nothing.
+    """
+    coordinator = Coordinator(transport=transport, settings=settings, name=name)
+    if folder is not None:
+        journal = Journal(transport, folder)
+        coordinator = Coordinator(transport=journal, settings=settings, name=name, study_id=journal.study_id)
+    schemas = coordinator.greet()
+    agreement = coordinator.prepare(agree_on_columns(schemas, settings))
+    measured = coordinator.measure()
+    hessians = all(agreement.dim <= schema.max_hessian_dim for schema in schemas.values())
+    training = StudyTraining(coordinator=coordinator, agreement=agreement, measured=measured, hessians=hessians)
+    trained = training.run()
+    evaluation = {}
+    if settings.evaluate:
+        without = replace(training, part=True, rounds=0, notes=[]).run(start=trained.theta)
+        evaluation = coordinator.evaluate(without.theta)
+    return StudyResult(
+        settings=settings,
+        agreement=agreement,
+        measured=measured,
+        training=trained,
+        evaluation=evaluation,
+    )
+
+
+@dataclass
+class InProcess:
+    """A transport to sites in this process; every message is packed and unpacked as on a wire.
+
+    Parameters
+    ----------
+    members
+        The sites by name.
+    """
+
+    members: Mapping[str, StudySite]
+    last_seconds: float = NOMINAL_ROUND
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of the sites."""
+        return list(self.members)
+
+    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+        """Let each site answer; what one of them refuses is told with its name."""
+        replies = {}
+        for site, payload in requests.items():
+            try:
+                replies[site] = self.members[site].answer(payload)
+            except FedScaffoldError as error:
+                raise InvalidInput(f"site {site}: {error}") from None
+        return replies
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A study: one model for sites that keep their tables, with every decision made from what sites tell.
+
+    Parameters
+    ----------
+    target, kind, features, ignore, categorical, l2, tolerance, missing, min_cell, trainer, max_rounds, evaluate,
+    classes
+        What the people of the study decide; see `StudySettings`.
+    name
+        Name of the study.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> def visits(n):
+    ...     age = rng.normal(50, 10, n)
+    ...     return pd.DataFrame({"age": age, "ill": rng.random(n) < 1 / (1 + np.exp(-(age - 50) / 10))})
+    >>> study = fs.federation.Study(target="ill", kind="logistic")
+    >>> tables = {"bonn": visits(200), "lyon": visits(300), "oslo": visits(100)}
+    >>> result = study.run(tables, engine="reference")
+    >>> result.reached
+    True
+    """
+
+    target: str
+    kind: Any = "logistic"
+    features: Sequence[str] | None = None
+    ignore: Sequence[str] = ()
+    categorical: Sequence[str] = ()
+    l2: float = 0.01
+    tolerance: str | float = "se:0.05"
+    missing: Any = "error"
+    min_cell: int = 5
+    trainer: Any = "auto"
+    max_rounds: int = 500
+    evaluate: float = 0.2
+    classes: Sequence[Any] | None = None
+    name: str = "study"
+    settings: StudySettings = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if name != "name"}
+        object.__setattr__(self, "settings", StudySettings(**given))
+
+    def run(
+        self,
+        sites: Mapping[str, Any],
+        *,
+        seed: int = 0,
+        rules: SiteRules | None = None,
+        policy: SitePolicy | None = None,
+        engine: str | Engine = "auto",
+    ) -> StudyResult:
+        """The study with all sites in this process: what it would give over a network, in a fraction of a second.
+
+        Parameters
+        ----------
+        sites
+            A table for each site's name: a frame of any library that `data.from_frame` takes, or the path of a
+            .csv or .parquet file.
+        seed
+            Seed of batches and of the rows that are left out; the same seed gives the same result.
+        rules
+            What sites tell.
+        policy
+            What sites allow in training; by default everything.
+        engine
+            Computes local steps; see `fedscaffold.run`.
+        """
+        if len(sites) < 2:
+            raise InvalidInput(f"a study has two sites or more, got {len(sites)}")
+        settings = replace(self.settings, seed=seed)
+        members = {
+            str(name): StudySite(
+                name=str(name),
+                table=read_table(table) if isinstance(table, str | os.PathLike) else table,
+                rules=rules or SiteRules(by_the_clock=False, min_cell=settings.min_cell),
+                policy=policy or SitePolicy.for_simulation(),
+                engine=engine,
+                store=MemoryStore(f"site {k} of seed {settings.seed}".encode()),
+            )
+            for k, (name, table) in enumerate(sites.items())
+        }
+        result = conduct_study(InProcess(members), settings, name=self.name)
+        return replace(result, log={name: site.log for name, site in members.items()})

@@ -1,0 +1,201 @@
+"""Training on autopilot: settings come from what sites told and what rounds achieved, none from the optimum."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation.run_config import RunConfig
+from fedscaffold.federation.server.backup import StateBackup
+from fedscaffold.federation.server.ledger import initial_ledger
+from fedscaffold.federation.server.round import run_round
+from fedscaffold.federation.server.rules import RoundRules
+from fedscaffold.federation.study import autopilot
+from fedscaffold.federation.study.certificate import Certificate, certify, certify_by_gradients
+from fedscaffold.federation.study.coordinator import Coordinator
+from fedscaffold.federation.study.measure import SiteMeasurement
+from fedscaffold.federation.study.newton import newton_certificates
+from fedscaffold.methods import Scaffold
+from fedscaffold.simulation.divergence import divergence_limit
+
+CLOSE_ENOUGH = 3e-4  # relative error from which one Newton step leaves about its square
+CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaffold
+RELATIVE_TOLERANCE = 0.005  # where a tolerance in standard errors cannot be checked, for lack of Hessians
+NEWTON_STEPS, SCAFFOLD_ROUNDS = 8, 30  # what each usually takes from θ = 0, to choose between them
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingResult:
+    """How training ended.
+
+    Parameters
+    ----------
+    theta
+        The model, shape (dim,).
+    certificate
+        What sums over all sites say about it; where sites add up gradients alone, about the model one Newton step
+        before.
+    reached
+        Whether the certificate is within the study's tolerance.
+    rounds
+        Number of exchanges with all sites.
+    notes
+        What was decided and why, in sentences.
+    """
+
+    theta: Array
+    certificate: Certificate
+    reached: bool
+    rounds: int
+    notes: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class StudyTraining:
+    """One training of a study.
+
+    Parameters
+    ----------
+    coordinator
+        Asks the sites.
+    agreement
+        The encoding that they accepted.
+    measured
+        What each told about itself.
+    hessians
+        Whether all sites allow sums of Hessians of this size.
+    part
+        Whether the rows that the evaluation will use are left out.
+    """
+
+    coordinator: Coordinator
+    agreement: Agreement
+    measured: Mapping[str, SiteMeasurement]
+    hessians: bool
+    part: bool = False
+    rounds: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, start: Array | None = None) -> TrainingResult:
+        """Train until the certified error is within the tolerance, or the study's rounds are used up.
+
+        Parameters
+        ----------
+        start
+            The initial model, near the optimum; by default zeros, from which Scaffold or Newton's method starts.
+        """
+        theta = np.zeros(self.agreement.dim) if start is None else start
+        if start is None and not self._takes_newton(theta):
+            theta = self._run_scaffold(theta)
+        return self._close(theta)
+
+    def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
+        """The certificate of θ: one exchange where Hessians are allowed, else one per conjugate-gradient step."""
+        if not self.hessians:
+            return certify_by_gradients(theta, self._gradient_and_loss, self.agreement)
+        self.rounds += 1
+        sums = self.coordinator.closing_sums(theta, self.agreement, scores=scores, part=self.part)
+        return certify(sums, self.agreement)
+
+    def _gradient_and_loss(self, theta: Array) -> tuple[Array, float]:
+        self.rounds += 1
+        return self.coordinator.gradient_and_loss(theta, part=self.part)
+
+    def _takes_newton(self, theta: Array) -> bool:
+        trainer, dim = self.coordinator.settings.trainer, theta.size
+        if trainer == "newton" and not self.hessians:
+            raise InvalidInput("Newton's method needs Hessians, which not all sites allow; choose another trainer")
+        per_round, per_step = self._seconds(theta)
+        newton = NEWTON_STEPS * (per_round + per_step * dim / 2.0)
+        scaffold = SCAFFOLD_ROUNDS * (per_round + per_step * autopilot.FIRST_LOCAL_STEPS)
+        if trainer == "auto":
+            chosen = self.hessians and newton < scaffold
+            reason = f"expected to take {newton:.2g} s with {dim} coefficients, Scaffold {scaffold:.2g} s"
+            reason = reason if self.hessians else "not possible, since Hessians are too large or not allowed"
+            self.notes.append(f"Newton's method on sums of Hessians is {reason}.")
+        else:
+            chosen = trainer == "newton"
+            self.notes.append(f"The study asked for {'Newton’s method' if chosen else 'Scaffold'}.")
+        return chosen
+
+    def _seconds(self, theta: Array) -> tuple[float, float]:
+        """What a round costs apart from local steps, and what a local step takes at the slowest site."""
+        self._gradient_and_loss(theta)
+        per_round = self.coordinator.transport.last_seconds
+        return per_round, max(one.seconds_per_step for one in self.measured.values())
+
+    def _run_scaffold(self, theta: Array) -> Array:
+        """Stages of Scaffold, with local steps found on the way, until Newton steps can take over."""
+        coordinator, settings = self.coordinator, self.coordinator.settings
+        per_round, per_step = self._seconds(theta)
+        search = autopilot.LocalStepsSearch.start(per_round, per_step)
+        step_size = autopilot.safe_step_size([one.smoothness for one in self.measured.values()])
+        n_rows = np.array([self.measured[site].n_rows for site in coordinator.transport.sites], dtype=np.float64)
+        config = RunConfig(
+            name=coordinator.name + ".evaluation" * self.part, seed=settings.seed, dim=theta.size,
+            method=Scaffold(step_size=step_size, local_steps=search.local_steps), n_clients=n_rows.size,
+        )  # fmt: skip
+        ledger = initial_ledger(config, theta, run=coordinator.run_id(config.name))
+        rules = RoundRules(min_clients=n_rows.size, outlier_factor=None)
+        norm = float(np.linalg.norm(self._gradient_and_loss(theta)[0]))
+        while self.rounds < settings.max_rounds and norm > 0.0:
+            change = (ledger.round, step_size, search.local_steps)
+            config = replace(config, schedule=(*config.schedule, change))
+            begin = ledger.server.theta[0]
+            for _ in range(autopilot.ROUNDS_PER_STAGE):
+                self.rounds += 1
+                ledger = run_round(
+                    config, ledger, n_rows / n_rows.sum(), coordinator.send, backup=StateBackup(None), rules=rules,
+                    limit=divergence_limit(theta),
+                ).ledger  # fmt: skip
+            now = ledger.server.theta[0]
+            before, norm = norm, float(np.linalg.norm(self._gradient_and_loss(now)[0]))
+            search = search.after_stage(before, norm)
+            moved = float(np.linalg.norm(now - begin)) / max(float(np.linalg.norm(now)), 1e-300)
+            ratio = min(norm / before, 0.99)
+            if moved * ratio / (1.0 - ratio) <= CLOSING_BELOW and self._ready_to_close(now):
+                break
+        tried = ", ".join(str(steps) for _, _, steps in config.schedule)
+        self.notes.append(
+            f"Scaffold ran {ledger.round} rounds with step size {step_size:.3g} and, in stages of "
+            f"{autopilot.ROUNDS_PER_STAGE} rounds, {tried} local steps."
+        )
+        return ledger.server.theta[0]
+
+    def _ready_to_close(self, theta: Array) -> bool:
+        return self.certificate(theta).relative_error <= CLOSING_BELOW
+
+    def _close(self, theta: Array) -> TrainingResult:
+        """Newton steps until the certified error is within the tolerance, and one more.
+
+        Where Hessians are allowed the model after the last step is certified too, with products of scores for
+        robust standard errors.
+        """
+        for found in newton_certificates(self.certificate, theta):
+            close = found.relative_error <= CLOSE_ENOUGH or not self.hessians
+            if (self._within_tolerance(found) and close) or self._out_of_rounds:
+                break
+        last = found.theta - found.step
+        if self.hessians:
+            found = self.certificate(last, scores=True)
+        return TrainingResult(
+            theta=last,
+            certificate=found,
+            reached=self._within_tolerance(found),
+            rounds=self.rounds,
+            notes=tuple(self.notes),
+        )
+
+    @property
+    def _out_of_rounds(self) -> bool:
+        return self.rounds >= self.coordinator.settings.max_rounds
+
+    def _within_tolerance(self, found: Certificate) -> bool:
+        settings = self.coordinator.settings
+        in_errors = found.error_in_standard_errors
+        if settings.se_tolerance is not None and in_errors is not None:
+            return in_errors <= settings.se_tolerance
+        return found.relative_error <= (settings.relative_tolerance or RELATIVE_TOLERANCE)
