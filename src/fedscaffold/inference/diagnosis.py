@@ -44,10 +44,10 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
         value, direction = _flattest(A, 0.25 * sums.squares[columns] + own)
         if value < SEPARATED and sums.extreme:
             part = _part_of(direction, columns, TAKES_PART)
-            which = [names[j] for j in part if sums.varying[j]] or [names[j] for j in part]
-            verb = "separates" if len(which) == 1 else "together separate"
+            guilty = [names[j] for j in part if sums.varying[j]] or [names[j] for j in part]
+            verb = "separates" if len(guilty) == 1 else "together separate"
             raise InvalidInput(
-                f"{_named(which)} {verb} the classes: for {sums.extreme:,} rows the class is certain, and "
+                f"{_named(guilty)} {verb} the classes: for {sums.extreme:,} rows the class is certain, and "
                 "coefficients would grow for ever",
                 remedies=["leave it out", "merge categories", PENALISE],
             )

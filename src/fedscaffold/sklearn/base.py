@@ -173,7 +173,7 @@ class Federated(BaseEstimator):
             names, n_intercepts=int(self.fit_intercept), classes=list(self.classes_) if many else None
         )
         blocks = vectors - 1 if many else 1
-        return plain.then(np.kron(np.eye(blocks), matrix), np.tile(shift, blocks))
+        return plain.then(np.kron(np.eye(blocks), matrix).astype(np.float64), np.tile(shift, blocks))
 
     @property
     def summary_(self) -> Summary:
