@@ -11,7 +11,7 @@ DEPENDENT = (
     1e-11  # smallest eigenvalue of a Hessian with ones on its diagonal: below, columns depend on each other
 )
 SEPARATED = 1e-6  # smallest curvature over that at probabilities of one half: below, classes are separated
-TAKES_PART = 0.1  # of the largest entry of a direction: columns with less are not named
+TAKES_PART, DEPENDS = 0.1, 1e-3  # of the largest entry of a direction: columns with less are not named
 MOST_NAMED = 5
 
 
@@ -43,17 +43,17 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
     if sums.kind in ("logistic", "multinomial"):
         value, direction = _flattest(A, 0.25 * sums.squares[columns] + own)
         if value < SEPARATED and sums.extreme:
-            part = _part_of(direction, columns)
-            which = [names[j] for j in part if sums.varying[j]] or [names[j] for j in part]
-            verb = "separates" if len(which) == 1 else "together separate"
+            part = _part_of(direction, columns, TAKES_PART)
+            guilty = [names[j] for j in part if sums.varying[j]] or [names[j] for j in part]
+            verb = "separates" if len(guilty) == 1 else "together separate"
             raise InvalidInput(
-                f"{_named(which)} {verb} the classes: for {sums.extreme:,} rows the class is certain, and "
+                f"{_named(guilty)} {verb} the classes: for {sums.extreme:,} rows the class is certain, and "
                 "coefficients would grow for ever",
                 remedies=["leave it out", "merge categories", PENALISE],
             )
     value, direction = _flattest(A, np.diagonal(A))
     if value < DEPENDENT:
-        involved = [names[j] for j in _part_of(direction, columns)]
+        involved = [names[j] for j in _part_of(direction, columns, DEPENDS)]
         what = "depend on each other, so that their coefficients are not determined"
         if len(involved) == 1:
             what = "has no coefficient of its own"
@@ -67,10 +67,10 @@ def _flattest(A: Array, weight: Array) -> tuple[float, Array]:
     return float(values[0]), np.asarray(vectors[:, 0])
 
 
-def _part_of(direction: Array, columns: IntArray) -> list[int]:
+def _part_of(direction: Array, columns: IntArray, least: float) -> list[int]:
     """Columns that take part in a direction, those with the largest share first."""
     size = np.abs(direction)
-    order = [int(j) for j in np.argsort(-size, kind="stable") if size[j] >= TAKES_PART * size.max()]
+    order = [int(j) for j in np.argsort(-size, kind="stable") if size[j] >= least * size.max()]
     return list(dict.fromkeys(int(columns[j]) for j in order))
 
 

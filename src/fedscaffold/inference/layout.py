@@ -30,11 +30,11 @@ def probability(p: float) -> str:
 
 
 def header(summary: "Summary") -> tuple[str, ...]:
-    """Names of the table's columns."""
+    """Names of the table's columns; the last one is the optimisation error over the standard error."""
     letter = "z" if summary.df_resid is None else "t"
     tail = 0.5 * (1.0 - summary.level)
     ends = (f"[{tail:.4g}", f"{1.0 - tail:.4g}]")
-    return ("coef", "std err", letter, f"P>|{letter}|", *ends, "opt err")
+    return ("coef", "std err", letter, f"P>|{letter}|", *ends, "opt/se")
 
 
 def body(summary: "Summary") -> list[tuple[str, ...]]:
@@ -51,7 +51,7 @@ def body(summary: "Summary") -> list[tuple[str, ...]]:
     return [
         (
             number(coef), number(se), f"{z:.2f}" if math.isfinite(z) else "–", probability(p), number(low),
-            number(high), f"{error:.0e}",
+            number(high), f"{error / se:.1%}" if se > 0 else "–",
         )
         for coef, se, z, p, low, high, error in zip(*(column.tolist() for column in columns), strict=True)
     ]  # fmt: skip

@@ -58,6 +58,6 @@ def _closing(fit: Fit) -> str:
     steps = "no Newton step" if closed.steps == 0 else f"{closed.steps} Newton step{'s' * (closed.steps > 1)}"
     after = "less than 0.01 %" if closed.distance < NEGLIGIBLE else f"{closed.distance:.2%}"
     return (
-        f"The run ended at most {closed.distance_before:.2g} standard errors from the pooled coefficients; after {steps}, "
-        f"from sums of gradients and Hessians over clients, {after} of a standard error is left."
+        f"The run ended at most {closed.distance_before:.2g} standard errors from the pooled coefficients; "
+        f"after {steps}, from sums of gradients and Hessians over clients, {after} of a standard error is left."
     )

@@ -70,7 +70,7 @@ def fit(
     >>> visits["ill"] = np.where(rng.random(300) < 1 / (1 + np.exp(6 - 0.1 * visits["age"])), "yes", "no")
     >>> fitted = fs.fit(visits, target="ill", client="hospital", l2=0)
     >>> fitted.summary().ratios().loc["age"].round(2).tolist()
-    [1.11, 1.08, 1.14]
+    [1.11, 1.08, 1.15]
     """
     settings = FitSettings(
         tolerance=tolerance, close=close, batch_size=batch_size, step_size=step_size, local_steps=local_steps,

@@ -40,7 +40,7 @@ def own_units(encoding: Encoding, *, target_shift: float = 0.0, target_scale: fl
         encoding.names, n_intercepts=int(encoding.intercept), classes=encoding.classes if many else None
     )
     blocks = encoding.n_vectors - 1 if many else 1
-    return plain.then(np.kron(np.eye(blocks), matrix), np.tile(constant, blocks))
+    return plain.then(np.kron(np.eye(blocks), matrix).astype(np.float64), np.tile(constant, blocks))
 
 
 def summary_of(

@@ -9,16 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_consistent_length
+from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, check_is_fitted
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
+from fedscaffold.inference import Closed, Coordinates, Summary, close, summarise_sums
+from fedscaffold.inference.covariance import Covariance
+from fedscaffold.inference.diagnosis import refuse_undetermined
+from fedscaffold.inference.per_client import MOST_COEFFICIENTS, closing_sums
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.batches import candidate_batches, fastest_plan
 from fedscaffold.models.distance import slope_length
 from fedscaffold.models.planned import automatic_batch, out_of_reach
+from fedscaffold.problems.newton import NoMinimiser
 from fedscaffold.simulation import Mse
 from fedscaffold.simulation.run import run
 from fedscaffold.sklearn.moments import Scale, federated_scale
@@ -39,6 +44,7 @@ class Federated(BaseEstimator):
     rounds: Any = "auto"
     batch_size: Any = "auto"
     tolerance: float = 5e-3
+    close: bool = True
     min_rows: int = 2
     random_state: Any = None
     verbose: bool = False
@@ -102,27 +108,89 @@ class Federated(BaseEstimator):
         order = np.argsort(index, kind="stable")
         return np.split(order, np.cumsum(np.bincount(index))[:-1])
 
-    def _tables(self, X: Array, rows: list[NDArray[np.int64]]) -> tuple[list[Array], Scale]:
+    def _weights(self, sample_weight: Any, X: Array) -> Array | None:
+        """Weights of the rows, (rows,); None for weights of one."""
+        if sample_weight is None:
+            return None
+        return np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
+
+    def _tables(
+        self, X: Array, rows: list[NDArray[np.int64]], weights: list[Array] | None
+    ) -> tuple[list[Array], Scale]:
         """Features of each client, standardised and with a column for the intercept where that is set."""
         tables = [X[own] for own in rows]
         unchanged = Scale(np.zeros(X.shape[1]), np.ones(X.shape[1]))
-        scale = federated_scale(tables) if self.standardize else unchanged
+        scale = federated_scale(tables, weights) if self.standardize else unchanged
         tables = [scale.apply(table) for table in tables]
         if self.fit_intercept:
             tables = [np.column_stack([table, np.ones(len(table))]) for table in tables]
         return tables, scale
 
     def _fit(
-        self, kind: Any, X: Array, y: Array, rows: list[NDArray[np.int64]], *, l2: float, **more: Any
-    ) -> tuple[Array, Scale]:
-        """θ of a kind of problem and the scale of its features; sets plan_, trace_ and n_iter_."""
-        tables, scale = self._tables(X, rows)
+        self, kind: Any, X: Array, y: Array, rows: list[NDArray[np.int64]], *, l2: float,
+        sample_weight: Array | None, target_shift: float = 0.0, **more: Any,
+    ) -> tuple[Array, Scale]:  # fmt: skip
+        """θ of a kind of problem and the scale of its features; sets plan_, trace_, n_iter_ and more.
+
+        `target_shift` was subtracted from the target, or is a part of every row's offset.
+        """
+        own_weights = None if sample_weight is None else [sample_weight[own] for own in rows]
+        tables, scale = self._tables(X, rows, own_weights)
         weights, unpenalised = [len(own) for own in rows], int(self.fit_intercept)
+        if own_weights is not None:
+            more["sample_weight"] = own_weights
         targets = [y[own] for own in rows]
         problem = kind(tables, targets, l2=l2, weights=weights, n_unpenalised=unpenalised, **more)
         with self._own_words():
             self._check_scales(X)
-            return self._run(problem), scale
+            theta = self._run(problem)
+            self._closed = self._close(problem, theta)
+        self._penalty = problem.n_records * problem.penalty
+        self._coordinates = self._own_units(scale, target_shift, problem.vectors)
+        return theta if self._closed is None else self._closed.theta, scale
+
+    def _close(self, problem: Any, theta: Array) -> Closed | None:
+        """Closing sums, after at most two Newton steps where `close` is set; None with too many coefficients."""
+        if problem.dim > MOST_COEFFICIENTS:
+            return None
+        return close(problem, theta, max_steps=2 if self.close else 0, names=self._feature_names())
+
+    def _feature_names(self) -> tuple[str, ...]:
+        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
+        return (*map(str, names), "intercept") if self.fit_intercept else tuple(map(str, names))
+
+    def _own_units(self, scale: Scale, target_shift: float, vectors: int) -> Coordinates:
+        """Coefficients for rows as they are; with more than two classes, of each class against the first."""
+        names = self._feature_names()
+        matrix, shift = np.eye(len(names)), np.zeros(len(names))
+        d = scale.spread.size
+        matrix[:d, :d] = np.diag(1.0 / scale.spread)
+        if self.fit_intercept:
+            matrix[-1, :d] = -scale.mean / scale.spread
+            shift[-1] = target_shift
+        many = vectors > 1
+        plain = Coordinates.of_features(
+            names, n_intercepts=int(self.fit_intercept), classes=list(self.classes_) if many else None
+        )
+        blocks = vectors - 1 if many else 1
+        return plain.then(np.kron(np.eye(blocks), matrix).astype(np.float64), np.tile(shift, blocks))
+
+    @property
+    def summary_(self) -> Summary:
+        """Coefficients in the units of the rows with standard errors, tests and intervals."""
+        return self.summary()
+
+    def summary(
+        self, cov: Covariance = "nonrobust", *, level: float = 0.95, dispersion: float | str | None = None
+    ) -> Summary:
+        """Coefficients with standard errors of another kind; see `fedscaffold.inference.summarise`."""
+        check_is_fitted(self, "n_iter_")
+        if self._closed is None:
+            raise InvalidInput(f"standard errors are there for at most {MOST_COEFFICIENTS:,} coefficients")
+        return summarise_sums(
+            self._closed.sums, self._penalty, self._coordinates, cov=cov, level=level, dispersion=dispersion,
+            feature_names=self._feature_names(),
+        )  # fmt: skip
 
     def _check_scales(self, X: Array) -> None:
         """Refuse features of very different sizes where they are not standardised and a plan is wanted."""
@@ -140,7 +208,12 @@ class Federated(BaseEstimator):
 
     def _run(self, problem: Any) -> Array:
         """Plan and run, and return θ; sets plan_, trace_ and n_iter_."""
-        optimum = problem.optimum()
+        try:
+            optimum = problem.optimum()
+        except NoMinimiser as error:
+            sums = closing_sums(problem, error.theta, scores=False)
+            refuse_undetermined(sums, problem.n_records * problem.penalty, self._feature_names())
+            raise
         batch_size, self.plan_ = self._plan(problem, optimum)
         if self.plan_ is None:  # 1/L: gradient descent does not diverge
             method, rounds = Scaffold(step_size=1.0 / problem.smoothness(Batches(batch_size)), local_steps=1), 1

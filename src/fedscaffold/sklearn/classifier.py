@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -27,7 +28,10 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
     Parameters
     ----------
     C
-        Inverse strength of the penalty on w.
+        Inverse strength of the penalty on w; infinity for none.
+    class_weight
+        None, "balanced" for weights n / (K · rows of the class), or a dictionary from label to weight; they
+        multiply `sample_weight`.
     fit_intercept
         Whether b is fitted; it is not penalised.
     standardize
@@ -42,6 +46,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
     tolerance
         Distance to the pooled model to plan for: ‖w − w*‖ ≤ tolerance · ‖w*‖, with w* what pooled rows would give,
         in standardised units, intercept left out. It is not an error of prediction.
+    close
+        Whether at most two Newton steps, from sums of gradients and Hessians over clients, take the run's last θ
+        to the optimum.
     min_rows
         Clients with fewer rows are refused: such a client is more often a slip in the ids.
     random_state
@@ -63,6 +70,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         The `fedscaffold.Trace` of the run.
     n_iter_
         Number of rounds that were run.
+    summary_
+        Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`; `summary(cov)`
+        gives those with other standard errors. Of more than two classes, each against the first.
 
     Examples
     --------
@@ -78,15 +88,17 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
     """
 
     C: float = 1.0
+    class_weight: Any = None
 
-    def fit(self, X: Any, y: Any, clients: Any = None) -> Self:
-        """Fit to rows X, labels y and the client that each row belongs to.
+    def fit(self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to rows X, labels y and the client that each row belongs to; losses count by `sample_weight`.
 
         Without `clients` all rows are one client's: then Scaffold is gradient descent, and `LogisticRegression` of
         scikit-learn gives the same model at once.
         """
         self._check_parameters()
-        positive("C", self.C)
+        if self.C != np.inf:
+            positive("C", self.C)
         X, y = validate_data(self, X, y, dtype=FLOATS)
         dtype, X = X.dtype, X.astype(np.float64, copy=False)
         check_classification_targets(y)
@@ -96,7 +108,13 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
             raise InvalidInput(f"y has one class only, {self.classes_[0]!r}; a classifier needs at least two")
         rows = self._clients(clients, len(X))
         kind, more = (Logistic, {}) if K == 2 else (Multinomial, {"n_classes": K})
-        theta, scale = self._fit(kind, X, labels.astype(np.float64), rows, l2=1.0 / (self.C * len(X)), **more)
+        weight = self._weights(sample_weight, X)
+        if self.class_weight is not None:
+            classes = compute_class_weight(self.class_weight, classes=self.classes_, y=y, sample_weight=weight)
+            weight = classes[labels] if weight is None else weight * classes[labels]
+        theta, scale = self._fit(
+            kind, X, labels.astype(np.float64), rows, l2=1.0 / (self.C * len(X)), sample_weight=weight, **more
+        )
         theta = theta.reshape(1 if K == 2 else K, -1)
         coef = theta[:, : X.shape[1]] / scale.spread
         self.coef_ = coef.astype(dtype)

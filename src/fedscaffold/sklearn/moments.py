@@ -18,11 +18,27 @@ class Scale(NamedTuple):
         return (X - self.mean) / self.spread
 
 
-def federated_scale(tables: list[Array]) -> Scale:
-    """Merge each client's (n_c, mean_c, Σ(x − mean_c)²) into one scale (Chan, Golub & LeVeque 1979)."""
-    sizes = np.array([len(table) for table in tables], dtype=np.float64)
-    means = np.stack([table.mean(axis=0) for table in tables])
-    squares = np.stack([np.square(table - mean).sum(axis=0) for table, mean in zip(tables, means, strict=True)])
+def federated_scale(tables: list[Array], weights: list[Array] | None = None) -> Scale:
+    """Merge each client's (n_c, mean_c, Σ(x − mean_c)²) into one scale (Chan, Golub & LeVeque 1979).
+
+    With weights of the rows, their sum takes the place of n_c, and all means and sums are weighted.
+    """
+    if weights is not None:
+        present = [own.sum() > 0 for own in weights]
+        weights = [own for own, there in zip(weights, present, strict=True) if there]
+        tables = [table for table, there in zip(tables, present, strict=True) if there]
+        sizes = np.array([own.sum() for own in weights])
+        means = np.stack([own @ table / own.sum() for table, own in zip(tables, weights, strict=True)])
+        squares = np.stack(
+            [own @ np.square(table - mean) for table, mean, own in zip(tables, means, weights, strict=True)]
+        )
+        tables = [table[own > 0] for table, own in zip(tables, weights, strict=True)]
+    else:
+        sizes = np.array([len(table) for table in tables], dtype=np.float64)
+        means = np.stack([table.mean(axis=0) for table in tables])
+        squares = np.stack(
+            [np.square(table - mean).sum(axis=0) for table, mean in zip(tables, means, strict=True)]
+        )
     mean = sizes @ means / sizes.sum()
     variance = (squares.sum(axis=0) + sizes @ np.square(means - mean)) / sizes.sum()
     largest = np.max([np.abs(table).max(axis=0) for table in tables], axis=0)

@@ -38,6 +38,9 @@ class FederatedRidge(RegressorMixin, Federated):
     tolerance
         Distance to the pooled model to plan for: ‖w − w*‖ ≤ tolerance · ‖w*‖, with w* what pooled rows would give,
         in standardised units, intercept left out. It is not an error of prediction.
+    close
+        Whether at most two Newton steps, from sums of gradients and Hessians over clients, take the run's last θ
+        to the optimum.
     min_rows
         Clients with fewer rows are refused: such a client is more often a slip in the ids.
     random_state
@@ -57,6 +60,9 @@ class FederatedRidge(RegressorMixin, Federated):
         The `fedscaffold.Trace` of the run.
     n_iter_
         Number of rounds that were run.
+    summary_
+        Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`; `summary(cov)`
+        gives those with other standard errors.
 
     Examples
     --------
@@ -75,8 +81,8 @@ class FederatedRidge(RegressorMixin, Federated):
 
     _names: ClassVar[dict[str, str]] = {"l2": "alpha"}
 
-    def fit(self, X: Any, y: Any, clients: Any = None) -> Self:
-        """Fit to rows X, targets y and the client that each row belongs to.
+    def fit(self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to rows X, targets y and the client that each row belongs to; losses count by `sample_weight`.
 
         Without `clients` all rows are one client's: then Scaffold is gradient descent, and `Ridge` of scikit-learn
         gives the same model at once.
@@ -86,8 +92,11 @@ class FederatedRidge(RegressorMixin, Federated):
         X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True)
         dtype, X, y = X.dtype, X.astype(np.float64, copy=False), np.asarray(y, dtype=np.float64)
         rows = self._clients(clients, len(X))
-        centre = float(np.mean(y)) if self.fit_intercept else 0.0
-        theta, scale = self._fit(Ridge, X, y - centre, rows, l2=self.alpha / len(X))
+        weight = self._weights(sample_weight, X)
+        centre = float(np.average(y, weights=weight)) if self.fit_intercept else 0.0
+        theta, scale = self._fit(
+            Ridge, X, y - centre, rows, l2=self.alpha / len(X), sample_weight=weight, target_shift=centre
+        )
         coef = theta[: X.shape[1]] / scale.spread
         self.coef_ = coef.astype(dtype)
         self.intercept_ = dtype.type(centre + theta[X.shape[1] :].sum() - coef @ scale.mean)

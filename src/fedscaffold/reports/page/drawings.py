@@ -132,7 +132,7 @@ def forest(
     parts.append(f'<text x="{WIDTH / 2}" y="{height - 6}" text-anchor="middle">{escape(label)}</text>')
     for k, (name, (low, middle, high)) in enumerate(zip(names, intervals, strict=True)):
         y = top + ROW * k + ROW / 2
-        parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{escape(shortened(name, 20))}</text>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{escape(shortened(name, 18))}</text>')
         parts.append(f'<path class="line scaffold" d="M{x(low):.1f} {y}H{x(high):.1f}"/>')
         parts.append(f'<circle class="dot-common" cx="{x(middle):.1f}" cy="{y}" r="4.5"/>')
     return _svg(title, height, parts)
