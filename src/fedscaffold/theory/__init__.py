@@ -9,13 +9,16 @@ from fedscaffold.theory.constants.constants import Constants, constants
 from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.planner import plan
 from fedscaffold.theory.prediction.expansion import Expansion, expansion
-from fedscaffold.theory.prediction.predict import Prediction, predict, predict_at_scale
+from fedscaffold.theory.prediction.predict import predict, predict_at_scale
+from fedscaffold.theory.prediction.prediction import Prediction
+from fedscaffold.theory.prediction.reliability import Reliability
 
 __all__ = [
     "Constants",
     "Expansion",
     "Plan",
     "Prediction",
+    "Reliability",
     "bounds",
     "constants",
     "expansion",

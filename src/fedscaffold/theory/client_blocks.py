@@ -56,10 +56,19 @@ def for_blocks(problem: Problem, work: Callable[[ClientBlock], None], *, copies:
             work(_without_records(np.array([client])))
 
 
+def list_blocks(problem: Problem) -> list[ClientBlock]:
+    """Blocks that together hold every client once, to be passed many times; for problems that fit in memory."""
+    found: list[ClientBlock] = []
+    for_blocks(problem, found.append)
+    return found
+
+
 def noise_factors(problem: Problem, batches: Batches) -> Array:
-    """Variance of each client's batch mean over that of one record, shape (n_clients,)."""
+    """Variance of each client's batch mean over that of one record, shape (n_clients,); 0 for a single record."""
     batches.check_fits(problem.sizes)
     factors = {int(n): batches.noise_factor(int(n)) for n in np.unique(problem.sizes)}
+    if not isinstance(problem, PopulationMoments):
+        factors[1] = 0.0
     return np.array([factors[int(n)] for n in problem.sizes])
 
 

@@ -190,7 +190,8 @@ def _problem(settings: RunOptions) -> Any:
         return STREAMS[given](n_clients=settings.clients, dim=DIM, l2=settings.l2, seed=settings.seed)
     if not isinstance(given, str) or given not in PAPER:
         raise InvalidInput(f"--problem must be one of {', '.join((*PAPER, *STREAMS))}, got {given!r}")
-    return paper(given, n_clients=settings.clients, l2=settings.l2, seed=settings.seed)
+    kind: Any = given
+    return paper(kind, n_clients=settings.clients, l2=settings.l2, seed=settings.seed)
 
 
 def _save(trace: Trace, out: Path) -> None:

@@ -5,19 +5,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.history import new_run_id
 from fedscaffold.federation.messages import ClientFailed, Reply, TrainRequest
 from fedscaffold.federation.payloads import Payload, pack_request, unpack_reply
-from fedscaffold.federation.study.certificate import ObjectiveSums
+from fedscaffold.federation.study.certificate import add_sums, unpack_sums
 from fedscaffold.federation.study.evaluate import SiteEvaluation
 from fedscaffold.federation.study.greet import ColumnKind, SiteSchema
 from fedscaffold.federation.study.measure import SiteMeasurement
 from fedscaffold.federation.study.messages import StudyMessage, pack, unpack
 from fedscaffold.federation.study.prepare import TableSums, agree_on_encoding
 from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.inference import ClosingSums
 
 
 class Transport(Protocol):
@@ -95,17 +99,26 @@ class Coordinator:
 
     # the wire
 
-    def sums(self, theta: Array, *, with_hessian: bool, part: bool) -> ObjectiveSums:
-        """Sums over all sites at θ; one exchange."""
-        message = StudyMessage("sums", {"hessian": with_hessian, "part": part}, {"theta": theta})
-        each = [
-            ObjectiveSums.from_values(reply.body, reply.arrays, site, dim=theta.size, with_hessian=with_hessian)
-            for site, reply in self._ask(message).items()
-        ]
-        total = each[0]
-        for one in each[1:]:
-            total = total + one
-        return total
+    def closing_sums(self, theta: Array, agreement: Agreement, *, scores: bool, part: bool) -> ClosingSums:
+        """Sums over all sites at θ from which certificates and standard errors follow; one exchange."""
+        message = StudyMessage("sums", {"hessian": True, "scores": scores, "part": part}, {"theta": theta})
+        return add_sums(
+            [
+                unpack_sums(reply.body, reply.arrays, site, agreement, theta, scores=scores)
+                for site, reply in self._ask(message).items()
+            ]
+        )
+
+    def gradient_and_loss(self, theta: Array, *, part: bool) -> tuple[Array, float]:
+        """∇f(θ) and f(θ) over all rows of all sites, with the penalty; one exchange."""
+        message = StudyMessage("sums", {"hessian": False, "scores": False, "part": part}, {"theta": theta})
+        rows, loss, gradient = 0, 0.0, np.zeros_like(theta)
+        for site, reply in self._ask(message).items():
+            fields, arrays = (Fields(each, f"the sums of site {site}") for each in (reply.body, reply.arrays))
+            rows += fields.integer("rows", least=1, most=2**53)
+            loss += fields.number("loss")
+            gradient = gradient + arrays.array("gradient", theta.shape)
+        return gradient / rows, loss / rows
 
     def _ask(self, message: StudyMessage) -> dict[str, StudyMessage]:
         """The same message to all sites; their replies in the sites' order."""

@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation.study.certificate import penalty_of
 from fedscaffold.federation.study.evaluate import SiteEvaluation, mean_auc
 from fedscaffold.federation.study.measure import SiteMeasurement
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.training import TrainingResult
 
 if TYPE_CHECKING:
+    from fedscaffold.inference import Summary
+    from fedscaffold.inference.covariance import Covariance
     from fedscaffold.models.model import Model
 
 
@@ -81,8 +85,32 @@ class StudyResult(Summarised):
         Hessians; "relative": relative to the norm, intercept left out.
         """
         found = self.training.certificate
-        in_errors = None if found.standard_errors is None else found.error_in_standard_errors
-        return {"standard_errors": in_errors, "relative": found.relative_error}
+        return {"standard_errors": found.error_in_standard_errors, "relative": found.relative_error}
+
+    def summary(self, cov: "Covariance" = "nonrobust", *, level: float = 0.95) -> "Summary":
+        """Coefficients in the tables' own units with standard errors, tests and intervals.
+
+        Parameters
+        ----------
+        cov
+            "nonrobust", "HC0", "HC1" or "cluster" (by site).
+        level
+            Confidence level of the intervals.
+        """
+        from fedscaffold.inference import summarise_sums
+        from fedscaffold.models.summaries import own_units
+
+        sums = self.training.certificate.sums
+        if sums is None:
+            raise InvalidInput("standard errors need sums of Hessians, which not all sites allow")
+        agreement = self.agreement
+        units = own_units(
+            agreement.encoding, target_shift=agreement.target_shift, target_scale=agreement.target_scale
+        )
+        return summarise_sums(
+            sums, penalty_of(agreement, sums.rows), units, cov=cov, level=level,
+            target_scale=agreement.target_scale, feature_names=agreement.encoding.names,
+        )  # fmt: skip
 
     @property
     def model(self) -> "Model":

@@ -20,13 +20,14 @@ from fedscaffold.federation.client.store import MemoryStore, SiteStore
 from fedscaffold.federation.client.task import ProblemTask
 from fedscaffold.federation.payloads import Payload, pack_reply, unpack_request
 from fedscaffold.federation.refusals import Refusal, RefusalCode
-from fedscaffold.federation.study.certificate import objective_sums
+from fedscaffold.federation.study.certificate import pack_sums
 from fedscaffold.federation.study.evaluate import SiteEvaluation, evaluate_site, rows_left_out
 from fedscaffold.federation.study.greet import ColumnKind, describe_table
 from fedscaffold.federation.study.measure import measure_site
 from fedscaffold.federation.study.messages import StudyMessage, is_study_message, pack, unpack
 from fedscaffold.federation.study.prepare import recode, sum_table
 from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.inference import client_sums
 
 Accept = Callable[[Agreement], bool]
 
@@ -139,11 +140,16 @@ class StudySite:
 
     def _sums(self, message: StudyMessage) -> StudyMessage:
         problem = self._training_problem if message.body["part"] else self._problem
-        hessian = bool(message.body["hessian"])
-        if hessian and (not self.rules.allow_hessians or problem.dim > self.rules.max_hessian_dim):
-            raise Refusal(RefusalCode.POLICY_HESSIAN)
+        wanted = Fields(message.body, "the request")
         theta = Fields(message.arrays, "the request").array("theta", (problem.dim,))
-        return StudyMessage("sums", *objective_sums(problem, theta, with_hessian=hessian).to_values())
+        if not wanted.flag("hessian"):
+            n = int(problem.sizes[0])
+            body = {"rows": n, "loss": n * float(problem.loss(theta))}
+            return StudyMessage("sums", body, {"gradient": n * problem.gradient(theta)})
+        if not self.rules.allow_hessians or problem.dim > self.rules.max_hessian_dim:
+            raise Refusal(RefusalCode.POLICY_HESSIAN)
+        scores = wanted.flag("scores")
+        return StudyMessage("sums", *pack_sums(client_sums(problem, 0, theta, scores=scores), scores=scores))
 
     def _evaluate(self, message: StudyMessage) -> StudyMessage:
         least = max(self.rules.min_cell, int(message.body["min_cell"]))

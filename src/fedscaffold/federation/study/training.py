@@ -34,9 +34,10 @@ class TrainingResult:
     Parameters
     ----------
     theta
-        The model, shape (dim,): the last one that was certified, one Newton step further.
+        The model, shape (dim,).
     certificate
-        What sums over all sites said about the model before that step.
+        What sums over all sites say about it; where sites add up gradients alone, about the model one Newton step
+        before.
     reached
         Whether the certificate is within the study's tolerance.
     rounds
@@ -91,24 +92,17 @@ class StudyTraining:
             theta = self._run_scaffold(theta)
         return self._close(theta)
 
-    def certificate(self, theta: Array) -> Certificate:
+    def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
         """The certificate of θ: one exchange where Hessians are allowed, else one per conjugate-gradient step."""
-        numeric = self.agreement.encoding.classes is None
-        names = self.agreement.encoding.names
         if not self.hessians:
-            return certify_by_gradients(theta, self._gradient_and_loss, names)
+            return certify_by_gradients(theta, self._gradient_and_loss, self.agreement)
         self.rounds += 1
-        sums = self.coordinator.sums(theta, with_hessian=True, part=self.part)
-        return certify(theta, sums, names, numeric_target=numeric, n_unpenalised=self._unpenalised)
+        sums = self.coordinator.closing_sums(theta, self.agreement, scores=scores, part=self.part)
+        return certify(sums, self.agreement)
 
     def _gradient_and_loss(self, theta: Array) -> tuple[Array, float]:
         self.rounds += 1
-        sums = self.coordinator.sums(theta, with_hessian=False, part=self.part)
-        return sums.gradient / sums.n_rows, sums.loss / sums.n_rows
-
-    @property
-    def _unpenalised(self) -> int:
-        return self.agreement.encoding.dim if self.agreement.l2 == 0.0 else 1
+        return self.coordinator.gradient_and_loss(theta, part=self.part)
 
     def _takes_newton(self, theta: Array) -> bool:
         trainer, dim = self.coordinator.settings.trainer, theta.size
@@ -175,16 +169,25 @@ class StudyTraining:
         return self.certificate(theta).relative_error <= CLOSING_BELOW
 
     def _close(self, theta: Array) -> TrainingResult:
-        """Newton steps until the certified error is within the tolerance, and small enough for one last step."""
+        """Newton steps until the certified error is within the tolerance, and one more.
+
+        Where Hessians are allowed the model after the last step is certified too, with products of scores for
+        robust standard errors.
+        """
         for found in newton_certificates(self.certificate, theta):
-            reached = self._within_tolerance(found)
             close = found.relative_error <= CLOSE_ENOUGH or not self.hessians
-            if (reached and close) or self._out_of_rounds:
+            if (self._within_tolerance(found) and close) or self._out_of_rounds:
                 break
+        last = found.theta - found.step
+        if self.hessians:
+            found = self.certificate(last, scores=True)
         return TrainingResult(
-            theta=found.theta - found.step, certificate=found, reached=reached, rounds=self.rounds,
+            theta=last,
+            certificate=found,
+            reached=self._within_tolerance(found),
+            rounds=self.rounds,
             notes=tuple(self.notes),
-        )  # fmt: skip
+        )
 
     @property
     def _out_of_rounds(self) -> bool:
@@ -192,6 +195,7 @@ class StudyTraining:
 
     def _within_tolerance(self, found: Certificate) -> bool:
         settings = self.coordinator.settings
-        if settings.se_tolerance is not None and found.standard_errors is not None:
-            return found.error_in_standard_errors <= settings.se_tolerance
+        in_errors = found.error_in_standard_errors
+        if settings.se_tolerance is not None and in_errors is not None:
+            return in_errors <= settings.se_tolerance
         return found.relative_error <= (settings.relative_tolerance or RELATIVE_TOLERANCE)

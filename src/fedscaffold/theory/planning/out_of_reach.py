@@ -3,15 +3,17 @@
 import math
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.theory.planning.curve_model import FIRST_ROUNDS, CurveModel, best_step_size
+from fedscaffold.theory.planning.linear_model import LinearModel
+from fedscaffold.theory.planning.search import best_step_size
 
 MORE_ROUNDS, MORE_STEPS = 64, 1024  # times a limit: what it is lifted to
 SPARE = 1.25  # times the rounds that the sample of clients needs, so that the advice holds for all of them
+FIRST_ROUNDS = 32
 COUNTED = 20_000  # rounds: up to so many are counted along the curve, more are extrapolated
 
 
 def out_of_reach(
-    model: CurveModel, target: float, aim: float, most_local_steps: int, most_rounds: int
+    model: LinearModel, target: float, aim: float, most_local_steps: int, most_rounds: int
 ) -> InvalidInput:
     """The refusal when no step size reaches the aim within the limits: which one binds, and what would do."""
     rounds = _rounds_needed(model, most_local_steps, aim, MORE_ROUNDS * most_rounds)
@@ -34,7 +36,7 @@ def out_of_reach(
     return InvalidInput(f"a squared error of {target:g} is out of reach within {limits}: {why}")
 
 
-def _both(model: CurveModel, aim: float, steps: int, most_rounds: int) -> str:
+def _both(model: LinearModel, aim: float, steps: int, most_rounds: int) -> str:
     """The end of the message when lifting one limit is not enough."""
     rounds = _rounds_needed(model, steps, aim, most_rounds)
     if rounds is not None:
@@ -47,7 +49,7 @@ def _both(model: CurveModel, aim: float, steps: int, most_rounds: int) -> str:
     )
 
 
-def _rounds_needed(model: CurveModel, H: int, aim: float, most: int) -> int | None:
+def _rounds_needed(model: LinearModel, H: int, aim: float, most: int) -> int | None:
     """About how many rounds of H local steps reach the aim, if `most` are enough."""
     gamma, rounds = best_step_size(model, H, aim, FIRST_ROUNDS)
     if rounds > most:
@@ -58,7 +60,7 @@ def _rounds_needed(model: CurveModel, H: int, aim: float, most: int) -> int | No
     return _rounded_up(max(enough, 1))
 
 
-def _steps_needed(model: CurveModel, most_local_steps: int, aim: float, most_rounds: int) -> int | None:
+def _steps_needed(model: LinearModel, most_local_steps: int, aim: float, most_rounds: int) -> int | None:
     """About how many local steps reach the aim in the allowed rounds, if MORE_STEPS times the limit are enough."""
 
     def enough(H: int) -> bool:

@@ -70,17 +70,18 @@ def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Ar
     scale = float(np.trace(state.cov_theta) + state.bias @ state.bias)
     start = np.einsum("kij,ki->kj", state.cur.U, s.gradients)
     mean = Mean(-s.optimum, start, np.zeros_like(state.residual), np.full_like(state.residual, np.inf))
-    noise = None if s.batches.size is None else NoiseAlong.at_plateau(s, state)
-    squares = [float(mean.theta @ mean.theta)]
-    for t in range(rounds):
+    noise = NoiseAlong.at_plateau(s, state) if s.factors.any() else None
+    squares, t = [float(mean.theta @ mean.theta)], 0
+    while t < rounds or (noise is not None and noise.open_at(rounds)):
         mean = advance(s, state, p, pull, mean, scale)
         squares.append(float(mean.theta @ mean.theta))
         if noise is not None and noise.wants(t):
             noise = noise.extended(t, input_of(s, state, path_noise(s, state, mean.seen)))
+        t += 1
     variances = np.zeros(rounds + 1)
     if noise is not None:
         variances[1:] = noise.traces(state.A, s.problem.dim, rounds)
-    return np.array(squares), variances
+    return np.array(squares[: rounds + 1]), variances
 
 
 def theta_trace(P: Array, d: int) -> float:
@@ -188,10 +189,19 @@ class NoiseAlong:
         """Whether the noise of round t is to be found: at 1, 1.5, 2, 3, 4, 6, ... until it has faded."""
         if t < 4:
             return True
-        if abs(np.trace(self.found[-1]) / np.trace(self.path) - 1.0) < FADED:
-            return False
         octave = 1 << (t.bit_length() - 1)
-        return t in (octave, octave + octave // 2)
+        return not self.faded and t in (octave, octave + octave // 2)
+
+    @property
+    def faded(self) -> bool:
+        """Whether the noise along the mean's path is that of the plateau."""
+        if len(self.rounds) < 4:
+            return False
+        return bool(abs(np.trace(self.found[-1]) - np.trace(self.path)) <= FADED * np.trace(self.path))
+
+    def open_at(self, rounds: int) -> bool:
+        """Whether the noise of some of the rounds lies beyond the last that was found and has not faded."""
+        return not self.faded and (not self.rounds or self.rounds[-1] < rounds - 1)
 
     def extended(self, t: int, path: Array) -> "NoiseAlong":
         """The same with W_path of round t added; t must be later than the rounds before."""
@@ -214,7 +224,8 @@ class NoiseAlong:
         own, values = theta_trace(self.path, d), [0.0]
         for t in range(rounds):
             path = self.at(t)
-            within, across = theta_trace(path, d) / own, values[-1] / self.plateau
+            within = theta_trace(path, d) / own if own > 0.0 else 0.0
+            across = values[-1] / self.plateau if self.plateau > 0.0 else 0.0
             P = A @ P @ A.T + path + within * self.local + across * self.state
             values.append(theta_trace(P, d))
         return values[1:]

@@ -1,6 +1,7 @@
 """Averages over a Gaussian cloud of local models for generalised linear problems, from their margins xᵀθ."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -8,6 +9,22 @@ from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock
 from fedscaffold.theory.prediction.averages import Averages
+
+POINTS = ((0.5, 3), (1.0, 5), (2.0, 9), (4.0, 15), (8.0, 25), (np.inf, 41))  # up to a spread, so many points
+
+
+def gauss_points(spread: float) -> tuple[Array, Array]:
+    """Points and weights for means over a standard normal number of functions of `spread` times it.
+
+    Losses bend over a distance of about one: the wider the spread, the more points.
+    """
+    return _gauss_hermite(next(count for limit, count in POINTS if spread <= limit))
+
+
+@cache
+def _gauss_hermite(count: int) -> tuple[Array, Array]:
+    points, weights = np.polynomial.hermite_e.hermegauss(count)
+    return points, weights / weights.sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,21 +37,24 @@ class MarginAverages:
     def over_clouds(self, block: ClientBlock, mean: Array, cov: Array, factors: Array) -> Averages:
         """E C = v (E_i[E ℓ'² x xᵀ] − E∇ E∇ᵀ − E∇² cov E∇²), v the batch's noise factor; exact for quadratic ℓ.
 
-        Means over a margin use three points (exact to the fifth power); the gradient is linearised in the last
-        term.
+        Means over a margin by Gauss and Hermite's rule; the gradient is linearised in the last term.
         """
         problem, x = self.problem, block.x[:, None]
         z = np.swapaxes(block.x @ np.swapaxes(mean, 1, 2), 1, 2)
-        s = np.sqrt(3.0 * np.maximum(np.einsum("kqij,kij->kqi", x @ cov, block.x), 0.0))
+        s = np.sqrt(np.maximum(np.einsum("kqij,kij->kqi", x @ cov, block.x), 0.0))
         y, share = block.y[:, None], block.share[:, None]
-        low, middle, high = (problem.d1(point, y) for point in (z - s, z, z + s))
-        gradient = ((low + 4.0 * middle + high) / 6.0 * share)[:, :, None, :] @ x
-        second_moment = _outer(x, (low * low + 4.0 * middle * middle + high * high) / 6.0 * share)
-        if self.quadratic:
-            hessian = _outer(x[:, :1], problem.d2(z[:, :1], y) * share)
-        else:
-            low, middle, high = (problem.d2(point, y) for point in (z - s, z, z + s))
-            hessian = _outer(x, (low + 4.0 * middle + high) / 6.0 * share)
+        own, square, slope = np.zeros_like(z), np.zeros_like(z), np.zeros_like(z)
+        for point, weight in zip(*gauss_points(0.0 if self.quadratic else float(s.max())), strict=True):
+            at = z + point * s
+            value = problem.d1(at, y)
+            own += weight * value
+            square += weight * np.square(value)
+            if not self.quadratic:
+                slope += weight * problem.d2(at, y)
+        gradient = (own * share)[:, :, None, :] @ x
+        second_moment = _outer(x, square * share)
+        bends = (x[:, :1], problem.d2(z[:, :1], y)) if self.quadratic else (x, slope)
+        hessian = _outer(bends[0], bends[1] * share)
         centre = np.swapaxes(gradient, -1, -2) @ gradient + hessian @ cov @ hessian
         noise = factors[:, None, None, None] * (second_moment - centre)
         return Averages(gradient[:, :, 0] + problem.penalty * mean, noise, hessian + np.diag(problem.penalty))

@@ -1,100 +1,26 @@
 """Predictions of what a run will reach: the plateau, and the curve that leads there."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
 from fedscaffold.core.capabilities import PopulationMoments, SmoothProblem
 from fedscaffold.core.checks import check_problem_and_method, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.figures import new_axes
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.theory.error_curves import draw_error_curve
 from fedscaffold.theory.prediction.curve import curve_parts
+from fedscaffold.theory.prediction.moments.curve import small_curve
+from fedscaffold.theory.prediction.moments.local_round import STEP_BY_STEP
+from fedscaffold.theory.prediction.moments.predict import is_small, small_prediction, small_round
 from fedscaffold.theory.prediction.plateau import control_variate_biases, solve_stationary
+from fedscaffold.theory.prediction.prediction import Prediction
+from fedscaffold.theory.prediction.reliability import EXACT, GAUSSIAN, warn_if_unreliable
 from fedscaffold.theory.prediction.setting import Setting, setting
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prediction(Summarised):
-    """E‖θ − θ*‖² = tr Cov θ + ‖E θ − θ*‖² on the plateau, and on the way to it: the result of `theory.predict`.
-
-    Attributes
-    ----------
-    cov_theta
-        Covariance of θ on the plateau, (d, d).
-    bias
-        E θ − θ* on the plateau, (d,).
-    bias_xi
-        E ξ_c − ξ*_c on the plateau, (n_clients, d), where ξ*_c = −∇f_c(θ*). FedAvg's ξ_c is 0, so ∇f_c(θ*).
-    curve
-        E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0 and ξ_c = 0; None unless rounds were asked for.
-
-    Examples
-    --------
-    >>> import fedscaffold as fs
-    >>> problem = fs.problems.paper("regression", n_clients=4)
-    >>> method = fs.Scaffold(step_size=0.05, local_steps=20)
-    >>> found = fs.theory.predict(problem, method, batch_size=10, rounds=50)
-    >>> found.cov_theta.shape, found.curve.shape
-    ((20, 20), (51,))
-    >>> found.mse == found.mse_variance_part + found.mse_bias_part
-    True
-    """
-
-    cov_theta: Array
-    bias: Array
-    bias_xi: Array
-    curve: Array | None = None
-
-    @property
-    def mse_variance_part(self) -> float:
-        """The trace of Cov θ; shrinks like 1/N."""
-        return float(np.trace(self.cov_theta))
-
-    @property
-    def mse_bias_part(self) -> float:
-        """‖E θ − θ*‖²; adding clients does not remove it."""
-        return float(self.bias @ self.bias)
-
-    @property
-    def mse(self) -> float:
-        """E‖θ − θ*‖² on the plateau."""
-        return self.mse_variance_part + self.mse_bias_part
-
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the predicted squared error by round, and the plateau; needs matplotlib and a curve.
-
-        Parameters
-        ----------
-        ax
-            Axes to draw on; those of a new figure by default.
-        """
-        if self.curve is None:
-            raise InvalidInput("there is no curve to draw; predict it with theory.predict(..., rounds=100)")
-        axes = new_axes(ax)
-        draw_error_curve(axes, self.curve, self.mse)
-        axes.legend(frameon=False)
-        return axes
-
-    def _facts(self) -> dict[str, object]:
-        facts: dict[str, object] = {
-            "mse": f"{self.mse:.4g}",
-            "variance part": f"{self.mse_variance_part:.4g}",
-            "bias part": f"{self.mse_bias_part:.4g}",
-        }
-        return facts if self.curve is None else {**facts, "rounds of the curve": self.curve.size - 1}
-
-    def _title(self) -> str:
-        return "Prediction of the plateau"
+MOST_ROUNDS = 1_000_000  # of a predicted curve, which takes a step for each
 
 
 @one_blas_thread
@@ -145,8 +71,10 @@ def predict(
     True
     """
     if rounds is not None:
-        rounds = whole_number("rounds", rounds, least=1)
-    return _prediction(setting(problem, method, Batches(batch_size, sampling)), rounds)
+        rounds = whole_number("rounds", rounds, least=1, most=MOST_ROUNDS)
+    found = predict_setting(setting(problem, method, Batches(batch_size, sampling)), rounds)
+    warn_if_unreliable(found.reliability)
+    return found
 
 
 @one_blas_thread
@@ -194,19 +122,35 @@ def predict_at_scale(
     if not isinstance(problem, PopulationMoments):
         raise InvalidInput(f"predict_at_scale is for streamed clients, not for {problem.kind}; use predict")
     if rounds is not None:
-        rounds = whole_number("rounds", rounds, least=1)
+        rounds = whole_number("rounds", rounds, least=1, most=MOST_ROUNDS)
     weight = float(problem.weights @ problem.weights)
     if n_clients is not None:
         weight = 1.0 / whole_number("n_clients", n_clients, least=1)
     s = setting(problem.representatives(), method, Batches(batch_size))
-    return _prediction(replace(s, own=np.full_like(s.own, weight)), rounds)
+    return predict_setting(replace(s, own=np.full_like(s.own, weight)), rounds)
 
 
-def _prediction(s: Setting, rounds: int | None) -> Prediction:
+def predict_setting(s: Setting, rounds: int | None) -> Prediction:
+    """The prediction of a setting, with a curve of some rounds, by the way that suits the size of the problem."""
+    small = is_small(s)
+    if small and (not s.quadratic or s.H <= STEP_BY_STEP):
+        return small_prediction(s, rounds)
     state = solve_stationary(s)
+    curve = None
+    if rounds is not None:
+        parts = small_curve(s, small_round(s), rounds) if small else curve_parts(s, state, rounds)
+        curve = np.add(*parts)
     return Prediction(
         cov_theta=state.cov_theta,
         bias=state.bias,
         bias_xi=control_variate_biases(s, state),
-        curve=None if rounds is None else np.add(*curve_parts(s, state, rounds)),
+        curve=curve,
+        reliability=EXACT if s.quadratic else GAUSSIAN,
     )
+
+
+def predict_curve(s: Setting, rounds: int) -> Array:
+    """E‖θ_t − θ*‖² for t = 0, ..., rounds; without the plateau where the curve can be had without."""
+    if is_small(s):
+        return np.add(*small_curve(s, small_round(s), rounds))
+    return np.add(*curve_parts(s, solve_stationary(s), rounds))

@@ -46,9 +46,8 @@ def setting(problem: SmoothProblem, method: Method, batches: Batches, optimum: A
     scaffold, gamma, H = parse_method(problem, method)
     factors = noise_factors(problem, batches)
     optimum = problem.optimum() if optimum is None else optimum
-    curvatures = np.linalg.eigvalsh(problem.client_hessians(optimum))
-    smallest, largest = float(curvatures[:, 0].min()), float(curvatures[:, -1].max())
     quadratic = is_quadratic(problem)
+    smallest, largest = curvature_range(problem, optimum, quadratic)
     precision = STEPS_DRIFTING if quadratic and not scaffold else STEPS
     return Setting(
         problem=problem,
@@ -66,6 +65,13 @@ def setting(problem: SmoothProblem, method: Method, batches: Batches, optimum: A
         settled=SETTLED_EXACT if quadratic else SETTLED,
         quadratic=quadratic,
     )
+
+
+def curvature_range(problem: SmoothProblem, optimum: Array, quadratic: bool) -> tuple[float, float]:
+    """The smallest and largest curvature of any client at θ* and, where it differs, at θ = 0, where runs begin."""
+    points = [optimum] if quadratic else [optimum, np.zeros_like(optimum)]
+    curvatures = np.stack([np.linalg.eigvalsh(problem.client_hessians(point)) for point in points])
+    return float(curvatures.min()), float(curvatures.max())
 
 
 def cloud_averages(problem: SmoothProblem) -> CloudAverages:

@@ -1,0 +1,71 @@
+"""Predictions for problems of few clients and features, by following means and covariances step by step."""
+
+import numpy as np
+
+from fedscaffold.core.capabilities import GeneralisedLinear
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.theory.prediction.moments.curve import small_curve
+from fedscaffold.theory.prediction.moments.local_round import LocalRound
+from fedscaffold.theory.prediction.moments.neglected import neglected
+from fedscaffold.theory.prediction.moments.plateau import small_plateau
+from fedscaffold.theory.prediction.moments.state import Moments, theta_covariance
+from fedscaffold.theory.prediction.prediction import Prediction
+from fedscaffold.theory.prediction.reliability import EXACT, GAUSSIAN, NO_NOISE
+from fedscaffold.theory.prediction.setting import Setting
+
+LARGEST_STATE = 200  # numbers in the state x
+LARGEST_TABLES = 4_000_000  # records × features²: what averages over all clients cost
+LARGEST_CUBES = 4_000_000  # records × features³
+
+
+def is_small(s: Setting) -> bool:
+    """Whether means and covariances can be followed step by step in a few seconds; for clients with tables."""
+    if not isinstance(s.problem, GeneralisedLinear):
+        return False
+    state = s.gradients.size if s.scaffold else s.problem.dim
+    return state <= LARGEST_STATE and int(s.problem.sizes.sum()) * s.problem.dim**2 <= LARGEST_TABLES
+
+
+def follows_skewness(s: Setting) -> bool:
+    """Whether third cumulants are followed: where losses are not quadratic."""
+    return not s.quadratic and int(s.problem.sizes.sum()) * s.problem.dim**3 <= LARGEST_CUBES
+
+
+def small_round(s: Setting) -> LocalRound:
+    """The local steps, with third cumulants where they are followed."""
+    return LocalRound(s, skew=follows_skewness(s))
+
+
+def small_prediction(s: Setting, rounds: int | None) -> Prediction:
+    """Plateau and curve; where third cumulants are followed, the plateau without them says if they matter."""
+    local = small_round(s)
+    noisy = bool(s.factors.any())
+    plain = gaussian_plateau(s) if noisy and local.skewed is not None else None
+    found, map = small_plateau(s, local, plain)
+    if s.quadratic or not noisy:
+        reliability = EXACT if s.quadratic else NO_NOISE
+    elif local.skewed is None:
+        reliability = GAUSSIAN
+    else:
+        before = None if plain is None else squared_error(s, plain)
+        reliability = neglected(s, local, map, before, squared_error(s, found))
+    return Prediction(
+        cov_theta=theta_covariance(s, found.cov),
+        bias=found.theta,
+        bias_xi=found.ahead.copy(),
+        curve=None if rounds is None else np.add(*small_curve(s, local, rounds)),
+        reliability=reliability,
+    )
+
+
+def gaussian_plateau(s: Setting) -> Moments | None:
+    """The plateau without third cumulants; None where there is none."""
+    try:
+        return small_plateau(s, LocalRound(s, skew=False))[0]
+    except InvalidInput:
+        return None
+
+
+def squared_error(s: Setting, moments: Moments) -> float:
+    """E‖θ − θ*‖²."""
+    return float(np.trace(theta_covariance(s, moments.cov)) + moments.theta @ moments.theta)
