@@ -15,7 +15,7 @@ CANDIDATES = (64, 512, 4096)
 DRAWN_ROW_SECONDS = 9.3e-9  # a row of a batch, which is drawn and read from anywhere
 ROW_SECONDS = 1.7e-9  # a row where all are read in order
 NUMBER_SECONDS = 0.52e-9  # each coordinate of a row
-ROUND_SECONDS = 100 * 1.45e-4  # a hundred simulated rounds, since a real federation pays for rounds
+ROUND_SECONDS = 10 * 1.45e-4  # ten simulated rounds: a real federation pays for rounds, but plans of long ones err
 
 
 class BatchPlan(NamedTuple):
