@@ -22,7 +22,7 @@ from fedscaffold.theory.prediction.moments.state import (
 from fedscaffold.theory.prediction.moments.third_order import turned
 from fedscaffold.theory.prediction.setting import Setting
 
-CHANGE = 0.02  # relative difference of what two neighbouring maps make of the same moments
+CHANGE = 0.005  # relative difference of what two neighbouring maps make of the same moments
 LONGEST = 4096  # rounds between two maps
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.theory.prediction.moments.curve import small_curve
-from fedscaffold.theory.prediction.moments.local_round import LocalRound, RoundMap
+from fedscaffold.theory.prediction.moments.local_round import STEP_BY_STEP, LocalRound, RoundMap
 from fedscaffold.theory.prediction.moments.neglected import neglected
 from fedscaffold.theory.prediction.moments.plateau import small_plateau
 from fedscaffold.theory.prediction.moments.state import Moments, theta_covariance
@@ -16,6 +16,7 @@ from fedscaffold.theory.prediction.setting import Setting
 LARGEST_STATE = 200  # numbers in the state x
 LARGEST_TABLES = 4_000_000  # records × features²: what averages over all clients cost
 MOST_STEPS, LARGEST_STEPS = 2000, 20_000_000  # of a round taken one by one, and steps × records × features²
+MOST_STEPS_OF_CURVES = 256
 LARGEST_CUBES = 4_000_000  # records × features³
 
 
@@ -39,8 +40,9 @@ def plateau_is_small(s: Setting) -> bool:
 
 
 def small_round(s: Setting) -> LocalRound:
-    """The local steps, with third cumulants where they are followed."""
-    return LocalRound(s, skew=follows_skewness(s))
+    """The local steps: every one for ridge, where that makes curves exact; else with third cumulants."""
+    every = s.quadratic and s.H <= MOST_STEPS_OF_CURVES
+    return LocalRound(s, skew=follows_skewness(s), step_by_step=s.H if every else STEP_BY_STEP)
 
 
 def small_prediction(s: Setting, rounds: int | None) -> Prediction:
