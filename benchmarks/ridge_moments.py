@@ -42,8 +42,9 @@ class ExactRidge:
             end[d : d + size, size : 2 * size] = centred
             end[d : d + size, :size] = centred / (self.gamma * self.H)
         end[-1, -1] = 1.0
-        step = np.linalg.matrix_power(self.step_matrix(), self.H)
-        return np.asarray(np.kron(end, end) @ step @ np.kron(begin, begin))
+        with np.errstate(over="ignore", invalid="ignore"):  # a step size that is far too large
+            step = np.linalg.matrix_power(self.step_matrix(), self.H)
+            return np.asarray(np.kron(end, end) @ step @ np.kron(begin, begin))
 
     def step_matrix(self) -> Array:
         """The matrix of a local step on the entries of E u uᵀ."""
@@ -96,6 +97,8 @@ class ExactRidge:
         return self._radius(self.round_matrix())
 
     def _radius(self, matrix: Array) -> float:
+        if not np.isfinite(matrix).all():
+            return np.inf
         return float(np.abs(np.linalg.eigvals(matrix[:-1, :-1])).max())
 
     def _trace(self, moments: Array) -> float:

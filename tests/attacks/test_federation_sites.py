@@ -82,7 +82,7 @@ def test_records_cannot_be_recovered_one_by_one(tmp_path: Path) -> None:
 REFUSED = {
     "single records": (config_of(batch=1), {}, RefusalCode.POLICY_BATCH),
     "for ever": (
-        config_of(method=fs.FedAvg(step_size=0.1, local_steps=10**12)), {}, RefusalCode.POLICY_LOCAL_STEPS,
+        config_of(method=fs.FedAvg(step_size=0.1, local_steps=2**31 - 1)), {}, RefusalCode.POLICY_LOCAL_STEPS,
     ),
     "another method": (config_of(), {"methods": ("Scaffold",)}, RefusalCode.POLICY_METHOD),
     "another name": (config_of(), {"run_names": ("pilot-*",)}, RefusalCode.POLICY_RUN_NAME),
@@ -105,7 +105,7 @@ def test_what_needs_no_table_is_refused_before_it_is_read(tmp_path: Path) -> Non
     def load() -> Any:
         raise AssertionError("the table was read")
 
-    config = config_of(method=fs.FedAvg(step_size=0.1, local_steps=10**12))
+    config = config_of(method=fs.FedAvg(step_size=0.1, local_steps=2**31 - 1))
     site = Site(client=lambda: 0, task=load, state_dir=lambda: tmp_path, policy=SitePolicy)
     request = train_request(config, initial_ledger(config, np.zeros(DIM)), 0)
     assert answer_request(lambda: pack_request(request), site).values["code"] == "policy-local-steps"

@@ -45,7 +45,7 @@ def attack(kind: str, folder: Path, kills: int, seed: int) -> int:
                 done += 1
             process.join()
             assert process.exitcode in (0, -signal.SIGKILL)
-            takes *= 1.1 if process.exitcode else 1.0  # a machine that became slower still gets to the end
+            takes *= 1.1 if process.exitcode else 0.7  # so that about two of three are killed on any machine
         assert bits(place) == bits(alone)
         work(kind, place)  # begins and ends a run, which tidies up
         left = sorted(path.name for path in place.iterdir() if path.name != "state")

@@ -51,7 +51,7 @@ def test_a_folder_for_records_may_be_given(tmp_path: Path) -> None:
     )
     assert (records / "x.npy").exists()
     csv = written(diabetes(), tmp_path / "d.csv")
-    assert "cache_dir is for Parquet" in refused("fit", csv, *words, "--out", tmp_path / "k")
+    assert "--cache-dir is for Parquet" in refused("fit", csv, *words, "--out", tmp_path / "k")
     assert "--cache-dir is for a table" in refused("plan", "1.0", "--cache-dir", records)
 
 

@@ -1,11 +1,13 @@
 """`fedscaffold federate`: refusals before anything starts; the demonstration itself; no process left behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,11 @@ from typer.testing import CliRunner
 
 from fedscaffold import Model
 from fedscaffold.cli.main import app
+from fedscaffold.models.planned import PlannedFit
+from fedscaffold.simulation.run import run
 from tests.hospitals import cancer, written
 
-runner = CliRunner(env={"COLUMNS": "100"})
+runner = CliRunner(env={"COLUMNS": "200"})
 
 
 @pytest.fixture
@@ -42,8 +46,8 @@ def test_refusals(tables: list[Path], tmp_path: Path) -> None:
     assert "cannot read" in refused(tables[0], tmp_path / "none.csv", *target)
     assert "did you mean 'hospital'" in refused(whole, *target, "--client", "hospita")
     assert "no column 'diagnose'" in refused(*tables, "--target", "diagnose")
-    assert "rounds must be" in refused(*tables, *target, "--rounds", "0")
-    assert "step_size must be" in refused(*tables, *target, "--step-size", "0")
+    assert "--rounds must be" in refused(*tables, *target, "--rounds", "0")
+    assert "--step-size must be" in refused(*tables, *target, "--step-size", "0")
     assert "exists and is not empty" in refused(*tables, *target, "--out", tmp_path)
     (tmp_path / "more").mkdir()
     twin = written(cancer(), tmp_path / "more" / tables[0].name)
@@ -60,6 +64,33 @@ def test_too_many_nodes(tmp_path: Path) -> None:
     assert "for 2 to 16 nodes on one machine, here are 40" in refused(
         table, "--target", "diagnosis", "--client", "patient"
     )
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulation in place of Flower's processes."""
+
+    def simulated(demo: Any, task: PlannedFit, files: list[Path], console: Any) -> tuple[float, Any]:
+        trace = run(task.problem, task.method, rounds=task.rounds, batch_size=task.batch_size, progress=False)
+        return 1.0, trace.theta[0]
+
+    monkeypatch.setattr("fedscaffold.cli.commands.federate._federate", simulated)
+
+
+def test_too_few_rounds_are_warned_of(tables: list[Path], in_process: None) -> None:
+    words = ["federate", *map(str, tables), "--target", "diagnosis"]
+    short = runner.invoke(app, [*words, "--rounds", "2"])
+    assert short.exit_code == 0, short.output
+    told = re.search(
+        r"warning: after 2 rounds .* % from the pooled model's, .*; take --rounds (\d+)", short.output
+    )
+    assert told, short.output
+    longer = runner.invoke(app, [*words, "--rounds", told[1]])
+    assert "warning" not in longer.output
+    planned = runner.invoke(app, words)  # without --rounds, as many as planned
+    assert planned.exit_code == 0, planned.output
+    assert f"4 nodes, {told[1]} rounds" in planned.output
+    assert "warning" not in planned.output
 
 
 @pytest.mark.slow

@@ -56,9 +56,9 @@ def test_plan_explains_and_simulates(tmp_path: Path) -> None:
         (["predict", "--simulate", "-1"], "simulate must be"),
         (["predict", "--batch-size", "x"], "a whole number or 'full'"),
         (["predict", "--clients", "4", "--step-size", "10"], "does not contract"),
-        (["plan", "0"], "target must be a positive number"),
+        (["plan", "0"], "the squared error to reach must be a positive number"),
         (["plan", "1", "--mode", "x"], "--mode must be"),
-        (["plan", "1", "--problem", "x"], "'regression' or 'classification'"),
+        (["plan", "1", "--problem", "x"], "--problem must be one of 'regression', 'classification'"),
         (["plan", "1", "--clients", "4", "--max-rounds", "1", "--max-local-steps", "1"], "out of reach"),
     ],
 )

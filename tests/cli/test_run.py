@@ -55,7 +55,7 @@ def test_options_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) ->
     ("options", "message"),
     [
         (["--clients", "7"], "even"),
-        (["--step-size", "-1"], "step_size must be a positive number"),
+        (["--step-size", "-1"], "--step-size must be a positive number"),
         (["--problem", "foo"], "--problem must be one of regression, classification, ridge-stream"),
         (["--method", "foo"], "one of scaffold, fedavg"),
         (["--batch-size", "some"], "a whole number or 'full'"),

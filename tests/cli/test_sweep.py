@@ -42,7 +42,7 @@ def test_a_grid(tmp_path: Path) -> None:
     result = runner.invoke(app, command)
     assert result.exit_code == 0, result.output
     file = out / "sweep.parquet"
-    assert list(out.iterdir()) == [file]
+    assert {path.name for path in out.iterdir()} == {file.name, f".{file.name}.lock"}
     frame = pd.read_parquet(file)
     assert len(frame) == 3 * 2 * 2 * 2
     assert (frame["outcome"] == "diverged").sum() == 12
@@ -117,7 +117,7 @@ def test_a_live_table_on_a_terminal(tmp_path: Path) -> None:
         (["--problem", "regression", "--clients", "3"], "even"),
         (["--clients", "4,x"], "--clients must be whole numbers with commas"),
         (["--clients", "4,4"], "--clients must be different numbers"),
-        (["--step-size", "0"], "step_size must be a positive number"),
+        (["--step-size", "0"], "--step-size must be a positive number"),
         (["--local-steps", "0"], "--local-steps must be at least 1"),
         (["--batch-size", "2,some"], "a whole number or 'full'"),
         (["--batch-size", "full"], "no full gradients"),
@@ -173,7 +173,8 @@ def test_a_small_million(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.exit_code in (0, 1), result.output  # so few clients and rounds need not show it
     names = {file.name for file in (tmp_path / "m").iterdir()}
     tables = {"ridge-stream.parquet", "logistic-stream.parquet"}
-    assert names == {"million.png", "million.svg", "claims.json", *tables}
+    locks = {f".{name}.lock" for name in tables}
+    assert names == {"million.png", "million.svg", "claims.json", *tables, *locks}
     frame = pd.read_parquet(tmp_path / "m" / "logistic-stream.parquet")
     assert list(frame["seeds"]) == [4, 2, 1]
     assert frame["predicted"].notna().all()

@@ -53,7 +53,7 @@ CASES: list[tuple[Callable[[pd.DataFrame], str], list[str], str]] = [
     (infinite, [], "infinite values: column 'mean area' has 1"),
     (plain, ["--features", "mean radius,diagnosis"], "is the target and cannot be a feature too"),
     (plain, ["--target", "hospital"], "cannot be both target and client"),
-    (plain, ["--kind", "forest"], "--kind must be 'ridge' or 'logistic'"),
+    (plain, ["--kind", "forest"], "--kind must be one of 'ridge', 'logistic'"),
     (plain, ["--kind", "ridge"], "must hold numbers for --kind ridge"),
     (plain, ["--missing", "drop"], "--missing must be"),
     (plain, ["--l2", "-1"], "--l2 must be"),

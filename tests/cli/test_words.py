@@ -221,6 +221,27 @@ def test_columns_that_look_like_identifiers_are_warned_of(tmp_path: Path) -> Non
     assert "warning" not in runner.invoke(app, [*words, "--drop", "patient_id,card"]).output
 
 
+@pytest.mark.parametrize("command", [*TABLE_COMMANDS, "score"])
+def test_what_was_detected_of_a_csv_is_told(command: str, tmp_path: Path) -> None:
+    frame = cancer().rename(columns={"ward": "Krankenhausflügel"})
+    plain, odd = written(frame, tmp_path / "plain.csv"), tmp_path / "odd.csv"
+    frame.to_csv(odd, sep=";", decimal=",", encoding="latin-1", index=False)
+    columns = ["--target", "diagnosis", "--client", "hospital", "--tolerance", "0.1"]
+    model = ["--out", str(tmp_path / "out")]
+    if command == "score":
+        runner.invoke(app, ["fit", str(plain), *columns, *model])
+        columns, model = [], []
+    for table in (odd, plain):
+        words = [command, *([str(tmp_path / "out" / "model.json")] if command == "score" else []), str(table)]
+        result = runner.invoke(
+            app, [*words, *columns, *(model if command == "fit" else []), *["--overwrite"] * (command == "fit")]
+        )
+        assert result.exit_code == 0, result.output
+        told = "odd.csv was read as cp1252, with ';' between fields and decimal commas in 'mean" in result.output
+        assert told == (table == odd), result.output
+        assert ("--encoding, --delimiter and --decimal" in result.output) == told
+
+
 def test_categories_work_without_a_penalty(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "t.csv")
     words = ["fit", str(table), "--target", "diagnosis", "--client", "hospital", "--features", "ward,mean texture"]

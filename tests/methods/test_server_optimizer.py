@@ -167,7 +167,7 @@ def test_provenance_and_costs() -> None:
 
 def test_theory_and_what_builds_on_it_refuse_it() -> None:
     task, method = problem(), wrapped()
-    with pytest.raises(fs.InvalidInput, match="not scaffold with adam on the server; simulate it"):
+    with pytest.raises(fs.InvalidInput, match="which scaffold with adam on the server does not; simulate it"):
         fs.theory.predict(task, method, batch_size=3)
     with pytest.raises(fs.InvalidInput, match="not scaffold with adam on the server; simulate it"):
         fs.theory.expansion(task, method, batch_size=3)

@@ -1,5 +1,6 @@
 """Fitting: the model is the pooled one to within the tolerance, and what is asked of it is done."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,19 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from fedscaffold import InvalidInput, Scaffold
+from fedscaffold import InvalidInput, Scaffold, plan, problems
 from fedscaffold.data import from_frame, open_problem
 from fedscaffold.data.encoded import EncodedRidge
 from fedscaffold.models import fit
-from fedscaffold.models.batches import candidate_batches, fastest_plan, predicted_seconds
+from fedscaffold.models.batches import (
+    DRAWN_ROW_SECONDS,
+    NUMBER_SECONDS,
+    ROUND_SECONDS,
+    ROW_SECONDS,
+    candidate_batches,
+    costs_in_seconds,
+    fastest_plan,
+)
 from fedscaffold.models.compare import run_fedavg
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.planned import FitSettings, automatic_batch, plan_fit, prepare_problem, standardize_target
@@ -152,13 +161,37 @@ def test_the_batch_of_the_least_predicted_time_is_chosen() -> None:
     prepared = prepare_problem(problem, FitSettings())
     goal = {"optimum": prepared.optimum, "target_mse": prepared.target_mse}
     each = [fastest_plan(prepared.problem, [size], **goal) for size in (None, 64, 512)]
-    seconds = [predicted_seconds(prepared.problem, one) for one in each]
-    best = each[int(np.argmin(seconds))].batch_size
+    best = each[int(np.argmin([one.plan.cost for one in each]))].batch_size
     assert fastest_plan(prepared.problem, [None, 64, 512], **goal).batch_size == best
     assert plan_fit(problem, FitSettings()).batch_size == best
     assert plan_fit(problem, FitSettings(batch_size=64)).batch_size == 64
     rare = plan_fit(problem, FitSettings(tolerance=1e-4))  # out of reach for small batches: the others are taken
     assert rare.batch_size is None
+    for size, found in each:
+        costs = costs_in_seconds(prepared.problem, size)
+        for H in (2**k for k in range(11)):  # no other number of local steps is predicted to be faster
+            try:
+                other = plan(
+                    prepared.problem, batch_size=size, mode="first_order", max_local_steps=H, round_cost=1.0,
+                    gradient_cost=0.0, **goal,
+                )  # fmt: skip
+            except InvalidInput:
+                continue  # not within 2,000 rounds
+            steps = other.method.uniform_local_steps
+            assert found.cost <= other.rounds * (costs["round_cost"] + steps * costs["gradient_cost"])
+
+
+def test_costs_are_those_that_were_measured() -> None:
+    file = Path(__file__).parents[2] / "docs" / "measured" / "table_steps.json"
+    figures = json.loads(file.read_text())["figures"]
+    for name, seconds in (
+        ("row_in_order", ROW_SECONDS), ("row_drawn", DRAWN_ROW_SECONDS), ("number", NUMBER_SECONDS),
+    ):  # fmt: skip
+        assert 1e9 * seconds == pytest.approx(figures["nanoseconds"][name], rel=0.1)
+    assert pytest.approx(10.0 * figures["simulated_round_seconds"], rel=0.1) == ROUND_SECONDS
+    problem = problems.Ridge(np.ones((4, 30, 5)), np.ones((4, 30)), l2=1.0)
+    row = ROW_SECONDS + 5 * NUMBER_SECONDS
+    assert costs_in_seconds(problem, None) == {"round_cost": ROUND_SECONDS, "gradient_cost": 120 * row}
 
 
 def test_the_intercept_does_not_hide_how_far_coefficients_are() -> None:
@@ -175,7 +208,7 @@ def test_the_intercept_does_not_hide_how_far_coefficients_are() -> None:
     assert np.linalg.norm(off - prepared.optimum) < 0.02 * np.linalg.norm(prepared.optimum)
     found = fit(problem)
     assert found.relative_distance <= 0.005
-    own, wanted = found.theta[:2], prepared.optimum[:2]
+    own, wanted = found.trace.theta[0, :2], prepared.optimum[:2]  # before the Newton steps
     assert found.relative_distance == pytest.approx(np.linalg.norm(own - wanted) / np.linalg.norm(wanted))
     assert found.relative_distances.shape == (found.trace.rounds + 1,)
 

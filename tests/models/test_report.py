@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import log_loss, mean_absolute_error, r2_score, roc_auc_score
 
 import fedscaffold as fs
+from fedscaffold.models.distance import slope_length
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.metrics import training_metrics
 from fedscaffold.models.report import ReportInputs, build_report
@@ -76,6 +78,20 @@ def test_costs_and_client_losses_computed_by_hand(fitted: Any) -> None:
         assert row.scaffold == pytest.approx(data_loss + l2, rel=1e-9)
     loss = float(sum(sum(row.rows) * row.scaffold for row in content.clients)) / len(frame)
     assert content.models[0].loss == pytest.approx(loss)
+
+
+def test_the_predicted_curve_is_that_of_the_run() -> None:
+    """Classes that are nearly separable: the curvature at the optimum says little about the way there."""
+    loaded = load_breast_cancer(as_frame=True)
+    owners = fs.data.partition.dirichlet(loaded.target, n_clients=5, alpha=0.5, seed=0)
+    frame = loaded.data.assign(hospital=owners, diagnosis=loaded.target)
+    fit = fs.fit(frame, target="diagnosis", client="hospital", progress=False)
+    assert fit.planned.batch_size is None  # no noise, so that the prediction should be exact
+    content = build_report(fit, fit.compare(progress=False), ReportInputs.of_fit(fit))
+    assert content.predicted is not None
+    norm = slope_length(fit.planned.problem, fit.planned.optimum)
+    np.testing.assert_allclose(content.predicted, np.sqrt(fit.trace.mse[0]) / norm, rtol=1e-6)
+    assert content.predicted[-1] == pytest.approx(fit.relative_distance, rel=0.1)
 
 
 def test_rounds_beyond_the_plan_are_told(fitted: Any) -> None:

@@ -18,12 +18,14 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedscaffold as fs
+from fedscaffold.core.errors import DataWarning
 from fedscaffold.core.types import Array
 from fedscaffold.data import partition
 from fedscaffold.sklearn import FederatedLogisticRegression, FederatedPoissonRegression, FederatedRidge
 from fedscaffold.sklearn.moments import federated_scale
 
 
+@pytest.mark.filterwarnings("ignore::fedscaffold.core.errors.DataWarning")  # of one client, as the checks fit
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [
         FederatedRidge(random_state=0),
@@ -54,6 +56,16 @@ def cancer() -> tuple[Any, ...]:
     X, y = load_breast_cancer(return_X_y=True)
     parts = train_test_split(X, y, test_size=0.25, random_state=0, stratify=y)
     return (*parts, partition.feature_shift(parts[0], n_clients=10, strength=0.9, seed=0))
+
+
+@pytest.mark.parametrize("model", [FederatedRidge(rounds=2), FederatedLogisticRegression(rounds=2)])
+def test_one_client_is_warned_of(model: Any) -> None:
+    X, _, y, _, clients = cancer()
+    with pytest.warns(DataWarning, match=r"those of one client.* with clients of fit") as found:
+        model.fit(X, y)
+    assert found[0].filename == __file__
+    assert model.clients_.size == 1
+    model.fit(X, y, clients=clients)  # without a warning, which would be an error
 
 
 def test_breast_cancer_over_ten_skewed_clients() -> None:

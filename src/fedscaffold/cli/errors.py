@@ -1,5 +1,6 @@
 """Errors and warnings as one sentence in the command line's words, and an exit code, without a traceback."""
 
+import logging
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,11 +22,11 @@ RESUMABLE = "the same command resumes where it stopped"
 def refusals(*, interrupted: str) -> Iterator[None]:
     """Print errors as one sentence; bad input exits with 2, divergence with 1, Ctrl-C with 130 and the advice.
 
-    Warnings about data are printed too, and do not end the command.
+    Warnings about data, and how files were read, are printed too, and do not end the command.
     """
     errors = Console(stderr=True, highlight=False)
     try:
-        with _warnings_to(errors):
+        with _warnings_to(errors), _notes_to(errors):
             yield
     except FedScaffoldError as error:
         errors.print(f"[red]error:[/red] {escape(in_flags(error))}", soft_wrap=True)
@@ -74,3 +75,23 @@ def _warnings_to(console: Console) -> Iterator[None]:
 
         warnings.showwarning = show
         yield
+
+
+@contextmanager
+def _notes_to(console: Console) -> Iterator[None]:
+    """Print what reading tables logs as information, in the command line's words."""
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if isinstance(record.msg, Message):
+                console.print(f"note: {escape(in_flags(record.msg))}", soft_wrap=True)
+
+    logger, handler = logging.getLogger("fedscaffold.data"), Notes()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)

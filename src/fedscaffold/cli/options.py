@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedscaffold.core.checks import choice
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.figures import load_matplotlib
 from fedscaffold.core.protocols import Method
@@ -50,6 +51,11 @@ def method_of(name: str) -> type[Scaffold] | type[FedAvg]:
     if name not in METHODS:
         raise InvalidInput(f"method must be one of {', '.join(METHODS)}, got {name!r}")
     return METHODS[name]
+
+
+def paper_problem(name: str) -> str:
+    """The name of one of the paper's problems, refused unless it is one."""
+    return str(choice("problem", name, ("regression", "classification")))
 
 
 def batch_size_of(text: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""Which batch size to fit with: that whose plan is predicted to take the least time."""
+"""Which batch size and local steps to fit with: those of the plan that is predicted to take the least time."""
 
 from typing import Any, NamedTuple
 
@@ -11,11 +11,11 @@ from fedscaffold.theory import Plan, plan
 MAX_ROUNDS = 20_000
 SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
 CANDIDATES = (64, 512, 4096)
-# Measured on one core: Numba engine, logistic regression, 7 and 50 coordinates. Only ratios matter here.
-DRAWN_ROW_SECONDS = 2.0e-8  # a row of a batch, which is drawn and read from anywhere
-ROW_SECONDS = 0.8e-8  # a row where all are read in order
-NUMBER_SECONDS = 0.3e-9  # each coordinate of a row
-ROUND_SECONDS = 0.02  # a hundred simulated rounds of 0.2 ms, since a real federation pays for rounds
+# Seconds on one core, as `python -m benchmarks.table_steps` measured them. Only their ratios matter.
+DRAWN_ROW_SECONDS = 9.3e-9  # a row of a batch, which is drawn and read from anywhere
+ROW_SECONDS = 1.7e-9  # a row where all are read in order
+NUMBER_SECONDS = 0.52e-9  # each coordinate of a row
+ROUND_SECONDS = 10 * 1.45e-4  # ten simulated rounds: a real federation pays for rounds, but plans of long ones err
 
 
 class BatchPlan(NamedTuple):
@@ -34,29 +34,25 @@ def candidate_batches(sizes: NDArray[np.int64]) -> list[int | None]:
     return [None] if mean <= SMALL_CLIENT else [None, *(size for size in CANDIDATES if 2 * size <= mean)]
 
 
-def seconds_per_step(problem: Any, batch_size: int | None) -> float:
-    """Predicted time of a local step of all clients, on one core."""
+def costs_in_seconds(problem: Any, batch_size: int | None) -> dict[str, float]:
+    """Predicted time of a round and of a local step of all clients, by the names of `theory.plan` for them."""
     rows = int(problem.sizes.sum()) if batch_size is None else batch_size * problem.n_clients
     each = ROW_SECONDS if batch_size is None else DRAWN_ROW_SECONDS
-    return rows * (each + NUMBER_SECONDS * problem.dim)
-
-
-def predicted_seconds(problem: Any, found: BatchPlan) -> float:
-    """T (time of a round + H times that of a local step)."""
-    steps = found.plan.method.uniform_local_steps * seconds_per_step(problem, found.batch_size)
-    return found.plan.rounds * (ROUND_SECONDS + steps)
+    return {"round_cost": ROUND_SECONDS, "gradient_cost": rows * (each + NUMBER_SECONDS * problem.dim)}
 
 
 def fastest_plan(problem: Any, batch_sizes: list[int | None], **goal: Any) -> BatchPlan:
-    """The first-order plan of the least predicted time among those of some batch sizes.
+    """The first-order plan of the least predicted time, over local steps and some batch sizes.
 
     `goal` has target_mse and optimum, and perhaps max_local_steps. Refused where no batch size reaches the target.
+    The plan's cost is in seconds.
     """
     found: list[BatchPlan] = []
     refused: InvalidInput | None = None
     for size in batch_sizes:
+        costs = costs_in_seconds(problem, size)
         try:
-            made = plan(problem, mode="first_order", max_rounds=MAX_ROUNDS, batch_size=size, **goal)
+            made = plan(problem, mode="first_order", max_rounds=MAX_ROUNDS, batch_size=size, **costs, **goal)
         except InvalidInput as error:
             refused = refused or error
             continue
@@ -64,4 +60,4 @@ def fastest_plan(problem: Any, batch_sizes: list[int | None], **goal: Any) -> Ba
     if not found:
         assert refused is not None
         raise refused
-    return min(found, key=lambda each: predicted_seconds(problem, each))
+    return min(found, key=lambda each: each.plan.cost)

@@ -134,7 +134,7 @@ BY_NAME: dict[str, type[Mse] | type[Loss] | type[TailAverage]] = {"mse": Mse, "l
 def resolve_observers(record: Iterable[str | Observer]) -> list[Observer]:
     """Observers from names and objects; no two may record under the same name."""
     if isinstance(record, str | np.ndarray) or not hasattr(record, "__iter__"):
-        example = (record,) if isinstance(record, str) else ("mse",)
+        example = (record,) if isinstance(record, str) and len(record) < 50 else ("mse",)
         raise InvalidInput(f"record must be a sequence of observers, for example {example!r}; got {given(record)}")
     observers: list[Observer] = []
     for item in record:

@@ -1,5 +1,6 @@
 """What both estimators share: rows of each client, standardisation, a plan and a run."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, check_is_fitted
 
 from fedscaffold.core.checks import positive, whole_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import DataWarning, InvalidInput, Option
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.inference import Closed, Coordinates, Summary, close, summarise_sums
@@ -78,6 +79,13 @@ class Federated(BaseEstimator):
     def _clients(self, clients: Any, n_rows: int) -> list[NDArray[np.int64]]:
         """Positions of each client's rows, clients in the order of their ids; sets clients_."""
         if clients is None:
+            warnings.warn(
+                DataWarning(
+                    "all rows were taken as those of one client, for which Scaffold is gradient descent",
+                    remedies=[("say to which client each row belongs with ", Option("clients"), " of fit")],
+                ),
+                stacklevel=3,
+            )
             self.clients_ = np.array([0])
             return [np.arange(n_rows)]
         ids = check_array(

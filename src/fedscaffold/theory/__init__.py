@@ -8,12 +8,19 @@ from fedscaffold.theory import bounds
 from fedscaffold.theory.constants.constants import Constants, constants
 from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.planner import plan
+from fedscaffold.theory.prediction.error_interval import error_interval
 from fedscaffold.theory.prediction.expansion import Expansion, expansion
+from fedscaffold.theory.prediction.iterate_average import (
+    AveragePrediction,
+    predict_average,
+    scaffold_long_run_covariance,
+)
 from fedscaffold.theory.prediction.predict import predict, predict_at_scale
 from fedscaffold.theory.prediction.prediction import Prediction
 from fedscaffold.theory.prediction.reliability import Reliability
 
 __all__ = [
+    "AveragePrediction",
     "Constants",
     "Expansion",
     "Plan",
@@ -21,10 +28,13 @@ __all__ = [
     "Reliability",
     "bounds",
     "constants",
+    "error_interval",
     "expansion",
     "plan",
     "predict",
     "predict_at_scale",
+    "predict_average",
+    "scaffold_long_run_covariance",
 ]
 
 

@@ -36,7 +36,7 @@ def test_ridge_has_the_constants_that_it_has_by_formula(batch_size: int | None, 
     wanted = vars(
         theory.constants(make("ridge", SIZES, 3, weights=weights), batch_size=batch_size, sampling=sampling)
     )
-    assert set(found.pop("local")) == set(found)
+    assert set(found.pop("local")) == set(found) - {"design_effect"}  # which the weights alone determine
     assert found == pytest.approx({name: wanted[name] for name in found}, rel=1e-10, abs=1e-14)
 
 

@@ -10,7 +10,7 @@ import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.problems import Logistic
 from fedscaffold.theory.planning.linear_model import LinearModel
-from fedscaffold.theory.prediction import predict as ways
+from fedscaffold.theory.prediction.moments import predict as sizes
 from tests.theory.planning.test_plan import mixed
 
 PRICES: dict[str, Any] = {"round_cost": 30.0, "gradient_cost": 2.0}
@@ -54,7 +54,7 @@ def test_with_as_many_clients_as_are_useful_noise_and_bias_are_equal(
     """
     useful = problem.n_clients * predicted.mse_variance_part / predicted.mse_bias_part
     assert plan.max_useful_clients == pytest.approx(useful)
-    monkeypatch.setattr(ways, "is_small", lambda s: False)
+    monkeypatch.setattr(sizes, "LARGEST_STATE", 0)
     method = fs.Scaffold(step_size=plan.method.step_size / 3, local_steps=plan.method.local_steps)
     few = fs.theory.predict(problem, method, batch_size=5)
     copies = round(few.mse_variance_part / few.mse_bias_part)

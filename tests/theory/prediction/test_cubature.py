@@ -10,8 +10,8 @@ import fedscaffold as fs
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Multinomial
 from fedscaffold.theory.client_blocks import ClientBlock
-from fedscaffold.theory.prediction import predict as ways
 from fedscaffold.theory.prediction.cubature import RecordAverages
+from fedscaffold.theory.prediction.moments import predict as sizes
 from tests.problems.test_multinomial import rows
 from tests.samples import tables
 
@@ -55,7 +55,7 @@ def test_it_predicts_what_the_one_with_margins_does(
     method: type[fs.Scaffold | fs.FedAvg], batch_size: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both with Gaussian clouds: third cumulants are followed for margins alone."""
-    monkeypatch.setattr(ways, "is_small", lambda s: False)
+    monkeypatch.setattr(sizes, "LARGEST_STATE", 0)
     chosen = method(step_size=0.2, local_steps=10)
     known, opaque = (
         fs.theory.predict(problem, chosen, batch_size=batch_size, rounds=20)

@@ -13,7 +13,8 @@ from fedscaffold.core.errors import UnreliablePrediction
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.theory.prediction import predict as ways
+from fedscaffold.theory.prediction import setting as settings
+from fedscaffold.theory.prediction.moments import predict as sizes
 from tests.samples import Kind, make
 
 SCAFFOLD = Scaffold(step_size=0.1, local_steps=5)
@@ -92,7 +93,7 @@ def test_bias_of_many_clients_with_single_records(
 @pytest.mark.parametrize("kind", ["ridge", "logistic"])
 def test_a_longer_curve_begins_with_the_shorter_one(kind: Kind, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "at once":
-        monkeypatch.setattr(ways, "is_small", lambda s: False)
+        monkeypatch.setattr(sizes, "LARGEST_STATE", 0)
     problem, method = make(kind, (6, 9, 4), 2), Scaffold(step_size=0.3, local_steps=4)
     curves = [predicted_curve(problem, method, rounds, 1) for rounds in (24, 25, 30)]
     for curve in curves[:2]:
@@ -123,7 +124,7 @@ def test_a_plateau_is_found_up_to_the_limit_of_mean_squares(share: float) -> Non
 
 
 def test_acceleration_finds_the_plateau_of_larger_problems_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways, "is_small", lambda s: False)
+    monkeypatch.setattr(sizes, "LARGEST_STATE", 0)
     test_a_plateau_is_found_up_to_the_limit_of_mean_squares(0.8)
 
 
@@ -147,3 +148,20 @@ def test_an_unreliable_prediction_warns_and_says_why() -> None:
     sure = theory.predict(problem, Scaffold(step_size=0.02 * gamma, local_steps=2), batch_size=4)
     assert sure.reliability.neglected < 1.0
     assert "reliability" in repr(sure)
+
+
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_fewer_passes_for_many_clients_change_little(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, method = make(kind, (12,) * 80, 4, l2=0.2), Scaffold(step_size=0.1, local_steps=20)
+    quick = theory.predict(problem, method, batch_size=1)
+    monkeypatch.setattr(settings, "SETTLED_MANY", 1e-7)
+    slow = theory.predict(problem, method, batch_size=1)
+    assert quick.mse == pytest.approx(slow.mse, rel=3e-3)
+    assert quick.mse != slow.mse
+
+
+def test_too_many_features_are_refused_with_an_estimate_and_a_way_out() -> None:
+    rng = np.random.default_rng(0)
+    problem = Ridge(rng.normal(size=(3, 4, 1000)), rng.normal(size=(3, 4)), l2=0.1)
+    with pytest.raises(fs.InvalidInput, match=r"1,000 features .* minutes; use theory.expansion"):
+        theory.predict(problem, SCAFFOLD, batch_size=1)

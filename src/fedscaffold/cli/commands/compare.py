@@ -97,7 +97,7 @@ def command(
         if plot_costs is not None and len(targets) < 2 and len(numbers) < 2:
             raise InvalidInput("--plot-costs needs several numbers of clients or several targets")
         cells = None if out is None else check_folder(out)
-        kind: Any = problem
+        kind: Any = options.paper_problem(problem)
         problems = nested_problems(kind, numbers, l2=l2, seed=seed)
         sizes = given or default_step_sizes(problems[max(numbers)].smoothness(batches))
         methods = _methods(method, sizes, lengths)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import FAILED, refusals
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import DataWarning, InvalidInput, Option
 from fedscaffold.core.progress import Advance, progress_bar
 from fedscaffold.data import from_frame
 from fedscaffold.data.columns import pick
@@ -49,7 +50,7 @@ def command(
     batch_size: tables.Batch = "auto",
     step_size: Annotated[float | None, typer.Option(help="γ; planned unless given.")] = None,
     local_steps: Annotated[int | None, typer.Option(help="H; planned unless given.")] = None,
-    rounds: Annotated[int, typer.Option(help="T.")] = 10,
+    rounds: Annotated[int | None, typer.Option(help="T; planned unless given.")] = None,
     seed: tables.Seed = 0,
     out: Annotated[
         Path | None,
@@ -87,8 +88,9 @@ def command(
         )  # fmt: skip
         if out is not None:
             task.model(theta, {"federation": True, "rounds": task.rounds, "seed": seed}).save(out / "model.json")
-    difference = float(np.abs(theta - simulated.theta[0]).max())
-    distance = task.relative_distance(theta)
+        difference = float(np.abs(theta - simulated.theta[0]).max())
+        distance = task.relative_distance(theta)
+        _warn_if_far(task, distance)
     _print(parts, task, seconds, difference, distance, out, console)
     if not difference <= AGREES:
         raise typer.Exit(FAILED)
@@ -167,6 +169,22 @@ def _ended_by_signal() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _warn_if_far(task: PlannedFit, distance: float) -> None:
+    """Say so where the model is not as close to the pooled one as a plan would bring it."""
+    if distance <= task.aim:
+        return
+    planned = 0 if task.plan is None else task.plan.rounds
+    more = planned if planned > task.rounds else 2 * task.rounds
+    warnings.warn(
+        DataWarning(
+            f"after {task.rounds:,} rounds the coefficients are {100.0 * distance:.2g} % from the pooled model's, "
+            f"more than {100.0 * task.aim:.2g} %",
+            remedies=[("take ", Option("rounds", more))],
+        ),
+        stacklevel=2,
+    )
 
 
 def _print(

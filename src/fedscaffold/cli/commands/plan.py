@@ -12,7 +12,7 @@ from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.models.batches import fastest_plan
+from fedscaffold.models.batches import MAX_ROUNDS, costs_in_seconds, fastest_plan
 from fedscaffold.models.planned import FitSettings, out_of_reach, prepare_problem
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
@@ -58,8 +58,13 @@ def command(
     ] = None,
     max_local_steps: Annotated[int | None, typer.Option(help="Most local steps in a round.")] = None,
     max_rounds: Annotated[int | None, typer.Option(help="Most rounds.")] = None,
-    round_cost: Annotated[float, typer.Option(help="What a communication costs.")] = ROUND_COST,
-    gradient_cost: Annotated[float, typer.Option(help="What a stochastic gradient costs.")] = GRADIENT_COST,
+    round_cost: Annotated[
+        float, typer.Option(help="What a communication costs.", show_default="100; predicted seconds for tables")
+    ] = ROUND_COST,
+    gradient_cost: Annotated[
+        float,
+        typer.Option(help="What a stochastic gradient costs.", show_default="1; predicted seconds for tables"),
+    ] = GRADIENT_COST,
     seed: options.Seed = 0,
     simulate: options.Simulate = 0,
     plot: options.Plot = None,
@@ -74,7 +79,7 @@ def command(
             _refuse_options(given, TABLES_ONLY, "a table; give one instead of a number")
             positive("the squared error to reach", squared_error)
             batch = options.batch_size_of(batch_size or "10")
-            kind: Any = problem
+            kind: Any = options.paper_problem(problem)
             l2 = PAPER_L2 if table.l2 is None else table.l2
             made: Any = paper(kind, n_clients=clients, l2=l2, seed=seed)
             name, optimum = problem, None
@@ -97,6 +102,9 @@ def command(
                 except InvalidInput as error:
                     raise out_of_reach(error, prepared.aim) from None
                 console.print(f"Each step uses {'all' if batch is None else f'{batch:,}'} rows of a client.")
+            max_rounds = max_rounds or MAX_ROUNDS
+            if not given & {"round_cost", "gradient_cost"}:  # as `fit` plans
+                round_cost, gradient_cost = costs_in_seconds(made, batch).values()
         chosen: Any = mode or "sharp"
         try:
             found = plan(

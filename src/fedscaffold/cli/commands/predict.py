@@ -51,7 +51,7 @@ def command(
         batch = options.batch_size_of(batch_size)
         Batches(batch)
         options.check_figure(plot)
-        kind: Any = problem
+        kind: Any = options.paper_problem(problem)
         made = paper(kind, n_clients=clients, l2=l2, seed=seed)
         begin = time.perf_counter()
         found = predict(made, chosen, batch_size=batch, rounds=rounds)

@@ -1,19 +1,22 @@
 """CSV files: encoding, delimiter and decimal mark are detected unless they are given."""
 
 import codecs
+import logging
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput, Message, Option
 from fedscaffold.data.arrow import is_text, load_pyarrow
+from fedscaffold.data.columns import some
 
 OTHER_DELIMITERS = (";", "\t", "|")
 ENCODINGS = ("utf-8", "cp1252", "latin-1")  # tried in this order; the last takes any bytes
 HEADER_BYTES = 1 << 16
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*|\s*[+-]?\d+([eE][+-]?\d+)?\s*")
+LOGGER = logging.getLogger(__name__)
 THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}(,\d{3})*\s*")
 
 
@@ -60,7 +63,10 @@ class CsvFormat:
 
 
 def read_csv_file(file: Path, given: CsvFormat) -> Any:
-    """A CSV file as a pyarrow Table; errors are those of pyarrow and of files."""
+    """A CSV file as a pyarrow Table; errors are those of pyarrow and of files.
+
+    What was detected, where it is not UTF-8 with commas between fields, is logged as information.
+    """
     encodings = ENCODINGS if given.encoding is None else (given.encoding,)
     start = _first_bytes(file)
     if given.encoding is None and start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -79,9 +85,30 @@ def read_csv_file(file: Path, given: CsvFormat) -> Any:
             f"cannot read {file} as CSV: it is not in the encoding {encodings[0]!r}",
             remedies=[("name the right one with ", Option("encoding"))],
         )
+    before = table
     if given.decimal is None and delimiter != ",":
         table = with_decimal_commas(table)
+    changed = [new.name for new, old in zip(table.schema, before.schema, strict=True) if new != old]
+    _tell_detected(
+        file,
+        encoding=encoding if given.encoding is None else None,
+        delimiter=delimiter if given.delimiter is None else None,
+        decimal_commas=changed,
+    )
     return table
+
+
+def _tell_detected(file: Path, *, encoding: str | None, delimiter: str | None, decimal_commas: list[str]) -> None:
+    """Log how a file was read, in so far as that was detected and is not the usual."""
+    found = [f"as {encoding}"] if encoding not in (None, "utf-8") else []
+    marks = [f"{delimiter!r} between fields"] if delimiter not in (None, ",") else []
+    if decimal_commas:
+        marks.append(f"decimal commas in {some(decimal_commas)}")
+    found += [f"with {' and '.join(marks)}"] if marks else []
+    if found:
+        options: list[str | Option] = [Option("encoding"), ", ", Option("delimiter"), " and ", Option("decimal")]
+        remedies = [("where that is wrong, name the right ones with ", *options)]
+        LOGGER.info(Message(f"{file} was read {', '.join(found)}", remedies=remedies))
 
 
 def detect_delimiter(header: str) -> str:

@@ -55,7 +55,7 @@ class Constants(Summarised):
         N Σ w_c² ≥ 1, Kish's design effect: by how much the variance of a weighted mean over clients is larger than
         with equal weights, for which it is 1.
     local
-        Names of the constants that are about θ* only; all of them for a `Differentiable` loss.
+        Names of the constants that are about θ* only; all but `design_effect` for a `Differentiable` loss.
 
     Examples
     --------

@@ -2,8 +2,9 @@
 
 The mean of a round follows the non-linear recursion without noise, plus the pull of the noise on the mean as it is
 on the plateau. A client's H steps are solved at once: the linear part in closed form, what the gradient has beyond
-it at the nodes of `Steps`, iterated until it no longer changes. The covariance follows the linear recursion with
-the noise of the records at the mean's path, which far from θ* is larger than on the plateau.
+it at the nodes of `Steps`, iterated until it no longer changes; where it does not settle, the steps are taken one
+at a time. The covariance follows the linear recursion with the noise of the records at the mean's path, which far
+from θ* is larger than on the plateau.
 """
 
 from bisect import bisect_left
@@ -57,6 +58,7 @@ class Mean:
     ahead: Array  # ξ_c − ξ*_c, (N, d), in the eigenbasis
     residual: Array  # t_c(h_q) as last found, (N, m, d), in the eigenbasis
     seen: Array  # the paths at which it was found, (N, m, d)
+    stepwise: bool = False  # whether sweeps did not settle, so that steps are taken one at a time
 
 
 def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Array]:
@@ -117,19 +119,46 @@ def advance(s: Setting, state: PlateauState, p: Propagator, pull: Array, mean: M
     linear = p.power * np.einsum("kij,i->kj", U, mean.theta)[:, None] - p.pull * mean.ahead[:, None]
     near = SWEEP_TOLERANCE * np.sqrt(mean.theta @ mean.theta + scale)
     residual, seen = mean.residual, mean.seen
-    for _ in range(0 if s.quadratic else MOST_SWEEPS):
+    stepwise = mean.stepwise or not s.quadratic
+    for _ in range(0 if s.quadratic or mean.stepwise else MOST_SWEEPS):
         paths = (linear[:, :-1] - np.einsum("kqpd,kpd->kqd", p.conv[:, :-1], residual + pull)) @ inverse
         if np.sqrt(w @ np.square(paths - seen).mean(axis=1).sum(axis=1)) <= near:
+            stepwise = False
             break
         residual, seen = residuals(s, state, paths), paths
-    local_end = linear[:, -1] - np.einsum("kpd,kpd->kd", p.conv[:, -1], residual + pull)
+    if stepwise:  # as where classes are nearly separable: curvatures at θ* are far smaller than on the way there
+        seen, end = take_steps(s, state, pull, mean)
+        local_end = np.einsum("kij,ki->kj", U, end)
+    else:
+        local_end = linear[:, -1] - np.einsum("kpd,kpd->kd", p.conv[:, -1], residual + pull)
     theta = np.einsum("k,kij,kj->i", w, U, local_end)
     ahead = mean.ahead
     if s.scaffold:
         ahead = ahead + (local_end - np.einsum("kij,i->kj", U, theta)) / (s.gamma * s.H)
     if s.quadratic:
         seen = linear[:, :-1] @ inverse
-    return Mean(theta, ahead, residual, seen)
+    return Mean(theta, ahead, residual, seen, stepwise)
+
+
+def take_steps(s: Setting, state: PlateauState, pull: Array, mean: Mean) -> tuple[Array, Array]:
+    """θ_c − θ* at the nodes, (N, m, d), and after H steps, (N, d), with a gradient of all records at each step."""
+    U = state.cur.U
+    nodes, powers = s.steps.along, s.steps.fit @ pull  # the noise's pull at step h: Σ_p b_p^h powers_p
+    seen, end = np.empty_like(pull), np.empty_like(mean.ahead)
+
+    def work(block: ClientBlock) -> None:
+        at = block.clients
+        theta = np.tile(mean.theta, (at.size, 1))
+        for h in range(s.H):
+            if h in nodes:
+                seen[at, nodes.index(h)] = theta
+            correction = np.einsum("kij,kj->ki", U[at], mean.ahead[at] + s.steps.rates**h @ powers[at])
+            slope = s.averages.gradients(block, (s.optimum + theta)[:, None])[:, 0] - s.gradients[at]
+            theta = theta - s.gamma * (slope + correction)
+        end[at] = theta
+
+    for_blocks(s.problem, work)
+    return seen, end
 
 
 @dataclass(frozen=True, eq=False)

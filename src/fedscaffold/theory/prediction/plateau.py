@@ -53,15 +53,16 @@ class PlateauState:
 
 
 def solve_stationary(s: Setting) -> PlateauState:
-    """The stationary law, to a relative change of `settled` from pass to pass.
+    """The stationary law; passes end when further ones would change it by less than `settled`, relative.
 
-    Passes contract about tenfold where noise depends little on where it acts. Where it depends much, for ridge,
-    whose noise is an affine function of itself, Anderson's acceleration finds the fixed point.
+    What they would change follows from the last two changes, as of a geometric series. Passes contract about
+    tenfold where noise depends little on where it acts. Where it depends much, for ridge, whose noise is an
+    affine function of itself, Anderson's acceleration finds the fixed point.
     """
     state = linear_start(s)
     if s.scaffold and not s.factors.any():
         return state
-    before, floor = np.full(2, np.inf), NOTHING * float(s.optimum @ s.optimum)
+    last, before, floor = np.inf, np.full(2, np.inf), NOTHING * float(s.optimum @ s.optimum)
     history = Anderson(MEMORY) if s.quadratic and state.noise.size <= LARGEST_ACCELERATED else None
     for _ in range(MOST_PASSES):
         with np.errstate(over="ignore", invalid="ignore"):  # what grows beyond all numbers is refused below
@@ -69,8 +70,11 @@ def solve_stationary(s: Setting) -> PlateauState:
         now = np.array([np.trace(later.cov_theta), later.bias @ later.bias])
         if not np.isfinite(now).all() or now[0] < -floor:
             break
-        if (np.abs(now - before) <= s.settled * np.array([now[0], now.sum()]) + floor).all():
+        change = np.abs(now - before)
+        rate = float(np.clip(change.sum() / max(last, 1e-300), 0.0, 0.9)) if np.isfinite(last) else 0.5
+        if (change * rate / (1.0 - rate) <= s.settled * np.array([now[0], now.sum()]) + floor).all():
             return later
+        last = float(change.sum())
         state, before = later if history is None else accelerated(s, history, state, later), now
     raise InvalidInput(
         "no plateau found: the noise grows with the distance that it causes faster than the method contracts; "

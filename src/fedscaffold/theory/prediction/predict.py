@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedscaffold.core.capabilities import PopulationMoments, SmoothProblem
+from fedscaffold.core.capabilities import GeneralisedLinear, PopulationMoments, SmoothProblem
 from fedscaffold.core.checks import check_problem_and_method, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
@@ -12,13 +12,19 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.curve import curve_parts
+from fedscaffold.theory.prediction.family.predict_family import is_plain, predict_family
 from fedscaffold.theory.prediction.moments.curve import small_curve
-from fedscaffold.theory.prediction.moments.local_round import STEP_BY_STEP
-from fedscaffold.theory.prediction.moments.predict import is_small, small_prediction, small_round
+from fedscaffold.theory.prediction.moments.predict import is_small, plateau_is_small, small_prediction, small_round
 from fedscaffold.theory.prediction.plateau import control_variate_biases, solve_stationary
 from fedscaffold.theory.prediction.prediction import Prediction
 from fedscaffold.theory.prediction.reliability import EXACT, GAUSSIAN, warn_if_unreliable
 from fedscaffold.theory.prediction.setting import Setting, setting
+from fedscaffold.theory.supported import is_quadratic
+
+MOST_ROUNDS = 1_000_000  # of a predicted curve, which takes a step for each
+PASSES, DOUBLINGS, REDUCED_POINTS = 6, 14, 12  # of a typical prediction
+PRODUCTS_PER_SECOND = 5e9  # additions and multiplications of matrix products on one core
+LONGEST = 1200.0  # seconds
 
 
 @one_blas_thread
@@ -43,7 +49,9 @@ def predict(
         convex problem that has Hessians and `record_gradients`, such as multinomial regression, with up to
         some tens of parameters.
     method
-        Scaffold or FedAvg.
+        Scaffold or FedAvg; and, for up to 600 numbers in all clients' models together, every method whose server
+        and clients combine models linearly: with cohorts (of clients of equal weight) or unequal local steps,
+        TwoSidedScaffold, ProxSkip, FedLin, ServerOptimizer with "sgd" and momentum, or one of your own.
     batch_size
         Records in each stochastic gradient; None for full gradients.
     sampling
@@ -69,8 +77,12 @@ def predict(
     True
     """
     if rounds is not None:
-        rounds = whole_number("rounds", rounds, least=1)
-    found = predict_setting(setting(problem, method, Batches(batch_size, sampling)), rounds)
+        rounds = whole_number("rounds", rounds, least=1, most=MOST_ROUNDS)
+    batches = Batches(batch_size, sampling)
+    if not is_plain(problem, method):
+        reliability = EXACT if is_quadratic(problem) else GAUSSIAN
+        return Prediction(**predict_family(problem, method, batches, rounds)._asdict(), reliability=reliability)
+    found = predict_setting(setting(problem, method, batches), rounds)
     warn_if_unreliable(found.reliability)
     return found
 
@@ -120,7 +132,7 @@ def predict_at_scale(
     if not isinstance(problem, PopulationMoments):
         raise InvalidInput(f"predict_at_scale is for streamed clients, not for {problem.kind}; use predict")
     if rounds is not None:
-        rounds = whole_number("rounds", rounds, least=1)
+        rounds = whole_number("rounds", rounds, least=1, most=MOST_ROUNDS)
     weight = float(problem.weights @ problem.weights)
     if n_clients is not None:
         weight = 1.0 / whole_number("n_clients", n_clients, least=1)
@@ -130,13 +142,13 @@ def predict_at_scale(
 
 def predict_setting(s: Setting, rounds: int | None) -> Prediction:
     """The prediction of a setting, with a curve of some rounds, by the way that suits the size of the problem."""
-    small = is_small(s)
-    if small and (not s.quadratic or s.H <= STEP_BY_STEP):
+    if plateau_is_small(s):
         return small_prediction(s, rounds)
+    check_affordable(s)
     state = solve_stationary(s)
     curve = None
     if rounds is not None:
-        parts = small_curve(s, small_round(s), rounds) if small else curve_parts(s, state, rounds)
+        parts = small_curve(s, small_round(s), rounds) if is_small(s) else curve_parts(s, state, rounds)
         curve = np.add(*parts)
     return Prediction(
         cov_theta=state.cov_theta,
@@ -145,6 +157,21 @@ def predict_setting(s: Setting, rounds: int | None) -> Prediction:
         curve=curve,
         reliability=EXACT if s.quadratic else GAUSSIAN,
     )
+
+
+def check_affordable(s: Setting) -> None:
+    """Refuse a problem of so many features that a prediction would take longer than a few minutes."""
+    d, reduced = s.problem.dim, REDUCED_POINTS * s.problem.dim if s.scaffold else s.problem.dim
+    records = (
+        int(s.problem.sizes.sum()) if isinstance(s.problem, GeneralisedLinear) else 2 * d * s.problem.n_clients
+    )
+    products = PASSES * (DOUBLINGS * 6 * reduced**3 + 8 * s.steps.nodes.size * records * d**2)
+    seconds = products / PRODUCTS_PER_SECOND
+    if seconds > LONGEST:
+        raise InvalidInput(
+            f"a prediction with {d:,} features and {s.problem.n_clients:,} clients would take about "
+            f"{seconds / 60:,.0f} minutes; use theory.expansion, plan(..., mode='first_order') or fedscaffold.run"
+        )
 
 
 def predict_curve(s: Setting, rounds: int) -> Array:

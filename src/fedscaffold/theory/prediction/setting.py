@@ -17,7 +17,9 @@ from fedscaffold.theory.supported import is_quadratic, parse_method
 
 PRECISE, FAST = 1e-10, 1e-6  # of the interpolation, for few and for many clients
 MANY = 8
-SETTLED, SETTLED_EXACT = 1e-4, 1e-6  # from pass to pass; the second where the fixed point is exact
+COARSE, MANY_FEATURES = 1e-4, 50  # and for more features than this, where points of the interpolation cost most
+SETTLED, SETTLED_EXACT = 1e-4, 1e-6  # what further passes would change; the second where the fixed point is exact
+SETTLED_MANY, MANY_CLIENTS = 3e-4, 64  # and for more clients than this, where a pass takes long
 STEPS, STEPS_DRIFTING = 1e-4, 1e-6  # of powers; the second for FedAvg on ridge, whose noise falls along a round
 
 
@@ -61,10 +63,24 @@ def setting(problem: SmoothProblem, method: Method, batches: Batches, optimum: A
         optimum=optimum,
         gradients=problem.client_gradients(optimum),
         steps=steps(gamma, H, smallest, largest, precision),
-        tolerance=PRECISE if problem.n_clients <= MANY else FAST,
-        settled=SETTLED_EXACT if quadratic else SETTLED,
+        tolerance=interpolation_tolerance(problem.n_clients, problem.dim),
+        settled=settled_at(problem.n_clients, quadratic),
         quadratic=quadratic,
     )
+
+
+def interpolation_tolerance(n_clients: int, dim: int) -> float:
+    """Relative error of the reduced system of Scaffold's clients."""
+    if dim > MANY_FEATURES:
+        return COARSE
+    return PRECISE if n_clients <= MANY else FAST
+
+
+def settled_at(n_clients: int, quadratic: bool) -> float:
+    """Relative change of the stationary law that ends the passes over the clients."""
+    if n_clients > MANY_CLIENTS:
+        return SETTLED_MANY
+    return SETTLED_EXACT if quadratic else SETTLED
 
 
 def curvature_range(problem: SmoothProblem, optimum: Array, quadratic: bool) -> tuple[float, float]:

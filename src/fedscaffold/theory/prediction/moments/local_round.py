@@ -4,8 +4,9 @@ Around its mean the local model of client c is, with y = (θ, ξ_c) at the start
 
     θ_c^h = B_h y + n_h,     B_{h+1} = Γ_h B_h − γ [0 I],     Cov n_{h+1} = Γ_h Cov n_h Γ_h + γ² C_h,
 
-where Γ_h = I − γG_h, G_h and C_h are the mean curvature and the mean noise over the cloud N(mean, Cov θ_c^h) of that step, and
-the mean follows the mean gradient over it. For ridge that is exact, without noise for every problem.
+where Γ_h = I − γG_h, G_h and C_h are the mean curvature and the mean noise over the cloud N(mean, Cov θ_c^h) of
+that step, and the mean follows the mean gradient over it. For ridge this is exact, and without noise for all
+problems.
 
 Where G_h, C_h and the gradient hardly change from step to step, k steps are taken at once: with their values in
 the middle of the k steps, found by a first try with those at their beginning. The difference between the two
@@ -82,8 +83,9 @@ class Coefficients:
 class LocalRound:
     """The local steps of a setting; keeps the clients' records side by side between calls."""
 
-    def __init__(self, s: Setting, *, skew: bool) -> None:
+    def __init__(self, s: Setting, *, skew: bool, step_by_step: int = STEP_BY_STEP) -> None:
         self.s = s
+        self.step_by_step = step_by_step  # rounds of up to so many local steps are not shortened
         self.blocks = list_blocks(s.problem)
         self.skewed = SkewedMargins(s.problem, self.blocks, s.batches) if skew else None
 
@@ -98,7 +100,7 @@ class LocalRound:
         done, k = 0, 1
         while done < s.H:
             here = self.coefficients(cloud, start)
-            k = 1 if s.H <= STEP_BY_STEP else min(k, s.H - done)
+            k = 1 if self.step_by_step >= s.H else min(k, s.H - done)
             cloud, used, change = self.steps(cloud, here, start, k)
             done += used
             k = 2 * used if change < GROW * CHANGE else used
@@ -116,7 +118,7 @@ class LocalRound:
                 return better, k, change
             k //= 2
             first = self.frozen(cloud, here, cloud, start, k)
-        return first, 1, 0.0 if self.s.H <= STEP_BY_STEP else difference(cloud, first, start)
+        return first, 1, 0.0 if self.step_by_step >= self.s.H else difference(cloud, first, start)
 
     def coefficients(self, cloud: Cloud, start: Start) -> Coefficients:
         """Mean gradient, noise and curvature over the clouds, and their slopes."""

@@ -5,16 +5,17 @@ import numpy as np
 from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.theory.prediction.moments.curve import small_curve
-from fedscaffold.theory.prediction.moments.local_round import LocalRound
+from fedscaffold.theory.prediction.moments.local_round import LocalRound, RoundMap
 from fedscaffold.theory.prediction.moments.neglected import neglected
 from fedscaffold.theory.prediction.moments.plateau import small_plateau
 from fedscaffold.theory.prediction.moments.state import Moments, theta_covariance
 from fedscaffold.theory.prediction.prediction import Prediction
-from fedscaffold.theory.prediction.reliability import EXACT, GAUSSIAN, NO_NOISE
+from fedscaffold.theory.prediction.reliability import EXACT, GAUSSIAN, NO_NOISE, Reliability
 from fedscaffold.theory.prediction.setting import Setting
 
 LARGEST_STATE = 200  # numbers in the state x
 LARGEST_TABLES = 4_000_000  # records × features²: what averages over all clients cost
+MOST_STEPS, LARGEST_STEPS = 2000, 20_000_000  # of a round taken one by one, and steps × records × features²
 LARGEST_CUBES = 4_000_000  # records × features³
 
 
@@ -31,6 +32,12 @@ def follows_skewness(s: Setting) -> bool:
     return not s.quadratic and int(s.problem.sizes.sum()) * s.problem.dim**3 <= LARGEST_CUBES
 
 
+def plateau_is_small(s: Setting) -> bool:
+    """Whether the plateau is found step by step too; for ridge every step is taken, so that it is exact."""
+    steps = s.H * int(s.problem.sizes.sum()) * s.problem.dim**2
+    return is_small(s) and (not s.quadratic or (s.H <= MOST_STEPS and steps <= LARGEST_STEPS))
+
+
 def small_round(s: Setting) -> LocalRound:
     """The local steps, with third cumulants where they are followed."""
     return LocalRound(s, skew=follows_skewness(s))
@@ -41,11 +48,17 @@ def small_prediction(s: Setting, rounds: int | None) -> Prediction:
     local = small_round(s)
     noisy = bool(s.factors.any())
     plain = gaussian_plateau(s) if noisy and local.skewed is not None else None
-    found, map = small_plateau(s, local, plain)
+    map: RoundMap | None
+    if s.quadratic:
+        found, map = small_plateau(s, LocalRound(s, skew=False, step_by_step=s.H))
+    else:
+        found, map = skewed_plateau(s, local, plain)
     if s.quadratic or not noisy:
         reliability = EXACT if s.quadratic else NO_NOISE
     elif local.skewed is None:
         reliability = GAUSSIAN
+    elif map is None:
+        reliability = Reliability(50.0, "third cumulants, which matter here, have no stationary value")
     else:
         before = None if plain is None else squared_error(s, plain)
         reliability = neglected(s, local, map, before, squared_error(s, found))
@@ -56,6 +69,16 @@ def small_prediction(s: Setting, rounds: int | None) -> Prediction:
         curve=None if rounds is None else np.add(*small_curve(s, local, rounds)),
         reliability=reliability,
     )
+
+
+def skewed_plateau(s: Setting, local: LocalRound, plain: Moments | None) -> tuple[Moments, RoundMap | None]:
+    """The plateau with third cumulants; without them, and no map, where only that exists."""
+    try:
+        return small_plateau(s, local, plain)
+    except InvalidInput:
+        if plain is None:
+            raise
+        return plain, None
 
 
 def gaussian_plateau(s: Setting) -> Moments | None:
