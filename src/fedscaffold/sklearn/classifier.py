@@ -97,7 +97,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         scikit-learn gives the same model at once.
         """
         self._check_parameters()
-        if self.C != np.inf:
+        if self.C not in (np.inf,):
             positive("C", self.C)
         X, y = validate_data(self, X, y, dtype=FLOATS)
         dtype, X = X.dtype, X.astype(np.float64, copy=False)
