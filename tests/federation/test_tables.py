@@ -10,6 +10,7 @@ import pytest
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data import from_frame
+from fedscaffold.data.encoding import Encoding, Number
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.flower.demo import pool_tables, site_tables
 from fedscaffold.models.planned import FitSettings, plan_fit
@@ -91,3 +92,9 @@ def test_one_table_is_split_as_several_are_joined(tmp_path: Path) -> None:
     table, column = pool_tables(single)
     assert column == "node"
     assert table.num_rows == len(frame)
+
+
+def test_a_penalty_must_be_agreed_on() -> None:
+    encoding = Encoding(columns=(Number(name="age", shift=0.0, scale=1.0),), target="dose", client="site")
+    with pytest.raises(TypeError, match="l2"):
+        Agreement(encoding=encoding)  # type: ignore[call-arg]

@@ -44,7 +44,8 @@ class Agreement:
     >>> from fedscaffold.data.encoding import Encoding, Number
     >>> from fedscaffold.federation import Agreement
     >>> columns = (Number(name="age", shift=50.0, scale=10.0),)
-    >>> agreement = Agreement(encoding=Encoding(columns=columns, target="dose", client="site", intercept=True))
+    >>> encoding = Encoding(columns=columns, target="dose", client="site", intercept=True)
+    >>> agreement = Agreement(encoding=encoding, l2=0.01)
     >>> agreement.dim
     2
     >>> agreement.problem(pa.table({"age": [40.0, 60.0], "dose": [1.0, 2.0]})).x
@@ -53,7 +54,7 @@ class Agreement:
     """
 
     encoding: Encoding
-    l2: float = 0.01
+    l2: float
     target_shift: float = 0.0
     target_scale: float = 1.0
     evaluate: float = 0.0
