@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fedscaffold import Model
 from fedscaffold.cli.main import app
-from fedscaffold.models.planned import PlannedFit
+from fedscaffold.models.planning.planned import PlannedFit
 from fedscaffold.simulation.run import run
 from tests.hospitals import cancer, written
 

@@ -13,7 +13,7 @@ from fedscaffold.data import from_frame
 from fedscaffold.data.encoding import Encoding, Number
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.flower.demo import pool_tables, site_tables
-from fedscaffold.models.planned import FitSettings, plan_fit
+from fedscaffold.models.planning.planned import FitSettings, plan_fit
 from tests.hospitals import cancer, diabetes, wine, written
 
 

@@ -15,7 +15,7 @@ from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models.compare import run_fedavg, score_model
 from fedscaffold.models.heterogeneity import class_counts, heterogeneity
 from fedscaffold.models.local_models import compare_local_models
-from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
+from fedscaffold.models.planning.planned import FitSettings, PlannedFit, plan_fit
 from fedscaffold.theory import constants
 from tests.hospitals import cancer, diabetes, wine
 

@@ -17,7 +17,9 @@ from fedscaffold import InvalidInput, Scaffold, plan, problems
 from fedscaffold.data import from_frame, open_problem
 from fedscaffold.data.encoded import EncodedRidge
 from fedscaffold.models import fit
-from fedscaffold.models.batches import (
+from fedscaffold.models.compare import run_fedavg
+from fedscaffold.models.fit import run_fit
+from fedscaffold.models.planning.batches import (
     DRAWN_ROW_SECONDS,
     NUMBER_SECONDS,
     ROUND_SECONDS,
@@ -26,9 +28,13 @@ from fedscaffold.models.batches import (
     costs_in_seconds,
     fastest_plan,
 )
-from fedscaffold.models.compare import run_fedavg
-from fedscaffold.models.fit import run_fit
-from fedscaffold.models.planned import FitSettings, automatic_batch, plan_fit, prepare_problem, standardize_target
+from fedscaffold.models.planning.planned import (
+    FitSettings,
+    automatic_batch,
+    plan_fit,
+    prepare_problem,
+    standardize_target,
+)
 from fedscaffold.problems.glm import Glm
 from tests.hospitals import cancer, diabetes, wine, written
 

@@ -11,9 +11,9 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import log_loss, mean_absolute_error, r2_score, roc_auc_score
 
 import fedscaffold as fs
-from fedscaffold.models.distance import slope_length
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.metrics import training_metrics
+from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.models.report import ReportInputs, build_report
 from tests.hospitals import cancer, diabetes, written
 

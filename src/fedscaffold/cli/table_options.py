@@ -17,7 +17,7 @@ from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.open import open_problem
 from fedscaffold.data.options import TableOptions
 from fedscaffold.data.reading.csv_file import CsvFormat
-from fedscaffold.models.planned import TOLERANCE, BatchSize
+from fedscaffold.models.planning.planned import TOLERANCE, BatchSize
 
 TABS = {"tab": "\t", "\\t": "\t"}
 

@@ -16,7 +16,7 @@ from fedscaffold.data.columns import check_names, pick, some
 from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.server.checkpoint import newest_model
-from fedscaffold.models.planned import PlannedFit
+from fedscaffold.models.planning.planned import PlannedFit
 
 MAX_NODES = 16  # each is two or three processes
 NAME = "demo"

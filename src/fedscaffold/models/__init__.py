@@ -4,7 +4,7 @@ from fedscaffold.data.open import open_problem
 from fedscaffold.models.compare import ModelComparison, ModelScore
 from fedscaffold.models.fit import Fit, fit
 from fedscaffold.models.model import Model
-from fedscaffold.models.planned import FitSettings
+from fedscaffold.models.planning.planned import FitSettings
 
 __all__ = ["Fit", "FitSettings", "Model", "ModelComparison", "ModelScore", "fit", "open_problem"]
 

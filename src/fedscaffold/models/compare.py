@@ -9,7 +9,7 @@ from fedscaffold.core.summaries import Summarised, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg
 from fedscaffold.models.fit import Fit, run_method
-from fedscaffold.models.planned import FitSettings, PlannedFit, PreparedProblem
+from fedscaffold.models.planning.planned import FitSettings, PlannedFit, PreparedProblem
 from fedscaffold.simulation import Trace
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from fedscaffold.inference import Closed, Summary
 from fedscaffold.inference.covariance import Covariance
 from fedscaffold.inference.plain import summary_to_plain
 from fedscaffold.methods import FedAvg, Scaffold
-from fedscaffold.models.distance import RelativeDistance
 from fedscaffold.models.model import Model
-from fedscaffold.models.planned import FitSettings, PlannedFit, plan_fit
+from fedscaffold.models.planning.distance import RelativeDistance
+from fedscaffold.models.planning.planned import FitSettings, PlannedFit, plan_fit
 from fedscaffold.models.summaries import close_fit, summary_of
 from fedscaffold.simulation import Mse, Trace
 from fedscaffold.simulation.run import run

@@ -20,7 +20,7 @@ from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.models.compare import compare_models
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.model import Model
-from fedscaffold.models.planned import FitSettings, plan_fit
+from fedscaffold.models.planning.planned import FitSettings, plan_fit
 from fedscaffold.models.report import ReportInputs, build_report, read_test_table, write_report
 from fedscaffold.reports.page import ReportContent
 

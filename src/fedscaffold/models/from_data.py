@@ -13,7 +13,7 @@ from fedscaffold.data.frame import from_frame
 from fedscaffold.data.open import guess_kind, open_problem
 from fedscaffold.data.options import FileKeywords, Kind, Penalty, TableOptions
 from fedscaffold.models.fit import Fit, run_fit
-from fedscaffold.models.planned import TOLERANCE, BatchSize, FitSettings, plan_fit
+from fedscaffold.models.planning.planned import TOLERANCE, BatchSize, FitSettings, plan_fit
 
 
 @shared_parameters(

@@ -13,7 +13,7 @@ from fedscaffold.core.storage.memmap import grouped, in_file, spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.models.planned import PreparedProblem, with_data
+from fedscaffold.models.planning.planned import PreparedProblem, with_data
 
 MAX_LOCAL_MODELS = 100  # clients for which a model of their own is fitted
 MIN_ROWS = 4  # of such a client, two in each half

@@ -13,7 +13,7 @@ from fedscaffold.data.arrow import Label, frame_source, is_number, labels, numbe
 from fedscaffold.data.columns import pick, some
 from fedscaffold.data.statistics import ColumnMoments
 from fedscaffold.models.model import Model
-from fedscaffold.models.planned import PreparedProblem
+from fedscaffold.models.planning.planned import PreparedProblem
 
 SMALLEST = np.finfo(np.float64).tiny
 ODDS_RANGE = (1e-37, 1e37)  # within float32

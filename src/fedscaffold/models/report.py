@@ -14,13 +14,13 @@ from fedscaffold.data.files import DETECTED, read_table
 from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.models.coefficients import coefficient_content
 from fedscaffold.models.compare import ModelComparison, ModelScore
-from fedscaffold.models.distance import slope_length
 from fedscaffold.models.fit import Fit
 from fedscaffold.models.heterogeneity import class_counts
 from fedscaffold.models.local_models import compare_local_models
 from fedscaffold.models.metrics import model_metrics, training_metrics
 from fedscaffold.models.model import Model
-from fedscaffold.models.planned import PlannedFit, PreparedProblem
+from fedscaffold.models.planning.distance import slope_length
+from fedscaffold.models.planning.planned import PlannedFit, PreparedProblem
 from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, render
 from fedscaffold.theory import predict
 

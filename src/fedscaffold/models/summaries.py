@@ -10,7 +10,7 @@ from fedscaffold.data.encoding import Encoding, Number
 from fedscaffold.inference import Closed, Coordinates, Summary, close, summarise_sums
 from fedscaffold.inference.covariance import Covariance
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
-from fedscaffold.models.planned import PreparedProblem
+from fedscaffold.models.planning.planned import PreparedProblem
 
 
 def close_fit(prepared: PreparedProblem, theta: Array, *, steps: bool) -> Closed | None:

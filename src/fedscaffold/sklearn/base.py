@@ -21,9 +21,9 @@ from fedscaffold.inference.covariance import Covariance
 from fedscaffold.inference.diagnosis import refuse_undetermined
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS, closing_sums
 from fedscaffold.methods import Scaffold
-from fedscaffold.models.batches import candidate_batches, fastest_plan
-from fedscaffold.models.distance import slope_length
-from fedscaffold.models.planned import automatic_batch, out_of_reach
+from fedscaffold.models.planning.batches import candidate_batches, fastest_plan
+from fedscaffold.models.planning.distance import slope_length
+from fedscaffold.models.planning.planned import automatic_batch, out_of_reach
 from fedscaffold.problems.newton import NoMinimiser
 from fedscaffold.simulation import Mse
 from fedscaffold.simulation.run import run

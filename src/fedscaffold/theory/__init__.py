@@ -8,8 +8,8 @@ from fedscaffold.theory import bounds
 from fedscaffold.theory.constants.constants import Constants, constants
 from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.planner import plan
-from fedscaffold.theory.prediction.error_interval import error_interval
 from fedscaffold.theory.prediction.expansion import Expansion, expansion
+from fedscaffold.theory.prediction.family.error_interval import error_interval
 from fedscaffold.theory.prediction.iterate_average import (
     AveragePrediction,
     predict_average,

@@ -27,7 +27,7 @@ from fedscaffold.data.columns import pick
 from fedscaffold.data.open import guess_kind
 from fedscaffold.flower.demo import ROUND, Demo, SiteTable, pool_tables, site_tables
 from fedscaffold.flower.loopback import ADDRESS, FederationFailed, Loopback
-from fedscaffold.models.planned import TOLERANCE, FitSettings, PlannedFit, plan_fit
+from fedscaffold.models.planning.planned import TOLERANCE, FitSettings, PlannedFit, plan_fit
 from fedscaffold.simulation.run import run
 
 EXAMPLES = (

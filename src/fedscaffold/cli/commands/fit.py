@@ -14,7 +14,7 @@ from fedscaffold.core.progress import progress_bar
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.data.files import existing_file, is_parquet
 from fedscaffold.models import folder
-from fedscaffold.models.planned import FitSettings
+from fedscaffold.models.planning.planned import FitSettings
 from fedscaffold.reports.page import ReportContent
 
 EXAMPLES = (

@@ -7,7 +7,7 @@ from rich.table import Table
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.models.heterogeneity import ClientsReport, inspect_clients
-from fedscaffold.models.planned import FitSettings
+from fedscaffold.models.planning.planned import FitSettings
 
 EXAMPLES = "Example:\n\n  fedscaffold inspect visits.csv --target readmitted --client hospital"
 MAX_CLIENTS = 20

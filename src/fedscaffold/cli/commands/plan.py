@@ -12,8 +12,8 @@ from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.models.batches import MAX_ROUNDS, costs_in_seconds, fastest_plan
-from fedscaffold.models.planned import FitSettings, out_of_reach, prepare_problem
+from fedscaffold.models.planning.batches import MAX_ROUNDS, costs_in_seconds, fastest_plan
+from fedscaffold.models.planning.planned import FitSettings, out_of_reach, prepare_problem
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
 from fedscaffold.reports import prediction as figure

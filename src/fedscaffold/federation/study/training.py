@@ -1,6 +1,6 @@
 """Training on autopilot: settings come from what sites told and what rounds achieved, none from the optimum."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,13 +17,14 @@ from fedscaffold.federation.study import autopilot
 from fedscaffold.federation.study.certificate import Certificate, certify, certify_by_gradients
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.measure import SiteMeasurement
-from fedscaffold.federation.study.newton import newton_certificates
 from fedscaffold.methods import Scaffold
 from fedscaffold.simulation.divergence import divergence_limit
 
 CLOSE_ENOUGH = 3e-4  # relative error from which one Newton step leaves about its square
 CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaffold
 RELATIVE_TOLERANCE = 0.005  # where a tolerance in standard errors cannot be checked, for lack of Hessians
+ENOUGH_DECREASE = 0.1  # of what Newton's quadratic model promises
+MOST_HALVINGS = 30
 NEWTON_STEPS, SCAFFOLD_ROUNDS = 8, 30  # what each usually takes from θ = 0, to choose between them
 
 
@@ -199,3 +200,25 @@ class StudyTraining:
         if settings.se_tolerance is not None and in_errors is not None:
             return in_errors <= settings.se_tolerance
         return found.relative_error <= (settings.relative_tolerance or RELATIVE_TOLERANCE)
+
+
+def newton_certificates(certify: Callable[[Array], Certificate], theta: Array) -> Iterator[Certificate]:
+    """Certificates of models that come closer and closer to the optimum, one exchange with all sites each.
+
+    Each step is halved until the loss decreases as much as a tenth of what the quadratic model promises, so that
+    the method converges from any start. The caller stops when a certificate is good enough.
+    """
+    current = certify(theta)
+    while True:
+        yield current
+        share = 1.0
+        for _ in range(MOST_HALVINGS):
+            found = certify(current.theta - share * current.step)
+            promised = 2.0 * share * current.decrement
+            rounding = 1e-13 * abs(current.loss)
+            if found.loss <= current.loss - ENOUGH_DECREASE * promised + rounding:
+                break
+            share *= 0.5
+        else:
+            raise InvalidInput("Newton's method found no smaller loss; the sites' sums contradict each other")
+        current = found

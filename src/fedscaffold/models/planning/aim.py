@@ -12,7 +12,7 @@ from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.inference import closing_sums
 from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.diagnosis import refuse_undetermined
-from fedscaffold.models.distance import slope_length
+from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.problems.newton import NoMinimiser
 
 RELATIVE_TOLERANCE = 0.005  # what a run aims for that Newton steps will close

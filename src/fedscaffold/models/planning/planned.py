@@ -15,10 +15,10 @@ from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, EncodedRidge
 from fedscaffold.methods import Scaffold
-from fedscaffold.models.aim import determined_optimum, parse_tolerance, squared_aim
-from fedscaffold.models.batches import SMALL_CLIENT, candidate_batches, fastest_plan
-from fedscaffold.models.distance import relative_distance, slope_length
 from fedscaffold.models.model import Model, in_own_units
+from fedscaffold.models.planning.aim import determined_optimum, parse_tolerance, squared_aim
+from fedscaffold.models.planning.batches import SMALL_CLIENT, candidate_batches, fastest_plan
+from fedscaffold.models.planning.distance import relative_distance, slope_length
 from fedscaffold.theory import Plan
 
 TOLERANCE = "se:0.05"
