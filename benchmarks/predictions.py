@@ -127,7 +127,7 @@ def main() -> None:
     figures = {"ridge": measure("ridge", count, ridge_case), "logistic": measure("logistic", count, logistic_case)}
     print(json.dumps(figures, indent=2))
     note = (
-        "Random problems; failures among some of them led to repairs of the predictor, so fresh ones may do worse. "
+        "Random problems; failures among some of them led to repairs of the predictor; fresh ones may do worse. "
         "Within: relative error at most "
         "0.5 % (ridge, against exact moments) or 5 % beyond three standard errors (logistic, against simulation)."
     )
