@@ -165,7 +165,7 @@ def test_the_batch_of_the_least_predicted_time_is_chosen() -> None:
     problem = from_frame(frame, target="y", client="site", standardize=True, intercept=True, l2="auto")
     assert candidate_batches(problem.sizes) == [None, 64, 512]
     prepared = prepare_problem(problem, FitSettings())
-    goal = {"optimum": prepared.optimum, "target_mse": prepared.target_mse}
+    goal: Any = {"optimum": prepared.optimum, "target_mse": prepared.target_mse}
     each = [fastest_plan(prepared.problem, [size], **goal) for size in (None, 64, 512)]
     best = each[int(np.argmin([one.plan.cost for one in each]))].batch_size
     assert fastest_plan(prepared.problem, [None, 64, 512], **goal).batch_size == best

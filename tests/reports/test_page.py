@@ -222,6 +222,23 @@ def test_of_many_clients_those_with_their_own_models_are_listed() -> None:
     assert "c1" not in texts
 
 
+def test_of_many_clients_the_largest_and_the_extremes_are_shown() -> None:
+    """Sixty clients of 1 to 60 rows in no order; the smaller a client is, the more it is helped."""
+    order = [(7 * k) % 60 for k in range(60)]
+    rows = [
+        ClientRow(name=f"c{k:02}", rows=(k + 1,), scaffold=1.0, fedavg=1.0, common=1.0, local=1.5 - k / 60.0)
+        for k in order
+    ]
+    page = render(content(clients=rows, classes=()))
+    shown = [f"c{k:02}" for k in [*range(59, 34, -1), *range(4, -1, -1)]]  # 25 largest, 5 smallest
+    caption = "the largest, those most hurt and most helped; 30 others are left out"
+    table = page[page.index(caption) :]
+    assert re.findall(r"c\d\d", table[: table.index("</table>")]) == shown
+    assert "30 clients between them are left out." in page
+    drawing = page[page.index("Rows of 30 clients, from most to fewest") :]
+    assert re.findall(r">(c\d\d)<", drawing[: drawing.index("</svg>")]) == shown
+
+
 def test_without_a_curve_the_plans_end_is_shown() -> None:
     text = render(content(predicted=None))
     assert "It predicted a distance of 0.004" in text

@@ -78,7 +78,7 @@ def slopes_of(agreement: Agreement) -> NDArray[np.bool_]:
 
 def penalty_of(agreement: Agreement, n_rows: int) -> Array:
     """Second derivatives of the penalty on the sum of losses over all rows, shape (dim,)."""
-    return n_rows * agreement.l2 * slopes_of(agreement)
+    return np.where(slopes_of(agreement), n_rows * agreement.l2, 0.0)
 
 
 def certify(sums: ClosingSums, agreement: Agreement) -> Certificate:

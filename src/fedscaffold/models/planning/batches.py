@@ -50,7 +50,7 @@ def fastest_plan(problem: Any, batch_sizes: list[int | None], **goal: Any) -> Ba
     found: list[BatchPlan] = []
     refused: InvalidInput | None = None
     for size in batch_sizes:
-        costs = costs_in_seconds(problem, size)
+        costs: Any = costs_in_seconds(problem, size)
         try:
             made = plan(problem, mode="first_order", max_rounds=MAX_ROUNDS, batch_size=size, **costs, **goal)
         except InvalidInput as error:

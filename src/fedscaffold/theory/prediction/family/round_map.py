@@ -12,7 +12,7 @@ from fedscaffold.theory.prediction.family.step_kernels import StepKernels, step_
 
 
 @dataclass(frozen=True, eq=False)
-class RoundMap:
+class FamilyRound:
     """A round of a method around a linearisation.
 
     Attributes
@@ -114,7 +114,7 @@ class RoundMap:
         return mean_round(self.s) @ self.mean_messages()
 
 
-def round_map(s: FamilySetting, lin: Linearisation) -> RoundMap:
+def round_map(s: FamilySetting, lin: Linearisation) -> FamilyRound:
     """The map of a round around a linearisation."""
     (N, d), linear, w = s.gradients.shape, s.linear, s.problem.weights
     inputs = np.zeros((2, N * d, s.size))
@@ -134,7 +134,7 @@ def round_map(s: FamilySetting, lin: Linearisation) -> RoundMap:
         at = slice(c * d, (c + 1) * d)
         rotation[at, at] = lin.cur.U[c]
     inputs[1] = -linear.gamma * (rotation.T @ pull)
-    return RoundMap(s, lin, inputs, step_kernels(lin.cur.g, linear.steps, linear.probabilities), rotation)
+    return FamilyRound(s, lin, inputs, step_kernels(lin.cur.g, linear.steps, linear.probabilities), rotation)
 
 
 def full_round(s: FamilySetting) -> Array:

@@ -9,7 +9,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.family.family_setting import FamilySetting
 from fedscaffold.theory.prediction.family.local_law import Linearisation, at_optimum, relinearised
-from fedscaffold.theory.prediction.family.round_map import RoundMap, round_map
+from fedscaffold.theory.prediction.family.round_map import FamilyRound, round_map
 from fedscaffold.theory.prediction.local_steps import no_contraction
 
 MOST_PASSES, SETTLED = 60, 1e-6
@@ -69,7 +69,7 @@ def laws_of_rounds(s: FamilySetting, rounds: int) -> Iterator[Array]:
         yield second
 
 
-def self_consistent(s: FamilySetting, rounds: RoundMap, second: Array) -> RoundMap:
+def self_consistent(s: FamilySetting, rounds: FamilyRound, second: Array) -> FamilyRound:
     """The round around the linearisation that its own local models from this law bring about."""
     if s.quadratic:  # the noise follows from the law of the start alone, and nothing else changes
         if s.linear.noisy_exchange:  # which has the noise of exchanged gradients in it
@@ -86,7 +86,7 @@ def self_consistent(s: FamilySetting, rounds: RoundMap, second: Array) -> RoundM
     return rounds
 
 
-def _relinearise(s: FamilySetting, rounds: RoundMap, second: Array) -> Linearisation:
+def _relinearise(s: FamilySetting, rounds: FamilyRound, second: Array) -> Linearisation:
     at = s.server(0)
     mean = second[0, at]
     theta = mean, second[at, at] - np.outer(mean, mean)
@@ -107,7 +107,7 @@ def _limit(matrix: Array) -> Array:
     raise no_contraction(1.0)
 
 
-def _covariance(s: FamilySetting, rounds: RoundMap, matrix: Array, limit: Array, mean: Array) -> Array:
+def _covariance(s: FamilySetting, rounds: FamilyRound, matrix: Array, limit: Array, mean: Array) -> Array:
     """P = 𝓛P + W, with 𝓛 the round's map of covariances, by preconditioned minimal residuals (GMRES).
 
     For quadratic f_c the noise is linear in P and part of 𝓛. The preconditioner solves P = M̄PM̄ᵀ + X with the mean
