@@ -25,7 +25,7 @@ def pooled_optimum(result: StudyResult, sites: dict[str, pd.DataFrame]) -> Array
     return result.agreement.problem(recode(rows, result.agreement)).optimum()
 
 
-def relative_error(theta: Array, optimum: Array, slopes: Array) -> float:
+def relative_error(theta: Array, optimum: Array, slopes: Any) -> float:
     return float(np.linalg.norm((theta - optimum)[slopes]) / np.linalg.norm(optimum[slopes]))
 
 
