@@ -124,7 +124,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         what = "has no files whose names end in .parquet" if read is from_parquet else "it is a folder"
         with pytest.raises(InvalidInput, match=re.escape(what)):
             read(tmp_path, **columns)
-        with pytest.raises(InvalidInput, match="kind must be 'ridge' or 'logistic'"):
+        with pytest.raises(InvalidInput, match="kind must be one of 'ridge', 'logistic'"):
             read(tmp_path / "none", **{**columns, "kind": "svm"})
     with pytest.raises(InvalidInput, match="there is no such file"):
         from_svmlight(tmp_path / "none", clients=[1])

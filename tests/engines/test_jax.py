@@ -233,6 +233,6 @@ def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_command_line_hands_over_the_precision() -> None:
-    settings = RunOptions(engine="jax", dtype="float32", clients=2, rounds=1, local_steps=2)
+    settings = RunOptions(problem="regression", engine="jax", dtype="float32", clients=2, rounds=1, local_steps=2)
     trace, _ = run_with(settings, None)
     assert trace.provenance["engine"] == "jax-float32-cpu"

@@ -156,7 +156,7 @@ def test_out_of_reach_says_which_limit_binds_and_what_would_do(
 def test_noise_binds_no_more_with_a_larger_batch() -> None:
     problem = mixed(fs.problems.Ridge, 7, n_clients=4, dim=2)
     limits = {"target_mse": 1e-9, "max_rounds": 20, "max_local_steps": 8}
-    with pytest.raises(fs.InvalidInput, match=r"noise binds.* larger batch_size"):
+    with pytest.raises(fs.InvalidInput, match=r"noise binds.*larger batches"):
         fs.plan(problem, batch_size=5, **limits)  # type: ignore[arg-type]
     plan = fs.plan(problem, batch_size=None, **limits)  # type: ignore[arg-type]
     assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-9

@@ -110,7 +110,7 @@ def _print(content: ReportContent, out: Path, console: Console) -> None:
     for column in columns:
         shown.add_column(column, justify="left" if column == "model" else "right")
     for model in content.models:
-        cells = [model.name, f"{model.loss:.5g}", f"{model.distance:.2g}"]
+        cells = [model.name, f"{model.loss:.5g}", model.distance_text]
         for metrics in (model.metrics, model.test):
             if metrics is not None:
                 cells += [f"{metrics[name]:.4g}" if name in metrics else "–" for name in names]

@@ -150,7 +150,7 @@ def steps_on_stack(
         theta[j] = t[j]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def weighted_steps_on_heap(
     loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
     theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
@@ -162,7 +162,7 @@ def weighted_steps_on_heap(
     )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def weighted_steps_on_stack(
     loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
     theta: Any, shift: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,

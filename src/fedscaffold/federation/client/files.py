@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core.errors import InUse, InvalidInput
+from fedscaffold.core.errors import FedScaffoldError, InUse
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import folder_at, replacing
 from fedscaffold.core.storage.lock import exclusive
@@ -166,7 +166,7 @@ class ClientStateFile:
         description = {**self._owner(), **about, "pending": pending, "gradient": gradient}
         try:
             write_vectors(self.path, vectors, description)
-        except (OSError, InvalidInput) as error:
+        except (OSError, FedScaffoldError) as error:
             raise Refusal(RefusalCode.CANNOT_WRITE, f"cannot write {self.path}: {error}") from None
 
     def _owner(self) -> dict[str, Any]:

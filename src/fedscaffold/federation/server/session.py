@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
+from fedscaffold.core.errors import CheckpointMismatch, InvalidInput, NotWritten
 from fedscaffold.core.storage.files import folder_at
 from fedscaffold.core.storage.lock import exclusive
 from fedscaffold.core.types import Array, IntArray
@@ -143,9 +143,10 @@ def open_session(
 
 def _in_words(error: BaseException, folder: Path) -> BaseException:
     """The error, or a sentence in place of the system's error when a file cannot be written."""
-    if not isinstance(error, OSError) or error.errno not in CANNOT_WRITE:
+    cause = error.__cause__ if isinstance(error, NotWritten) else error
+    if not isinstance(cause, OSError) or cause.errno not in CANNOT_WRITE:
         return error
     return InvalidInput(
-        f"the server's folder {folder} cannot be written: {error.strerror}; make room and start the server again: "
+        f"the server's folder {folder} cannot be written: {cause.strerror}; make room and start the server again: "
         "it continues after the last round that is complete"
     )

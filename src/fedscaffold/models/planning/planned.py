@@ -71,7 +71,9 @@ class FitSettings:
 
     def __post_init__(self) -> None:
         set_fields(self, seed=seed_number("seed", self.seed))
-        parse_tolerance(self.tolerance)
+        _, number = parse_tolerance(self.tolerance)
+        if not isinstance(self.tolerance, str):
+            set_fields(self, tolerance=number)
         if not isinstance(self.close, bool):
             raise InvalidInput(Option("close"), f" must be True or False, got {self.close!r}")
         if self.step_size is not None:

@@ -32,6 +32,11 @@ class ModelRow:
     metrics: Mapping[str, float]
     test: Mapping[str, float] | None = None
 
+    @property
+    def distance_text(self) -> str:
+        """The distance with two digits; what is left after Newton steps is rounding, and only called small."""
+        return "< 1e-9" if 0.0 < self.distance < 1e-9 else f"{self.distance:.2g}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClientRow:

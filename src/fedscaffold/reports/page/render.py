@@ -163,7 +163,7 @@ def _comparison(content: ReportContent) -> str:
 
 
 def _model_cells(model: ModelRow, best: float, names: Sequence[str]) -> list[str]:
-    cells = [model.name, f"{model.loss:.6g}", f"{model.loss - best:.2g}", f"{model.distance:.2g}"]
+    cells = [model.name, f"{model.loss:.6g}", f"{model.loss - best:.2g}", model.distance_text]
     for metrics in (model.metrics, model.test):
         if metrics is not None:
             cells += [f"{metrics[name]:.4g}" if name in metrics else "–" for name in names]

@@ -75,7 +75,7 @@ class LinearModel:
         plateau = float(variances[-1])
         squares, found = [float(self.optimum @ self.optimum)], 0.0
         for t, square in enumerate(self.path(cur, gamma * H), start=1):
-            spread = float(np.interp(math.log(t), _logs(variances.size), variances))
+            spread = variance_at(t, variances)
             squares.append(square)
             before, found = found or squares[0], square + spread
             if found <= aim:
@@ -152,5 +152,15 @@ def representatives(w: Array, hessians: Array, slopes: Array) -> tuple[IntArray,
     return np.concatenate([loud, some]), weights, own
 
 
-def _logs(count: int) -> Array:
-    return np.asarray(math.log(2.0) * np.arange(count, dtype=np.float64))
+def variance_at(t: int, variances: Array) -> float:
+    """Tr Cov θ_t from its values at t = 1, 2, 4, ..., the last of which is the plateau.
+
+    What is lacking to the plateau falls like a power, so its logarithm is interpolated.
+    """
+    plateau = float(variances[-1])
+    if t >= 2 ** (variances.size - 1) or plateau == 0.0:
+        return plateau
+    lacking = np.maximum(1.0 - variances / plateau, 1e-15)
+    if variances.size > 1:
+        lacking[-1] = lacking[-2] ** 2  # after twice as many rounds
+    return plateau * (1.0 - math.exp(float(np.interp(t, 2.0 ** np.arange(variances.size), np.log(lacking)))))
