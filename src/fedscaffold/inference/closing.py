@@ -172,7 +172,7 @@ def n_parameters(sums: ClosingSums) -> int:
 
 
 def residual_degrees(sums: ClosingSums) -> int:
-    """Rows minus coefficients."""
+    """Residual degrees of freedom: the number of rows minus that of fitted coefficients."""
     return sums.rows - n_parameters(sums)
 
 

@@ -116,7 +116,7 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false."""
+        """A field that is true or false, refused if it is anything else."""
         value = self.value(name)
         if not isinstance(value, bool):
             raise self._refused(name, "true or false")

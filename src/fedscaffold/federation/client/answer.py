@@ -69,7 +69,7 @@ def answer_request(read: Callable[[], Payload], site: Site, decode: Decode = pla
 
 
 def answer_hello(site: Site) -> Payload:
-    """The site's introduction."""
+    """The reply to a greeting: which client the site is, its number of parameters and, if it tells, of rows."""
 
     def answer() -> ClientHello:
         client, policy = site.client(), _load_policy(site)

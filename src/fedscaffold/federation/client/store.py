@@ -35,7 +35,7 @@ class SiteStore(Protocol):
 
     @property
     def audit(self) -> Log:
-        """The site's log."""
+        """The log of what the site answered, refused and sent."""
 
     @property
     def secret(self) -> bytes:
@@ -72,7 +72,7 @@ class MemoryLog:
         self.entries: list[dict[str, Any]] = []
 
     def write(self, event: str, **facts: Any) -> None:
-        """Add an entry."""
+        """Add an entry with the name of the event, and facts that JSON can hold."""
         self.entries.append({"event": event, **facts})
 
     def read(self) -> Iterator[dict[str, Any]]:

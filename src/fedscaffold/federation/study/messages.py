@@ -20,11 +20,6 @@ class StudyMessage(NamedTuple):
     body: Mapping[str, Any]
     arrays: Mapping[str, Array] = {}
 
-    @property
-    def n_numbers(self) -> int:
-        """How many numbers the body and the arrays hold."""
-        return _count(self.body) + sum(array.size for array in self.arrays.values())
-
 
 def pack(message: StudyMessage) -> Payload:
     """The message as values and arrays, for any transport."""
@@ -46,11 +41,3 @@ def unpack(payload: Payload, sender: str) -> StudyMessage:
 def is_study_message(payload: Payload) -> bool:
     """Whether a payload holds a message of a study, and not a request of training."""
     return "study-phase" in payload.values
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, Mapping):
-        return sum(_count(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return sum(_count(item) for item in value)
-    return int(isinstance(value, int | float) and not isinstance(value, bool))

@@ -13,7 +13,6 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
 from fedscaffold.data.columns import some
 from fedscaffold.data.encoding import Category, Column, Encoding, Number
@@ -75,14 +74,6 @@ class TableSums:
 
     target: ColumnSums
     features: Mapping[str, ColumnSums]
-
-    @property
-    def n_numbers(self) -> int:
-        """How many numbers leave the site."""
-        each = [
-            3 if isinstance(one, NumberSums) else len(one.counts) for one in (self.target, *self.features.values())
-        ]
-        return sum(each)
 
     def to_json(self) -> dict[str, Any]:
         """The sums as values that JSON can hold."""
@@ -183,7 +174,7 @@ def agree_on_encoding(
     """The encoding that all sites use, from the sums that they told; refused with all that is wrong."""
     problems: list[str] = []
     columns = []
-    for name, kind in kinds.items():
+    for name in kinds:
         each = [one.features[name] for one in sums.values()]
         total = _total(each)
         if total.missing and settings.missing == "error":
@@ -194,7 +185,6 @@ def agree_on_encoding(
         column = _column(name, total, settings, problems)
         if column is not None:
             columns.append(column)
-        del kind
     shift, scale, classes = 0.0, 1.0, None
     goal = _total([one.target for one in sums.values()])
     if any(one.target.missing for one in sums.values()):
@@ -272,8 +262,3 @@ def recode(table: Any, agreement: Agreement) -> Any:
             table.schema.get_field_index(encoding.target), encoding.target, pa.chunked_array(chunks)
         )
     return table
-
-
-def features_of(table: Any, agreement: Agreement) -> Array:
-    """Encoded features of new rows, shape (rows, dim)."""
-    return agreement.encoding.encode(recode(table, agreement))

@@ -30,7 +30,7 @@ NEWTON_STEPS, SCAFFOLD_ROUNDS = 8, 30  # what each usually takes from θ = 0, to
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingResult:
-    """How training ended.
+    """The model that training ended with, its certificate, and the decisions that led there.
 
     Parameters
     ----------
