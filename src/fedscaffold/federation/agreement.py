@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -12,11 +13,13 @@ from fedscaffold.core.checks import not_negative, positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import write_text
+from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import labels
 from fedscaffold.data.columns import check_names, pick, some
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.files import read_table
+from fedscaffold.problems.record_weights import OFFSET, TARGET, WEIGHT
 
 FORMAT = "fedscaffold agreement 2"
 
@@ -86,8 +89,8 @@ class Agreement:
             raise InvalidInput("the client's table has no rows")
         source = frame_source(table)
         check_names(source.names)
-        target = pick(source.names, self.encoding.target)
-        parts = [self._target(by_name(block)[target]) for block in blocks(source.open([target])([target]))]
+        wanted = [pick(source.names, name) for name in self.encoding.record_columns]
+        parts = [self._targets(by_name(block)) for block in blocks(source.open(wanted)(wanted))]
         y, offsets = np.concatenate(parts), np.array([0, len(x)], dtype=np.int64)
         return problem_class(self.encoding)(
             x, y, offsets, l2=self.l2, weights=np.ones(1), client_names=("this client",), encoding=self.encoding
@@ -100,20 +103,19 @@ class Agreement:
         except InvalidInput as error:
             raise InvalidInput(f"{path}: {error}") from None
 
-    def _target(self, column: Any) -> Any:
-        out = np.empty(len(column))
-        name, classes = self.encoding.target, self.encoding.classes
+    def _targets(self, columns: Mapping[str, Any]) -> Any:
+        """Targets of some rows, with offsets and weights; refused where the kind of model cannot have them."""
+        encoding, name, classes = self.encoding, self.encoding.target, self.encoding.classes
         if classes is not None:
-            unknown = set(labels(name, column).unique().to_pylist()) - set(classes)
+            unknown = set(labels(name, columns[name]).unique().to_pylist()) - set(classes)
             if unknown:
                 raise InvalidInput(
                     f"the target {name!r} has the values {some(unknown)}, "
                     f"but the agreement has {some(classes)} only"
                 )
-        self.encoding.put_target(column, out)
-        if not np.isfinite(out).all():
-            raise InvalidInput(f"the target {name!r} has missing or infinite values; drop those rows first")
-        return out if classes is not None else (out - self.target_shift) / self.target_scale
+        y = encoding.targets(columns)
+        _check_records(y, encoding)
+        return encoding.family.standardized(y, self.target_shift, self.target_scale)
 
     def to_json(self) -> dict[str, Any]:
         """The agreement as values that JSON can hold."""
@@ -151,3 +153,23 @@ class Agreement:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(f"{path} is not an agreement that fedscaffold wrote: {error}") from None
+
+
+def _check_records(y: Array, encoding: Encoding) -> None:
+    """Refuse targets, offsets and weights that the kind of model cannot have; no value of the table is told."""
+    family, name = encoding.family, encoding.target
+    targets = y if y.ndim == 1 else y[:, TARGET]
+    problems = []
+    if not np.isfinite(targets).all():
+        problems.append(f"the target {name!r} has missing or infinite values; drop those rows first")
+    elif family.out_of_range(float(targets.min())) is not None:
+        problems.append(f"the target {name!r} must {family.out_of_range(float(targets.min()))} for {family.kind}")
+    elif family.whole and (targets != np.floor(targets)).any():
+        problems.append(f"the target {name!r} must hold whole numbers for {family.kind}")
+    if y.ndim > 1 and not np.isfinite(y[:, OFFSET]).all():
+        what = "positive numbers" if encoding.exposure is not None else "finite numbers"
+        problems.append(f"column {encoding.exposure or encoding.offset!r} must hold {what}")
+    if y.ndim > 1 and not (np.isfinite(y[:, WEIGHT]) & (y[:, WEIGHT] > 0.0)).all():
+        problems.append(f"column {encoding.weight!r} must hold positive weights")
+    if problems:
+        raise InvalidInput("; ".join(problems))
