@@ -13,13 +13,12 @@ from fedscaffold.core.checks import not_negative, positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import write_text
-from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import labels
+from fedscaffold.data.checks.records import check_records
 from fedscaffold.data.columns import check_names, pick, some
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.files import read_table
-from fedscaffold.problems.record_weights import OFFSET, TARGET, WEIGHT
 
 FORMAT = "fedscaffold agreement 2"
 
@@ -114,7 +113,7 @@ class Agreement:
                     f"but the agreement has {some(classes)} only"
                 )
         y = encoding.targets(columns)
-        _check_records(y, encoding)
+        check_records(y, encoding)
         return encoding.family.standardized(y, self.target_shift, self.target_scale)
 
     def to_json(self) -> dict[str, Any]:
@@ -153,23 +152,3 @@ class Agreement:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(f"{path} is not an agreement that fedscaffold wrote: {error}") from None
-
-
-def _check_records(y: Array, encoding: Encoding) -> None:
-    """Refuse targets, offsets and weights that the kind of model cannot have; no value of the table is told."""
-    family, name = encoding.family, encoding.target
-    targets = y if y.ndim == 1 else y[:, TARGET]
-    problems = []
-    if not np.isfinite(targets).all():
-        problems.append(f"the target {name!r} has missing or infinite values; drop those rows first")
-    elif family.out_of_range(float(targets.min())) is not None:
-        problems.append(f"the target {name!r} must {family.out_of_range(float(targets.min()))} for {family.kind}")
-    elif family.whole and (targets != np.floor(targets)).any():
-        problems.append(f"the target {name!r} must hold whole numbers for {family.kind}")
-    if y.ndim > 1 and not np.isfinite(y[:, OFFSET]).all():
-        what = "positive numbers" if encoding.exposure is not None else "finite numbers"
-        problems.append(f"column {encoding.exposure or encoding.offset!r} must hold {what}")
-    if y.ndim > 1 and not (np.isfinite(y[:, WEIGHT]) & (y[:, WEIGHT] > 0.0)).all():
-        problems.append(f"column {encoding.weight!r} must hold positive weights")
-    if problems:
-        raise InvalidInput("; ".join(problems))
