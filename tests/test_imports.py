@@ -51,7 +51,17 @@ MAY_IMPORT = {
             "models",
         )
     },
-    "federation": {"core", "data", "inference", "methods", "engines", "simulation", "models", "federation"},
+    "federation": {
+        "core",
+        "problems",
+        "data",
+        "inference",
+        "methods",
+        "engines",
+        "simulation",
+        "models",
+        "federation",
+    },
     "benchmarking": LIBRARY | FRONT | {"benchmarking"},
     "paper": LIBRARY | FRONT | STUDIES,
     "__init__": LIBRARY | DOORS | {"conformance", "benchmarking"},  # lazily

@@ -90,20 +90,26 @@ def agree_on_columns(schemas: Mapping[str, SiteSchema], settings: StudySettings)
     named = settings.features
     first = next(iter(schemas))
     wanted = tuple(schemas[first].columns) if named is None else tuple(named)
-    wanted = tuple(name for name in wanted if name not in (settings.target, *settings.ignore))
+    needed = (settings.target, *settings.record_columns.values())
+    wanted = tuple(name for name in wanted if name not in (*needed, *settings.ignore))
     problems = []
     for site, schema in schemas.items():
-        missing = [name for name in (settings.target, *wanted) if name not in schema.columns]
+        missing = [name for name in (*needed, *wanted) if name not in schema.columns]
         if missing:
             others = "the study asks for" if named is not None or site == first else f"site {first} has"
             problems.append(f"the table of site {site} has no column {some(missing)}, which {others}")
         if named is None:
-            extra = [n for n in schema.columns if n not in (settings.target, *wanted, *settings.ignore)]
+            extra = [n for n in schema.columns if n not in (*needed, *wanted, *settings.ignore)]
             if extra:
                 problems.append(
                     f"the table of site {site} has the column {some(extra)}, which site {first} lacks; name the "
                     "features of the study, or those to ignore"
                 )
+        problems += [
+            f"the {role} column {name!r} of site {site} must hold numbers"
+            for role, name in settings.record_columns.items()
+            if schema.columns.get(name, "number") != "number"
+        ]
         for name in wanted:
             here, there = schema.columns.get(name), schemas[first].columns.get(name)
             if here == "other":
