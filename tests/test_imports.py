@@ -51,7 +51,9 @@ MAY_IMPORT = {
             "models",
         )
     },
-    "federation": {"core", "data", "inference", "methods", "engines", "simulation", "models", "federation"},
+    "federation": {
+        *("core", "data", "inference", "methods", "engines", "simulation", "models", "reports", "federation")
+    },
     "benchmarking": LIBRARY | FRONT | {"benchmarking"},
     "paper": LIBRARY | FRONT | STUDIES,
     "__init__": LIBRARY | DOORS | {"conformance", "benchmarking"},  # lazily

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedscaffold.federation.server.round import RoundResult, run_round
     from fedscaffold.federation.server.rules import RoundRules, TooFewClients
     from fedscaffold.federation.server.status import RunStatus, run_status
+    from fedscaffold.federation.study.report.site_page import write_site_page
     from fedscaffold.federation.study.report.status import StatusBoard, StudyStatus, study_status
     from fedscaffold.federation.study.result import StudyResult
     from fedscaffold.federation.study.settings import StudySettings
@@ -61,6 +62,7 @@ __all__ = [
     "run_status",
     "study_status",
     "train_request",
+    "write_site_page",
 ]
 
 _MODULE_OF = {
@@ -94,6 +96,7 @@ _MODULE_OF = {
     "run_status": "server.status",
     "study_status": "study.report.status",
     "train_request": "server.ledger",
+    "write_site_page": "study.report.site_page",
 }
 
 
