@@ -1,5 +1,6 @@
 """The content of the page about a fit, and the page itself."""
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array
+from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.files import DETECTED, read_table
 from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.models.coefficients import fit_coefficients
@@ -118,7 +120,7 @@ def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) ->
         predicted_end=None if planned.plan is None else float(np.sqrt(planned.plan.predicted_mse)) / norm,
         tolerance=planned.aim,
         models=[_model_row(planned, score, inputs.test_table) for score in comparison.scores],
-        loss_name="half the squared error" if problem.classes is None else "negative log-likelihood",
+        loss_name=problem.encoding.family.loss,
         cost=_cost_facts(fit),
         provenance=_provenance_facts(fit),
         command=inputs.command,
@@ -137,6 +139,7 @@ def _request_facts(fit: Fit, inputs: ReportInputs) -> list[tuple[str, str]]:
         ("client column", encoding.client),
         ("features", names + (f" and {more} more" if more > 0 else "")),
         ("model", inputs.kind),
+        *((f"{role} column", getattr(encoding, role)) for role in ("exposure", "offset", "weight")),
         ("penalty l2", f"{fit.planned.problem.l2:g}"),
         ("missing values", None if inputs.missing is None else handled[inputs.missing]),
         ("tolerance", str(fit.settings.tolerance)),
@@ -152,10 +155,20 @@ def _data_facts(prepared: PreparedProblem) -> list[tuple[str, str]]:
         ("clients", f"{problem.n_clients:,}, of {problem.sizes.min():,} to {problem.sizes.max():,} rows"),
         ("columns", f"{len(problem.encoding.columns)}, as {problem.n_features} numbers with the intercept"),
     ]
-    if problem.classes is None:
+    encoding = problem.encoding
+    if encoding.family.log_link:
+        facts.append(
+            ("target", f"{encoding.family.target}, {math.exp(prepared.target_shift):.5g} per {_unit(encoding)}")
+        )
+    elif problem.classes is None:
         mean, deviation = prepared.target_shift, prepared.target_scale
         facts.append(("target", f"mean {mean:.5g}, standard deviation {deviation:.5g}"))
     return facts
+
+
+def _unit(encoding: Encoding) -> str:
+    """What a mean rate is per."""
+    return "row" if encoding.exposure is None else f"unit of {encoding.exposure}"
 
 
 def _client_rows(prepared: PreparedProblem, comparison: ModelComparison) -> list[ClientRow]:
@@ -204,7 +217,7 @@ def _predicted_curve(planned: PlannedFit, rounds: int) -> Array | None:
     if in_file(problem.x):  # every round of the prediction reads all rows
         return None
     work = problem.n_clients * problem.dim**2 * max(rounds, 100) / 100
-    if problem.kind not in ("ridge", "logistic") or work > MAX_PREDICTION_WORK:
+    if problem.kind not in ("ridge", "logistic") or problem.y.ndim > 1 or work > MAX_PREDICTION_WORK:
         return None
     try:
         found: Any = predict(problem, planned.method, batch_size=planned.batch_size, rounds=rounds)
