@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedscaffold.federation.server.round import RoundResult, run_round
     from fedscaffold.federation.server.rules import RoundRules, TooFewClients
     from fedscaffold.federation.server.status import RunStatus, run_status
+    from fedscaffold.federation.study.report.dry_run import dry_run
     from fedscaffold.federation.study.report.site_page import write_site_page
     from fedscaffold.federation.study.report.status import StatusBoard, StudyStatus, study_status
     from fedscaffold.federation.study.result import StudyResult
@@ -56,6 +57,7 @@ __all__ = [
     "StudyStatus",
     "TooFewClients",
     "TrainRequest",
+    "dry_run",
     "handle_request",
     "initial_ledger",
     "run_round",
@@ -90,6 +92,7 @@ _MODULE_OF = {
     "TooFewClients": "server.rules",
     "TrainRequest": "messages",
     "LocalTask": "client.task",
+    "dry_run": "study.report.dry_run",
     "handle_request": "client.requests",
     "initial_ledger": "server.ledger",
     "run_round": "server.round",

@@ -131,7 +131,9 @@ def _by_exchange(history: Sequence[HistoryPoint], values: Sequence[float]) -> Ar
 def _sites(content: StudyContent) -> str:
     shown = sorted(content.sites, key=lambda one: -one.rows)[:MAX_SITES]
     some = (
-        f"the {len(shown)} largest of {len(content.sites):,} sites" if len(shown) < len(content.sites) else "each"
+        f"the {len(shown)} largest of {len(content.sites):,} sites"
+        if len(shown) < len(content.sites)
+        else "each site"
     )
     sizes = elements.figure(
         drawings.bars(
@@ -164,7 +166,7 @@ def _who_is_helped(sites: Sequence[Judgement], evaluated: float) -> list[str]:
         "differences may be noise."
     ]
     if silent:
-        words.append(f"{silent} sites have too few rows to leave some out, and told nothing.")
+        words.append(f"Sites with too few rows to leave some out, which told nothing: {silent}.")
     return words
 
 

@@ -1,6 +1,7 @@
 """The content of the pages about a study and its sites: from what sites told, and from a site's own log."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def judgement(site: str, n_rows: int, told: SiteEvaluation | None, agreement: Ag
     """How the common model serves a site, from what it told; losses in the target's own units where known."""
     if told is None or told.n_rows == 0:
         return Judgement(site=site, rows=n_rows)
-    scale = 1.0 if agreement is None or agreement.encoding.classes is not None else agreement.target_scale**2
+    scale = 1.0 if agreement is None else agreement.target_scale**2
     bins = zip(told.predicted, told.first, told.second, strict=True)
     return Judgement(
         site=site,
@@ -93,14 +94,14 @@ def loss_name(agreement: Agreement | None) -> str:
     """Name of the loss that a study with this encoding minimises."""
     if agreement is None:
         return "loss"
-    return "half the squared error" if agreement.encoding.classes is None else "negative log-likelihood"
+    return agreement.encoding.family.loss
 
 
 def error_text(value: float | None) -> str:
     """A certified error for readers; what is left after Newton steps is rounding, and only called small."""
     if value is None:
         return "not known"
-    return f"{NEGLIGIBLE:g}" if value < NEGLIGIBLE else f"{value:.2g}"
+    return "1e-9" if value < NEGLIGIBLE else f"{value:.2g}"
 
 
 def _request(result: "StudyResult") -> Facts:
@@ -122,10 +123,11 @@ def _request(result: "StudyResult") -> Facts:
 def _agreed(agreement: Agreement) -> Facts:
     encoding = agreement.encoding
     facts = [("coefficients", f"{agreement.dim:,}"), ("columns", f"{len(encoding.columns):,}")]
-    if encoding.classes is None:
-        centre, scale = agreement.target_shift, agreement.target_scale
-        return [*facts, ("target", f"centre {centre:.5g}, scale {scale:.5g}")]
-    return [*facts, ("classes", ", ".join(map(str, encoding.classes)))]
+    if encoding.classes is not None:
+        return [*facts, ("classes", ", ".join(map(str, encoding.classes)))]
+    if encoding.family.log_link:
+        return [*facts, ("target", f"{encoding.family.target}, mean {math.exp(agreement.target_shift):.5g}")]
+    return [*facts, ("target", f"centre {agreement.target_shift:.5g}, scale {agreement.target_scale:.5g}")]
 
 
 def _columns(agreement: Agreement) -> list[tuple[str, str, str]]:
