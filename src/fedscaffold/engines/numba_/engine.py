@@ -95,7 +95,7 @@ class Numba:
             files = Reading(read)
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
-        chosen_kernel = partial(choose, read.loss, problem.dim, read.batch)
+        chosen_kernel = partial(choose, read, problem.dim)
         kernel, seconds = chosen_kernel(specialise=self.specialise is True), 0.0
         all_clients = np.arange(problem.n_clients)[None, :]
         with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as reader:
