@@ -72,8 +72,9 @@ def compiled_for(function: Any, *arguments: Any) -> Any:
     return dispatcher
 
 
+INT, FLOAT, KEY, NONE = numba.int64, numba.float64, types.UniTuple(numba.int64, 2), types.none
 ROUND_ARGUMENTS = (
-    *(numbers("f8", 2), numbers("f8", 3), types.f8, numbers("i8", 2), types.i8, numbers("i8", 2)),
-    *(types.UniTuple(types.i8, 2), types.i8, types.i8, types.i8, types.i8, types.Array(types.f8, 3, "C")),
+    *(numbers("f8", 2), numbers("f8", 3), FLOAT, numbers("i8", 2), INT, numbers("i8", 2)),
+    *(KEY, INT, INT, INT, INT, types.Array(FLOAT, 3, "C")),
 )
 """Types of what every kernel takes: θ, ξ, γ, H, first step, clients, key, round, first client, begin, end, out."""

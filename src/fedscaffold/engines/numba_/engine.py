@@ -87,6 +87,7 @@ class Numba:
         from fedscaffold.engines.numba_.tables import tables
 
         read: Any
+        choose: Any
         files: Reading | None = None
         if isinstance(problem, Streamed):
             read, choose = streams.sources(problem, batches, self.dtype), streams.stream_kernel

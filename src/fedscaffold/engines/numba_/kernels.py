@@ -8,10 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import types
-from numba.types import f8, i8
 
-from fedscaffold.engines.numba_.compiling import ROUND_ARGUMENTS, compiled_for, numbers
+from fedscaffold.engines.numba_.compiling import FLOAT, INT, NONE, ROUND_ARGUMENTS, compiled_for, numbers
 from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
 from fedscaffold.engines.numba_.losses import DENSE, POISSON, RIDGE, SOFTMAX, WEIGHTED_LOSSES, WEIGHTED_SOFTMAX
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
@@ -210,8 +208,8 @@ def local_sgd_for(dim: int | None, form: int, dtype: str, with_margins: bool, by
     records = numbers(dtype, 1)
     return compiled_for(
         local_sgd,
-        i8, records, records if with_margins else types.none, records, numbers("i8", 1), f8, i8, i8, i8,
-        numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), i8, *ROUND_ARGUMENTS,
+        INT, records, records if with_margins else NONE, records, numbers("i8", 1), FLOAT, INT, INT, INT,
+        numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), INT, *ROUND_ARGUMENTS,
     )  # fmt: skip
 
 

@@ -9,15 +9,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.types import f8, i8
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Streamed
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.normals import ASIDE, GROUP, LANES, NOBODY, check_streamed
-from fedscaffold.engines.numba_.compiling import ROUND_ARGUMENTS, compiled, compiled_for, numbers
+from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, ROUND_ARGUMENTS, compiled, compiled_for, numbers
 from fedscaffold.engines.numba_.drawing import draw_features, draw_labels, draw_normals, draw_uniforms
 from fedscaffold.engines.numba_.intrinsics import pointer, shifted
 from fedscaffold.engines.numba_.kernels import COMPILED_FOR, STACK_NUMBERS
@@ -180,7 +178,7 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str) -> Any:
     vector = numbers("f8", 1)
     return compiled_for(
         stream_sgd,
-        i8, numbers("i8", 1), types.UniTuple(i8, 2), f8, f8, vector, vector, vector, f8, f8, i8,
+        INT, numbers("i8", 1), KEY, FLOAT, FLOAT, vector, vector, vector, FLOAT, FLOAT, INT,
         numbers(dtype, 1), *ROUND_ARGUMENTS,
     )  # fmt: skip
 
