@@ -52,14 +52,7 @@ MAY_IMPORT = {
         )
     },
     "federation": {
-        "core",
-        "problems",
-        "data",
-        "inference",
-        "methods",
-        "engines",
-        "simulation",
-        "models",
+        *("core", "problems", "data", "inference", "methods", "engines", "simulation", "models", "reports"),
         "federation",
     },
     "benchmarking": LIBRARY | FRONT | {"benchmarking"},

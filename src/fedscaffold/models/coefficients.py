@@ -29,6 +29,7 @@ def coefficient_table(summary: Summary, encoding: Encoding, *, notes: Sequence[s
     rows = []
     for j, name in enumerate(summary.names):
         cells = [number(summary.coef[j]), number(summary.se[j]), f"{summary.z[j]:.2f}", probability(summary.p[j])]
+        cells = ["–" if cell == "nan" else cell for cell in cells]
         cells.append(f"{number(summary.low[j])} to {number(summary.high[j])}")
         if ratio is not None:
             low, middle, high = (

@@ -24,6 +24,7 @@ from fedscaffold.models.model import Model
 from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.models.planning.planned import PlannedFit, PreparedProblem
 from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, fit_page, render
+from fedscaffold.reports.page.sizes import format_bytes
 from fedscaffold.theory import predict
 
 MAX_PREDICTION_WORK = 2_000_000  # N d² T / 100, above which the curve is not predicted
@@ -242,19 +243,11 @@ def _cost_facts(fit: Fit) -> list[tuple[str, str]]:
     table = float(problem.sizes.sum()) * len(problem.encoding.columns) * BYTES_PER_NUMBER
     return [
         ("rounds", f"{rounds:,}, of {fit.planned.method.local_steps:,} local steps"),
-        ("per client", f"{vectors:,.0f} vectors of {problem.dim:,} numbers, {_format_bytes(each)}"),
-        ("all clients", f"{_format_bytes(each * problem.n_clients)}; FedAvg the same"),
-        ("for comparison", f"the features themselves are {_format_bytes(table)}"),
+        ("per client", f"{vectors:,.0f} vectors of {problem.dim:,} numbers, {format_bytes(each)}"),
+        ("all clients", f"{format_bytes(each * problem.n_clients)}; FedAvg the same"),
+        ("for comparison", f"the features themselves are {format_bytes(table)}"),
         ("gradients per client", f"{fit.trace.gradients_per_client[0, -1]:,.0f}"),
     ]
-
-
-def _format_bytes(size: float) -> str:
-    """A number of bytes in decimal units, to three digits."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size:.0f} bytes"
 
 
 def _provenance_facts(fit: Fit) -> list[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """The second phase: counts and sums of every site's columns, from which all sites agree on one encoding.
 
-A site tells for a number its count, mean and sum of squared deviations; for a category the count of each value.
-Counts below the study's `min_cell` never leave the site: rare values of a category are merged into one called
-"(other)", and a site with fewer rows than that tells nothing but the kinds of its columns.
+A site tells how many rows it has; for a number how many are missing, the mean and the sum of squared deviations;
+for a category the count of each value. Counts below the study's `min_cell` never leave the site: rare values of a
+category are merged into one called "(other)", and a number with fewer values than that is not summed at all.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,9 @@ from fedscaffold.data.columns import some
 from fedscaffold.data.encoding import Category, Column, Encoding, Number
 from fedscaffold.data.statistics import ColumnMoments
 from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.greet import ColumnKind
+from fedscaffold.federation.study.messages import SiteProblems
 from fedscaffold.federation.study.settings import StudySettings
 
 OTHER = "(other)"  # the value of a category that stands for all rare ones
@@ -45,19 +47,21 @@ ColumnSums = ColumnMoments | CategoryCounts
 
 @dataclass(frozen=True, kw_only=True)
 class TableSums:
-    """What a site tells about the target and the features of its table.
+    """What a site tells about the target and the features of its table, which has `rows` rows.
 
     `exposure` is the mean of the rows' exposures, 1 where they have none.
     """
 
+    rows: int
     target: ColumnSums
     features: Mapping[str, ColumnSums]
     exposure: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """The sums as values that JSON can hold."""
+        """The sums as values that JSON can hold; of numbers the count follows from rows and missing values."""
         features = {name: _to_json(column) for name, column in self.features.items()}
-        return {"target": _to_json(self.target), "features": features, "exposure": self.exposure}
+        told = {"rows": self.rows, "target": _to_json(self.target), "features": features}
+        return told if self.exposure == 1.0 else {**told, "exposure": self.exposure}
 
     @classmethod
     def from_json(cls, values: Any, site: str, kinds: Mapping[str, ColumnKind], settings: StudySettings) -> Self:
@@ -65,10 +69,12 @@ class TableSums:
         fields = Fields(values, f"the sums of site {site}")
         features = fields.fields("features")
         features.only(*kinds)
+        rows = fields.integer("rows", least=0, most=2**53)
         return cls(
-            target=_from_json(fields.fields("target"), _kind_of_target(settings)),
-            features={name: _from_json(features.fields(name), kind) for name, kind in kinds.items()},
-            exposure=fields.number("exposure", least=0.0),
+            rows=rows,
+            target=_from_json(fields.fields("target"), _kind_of_target(settings), rows),
+            features={name: _from_json(features.fields(name), kind, rows) for name, kind in kinds.items()},
+            exposure=fields.number("exposure", least=0.0) if "exposure" in fields else 1.0,
         )
 
 
@@ -79,14 +85,18 @@ def _kind_of_target(settings: StudySettings) -> ColumnKind:
 def _to_json(column: ColumnSums) -> dict[str, Any]:
     if isinstance(column, CategoryCounts):
         return {"counts": dict(column.counts), "missing": column.missing}
-    return {"count": column.count, "mean": column.mean, "squares": column.squares, "missing": column.missing}
+    if not column.count:
+        return {"missing": column.missing}
+    return {"mean": column.mean, "squares": column.squares, "missing": column.missing}
 
 
-def _from_json(fields: Fields, kind: ColumnKind) -> ColumnSums:
-    missing = fields.integer("missing", least=WITHHELD)
+def _from_json(fields: Fields, kind: ColumnKind, rows: int) -> ColumnSums:
+    missing = fields.integer("missing", least=WITHHELD, most=rows)
     if kind == "number":
+        if "mean" not in fields:
+            return ColumnMoments(missing=missing)
         return ColumnMoments(
-            count=fields.integer("count", least=0),
+            count=rows - max(missing, 0),
             mean=fields.number("mean"),
             squares=fields.number("squares", least=0.0),
             missing=missing,
@@ -114,7 +124,11 @@ def sum_table(table: Any, kinds: Mapping[str, ColumnKind], settings: StudySettin
     _check_ranges(settings, found[settings.target], own)
     told = {name: _without_small_cells(column, min_cell) for name, column in found.items()}
     exposure = next((own[role].mean for role in ("exposure", "offset") if role in own), 1.0)
-    return TableSums(target=told.pop(settings.target), features=told, exposure=exposure)
+    rows = arrow.arrow_table(table, [settings.target]).num_rows
+    target = found[settings.target]
+    if isinstance(target, CategoryCounts) and settings.classes is not None:
+        _check_classes(settings, target)
+    return TableSums(rows=rows, target=told.pop(settings.target), features=told, exposure=exposure)
 
 
 def _check_ranges(settings: StudySettings, target: ColumnSums, records: Mapping[str, ColumnMoments]) -> None:
@@ -122,25 +136,38 @@ def _check_ranges(settings: StudySettings, target: ColumnSums, records: Mapping[
     problems = []
     if isinstance(target, ColumnMoments) and target.count:
         must = settings.family.out_of_range(target.smallest)
+        if must is None and settings.family.whole and target.fractional:
+            must = "hold whole numbers"
         problems += [f"the target {settings.target!r} must {must} for {settings.kind}"] if must else []
     for role, moments in records.items():
         if moments.missing or moments.infinite or (moments.count and moments.smallest <= 0.0):
             must = "finite numbers" if role == "offset" else "positive numbers"
             problems.append(f"the {role} column {settings.record_columns[role]!r} must hold {must} in all rows")
     if problems:
-        raise InvalidInput("; ".join(problems))
+        raise Refusal(RefusalCode.VALUES_OUT_OF_RANGE, "; ".join(problems))
 
 
 def _sum_numbers(
     read: Callable[[Sequence[str]], Any], name: str, of: Callable[[Array], Array] = np.asarray
 ) -> ColumnMoments:
     """Moments of a function of a column's numbers."""
-    moments = ColumnMoments()
+    moments = ColumnMoments(fractional=0)
     for block in arrow.blocks(read([name])):
         moments = moments.after(of(arrow.numbers(arrow.by_name(block)[name])))
     if moments.infinite:
         raise InvalidInput(f"column {name!r} has {moments.infinite} infinite values; replace them")
     return moments
+
+
+def _check_classes(settings: StudySettings, target: CategoryCounts) -> None:
+    classes = [str(value) for value in settings.classes or ()]
+    other = [value for value in target.counts if value not in classes]
+    if other:
+        raise Refusal(
+            RefusalCode.OTHER_CLASSES,
+            f"the target {settings.target!r} has the values {some(other)}, but the classes of the study are "
+            f"{some(classes)}",
+        )
 
 
 def _sum_column(read: Callable[[Sequence[str]], Any], name: str, kind: ColumnKind) -> ColumnSums:
@@ -183,24 +210,15 @@ def agree_on_encoding(
     sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings
 ) -> Agreement:
     """The encoding that all sites use, from the sums that they told; refused with all that is wrong."""
+    _check_sites(sums, kinds, settings)
     problems: list[str] = []
     columns = []
     for name in kinds:
-        each = [one.features[name] for one in sums.values()]
-        total = _total(each)
-        if total.missing and settings.missing == "error":
-            where = [site for site, one in sums.items() if one.features[name].missing]
-            problems.append(
-                f"column {name!r} has missing values at {some(where)}; fill them, or set missing to 'mean'"
-            )
-        column = _column(name, total, settings, problems)
+        column = _column(name, _total([one.features[name] for one in sums.values()]), settings, problems)
         if column is not None:
             columns.append(column)
     shift, scale, classes = 0.0, 1.0, None
     goal = _total([one.target for one in sums.values()])
-    if any(one.target.missing for one in sums.values()):
-        where = [site for site, one in sums.items() if one.target.missing]
-        problems.append(f"the target {settings.target!r} has missing values at {some(where)}; drop those rows")
     if isinstance(goal, ColumnMoments) and settings.family.log_link:
         shift = _log_mean_rate(sums, settings, problems)
     elif isinstance(goal, ColumnMoments):
@@ -237,6 +255,61 @@ def _log_mean_rate(sums: Mapping[str, TableSums], settings: StudySettings, probl
         return float(np.log(total / exposure))
     problems.append(f"the target {settings.target!r} is 0 in all rows that sites tell of")
     return 0.0
+
+
+def _check_sites(sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings) -> None:
+    """Refuse, by site, missing values that nobody asked to fill in, and another coding of the classes."""
+    problems: dict[str, list[str]] = {}
+    for site, one in sums.items():
+        found = problems.setdefault(site, [])
+        missing = [name for name in kinds if one.features[name].missing]
+        if missing and settings.missing == "error":
+            found.append(
+                f"column {some(missing)} has missing values at site {site}; fill them, or set missing to 'mean'"
+            )
+        if one.target.missing:
+            found.append(f"the target {settings.target!r} has missing values at site {site}; drop those rows")
+        found += _other_coding(site, sums, settings.target) if settings.classes is None else []
+    told = {site: "; ".join(found) for site, found in problems.items() if found}
+    if told:
+        raise SiteProblems(told)
+
+
+def _other_coding(site: str, sums: Mapping[str, TableSums], target: str) -> list[str]:
+    """A sentence if a site's classes look like those of other sites in another coding."""
+    own = _classes(sums[site])
+    others = [value for other in sums if other != site for value in _classes(sums[other])]
+    unlike = [value for value in others if value not in own]
+    same = [v for v in sorted(own) if unlike.count(_variant(v, unlike)) > others.count(v)]
+    if len(own) >= 2 and len(set(others)) >= 2 and len(unlike) == len(others):
+        here, there = some(sorted(own)), some(sorted(set(others)))
+    elif same:
+        here, there = some(same), some([_variant(value, unlike) for value in same])
+    else:
+        return []
+    return [
+        f"the target {target!r} is {here} at site {site} and {there} at other sites; code it alike, or name the "
+        "classes of the study"
+    ]
+
+
+def _variant(value: str, others: Sequence[str]) -> str:
+    """The value among others that is the same but for its case, spaces around it, or how a number is written."""
+    return next((other for other in others if _plain(other) == _plain(value)), "")
+
+
+def _plain(value: str) -> str:
+    text = value.strip().casefold()
+    try:
+        return repr(float(text))
+    except ValueError:
+        return text
+
+
+def _classes(sums: TableSums) -> set[str]:
+    """The values of the target that a site tells; none for numbers."""
+    counts = sums.target.counts if isinstance(sums.target, CategoryCounts) else {}
+    return {value for value in counts if value != OTHER}
 
 
 def _total(each: Sequence[ColumnSums]) -> ColumnSums:
