@@ -1,7 +1,7 @@
 """Studies on autopilot, over tables, numbers of sites and ways to deal rows to them: do they reach what they say?
 
-`python -m benchmarks.studies [--quick] [--part 1/4]`. Each study runs in one process, where the pooled optimum can be
-computed afterwards, and is compared with it: the certified error with the true one, and the exchanges of training
+`python -m benchmarks.studies [--quick] [--part 1/4]`. Each study runs in one process, where the pooled optimum can
+be computed afterwards, and is compared with it: the certified error with the true one, the exchanges of training
 with the rounds that Scaffold needs with the best fixed number of local steps, chosen in hindsight knowing the
 optimum. With `--part` the cases are run in pieces, which are kept beside the figures; the last one writes these.
 """
@@ -146,7 +146,7 @@ def figures(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     compared = [one for one in done if one["oracle_rounds"]]
     ratios = np.array([one["exchanges"] / one["oracle_rounds"] for one in compared])
     closed = [one["delivered"] for key, one in found.items() if "failed" not in one and one["dim"] <= 100
-              and not key.split("|")[3] == "gradients"]  # fmt: skip
+              and key.split("|")[3] != "gradients"]  # fmt: skip
     by_mode = {
         mode: np.array([
             one["exchanges"] / one["oracle_rounds"]
