@@ -52,7 +52,8 @@ MAY_IMPORT = {
         )
     },
     "federation": {
-        *("core", "data", "inference", "methods", "engines", "simulation", "models", "reports", "federation")
+        *("core", "problems", "data", "inference", "methods", "engines", "simulation", "models", "reports"),
+        "federation",
     },
     "benchmarking": LIBRARY | FRONT | {"benchmarking"},
     "paper": LIBRARY | FRONT | STUDIES,
