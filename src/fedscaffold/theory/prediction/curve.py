@@ -16,7 +16,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
 from fedscaffold.theory.prediction.expansion import weighted
 from fedscaffold.theory.prediction.local_steps import accumulate, divided, rotate
-from fedscaffold.theory.prediction.plateau import PlateauState, local_means
+from fedscaffold.theory.prediction.plateau import PlateauState, local_means, theta_trace
 from fedscaffold.theory.prediction.reduced_system import noise_input
 from fedscaffold.theory.prediction.setting import Setting
 
@@ -82,12 +82,6 @@ def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Ar
     if noise is not None:
         variances[1:] = noise.traces(state.A, s.problem.dim, rounds)
     return np.array(squares[: rounds + 1]), variances
-
-
-def theta_trace(P: Array, d: int) -> float:
-    """The trace of Cov θ, from the covariance P of the reduced state."""
-    M = P.shape[0] // d
-    return float(np.einsum("aibi->", P.reshape(M, d, M, d)))
 
 
 def noise_pull(s: Setting, state: PlateauState) -> Array:
