@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, render
+from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, fit_page
+from fedscaffold.reports.page import render as render_page
 from fedscaffold.reports.page.drawings import curves, round_ticks
-from fedscaffold.reports.page.render import grouped_classes
+from fedscaffold.reports.page.fit import grouped_classes
 from fedscaffold.reports.page.style import stylesheet
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -46,6 +47,10 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.open and data.strip():
             self.texts.append((self.open[-1], data.strip()))
+
+
+def render(content: ReportContent) -> str:
+    return render_page(fit_page(content))
 
 
 def content(**changes: Any) -> ReportContent:

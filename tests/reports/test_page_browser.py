@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedscaffold.reports.page import render
-from tests.reports.test_page import VARIANTS
+from tests.reports.test_page import VARIANTS, render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 IN_CI = os.environ.get("CI") == "true"  # there the tests fail without a browser, so that nobody misses them

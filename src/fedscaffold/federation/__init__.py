@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedscaffold.federation.server.round import RoundResult, run_round
     from fedscaffold.federation.server.rules import RoundRules, TooFewClients
     from fedscaffold.federation.server.status import RunStatus, run_status
+    from fedscaffold.federation.study.report.status import StatusBoard, StudyStatus, study_status
     from fedscaffold.federation.study.result import StudyResult
     from fedscaffold.federation.study.settings import StudySettings
     from fedscaffold.federation.study.study import Study
@@ -47,15 +48,18 @@ __all__ = [
     "SitePolicy",
     "StateBackup",
     "StateLost",
+    "StatusBoard",
     "Study",
     "StudyResult",
     "StudySettings",
+    "StudyStatus",
     "TooFewClients",
     "TrainRequest",
     "handle_request",
     "initial_ledger",
     "run_round",
     "run_status",
+    "study_status",
     "train_request",
 ]
 
@@ -76,9 +80,11 @@ _MODULE_OF = {
     "SitePolicy": "client.policy",
     "StateBackup": "server.backup",
     "StateLost": "messages",
+    "StatusBoard": "study.report.status",
     "Study": "study.study",
     "StudyResult": "study.result",
     "StudySettings": "study.settings",
+    "StudyStatus": "study.report.status",
     "TooFewClients": "server.rules",
     "TrainRequest": "messages",
     "LocalTask": "client.task",
@@ -86,6 +92,7 @@ _MODULE_OF = {
     "initial_ledger": "server.ledger",
     "run_round": "server.round",
     "run_status": "server.status",
+    "study_status": "study.report.status",
     "train_request": "server.ledger",
 }
 

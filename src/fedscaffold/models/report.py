@@ -12,7 +12,7 @@ from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array
 from fedscaffold.data.files import DETECTED, read_table
 from fedscaffold.data.reading.csv_file import CsvFormat
-from fedscaffold.models.coefficients import coefficient_content
+from fedscaffold.models.coefficients import fit_coefficients
 from fedscaffold.models.compare import ModelComparison, ModelScore
 from fedscaffold.models.fit import Fit
 from fedscaffold.models.heterogeneity import class_counts
@@ -21,7 +21,7 @@ from fedscaffold.models.metrics import model_metrics, training_metrics
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.models.planning.planned import PlannedFit, PreparedProblem
-from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, render
+from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, fit_page, render
 from fedscaffold.theory import predict
 
 MAX_PREDICTION_WORK = 2_000_000  # N d² T / 100, above which the curve is not predicted
@@ -79,7 +79,7 @@ def read_test_table(path: str | os.PathLike[str], model: Model, text: CsvFormat 
 
 def write_report(content: ReportContent, path: str | os.PathLike[str]) -> None:
     """Write the page to a file, which is replaced only once the new one is complete."""
-    write_text(path, render(content))
+    write_text(path, render(fit_page(content)))
 
 
 def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) -> ReportContent:
@@ -121,7 +121,7 @@ def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) ->
         cost=_cost_facts(fit),
         provenance=_provenance_facts(fit),
         command=inputs.command,
-        **coefficient_content(fit),
+        coefficients=fit_coefficients(fit),
     )
 
 

@@ -20,6 +20,8 @@ from fedscaffold.federation.study.greet import ColumnKind, SiteSchema
 from fedscaffold.federation.study.measure import SiteMeasurement
 from fedscaffold.federation.study.messages import StudyMessage, pack, unpack
 from fedscaffold.federation.study.prepare import TableSums, agree_on_encoding
+from fedscaffold.federation.study.report.status import StatusBoard
+from fedscaffold.federation.study.report.traffic import Traffic
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.inference import ClosingSums
 
@@ -53,12 +55,18 @@ class Coordinator:
         Name of the study, which the sites' policies may allow or not.
     study_id
         Random identity of the study.
+    board
+        Is told how the study stands.
+    traffic
+        What arrived from each site, by phase.
     """
 
     transport: Transport
     settings: StudySettings
     name: str = "study"
     study_id: str = field(default_factory=new_run_id)
+    board: StatusBoard = field(default_factory=StatusBoard)
+    traffic: dict[str, dict[str, Traffic]] = field(default_factory=dict)
 
     def run_id(self, run_name: str) -> str:
         """The identity of a run of this study, the same when the study is continued."""
@@ -68,11 +76,13 @@ class Coordinator:
 
     def greet(self) -> dict[str, SiteSchema]:
         """Names and kinds of the columns of every site's table."""
+        self.board.phase("greet")
         replies = self._ask(StudyMessage("greet", {"settings": self.settings.to_json()}))
         return {site: SiteSchema.from_json(reply.body, site) for site, reply in replies.items()}
 
     def prepare(self, kinds: Mapping[str, ColumnKind]) -> Agreement:
         """The encoding that all sites use and have accepted."""
+        self.board.phase("prepare")
         message = StudyMessage("prepare", {"settings": self.settings.to_json(), "kinds": dict(kinds)})
         sums = {
             site: TableSums.from_json(reply.body, site, kinds, self.settings)
@@ -87,6 +97,7 @@ class Coordinator:
 
     def measure(self) -> dict[str, SiteMeasurement]:
         """What each site told about itself."""
+        self.board.phase("measure")
         replies = self._ask(StudyMessage("measure", {}))
         return {site: SiteMeasurement.from_json(reply.body, site) for site, reply in replies.items()}
 
@@ -123,7 +134,7 @@ class Coordinator:
     def _ask(self, message: StudyMessage) -> dict[str, StudyMessage]:
         """The same message to all sites; their replies in the sites' order."""
         payload = pack(message)
-        replies = self.transport.exchange(dict.fromkeys(self.transport.sites, payload))
+        replies = self._exchange(message.phase, dict.fromkeys(self.transport.sites, payload))
         found = {}
         for site in self.transport.sites:
             if site not in replies:
@@ -134,11 +145,20 @@ class Coordinator:
             found[site] = reply
         return found
 
+    def _exchange(self, phase: str, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+        """The sites' replies, counted by site and phase."""
+        replies = self.transport.exchange(requests)
+        for site, reply in replies.items():
+            by_phase = self.traffic.setdefault(site, {})
+            by_phase[phase] = by_phase.get(phase, Traffic()) + Traffic.of(reply)
+        self.board.exchanged(self.transport.last_seconds)
+        return replies
+
     def send(self, requests: Sequence[TrainRequest]) -> Iterator[Reply]:
         """The transport of a round of training."""
         sites = list(self.transport.sites)
         asked = {sites[request.client]: request for request in requests}
-        replies = self.transport.exchange({site: pack_request(request) for site, request in asked.items()})
+        replies = self._exchange("train", {site: pack_request(request) for site, request in asked.items()})
         for site, request in asked.items():
             if site in replies:
                 try:

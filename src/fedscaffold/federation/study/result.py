@@ -13,6 +13,7 @@ from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.study.certificate import penalty_of
 from fedscaffold.federation.study.evaluate import SiteEvaluation, mean_auc
 from fedscaffold.federation.study.measure import SiteMeasurement
+from fedscaffold.federation.study.report.traffic import Traffic
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.training import TrainingResult
 
@@ -36,8 +37,12 @@ class StudyResult(Summarised):
         The model on encoded columns, and its certificate.
     evaluation
         How a model that was trained without some rows predicts them, by site; empty without evaluation.
+    traffic
+        What arrived from each site, by phase: messages, numbers and bytes.
     log
-        For each site, all messages that left it, in order.
+        For each site, all messages that left it, in order; empty over a network, where each site keeps its own.
+    name
+        Name of the study.
 
     Examples
     --------
@@ -60,7 +65,9 @@ class StudyResult(Summarised):
     measured: Mapping[str, SiteMeasurement]
     training: TrainingResult
     evaluation: Mapping[str, SiteEvaluation]
+    traffic: Mapping[str, Mapping[str, Traffic]] = field(default_factory=dict)
     log: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    name: str = "study"
 
     @property
     def theta(self) -> Array:

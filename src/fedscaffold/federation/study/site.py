@@ -26,6 +26,7 @@ from fedscaffold.federation.study.greet import ColumnKind, describe_table
 from fedscaffold.federation.study.measure import measure_site
 from fedscaffold.federation.study.messages import StudyMessage, is_study_message, pack, unpack
 from fedscaffold.federation.study.prepare import recode, sum_table
+from fedscaffold.federation.study.report.traffic import Traffic
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.inference import client_sums
 
@@ -199,4 +200,5 @@ class StudySite:
             for name, array in reply.arrays.items()
         }
         values = {name: json.loads(v) if name == "body" else v for name, v in reply.values.items()}
-        self.store.audit.write("sent", phase=phase, values=values, vectors=vectors)
+        size = Traffic.of(reply).bytes
+        self.store.audit.write("sent", phase=phase, bytes=size, values=values, vectors=vectors)

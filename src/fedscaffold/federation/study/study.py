@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Engine
+from fedscaffold.core.storage.lock import exclusive
 from fedscaffold.data.files import read_table
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.store import MemoryStore
@@ -14,6 +16,7 @@ from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.coordinator import Coordinator, Transport
 from fedscaffold.federation.study.greet import agree_on_columns
 from fedscaffold.federation.study.journal import Journal
+from fedscaffold.federation.study.report.status import LOCK, StatusBoard
 from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.site import SiteRules, StudySite
@@ -28,6 +31,7 @@ def conduct_study(
     *,
     name: str = "study",
     folder: str | os.PathLike[str] | None = None,
+    board: StatusBoard | None = None,
 ) -> StudyResult:
     """All phases of a study over a transport, in which the coordinator sees nothing but the sites' answers.
 
@@ -42,20 +46,39 @@ def conduct_study(
     folder
         The coordinator's folder, in which every exchange is kept: the same call continues a study that was
         stopped. None keeps nothing.
+    board
+        Is told how the study stands; by default one that writes to the folder.
     """
-    coordinator = Coordinator(transport=transport, settings=settings, name=name)
-    if folder is not None:
-        journal = Journal(transport, folder)
-        coordinator = Coordinator(transport=journal, settings=settings, name=name, study_id=journal.study_id)
+    if board is None:
+        board = StatusBoard(
+            folder, name=name, target=settings.target, tolerance=settings.tolerance, sites=transport.sites
+        )
+    with ExitStack() as held:
+        if folder is not None:
+            journal = Journal(transport, folder)
+            held.enter_context(exclusive(journal.folder / LOCK, f"the study's folder {journal.folder}"))
+            coordinator = Coordinator(
+                transport=journal, settings=settings, name=name, study_id=journal.study_id, board=board
+            )
+        else:
+            coordinator = Coordinator(transport=transport, settings=settings, name=name, board=board)
+        held.enter_context(board.watch())
+        return _all_phases(coordinator)
+
+
+def _all_phases(coordinator: Coordinator) -> StudyResult:
+    settings = coordinator.settings
     schemas = coordinator.greet()
     agreement = coordinator.prepare(agree_on_columns(schemas, settings))
     measured = coordinator.measure()
     hessians = all(agreement.dim <= schema.max_hessian_dim for schema in schemas.values())
     training = StudyTraining(coordinator=coordinator, agreement=agreement, measured=measured, hessians=hessians)
+    coordinator.board.phase("train")
     trained = training.run()
     evaluation = {}
     if settings.evaluate:
-        without = replace(training, part=True, rounds=0, notes=[]).run(start=trained.theta)
+        coordinator.board.phase("evaluate")
+        without = replace(training, part=True, rounds=0, notes=[], history=[]).run(start=trained.theta)
         evaluation = coordinator.evaluate(without.theta)
     return StudyResult(
         settings=settings,
@@ -63,6 +86,8 @@ def conduct_study(
         measured=measured,
         training=trained,
         evaluation=evaluation,
+        traffic=coordinator.traffic,
+        name=coordinator.name,
     )
 
 

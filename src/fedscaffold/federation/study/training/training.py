@@ -13,10 +13,11 @@ from fedscaffold.federation.server.backup import StateBackup
 from fedscaffold.federation.server.ledger import initial_ledger
 from fedscaffold.federation.server.round import run_round
 from fedscaffold.federation.server.rules import RoundRules
-from fedscaffold.federation.study import autopilot
 from fedscaffold.federation.study.certificate import Certificate, certify, certify_by_gradients
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.measure import SiteMeasurement
+from fedscaffold.federation.study.report.history import ErrorPoint, How
+from fedscaffold.federation.study.training import autopilot
 from fedscaffold.methods import Scaffold
 from fedscaffold.simulation.divergence import divergence_limit
 
@@ -45,6 +46,8 @@ class TrainingResult:
         Number of exchanges with all sites.
     notes
         What was decided and why, in sentences.
+    history
+        The error by exchange, estimated or certified on the way.
     """
 
     theta: Array
@@ -52,6 +55,7 @@ class TrainingResult:
     reached: bool
     rounds: int
     notes: tuple[str, ...]
+    history: tuple[ErrorPoint, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -79,6 +83,7 @@ class StudyTraining:
     part: bool = False
     rounds: int = 0
     notes: list[str] = field(default_factory=list)
+    history: list[ErrorPoint] = field(default_factory=list)
 
     def run(self, start: Array | None = None) -> TrainingResult:
         """Train until the certified error is within the tolerance, or the study's rounds are used up.
@@ -95,11 +100,30 @@ class StudyTraining:
 
     def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
         """The certificate of θ: one exchange where Hessians are allowed, else one per conjugate-gradient step."""
-        if not self.hessians:
-            return certify_by_gradients(theta, self._gradient_and_loss, self.agreement)
-        self.rounds += 1
-        sums = self.coordinator.closing_sums(theta, self.agreement, scores=scores, part=self.part)
-        return certify(sums, self.agreement)
+        if self.hessians:
+            self.rounds += 1
+            sums = self.coordinator.closing_sums(theta, self.agreement, scores=scores, part=self.part)
+            found = certify(sums, self.agreement)
+        else:
+            found = certify_by_gradients(theta, self._gradient_and_loss, self.agreement)
+        self._tell_error(found.relative_error, found.error_in_standard_errors, method="Newton")
+        return found
+
+    def _tell_error(
+        self, relative: float, standard_errors: float | None = None, *, how: How = "certified", method: str
+    ) -> None:
+        if np.isfinite(relative):
+            point = ErrorPoint(
+                exchange=self.rounds, relative=relative, standard_errors=standard_errors, how=how, method=method
+            )
+            self.history.append(point)
+            if not self.part:
+                self.coordinator.board.error(point, self._aim(standard_errors))
+
+    def _note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+        if not self.part:
+            self.coordinator.board.note(sentence)
 
     def _gradient_and_loss(self, theta: Array) -> tuple[Array, float]:
         self.rounds += 1
@@ -116,10 +140,10 @@ class StudyTraining:
             chosen = self.hessians and newton < scaffold
             reason = f"expected to take {newton:.2g} s with {dim} coefficients, Scaffold {scaffold:.2g} s"
             reason = reason if self.hessians else "not possible, since Hessians are too large or not allowed"
-            self.notes.append(f"Newton's method on sums of Hessians is {reason}.")
+            self._note(f"Newton's method on sums of Hessians is {reason}.")
         else:
             chosen = trainer == "newton"
-            self.notes.append(f"The study asked for {'Newton’s method' if chosen else 'Scaffold'}.")
+            self._note(f"The study asked for {'Newton’s method' if chosen else 'Scaffold'}.")
         return chosen
 
     def _seconds(self, theta: Array) -> tuple[float, float]:
@@ -157,10 +181,13 @@ class StudyTraining:
             search = search.after_stage(before, norm)
             moved = float(np.linalg.norm(now - begin)) / max(float(np.linalg.norm(now)), 1e-300)
             ratio = min(norm / before, 0.99)
-            if moved * ratio / (1.0 - ratio) <= CLOSING_BELOW and self._ready_to_close(now):
+            estimate = moved * ratio / (1.0 - ratio)
+            method = f"Scaffold, {config.schedule[-1][2]} local steps"
+            self._tell_error(estimate, how="estimated", method=method)
+            if estimate <= CLOSING_BELOW and self._ready_to_close(now):
                 break
         tried = ", ".join(str(steps) for _, _, steps in config.schedule)
-        self.notes.append(
+        self._note(
             f"Scaffold ran {ledger.round} rounds with step size {step_size:.3g} and, in stages of "
             f"{autopilot.ROUNDS_PER_STAGE} rounds, {tried} local steps."
         )
@@ -188,6 +215,7 @@ class StudyTraining:
             reached=self._within_tolerance(found),
             rounds=self.rounds,
             notes=tuple(self.notes),
+            history=tuple(self.history),
         )
 
     @property
@@ -195,11 +223,17 @@ class StudyTraining:
         return self.rounds >= self.coordinator.settings.max_rounds
 
     def _within_tolerance(self, found: Certificate) -> bool:
-        settings = self.coordinator.settings
         in_errors = found.error_in_standard_errors
-        if settings.se_tolerance is not None and in_errors is not None:
-            return in_errors <= settings.se_tolerance
-        return found.relative_error <= (settings.relative_tolerance or RELATIVE_TOLERANCE)
+        if self.coordinator.settings.se_tolerance is not None and in_errors is not None:
+            return in_errors <= self._aim(in_errors)
+        return found.relative_error <= self._aim(None)
+
+    def _aim(self, standard_errors: float | None) -> float:
+        """The tolerance, in standard errors if it is and these are known, else relative."""
+        settings = self.coordinator.settings
+        if settings.se_tolerance is not None and standard_errors is not None:
+            return settings.se_tolerance
+        return settings.relative_tolerance or RELATIVE_TOLERANCE
 
 
 def newton_certificates(certify: Callable[[Array], Certificate], theta: Array) -> Iterator[Certificate]:
