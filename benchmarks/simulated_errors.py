@@ -45,9 +45,12 @@ def simulate(case: Case) -> Simulated:
     settled = run(case, rounds, int(np.clip(min(needed, affordable), 20, 4000)), 1, optimum)
     level = settled[:, first:].mean(axis=1)
     way = run(case, ROUNDS, int(np.clip(WORK / (ROUNDS * N * H), 200, SAMPLES)), 2, None)
+    plateau, curve = mean_and_error(level), mean_and_error(way)
     return Simulated(
-        *mean_and_error(level),
-        *(values.tolist() for values in mean_and_error(way)),
+        plateau=plateau[0],
+        plateau_error=plateau[1],
+        curve=curve[0].tolist(),
+        curve_errors=curve[1].tolist(),
         settled=first >= 5 * mixing,
     )
 

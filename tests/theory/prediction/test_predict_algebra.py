@@ -11,8 +11,8 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Ridge
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
-from fedscaffold.theory.prediction.local_steps import accumulate, curvature, rotate, steps
 from fedscaffold.theory.prediction.clouds.margins import MarginAverages
+from fedscaffold.theory.prediction.local_steps import accumulate, curvature, rotate, steps
 from fedscaffold.theory.prediction.plateau import covariances as client_covariances
 from fedscaffold.theory.prediction.plateau import linear_start, one_pass, solved
 from fedscaffold.theory.prediction.reduced_system import noise_input, reduced_system, solve_lyapunov

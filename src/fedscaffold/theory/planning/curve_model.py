@@ -22,7 +22,9 @@ class CurveModel:
     @classmethod
     def of(cls, request: PlanRequest) -> "CurveModel":
         """The model of the problem of a request."""
-        return cls(setting(request.problem, Scaffold(step_size=1e-6, local_steps=1), request.batches, request.optimum))
+        return cls(
+            setting(request.problem, Scaffold(step_size=1e-6, local_steps=1), request.batches, request.optimum)
+        )
 
     def at(self, gamma: float, H: int) -> Setting:
         """The setting with the step size γ and H local steps."""

@@ -23,7 +23,9 @@ class Sample:
     def of(self, s: Setting) -> Setting:
         """The setting with these clients only, with the weights of those that they stand for."""
         at, whole = self.clients, s.at_optimum
-        some = AtOptimum(*(part[at] if isinstance(part, np.ndarray) else part for part in whole))
+        some = AtOptimum(
+            whole.gradients[at], whole.U[at], whole.lam[at], whole.noise[at], whole.smallest, whole.largest
+        )
         return replace(
             s,
             clients=s.clients[at],

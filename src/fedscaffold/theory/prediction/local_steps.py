@@ -18,7 +18,7 @@ STEPS_LOOKED_AT = 300
 FADED = 1e3  # noise may fall by this factor along a round and still be as precise, relative to itself, at its end
 SLOWEST = 1e-3  # slower rates than this, in units of 1/H, are as good as constant
 NEAR = 1e-3
-CLOSE = 1e-4  # of a base to a rate, in units of 1/H: quotients of differences would lose digits
+CLOSE = 0.1  # of a base to a rate, in units of 1/H: quotients of differences would lose digits
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,10 +78,10 @@ def squared_parts(state: PlateauState) -> Array:
     return np.array([np.trace(state.cov_theta), state.bias @ state.bias])
 
 
-def theta_trace(P: Array, d: int) -> float:
-    """The trace of Cov θ, from the covariance P of the reduced state."""
+def theta_covariance(P: Array, d: int) -> Array:
+    """Cov θ, (d, d), from the covariance P of the reduced state."""
     M = P.shape[0] // d
-    return float(np.einsum("aibi->", P.reshape(M, d, M, d)))
+    return P.reshape(M, d, M, d).sum(axis=(0, 2))
 
 
 def linear_start(s: Setting) -> PlateauState:
@@ -135,15 +135,14 @@ def solved(
     if s.scaffold:
         system = system_of(sums.points, sums.coupling)
         P = solve_lyapunov(system.A, sums.noise)
-        M, d, _ = system.J.shape
-        cov = P.reshape(M, d, M, d).sum(axis=(0, 2))
-        bias = -np.linalg.solve(sums.curvature, sums.pull)
+        cov = theta_covariance(P, s.problem.dim)
+        bias = -np.asarray(np.linalg.solve(sums.curvature, sums.pull), dtype=np.float64)
         eta = control_means(cur, bias, r)
         return PlateauState(cur, system, system.A, P, cov, bias, eta, noise, Q, residual, sums, others)
     radius = float(np.abs(np.linalg.eigvalsh(sums.coupling)).max())
     if radius >= 1.0:
         raise no_contraction(radius)
-    bias = -np.linalg.solve(np.eye(s.problem.dim) - sums.coupling, sums.pull)
+    bias = -np.asarray(np.linalg.solve(np.eye(s.problem.dim) - sums.coupling, sums.pull), dtype=np.float64)
     cov = solve_lyapunov(sums.coupling, sums.noise)
     zero = np.zeros_like(s.gradients)
     return PlateauState(cur, None, sums.coupling, cov, cov, bias, zero, noise, Q, residual, sums, others)

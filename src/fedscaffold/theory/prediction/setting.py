@@ -5,16 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.capabilities import GeneralisedLinear, HasRecordGradients, PopulationMoments, SmoothProblem
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks, noise_factors
 from fedscaffold.theory.prediction.clouds.averages import Averages, CloudAverages
 from fedscaffold.theory.prediction.clouds.cubature import RecordAverages, StreamAverages
-from fedscaffold.theory.prediction.local_steps import Steps, steps
 from fedscaffold.theory.prediction.clouds.margins import MarginAverages
+from fedscaffold.theory.prediction.local_steps import Steps, steps
 from fedscaffold.theory.supported import is_quadratic, parse_method
 
 PRECISE, FAST = 1e-10, 1e-6  # of the interpolation, for few and for many clients
@@ -114,7 +114,9 @@ def clients_at_optimum(
     smallest, largest = float(lam.min()), float(lam.max())
     if not quadratic:
         some = evenly_spaced_clients(problem.n_clients, min(problem.n_clients, CURVATURES_AT_ZERO))
-        at_zero = np.linalg.eigvalsh(at_point(problem, averages, some, np.zeros_like(optimum), factors[some]).hessian)
+        at_zero = np.linalg.eigvalsh(
+            at_point(problem, averages, some, np.zeros_like(optimum), factors[some]).hessian
+        )
         smallest, largest = min(smallest, float(at_zero.min())), max(largest, float(at_zero.max()))
     return AtOptimum(gradients, U, lam, noise, smallest, largest)
 

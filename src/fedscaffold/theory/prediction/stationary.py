@@ -8,7 +8,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.anderson import Anderson
 from fedscaffold.theory.prediction.client_sample import Sample, sample_clients
-from fedscaffold.theory.prediction.local_steps import accumulate
+from fedscaffold.theory.prediction.local_steps import accumulate, rotate
 from fedscaffold.theory.prediction.plateau import (
     PlateauState,
     client_sums,
@@ -17,7 +17,7 @@ from fedscaffold.theory.prediction.plateau import (
     one_pass,
     solved,
     squared_parts,
-    theta_trace,
+    theta_covariance,
 )
 from fedscaffold.theory.prediction.setting import MANY_CLIENTS, Setting
 
@@ -25,6 +25,7 @@ MOST_PASSES = 40
 MEMORY = 6
 LARGEST_ACCELERATED = 2_000_000  # numbers in the noise of all clients, of which a dozen copies are kept
 NOTHING = 1e-22  # of ‖θ*‖²: rounding errors
+UNSEEN = 0.01  # of what a sample changes: what its error leaves out
 PRECISE_ENOUGH = 1e-3  # standard error that a sample may cause, relative to the squared error that is predicted
 
 
@@ -89,7 +90,8 @@ def settle_sample(s: Setting, state: PlateauState, later: PlateauState) -> Plate
         found = settle(sub, start)
     except InvalidInput:
         return None
-    if chosen.error(changes(sub, start, found)) > PRECISE_ENOUGH:
+    changed = changes(sub, start, found)
+    if chosen.error(changed) + UNSEEN * abs(float(changed.sum())) > PRECISE_ENOUGH:
         return None
     return for_everyone(s, later, found)
 
@@ -97,19 +99,21 @@ def settle_sample(s: Setting, state: PlateauState, later: PlateauState) -> Plate
 def changes(s: Setting, state: PlateauState, later: PlateauState) -> Array:
     """What each client changed in the predicted squared error, relative to it, about: by its noise and its pull.
 
-    The variance of θ changes as the sum of all noise does, and the mean b by −S⁻¹ times the sum of all pulls, so
-    that ‖b‖² changes by −2 bᵀS⁻¹ times it; S is γHḠ, for FedAvg I − Γ̄.
+    With S = γHḠ, for FedAvg I − Γ̄, the variance of θ grows with tr(S⁻¹ Q) of all noise, and the mean b is −S⁻¹
+    times the sum of all pulls, so that ‖b‖² changes by −2 bᵀS⁻¹ times what that changes.
     """
+    sums, d = later.sums, s.problem.dim
     variance, bias = squared_parts(later)
     size = max(float(variance + bias), 1e-300)
-    noise = s.gamma**2 * s.weights * s.own * np.trace(later.Q - state.Q, axis1=1, axis2=2)
-    found = noise * float(variance) / max(theta_trace(later.sums.noise, s.problem.dim), 1e-300) / size
+    inverse = np.linalg.inv(sums.curvature if s.scaffold else np.eye(d) - sums.coupling)
+    U, noise = later.cur.U, s.gamma**2 * s.weights * s.own
+    moved = later.Q - np.swapaxes(U, 1, 2) @ state.cur.U @ state.Q @ np.swapaxes(state.cur.U, 1, 2) @ U
+    total = float(np.sum(theta_covariance(sums.noise, d) * inverse.T))
+    found = noise * (moved * rotate(U, inverse)).sum(axis=(1, 2)) * float(variance) / max(total, 1e-300) / size
     if not s.quadratic:
-        sums = later.sums
-        matrix = sums.curvature if s.scaffold else np.eye(s.problem.dim) - sums.coupling
-        lever = 2.0 / size * np.linalg.solve(matrix.T, later.bias)
-        before, after = (np.einsum("kij,kj,i->k", one.cur.U, client_pulls(s, one), lever) for one in (state, later))
-        found = found + s.weights * (after - before)
+        lever = 2.0 / size * (inverse.T @ later.bias)
+        pulls = [((lever @ one.cur.U) * client_pulls(s, one)).sum(axis=1) for one in (state, later)]
+        found = found + s.weights * (pulls[1] - pulls[0])
     return np.asarray(found)
 
 

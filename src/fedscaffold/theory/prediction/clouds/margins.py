@@ -82,7 +82,9 @@ class MarginAverages:
     def gradients(self, block: ClientBlock, points: Array) -> Array:
         """∇f_c at points (k, m, d), shape (k, m, d)."""
         z = points @ np.swapaxes(block.x, 1, 2)
-        return (self.problem.d1(z, block.y[:, None]) * block.share[:, None]) @ block.x + self.problem.penalty * points
+        return (
+            self.problem.d1(z, block.y[:, None]) * block.share[:, None]
+        ) @ block.x + self.problem.penalty * points
 
     def noise_at(self, block: ClientBlock, points: Array, factors: Array) -> Array:
         """C_c at points (k, m, d), shape (k, m, d, d)."""
@@ -140,7 +142,7 @@ def record_products(x: Array) -> RecordProducts:
 
 @cache
 def _packing(d: int) -> tuple[IntArray, Array, IntArray]:
-    """Where the upper triangle is in a flat matrix, how often each entry counts, and where each entry is packed."""
+    """Where the upper triangle is in a flat matrix, how often its entries count, and where entries are packed."""
     row, column = np.triu_indices(d)
     place = np.empty((d, d), dtype=np.int64)
     place[row, column] = place[column, row] = np.arange(row.size)
