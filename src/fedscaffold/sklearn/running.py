@@ -159,7 +159,7 @@ def plan_run(problem: Any, optimum: Array, settings: RunSettings, *, closes: boo
         return planned(usual, None, 1)
     sizes = candidate_batches(problem.sizes) if automatic else [usual]
     for aim in [settings.tolerance, *(aim for aim in ROUGH if aim > settings.tolerance)]:
-        goal = {"optimum": optimum, "target_mse": (aim * length) ** 2}
+        goal: dict[str, Any] = {"optimum": optimum, "target_mse": (aim * length) ** 2}
         if closes and not _may_be_reached(problem, **goal):
             continue
         try:
