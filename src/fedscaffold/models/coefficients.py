@@ -29,6 +29,7 @@ def coefficient_table(summary: Summary, encoding: Encoding, *, notes: Sequence[s
     rows = []
     for j, name in enumerate(summary.names):
         cells = [number(summary.coef[j]), number(summary.se[j]), f"{summary.z[j]:.2f}", probability(summary.p[j])]
+        cells = ["–" if cell == "nan" else cell for cell in cells]
         cells.append(f"{number(summary.low[j])} to {number(summary.high[j])}")
         if ratio is not None:
             low, middle, high = (
@@ -39,7 +40,7 @@ def coefficient_table(summary: Summary, encoding: Encoding, *, notes: Sequence[s
         effect, low_end, high_end = (size * float(end[j]) for end in (summary.coef, summary.low, summary.high))
         rows.append(CoefficientRow(name=name, cells=tuple(cells), effect=effect, low=low_end, high=high_end))
     columns = ("coefficient", "standard error", letter, "p", "95 % interval")
-    scale = f"change of {encoding.target}" if ratio is None else "log odds"
+    scale = encoding.family.effect or f"change of {encoding.target}"
     return CoefficientTable(
         rows=rows,
         columns=columns if ratio is None else (*columns, f"{ratio}, 95 % interval"),

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
@@ -13,15 +14,18 @@ from fedscaffold.data.files import read_table
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.store import MemoryStore
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.study.attempts import PAUSE, Absent, until_done
 from fedscaffold.federation.study.coordinator import Coordinator, Transport
 from fedscaffold.federation.study.greet import agree_on_columns
-from fedscaffold.federation.study.journal import Journal
+from fedscaffold.federation.study.journal import Journal, private_folder
+from fedscaffold.federation.study.messages import SiteProblems
 from fedscaffold.federation.study.report.status import LOCK, StatusBoard
 from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.training import StudyTraining
 
+LOCK_WAIT = 30.0  # seconds to wait for a coordinator that was killed, whose processes have yet to end
 NOMINAL_ROUND = 1.0  # seconds that a round counts for in one process, so that results do not depend on the clock
 
 
@@ -32,6 +36,8 @@ def conduct_study(
     name: str = "study",
     folder: str | os.PathLike[str] | None = None,
     board: StatusBoard | None = None,
+    absent: Absent = "error",
+    pause: float = PAUSE,
 ) -> StudyResult:
     """All phases of a study over a transport, in which the coordinator sees nothing but the sites' answers.
 
@@ -48,22 +54,30 @@ def conduct_study(
         stopped. None keeps nothing.
     board
         Is told how the study stands; by default one that writes to the folder.
+    absent
+        What follows when a site cannot take part: "error" ends the study, "wait" asks all sites again after a
+        while, "leave out" begins again without the site.
+    pause
+        Seconds to wait.
     """
     if board is None:
         board = StatusBoard(
             folder, name=name, target=settings.target, tolerance=settings.tolerance, sites=transport.sites
         )
-    with ExitStack() as held:
-        if folder is not None:
-            journal = Journal(transport, folder)
-            held.enter_context(exclusive(journal.folder / LOCK, f"the study's folder {journal.folder}"))
-            coordinator = Coordinator(
-                transport=journal, settings=settings, name=name, study_id=journal.study_id, board=board
-            )
-        else:
-            coordinator = Coordinator(transport=transport, settings=settings, name=name, board=board)
-        held.enter_context(board.watch())
+
+    def attempt(transport: Transport, exchanges: Path | None) -> StudyResult:
+        coordinator = Coordinator(transport=transport, settings=settings, name=name, board=board)
+        if exchanges is not None:
+            journal = Journal(transport, exchanges)
+            coordinator = replace(coordinator, transport=journal, study_id=journal.study_id)
         return _all_phases(coordinator)
+
+    with ExitStack() as held:
+        own = None if folder is None else private_folder(folder)
+        if own is not None:
+            held.enter_context(exclusive(own / LOCK, f"the study's folder {own}", wait=LOCK_WAIT))
+        held.enter_context(board.watch())
+        return until_done(attempt, transport, own, board, absent=absent, pause=pause)
 
 
 def _all_phases(coordinator: Coordinator) -> StudyResult:
@@ -111,12 +125,14 @@ class InProcess:
 
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
         """Let each site answer; what one of them refuses is told with its name."""
-        replies = {}
+        replies, problems = {}, {}
         for site, payload in requests.items():
             try:
                 replies[site] = self.members[site].answer(payload)
             except FedScaffoldError as error:
-                raise InvalidInput(f"site {site}: {error}") from None
+                problems[site] = f"site {site}: {error}"
+        if problems:
+            raise SiteProblems(problems)
         return replies
 
 
@@ -127,7 +143,7 @@ class Study:
     Parameters
     ----------
     target, kind, features, ignore, categorical, l2, tolerance, missing, min_cell, trainer, max_rounds, evaluate,
-    classes
+    classes, exposure, offset, weight
         What the people of the study decide; see `StudySettings`.
     name
         Name of the study.
@@ -161,6 +177,9 @@ class Study:
     max_rounds: int = 500
     evaluate: float = 0.2
     classes: Sequence[Any] | None = None
+    exposure: str | None = None
+    offset: str | None = None
+    weight: str | None = None
     name: str = "study"
     settings: StudySettings = field(init=False, repr=False)
 

@@ -10,6 +10,7 @@ from fedscaffold.reports.page.content import (
 )
 from fedscaffold.reports.page.fit import fit_page
 from fedscaffold.reports.page.render import render
+from fedscaffold.reports.page.study import site_page, study_page
 
 __all__ = [
     "ClientRow",
@@ -20,4 +21,6 @@ __all__ = [
     "ReportContent",
     "fit_page",
     "render",
+    "site_page",
+    "study_page",
 ]

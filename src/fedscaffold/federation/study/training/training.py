@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -94,9 +95,18 @@ class StudyTraining:
             The initial model, near the optimum; by default zeros, from which Scaffold or Newton's method starts.
         """
         theta = np.zeros(self.agreement.dim) if start is None else start
-        if start is None and not self._takes_newton(theta):
-            theta = self._run_scaffold(theta)
-        return self._close(theta)
+        if start is None and self.coordinator.settings.trainer == "newton":
+            self._note("The study asked for Newton’s method.")
+            if not self.hessians:
+                raise InvalidInput(
+                    "Newton's method needs Hessians, which not all sites allow; choose another trainer"
+                )
+        elif start is None:
+            norm = float(np.linalg.norm(self._gradient_and_loss(theta)[0]))
+            cost = self.coordinator.transport.last_seconds, max(o.seconds_per_step for o in self.measured.values())
+            if not self._takes_newton(theta.size, *cost):
+                return self._close(self._run_scaffold(theta, norm, *cost))
+        return self._close(self.certificate(theta))
 
     def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
         """The certificate of θ: one exchange where Hessians are allowed, else one per conjugate-gradient step."""
@@ -129,43 +139,36 @@ class StudyTraining:
         self.rounds += 1
         return self.coordinator.gradient_and_loss(theta, part=self.part)
 
-    def _takes_newton(self, theta: Array) -> bool:
-        trainer, dim = self.coordinator.settings.trainer, theta.size
-        if trainer == "newton" and not self.hessians:
-            raise InvalidInput("Newton's method needs Hessians, which not all sites allow; choose another trainer")
-        per_round, per_step = self._seconds(theta)
+    def _takes_newton(self, dim: int, per_round: float, per_step: float) -> bool:
+        """Whether Newton's method takes less time; a round and a local step cost this many seconds."""
+        if self.coordinator.settings.trainer == "scaffold":
+            self._note("The study asked for Scaffold.")
+            return False
         newton = NEWTON_STEPS * (per_round + per_step * dim / 2.0)
         scaffold = SCAFFOLD_ROUNDS * (per_round + per_step * autopilot.FIRST_LOCAL_STEPS)
-        if trainer == "auto":
-            chosen = self.hessians and newton < scaffold
-            reason = f"expected to take {newton:.2g} s with {dim} coefficients, Scaffold {scaffold:.2g} s"
-            reason = reason if self.hessians else "not possible, since Hessians are too large or not allowed"
-            self._note(f"Newton's method on sums of Hessians is {reason}.")
-        else:
-            chosen = trainer == "newton"
-            self._note(f"The study asked for {'Newton’s method' if chosen else 'Scaffold'}.")
-        return chosen
+        reason = f"expected to take {newton:.2g} s with {dim} coefficients, Scaffold {scaffold:.2g} s"
+        reason = reason if self.hessians else "not possible, since Hessians are too large or not allowed"
+        self._note(f"Newton's method on sums of Hessians is {reason}.")
+        return self.hessians and newton < scaffold
 
-    def _seconds(self, theta: Array) -> tuple[float, float]:
-        """What a round costs apart from local steps, and what a local step takes at the slowest site."""
-        self._gradient_and_loss(theta)
-        per_round = self.coordinator.transport.last_seconds
-        return per_round, max(one.seconds_per_step for one in self.measured.values())
+    def _run_scaffold(self, theta: Array, norm: float, per_round: float, per_step: float) -> Certificate:
+        """Stages of Scaffold, with local steps found on the way, until Newton steps can take over.
 
-    def _run_scaffold(self, theta: Array) -> Array:
-        """Stages of Scaffold, with local steps found on the way, until Newton steps can take over."""
+        At θ the gradient has this norm; a round and a local step cost this many seconds.
+        """
         coordinator, settings = self.coordinator, self.coordinator.settings
-        per_round, per_step = self._seconds(theta)
+        send = partial(coordinator.send, part=self.part)
         search = autopilot.LocalStepsSearch.start(per_round, per_step)
         step_size = autopilot.safe_step_size([one.smoothness for one in self.measured.values()])
         n_rows = np.array([self.measured[site].n_rows for site in coordinator.transport.sites], dtype=np.float64)
         config = RunConfig(
-            name=coordinator.name + ".evaluation" * self.part, seed=settings.seed, dim=theta.size,
+            name=coordinator.name, seed=settings.seed, dim=theta.size,
             method=Scaffold(step_size=step_size, local_steps=search.local_steps), n_clients=n_rows.size,
         )  # fmt: skip
-        ledger = initial_ledger(config, theta, run=coordinator.run_id(config.name))
+        ledger = initial_ledger(config, theta, run=coordinator.run_id(part=self.part))
         rules = RoundRules(min_clients=n_rows.size, outlier_factor=None)
-        norm = float(np.linalg.norm(self._gradient_and_loss(theta)[0]))
+        found: Certificate | None = None
+        self._tell_error(1.0, how="estimated", method="no rounds yet")
         while self.rounds < settings.max_rounds and norm > 0.0:
             change = (ledger.round, step_size, search.local_steps)
             config = replace(config, schedule=(*config.schedule, change))
@@ -173,7 +176,7 @@ class StudyTraining:
             for _ in range(autopilot.ROUNDS_PER_STAGE):
                 self.rounds += 1
                 ledger = run_round(
-                    config, ledger, n_rows / n_rows.sum(), coordinator.send, backup=StateBackup(None), rules=rules,
+                    config, ledger, n_rows / n_rows.sum(), send, backup=StateBackup(None), rules=rules,
                     limit=divergence_limit(theta),
                 ).ledger  # fmt: skip
             now = ledger.server.theta[0]
@@ -184,25 +187,25 @@ class StudyTraining:
             estimate = moved * ratio / (1.0 - ratio)
             method = f"Scaffold, {config.schedule[-1][2]} local steps"
             self._tell_error(estimate, how="estimated", method=method)
-            if estimate <= CLOSING_BELOW and self._ready_to_close(now):
-                break
+            if estimate <= CLOSING_BELOW:
+                found = self.certificate(now)
+                if found.relative_error <= CLOSING_BELOW:
+                    break
         tried = ", ".join(str(steps) for _, _, steps in config.schedule)
         self._note(
             f"Scaffold ran {ledger.round} rounds with step size {step_size:.3g} and, in stages of "
             f"{autopilot.ROUNDS_PER_STAGE} rounds, {tried} local steps."
         )
-        return ledger.server.theta[0]
+        now = ledger.server.theta[0]
+        return found if found is not None and np.array_equal(found.theta, now) else self.certificate(now)
 
-    def _ready_to_close(self, theta: Array) -> bool:
-        return self.certificate(theta).relative_error <= CLOSING_BELOW
-
-    def _close(self, theta: Array) -> TrainingResult:
+    def _close(self, first: Certificate) -> TrainingResult:
         """Newton steps until the certified error is within the tolerance, and one more.
 
         Where Hessians are allowed the model after the last step is certified too, with products of scores for
         robust standard errors.
         """
-        for found in newton_certificates(self.certificate, theta):
+        for found in newton_certificates(self.certificate, first):
             close = found.relative_error <= CLOSE_ENOUGH or not self.hessians
             if (self._within_tolerance(found) and close) or self._out_of_rounds:
                 break
@@ -236,13 +239,12 @@ class StudyTraining:
         return settings.relative_tolerance or RELATIVE_TOLERANCE
 
 
-def newton_certificates(certify: Callable[[Array], Certificate], theta: Array) -> Iterator[Certificate]:
+def newton_certificates(certify: Callable[[Array], Certificate], current: Certificate) -> Iterator[Certificate]:
     """Certificates of models that come closer and closer to the optimum, one exchange with all sites each.
 
     Each step is halved until the loss decreases as much as a tenth of what the quadratic model promises, so that
     the method converges from any start. The caller stops when a certificate is good enough.
     """
-    current = certify(theta)
     while True:
         yield current
         share = 1.0
