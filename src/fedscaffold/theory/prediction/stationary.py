@@ -105,7 +105,8 @@ def changes(s: Setting, state: PlateauState, later: PlateauState) -> Array:
     sums, d = later.sums, s.problem.dim
     variance, bias = squared_parts(later)
     size = max(float(variance + bias), 1e-300)
-    inverse = np.linalg.inv(sums.curvature if s.scaffold else np.eye(d) - sums.coupling)
+    matrix = sums.curvature if s.scaffold else np.eye(d) - sums.coupling
+    inverse = np.asarray(np.linalg.inv(matrix), dtype=np.float64)
     U, noise = later.cur.U, s.gamma**2 * s.weights * s.own
     moved = later.Q - np.swapaxes(U, 1, 2) @ state.cur.U @ state.Q @ np.swapaxes(state.cur.U, 1, 2) @ U
     total = float(np.sum(theta_covariance(sums.noise, d) * inverse.T))
