@@ -16,7 +16,7 @@ from fedscaffold.data.options import Weights
 from fedscaffold.problems.log_link import Gamma, Poisson
 from fedscaffold.problems.logistic import Logistic
 from fedscaffold.problems.multinomial import Multinomial
-from fedscaffold.problems.record_weights import TARGET
+from fedscaffold.problems.record_weights import OFFSET, TARGET
 from fedscaffold.problems.ridge import Ridge
 from fedscaffold.problems.tabular import TabularProblem
 
@@ -53,6 +53,11 @@ class FromTable(TabularProblem):
     def targets(self) -> Array:
         """The records' targets, without their offsets and weights, (records,)."""
         return self.y if self.y.ndim == 1 else self.y[:, TARGET]
+
+    def record_margins(self, theta: Array) -> Array:
+        """Margins xᵀθ_k of the records, with their offsets, (records, vectors)."""
+        z = self.x @ theta.reshape(self.vectors, self.n_features).T
+        return z if self.y.ndim == 1 else z + self.y[:, [OFFSET]]
 
     def subset(self, clients: ArrayLike) -> Self:
         """The same problem on some of the clients, their weights scaled to sum to one."""

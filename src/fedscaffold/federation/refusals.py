@@ -39,6 +39,7 @@ class RefusalCode(StrEnum):
     OTHER_STUDY = "other-study"
     OTHER_PROTOCOL = "other-protocol"
     OTHER_CLASSES = "other-classes"
+    VALUES_OUT_OF_RANGE = "values-out-of-range"
     NO_ROWS = "no-rows"
     NO_GRADIENT = "no-gradient"
     NO_STATE_DIR = "no-state-dir"
@@ -72,6 +73,8 @@ MEANING = {
     RefusalCode.OTHER_PROTOCOL: "the site speaks another version of the protocol of studies; install the same "
     "version of fedscaffold on both",
     RefusalCode.OTHER_CLASSES: "the target has other values at the site than the classes that the study names",
+    RefusalCode.VALUES_OUT_OF_RANGE: "the target, exposures, offsets or weights have values at the site that the "
+    "study's kind of model cannot have; the site's log says which",
     RefusalCode.NO_ROWS: "the site's table has no rows",
     RefusalCode.NO_GRADIENT: "the site no longer has the gradient that it sent in this round",
     RefusalCode.NO_STATE_DIR: "the site has no folder for its client state",

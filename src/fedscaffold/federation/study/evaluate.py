@@ -147,7 +147,7 @@ def evaluate_site(
     positive = left_out.targets > 0
     if any(0 < count < min_cell for count in (positive.sum(), n - positive.sum())):
         return plain
-    probabilities = expit(left_out.x @ theta)
+    probabilities = expit(left_out.record_margins(theta)[:, 0])
     bins = np.minimum((probabilities * BINS).astype(np.int64), BINS - 1)
     counts = [np.bincount(bins[rows], minlength=BINS) for rows in (~positive, positive)]
     edges, joined = join_small_bins(counts[0], counts[1], min_cell)
@@ -165,8 +165,7 @@ def evaluate_site(
 
 def _table(left_out: EncodedMultinomial, theta: Array, min_cell: int) -> list[Counts]:
     """Rows of each class that θ takes for each, with small counts withheld."""
-    scores = left_out.x @ theta.reshape(left_out.vectors, left_out.n_features).T
-    taken, true = scores.argmax(axis=1), left_out.targets.astype(np.int64)
+    taken, true = left_out.record_margins(theta).argmax(axis=1), left_out.targets.astype(np.int64)
     counts = np.zeros((left_out.vectors, left_out.vectors), dtype=np.int64)
     np.add.at(counts, (true, taken), 1)
     totals = withhold_small(counts.sum(axis=1), min_cell)

@@ -91,7 +91,7 @@ def agree_on_columns(schemas: Mapping[str, SiteSchema], settings: StudySettings)
     usual = _most_common([frozenset(schema.columns) for schema in schemas.values()])
     model = next(site for site, schema in schemas.items() if frozenset(schema.columns) == usual)
     wanted = tuple(schemas[model].columns) if named is None else tuple(named)
-    wanted = tuple(name for name in wanted if name not in (settings.target, *settings.ignore))
+    wanted = tuple(name for name in wanted if name not in (*_needed(settings), *settings.ignore))
     if not wanted:
         raise InvalidInput(f"there are no features besides the target {settings.target!r}")
     kinds = {
@@ -109,23 +109,33 @@ def agree_on_columns(schemas: Mapping[str, SiteSchema], settings: StudySettings)
     return kinds
 
 
+def _needed(settings: StudySettings) -> tuple[str, ...]:
+    """The columns besides features that every site's table must have."""
+    return settings.target, *settings.record_columns.values()
+
+
 def _problems_of(
     site: str, schema: SiteSchema, wanted: Sequence[str], kinds: Mapping[str, ColumnKind], settings: StudySettings,
     model: str,
 ) -> list[str]:  # fmt: skip
     """What is wrong with one site's columns, in sentences that name them."""
     problems = []
-    missing = [name for name in (settings.target, *wanted) if name not in schema.columns]
+    missing = [name for name in (*_needed(settings), *wanted) if name not in schema.columns]
     if missing:
         others = "the study asks for" if settings.features is not None or site == model else f"site {model} has"
         problems.append(f"the table of site {site} has no column {some(missing)}, which {others}")
     if settings.features is None:
-        extra = [n for n in schema.columns if n not in (settings.target, *wanted, *settings.ignore)]
+        extra = [n for n in schema.columns if n not in (*_needed(settings), *wanted, *settings.ignore)]
         if extra:
             problems.append(
                 f"the table of site {site} has the column {some(extra)}, which site {model} lacks; name the "
                 "features of the study, or those to ignore"
             )
+    problems += [
+        f"the {role} column {name!r} of site {site} must hold numbers"
+        for role, name in settings.record_columns.items()
+        if schema.columns.get(name, "number") != "number"
+    ]
     for name in wanted:
         here = schema.columns.get(name)
         if here == "other":

@@ -143,7 +143,9 @@ class StudyResult(Summarised):
 
         return for_sites(self)
 
-    def summary(self, cov: "Covariance" = "nonrobust", *, level: float = 0.95) -> "Summary":
+    def summary(
+        self, cov: "Covariance" = "nonrobust", *, level: float = 0.95, dispersion: float | str | None = None
+    ) -> "Summary":
         """Coefficients in the tables' own units with standard errors, tests and intervals.
 
         Parameters
@@ -152,6 +154,8 @@ class StudyResult(Summarised):
             "nonrobust", "HC0", "HC1" or "cluster" (by site).
         level
             Confidence level of the intervals.
+        dispersion
+            None for the family's own, "pearson" to estimate it (quasi-Poisson regression), or a number.
         """
         from fedscaffold.inference import summarise_sums
         from fedscaffold.models.summaries import own_units
@@ -164,7 +168,7 @@ class StudyResult(Summarised):
             agreement.encoding, target_shift=agreement.target_shift, target_scale=agreement.target_scale
         )
         return summarise_sums(
-            sums, penalty_of(agreement, sums.rows), units, cov=cov, level=level,
+            sums, penalty_of(agreement, sums.rows), units, cov=cov, level=level, dispersion=dispersion,
             target_scale=agreement.target_scale, feature_names=agreement.encoding.names,
         )  # fmt: skip
 

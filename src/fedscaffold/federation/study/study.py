@@ -153,7 +153,7 @@ class Study:
     Parameters
     ----------
     target, kind, features, ignore, categorical, l2, tolerance, missing, min_cell, trainer, max_rounds, evaluate,
-    classes
+    classes, exposure, offset, weight
         What the people of the study decide; see `StudySettings`.
     name
         Name of the study.
@@ -187,6 +187,9 @@ class Study:
     max_rounds: int = 500
     evaluate: float = 0.2
     classes: Sequence[Any] | None = None
+    exposure: str | None = None
+    offset: str | None = None
+    weight: str | None = None
     name: str = "study"
     settings: StudySettings = field(init=False, repr=False)
 

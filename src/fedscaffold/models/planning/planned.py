@@ -13,9 +13,10 @@ from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.model import Model, in_own_units
-from fedscaffold.models.planning.aim import determined_optimum, parse_tolerance, squared_aim
+from fedscaffold.models.planning.aim import determined_optimum, squared_aim
 from fedscaffold.models.planning.batches import SMALL_CLIENT, candidate_batches, fastest_plan
 from fedscaffold.models.planning.distance import relative_distance, slope_length
 from fedscaffold.models.planning.target import standardize_target

@@ -1,6 +1,6 @@
 """The sharp predictor as the planner uses it: plateau and curve of a problem for one step size after another."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,10 +8,9 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.theory.planning.request import PlanRequest
-from fedscaffold.theory.prediction.local_steps import steps
 from fedscaffold.theory.prediction.predict import predict_curve, predict_setting
 from fedscaffold.theory.prediction.prediction import Prediction
-from fedscaffold.theory.prediction.setting import STEPS, Setting, curvature_range, setting
+from fedscaffold.theory.prediction.setting import Setting, setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,18 +18,17 @@ class CurveModel:
     """What does not depend on γ and H, computed once."""
 
     base: Setting
-    smallest: float  # curvature of any client in any direction
-    largest: float
 
     @classmethod
     def of(cls, request: PlanRequest) -> "CurveModel":
         """The model of the problem of a request."""
-        base = setting(request.problem, Scaffold(step_size=1e-6, local_steps=1), request.batches, request.optimum)
-        return cls(base, *curvature_range(request.problem, base.optimum, base.quadratic))
+        return cls(
+            setting(request.problem, Scaffold(step_size=1e-6, local_steps=1), request.batches, request.optimum)
+        )
 
     def at(self, gamma: float, H: int) -> Setting:
         """The setting with the step size γ and H local steps."""
-        return replace(self.base, gamma=gamma, H=H, steps=steps(gamma, H, self.smallest, self.largest, STEPS))
+        return self.base.with_method(gamma, H)
 
     def curve(self, gamma: float, H: int, rounds: int) -> Array | None:
         """E‖θ_t − θ*‖² for t = 0, ..., rounds; None where it does not contract or the mean diverges."""
