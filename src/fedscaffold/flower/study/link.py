@@ -50,9 +50,10 @@ clientapp = "{MODULE}:client"
 [tool.flwr.app.config]
 {FOLDER_KEY} = ""
 """
-APP = """from fedscaffold.flower.study.app import client, server
+APP = """from fedscaffold.flower.study import app
 
-__all__ = ["client", "server"]
+client = app.client
+server = app.server
 """
 
 

@@ -127,7 +127,7 @@ class StudyFile:
         """The file, with a comment for every line that can be changed."""
         lines = []
         for name, value in self.settings.to_json().items():
-            line = f"{'# ' if value is None else ''}{name} = {_toml(value)}"
+            line = f"{name} = {_toml(value)}" if value is not None else f"# {name} = {UNSET.get(name, '[]')}"
             lines.append(f"{line:<{WIDTH}} # {ABOUT[name]}" if name in ABOUT else line)
         model = "\n".join(lines)
         return TEMPLATE.format(
@@ -138,7 +138,7 @@ class StudyFile:
 
 ABOUT = {
     "target": "the column to predict",
-    "kind": "the model: logistic for classes, ridge for numbers",
+    "kind": "logistic for classes, ridge for numbers, poisson for counts, gamma for amounts",
     "features": "columns to predict from; without this line all that the sites have",
     "ignore": "columns that are not used",
     "categorical": "columns of numbers that are categories",
@@ -151,7 +151,11 @@ ABOUT = {
     "evaluate": "share of rows left out to judge the model; 0 for none",
     "seed": "of batches",
     "classes": "classes of the target; without this line those that sites tell",
+    "exposure": "column of exposures, of counts and amounts",
+    "offset": "column of offsets",
+    "weight": "column of weights of rows",
 }
+UNSET = {"exposure": '"COLUMN"', "offset": '"COLUMN"', "weight": '"COLUMN"'}  # in lines that are commented out
 TEMPLATE = """# A study: one model for tables that stay at their sites. Run it with `fedscaffold study run`.
 name = {name}
 
@@ -169,9 +173,7 @@ address = {address}   # HOST:PORT under which sites reach this machine
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it; for None what a line that is commented out shows."""
-    if value is None:
-        return "[]"
+    """A value as TOML writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

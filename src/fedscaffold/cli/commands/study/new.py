@@ -31,7 +31,7 @@ def command(
     file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The file to write.")],
     target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
     site: Annotated[list[str] | None, typer.Option(help="Names of sites; also writes their invitations.")] = None,
-    kind: Annotated[str, typer.Option(help="logistic for classes, ridge for numbers.")] = "logistic",
+    kind: Annotated[str, typer.Option(help="logistic, ridge, poisson or gamma.")] = "logistic",
     name: Annotated[str | None, typer.Option(help="Name of the study.", show_default="the file's")] = None,
     features: tables.Features = None,
     ignore: Annotated[str | None, typer.Option(help="Columns that are not used, a,b,c.")] = None,
@@ -41,6 +41,9 @@ def command(
     ] = None,
     l2: Annotated[float, typer.Option("--l2", help="Penalty on standardised columns.")] = StudySettings.l2,
     tolerance: tables.Tolerance = str(StudySettings.tolerance),
+    exposure: Annotated[str | None, typer.Option(help="Column of exposures, of counts and amounts.")] = None,
+    offset: Annotated[str | None, typer.Option(help="Column of offsets.")] = None,
+    weight: Annotated[str | None, typer.Option(help="Column of weights of rows.")] = None,
     missing: Annotated[str, typer.Option(help="Missing values: error, or mean.")] = "error",
     min_cell: Annotated[int, typer.Option(help="Sites tell no count below this.")] = StudySettings.min_cell,
     trainer: Annotated[str, typer.Option(help="auto, scaffold or newton.")] = "auto",
@@ -73,7 +76,9 @@ def command(
         asked.finish()
         relative: Any = tolerance if tolerance.startswith("se:") else _number(tolerance)
         kinds: Any = kind
-        others: dict[str, Any] = {"missing": missing, "trainer": trainer}
+        others: dict[str, Any] = {
+            "missing": missing, "trainer": trainer, "exposure": exposure, "offset": offset, "weight": weight,
+        }  # fmt: skip
         settings = StudySettings(
             target=target, kind=kinds, features=tuple(split_names([features])) if features else None,
             ignore=tuple(split_names([ignore or ""])), categorical=tuple(split_names([categorical or ""])),
