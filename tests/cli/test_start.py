@@ -4,9 +4,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+from typer.main import get_command
+
+from fedscaffold.cli import commands
+from fedscaffold.cli.main import SUMMARIES, app
 
 PROGRAM = "import sys; from fedscaffold.cli.start import main; sys.exit(main())"
 WITHOUT = "import sys; sys.modules['sklearn'] = None; from fedscaffold.cli.start import main; main()"
@@ -14,18 +20,38 @@ KILLED, INTERRUPTED = -signal.SIGINT, 130  # before Python has begun to handle s
 
 
 def interrupted(times: int) -> None:
+    command = [sys.executable, "-c", PROGRAM, "fit", "--help"]
     begin = time.monotonic()
-    subprocess.run([sys.executable, "-c", PROGRAM, "--help"], capture_output=True, check=True)
+    subprocess.run(command, capture_output=True, check=True)
     takes = time.monotonic() - begin
     for share in np.random.default_rng(0).uniform(0.1, 0.9, size=times):
-        with subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             time.sleep(share * takes)
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate()
         assert "Traceback" not in errors
         assert process.returncode in (0, KILLED, INTERRUPTED)
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+    files = {file.stem for file in Path(commands.__file__).parent.iterdir()} - {"__init__", "__pycache__"}
+    assert files == set(SUMMARIES)
+    group = get_command(app)
+    assert isinstance(group, click.Group)
+    for name, summary in SUMMARIES.items():
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        assert (command.help or "").split("\n\n")[0].replace("\n", " ") == summary
+
+
+def test_the_list_of_commands_loads_none_of_them() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from fedscaffold.cli.main import app\n"
+        "result = CliRunner().invoke(app, ['--help']); assert result.exit_code == 0, result.output\n"
+        "print([name for name in sys.modules if name.startswith('fedscaffold.cli.commands.') or name == 'numpy'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_ctrl_c_while_loading_leaves_no_traceback() -> None:

@@ -34,8 +34,8 @@ from fedscaffold.models.planning.planned import (
     automatic_batch,
     plan_fit,
     prepare_problem,
-    standardize_target,
 )
+from fedscaffold.models.planning.target import standardize_target
 from fedscaffold.problems.glm import Glm
 from tests.hospitals import cancer, diabetes, wine, written
 

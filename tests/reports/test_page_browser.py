@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedscaffold.reports.page import render
-from tests.reports.test_page import VARIANTS
+from tests.reports.test_page import PAGES
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 IN_CI = os.environ.get("CI") == "true"  # there the tests fail without a browser, so that nobody misses them
@@ -50,7 +49,7 @@ def browse(file: Path, *options: str) -> tuple[str, str]:
 def measured(folder: Path, frames: dict[str, tuple[str, int]], *options: str) -> tuple[Measured, str]:
     """What a browser shows of variants of the page in frames of some widths, and its log."""
     file = folder / "measure.html"
-    parts = (FRAME % (name, width, escape(render(VARIANTS[variant]))) for name, (variant, width) in frames.items())
+    parts = (FRAME % (name, width, escape(PAGES[variant])) for name, (variant, width) in frames.items())
     file.write_text(MEASURE % "\n".join(parts))
     dom, log = browse(file, *options)
     return json.loads(unescape(re.findall(r'<pre id="out">(.*?)</pre>', dom, re.DOTALL)[-1])), log
@@ -59,11 +58,11 @@ def measured(folder: Path, frames: dict[str, tuple[str, int]], *options: str) ->
 @pytest.fixture(scope="module")
 def windows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, str]:
     """All variants in a narrow and in a wide window; starting the browser once takes a second."""
-    frames = {f"{variant}-{width}": (variant, width) for variant in VARIANTS for width in (400, 1200)}
+    frames = {f"{variant}-{width}": (variant, width) for variant in PAGES for width in (400, 1200)}
     return measured(tmp_path_factory.mktemp("browser"), frames, "--window-size=1400,3200")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", PAGES)
 @pytest.mark.parametrize("width", [400, 1200])
 def test_nothing_is_wider_than_the_window(variant: str, width: int, windows: tuple[Measured, str]) -> None:
     assert "CONSOLE" not in windows[1]

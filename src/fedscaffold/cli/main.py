@@ -1,45 +1,76 @@
-"""The program `fedscaffold` and its commands."""
+"""The program `fedscaffold`: its commands by name, each loaded when it is asked for.
 
+Loading all of them takes a second, so that the list of commands is kept here, with a sentence for each.
+"""
+
+from importlib import import_module
 from typing import Annotated
 
+import click
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 import fedscaffold
-from fedscaffold.cli.commands import (
-    compare,
-    federate,
-    fit,
-    inspect,
-    plan,
-    predict,
-    reproduce,
-    run,
-    score,
-    status,
-    sweep,
-    verify,
-)
+from fedscaffold.cli.start import loading
+
+SUMMARIES = {
+    "fit": "Fit one model to a table whose rows belong to clients, as a federation would.",
+    "score": "Predict new rows: a value, or a class and the probability of each.",
+    "inspect": "Show a table's clients, how much they differ, and where FedAvg would end.",
+    "run": "Run one method on a synthetic problem and print where it gets.",
+    "predict": "Predict the error by round and the plateau, on one of the paper's problems.",
+    "plan": "Find the cheapest way to a target, on a table or one of the paper's problems, and explain it.",
+    "compare": "Compare methods on one of the paper's problems, each with the best settings of a grid.",
+    "sweep": "Run a grid: numbers of clients × methods × step sizes × local steps × batch sizes, some seeds each.",
+    "federate": "Run a real federation on this machine: a Flower SuperNode per table, then compare.",
+    "status": "Say how a federated run stands: its round, whose updates counted, who was refused and why.",
+    "verify": "Check every statement of the paper by simulation, inside its conditions and outside.",
+    "reproduce": "Compute the figures of the paper and of the documentation.",
+}
+"""The first sentence of each command's help; the file of a command has its name, in `cli/commands`."""
+
+
+class Commands(TyperGroup):
+    """The commands of `SUMMARIES`; listing them loads none, running one loads it alone."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in the order of the help page."""
+        return list(SUMMARIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, from its file; None if there is none."""
+        return _load(cmd_name) if cmd_name in SUMMARIES else None
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The help page, with the sentences of `SUMMARIES` in place of the commands."""
+        listed: list[click.Command] = [TyperCommand(name, help=text) for name, text in SUMMARIES.items()]
+        page = TyperGroup(
+            name=self.name, commands=listed, params=self.params, help=self.help, rich_markup_mode="rich"
+        )
+        page.format_help(ctx, formatter)
+
+
+def _load(name: str) -> click.Command:
+    """A command from its file, which has a function `command`, or an `app` with commands of its own."""
+    with loading():
+        module = import_module(f"fedscaffold.cli.commands.{name}")
+    app: typer.Typer | None = getattr(module, "app", None)
+    if app is None:
+        app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="rich")
+        app.command(name, epilog=module.EXAMPLES)(module.command)
+    return get_command(app)
+
 
 app = typer.Typer(
     name="fedscaffold",
+    cls=Commands,
     help="Federated optimisation with Scaffold on stochastic gradients.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode="rich",
 )
-app.command("fit", epilog=fit.EXAMPLES)(fit.command)
-app.command("score", epilog=score.EXAMPLES)(score.command)
-app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
-app.command("run", epilog=run.EXAMPLES)(run.command)
-app.command("predict", epilog=predict.EXAMPLES)(predict.command)
-app.command("plan", epilog=plan.EXAMPLES)(plan.command)
-app.command("compare", epilog=compare.EXAMPLES)(compare.command)
-app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
-app.add_typer(reproduce.app, name="reproduce")
-app.command("federate", epilog=federate.EXAMPLES)(federate.command)
-app.command("status", epilog=status.EXAMPLES)(status.command)
-app.command("verify", epilog=verify.EXAMPLES)(verify.command)
 
 
 def _version(wanted: bool) -> None:

@@ -1,7 +1,10 @@
-"""Starts the program `fedscaffold`: loads its commands, which takes a second, and runs one of them."""
+"""Starts the program `fedscaffold`, and says what Ctrl-C does while parts of it are being loaded."""
 
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -9,16 +12,27 @@ INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 
 
 def main() -> None:
-    """The entry point of the `fedscaffold` script.
-
-    Ctrl-C while modules are being loaded ends the process at once and without a word: an exception there would be
-    raised in the middle of some other library, which may print it, hide it or take it for a missing module.
-    """
-    before = signal.signal(signal.SIGINT, _end)
-    from fedscaffold.cli.main import app
-
-    signal.signal(signal.SIGINT, before)
+    """The entry point of the `fedscaffold` script."""
+    with loading():
+        from fedscaffold.cli.main import app
     app()
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Let Ctrl-C end the process at once and without a word while modules are being loaded.
+
+    An exception there would be raised in the middle of some other library, which may print it, hide it or take it
+    for a missing module. Python handles signals in its main thread alone; elsewhere nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

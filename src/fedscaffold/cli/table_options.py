@@ -24,7 +24,15 @@ TABS = {"tab": "\t", "\\t": "\t"}
 Data = Annotated[Path, typer.Argument(help="The table: a .csv or .parquet file, or a folder of the latter.")]
 Target = Annotated[str, typer.Option(help="The column to predict.")]
 Client = Annotated[str, typer.Option(help="The column that says whose row it is.")]
-Kind = Annotated[str | None, typer.Option(help="ridge or logistic; guessed from the target unless given.")]
+Kind = Annotated[
+    str | None,
+    typer.Option(help="ridge, logistic, poisson or gamma; one of the first two by the target unless given."),
+]
+Exposure = Annotated[
+    str | None, typer.Option(help="poisson, gamma: the column of exposures, such as days under observation.")
+]
+Offset = Annotated[str | None, typer.Option(help="The column of numbers that are added to the margins.")]
+Weight = Annotated[str | None, typer.Option(help="The column of the rows' weights.")]
 Features = Annotated[str | None, typer.Option(help="Columns to predict from, a,b,c; all others unless given.")]
 Drop = Annotated[str | None, typer.Option(help="Columns to leave out, a,b,c.")]
 Categorical = Annotated[str | None, typer.Option(help="Columns of numbers to take as categories, a,b,c.")]
@@ -63,6 +71,9 @@ class TableFlags:
     target: Target
     client: Client
     kind: Kind = None
+    exposure: Exposure = None
+    offset: Offset = None
+    weight: Weight = None
     features: Features = None
     drop: Drop = None
     categorical: Categorical = None
@@ -88,6 +99,9 @@ class TableFlags:
             target=self.target,
             client=self.client,
             kind=kind,
+            exposure=self.exposure,
+            offset=self.offset,
+            weight=self.weight,
             features=parse_names(self.features),
             drop=parse_names(self.drop) or (),
             categorical=parse_names(self.categorical) or (),
@@ -191,6 +205,8 @@ def parse_batch(text: str) -> BatchSize:
 def describe_kind(problem: EncodedProblem, given: str | None) -> str:
     """The kind of model and, where it was guessed, why."""
     name = problem.encoding.target
+    if problem.encoding.family.log_link:
+        return problem.kind
     if problem.classes is None:
         return "ridge" if given else f"ridge, since {name} is a number with more than 20 different values"
     many = f"{len(problem.classes)} classes"

@@ -60,13 +60,14 @@ def frame_source(frame: Any) -> Source:
             raise InvalidInput(f"column names must be text, got {name!r}; rename the columns first")
 
     def open_(columns: Sequence[str]) -> Reader:
-        table = _arrow_table(frame, list(columns))
+        table = arrow_table(frame, list(columns))
         return lambda some: table.select(list(some)).to_batches()
 
     return Source(tuple(names), open_)
 
 
-def _arrow_table(frame: Any, columns: list[str]) -> Any:
+def arrow_table(frame: Any, columns: list[str]) -> Any:
+    """Some columns of a frame as a pyarrow Table."""
     pa = load_pyarrow()
     if isinstance(frame, pa.RecordBatch):
         return pa.Table.from_batches([frame.select(columns)])

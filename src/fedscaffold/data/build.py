@@ -26,7 +26,7 @@ def build_problem(source: Source, choices: TableOptions) -> EncodedProblem:
 
 def problem_in_memory(layout: TableLayout, choices: TableOptions) -> EncodedProblem:
     """The problem whose records are held in memory: the second pass over the table fills them in."""
-    x, y = _allocate(layout.rows, layout.encoding.dim)
+    x, y = _allocate(layout.rows, layout.encoding)
     rows, first = np.empty(layout.rows, dtype=np.int64), 0
     for to, goal in encoded_targets(layout):
         y[to] = goal
@@ -45,12 +45,13 @@ def table_layout(source: Source, choices: TableOptions) -> TableLayout:
     parts = {name: tuple(choices.dates) for name in date_columns(source)} if choices.dates else {}
     source = with_date_parts(source, parts)
     problems = Collector()
-    for name in (choices.target, choices.client):
+    for name in (choices.target, choices.client, *choices.record_columns.values()):
         with problems.catching():
             pick(source.names, name)
     problems.raise_any()
     features = pick_features(source.names, choices, problems)
-    read = source.open([*features, choices.target, choices.client])
+    more = choices.record_columns
+    read = source.open([*features, choices.target, choices.client, *more.values()])
     found = table_statistics(read, features, choices, problems)
     check_table(found, choices, problems)
     problems.raise_any()
@@ -62,6 +63,8 @@ def table_layout(source: Source, choices: TableOptions) -> TableLayout:
         classes=classes,
         intercept=bool(choices.intercept),
         dates={name: own for name, own in parts.items() if any(f"{name} {part}" in features for part in own)},
+        kind=choices.kind,
+        **more,
     )
     sizes = np.array([found.clients.counts[name] for name in names], dtype=np.int64)
     weights_of(choices.weights, names, sizes)
@@ -88,9 +91,10 @@ def encoded_problem(
     )
 
 
-def _allocate(rows: int, dim: int) -> tuple[Array, Array]:
+def _allocate(rows: int, encoding: Encoding) -> tuple[Array, Array]:
+    dim = encoding.dim
     try:
-        return aligned_empty((rows, dim)), np.empty(rows)
+        return aligned_empty((rows, dim)), np.empty(encoding.record_shape(rows))
     except MemoryError:
         raise InvalidInput(
             f"{rows:,} rows of {dim:,} features need {8 * rows * dim / 2**30:,.1f} GiB of memory",

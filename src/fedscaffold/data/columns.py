@@ -37,8 +37,10 @@ def pick(names: Sequence[str], wanted: Any) -> str:
 
 
 def pick_features(names: Sequence[str], choices: TableOptions, problems: Collector) -> tuple[str, ...]:
-    """The feature columns: those named, or all but target and client, without those to drop."""
+    """The feature columns: those named, or all but target, client and the like, without those to drop."""
     target, client = choices.target, choices.client
+    taken = {name: f"holds the {role}s" for role, name in choices.record_columns.items()}
+    taken |= {target: "is the target", client: "names the client"}
     dropped, named = set[str](), []
     for name in choices.drop:
         with problems.catching():
@@ -47,14 +49,13 @@ def pick_features(names: Sequence[str], choices: TableOptions, problems: Collect
         with problems.catching():
             named.append(pick(names, name))
     if choices.features is None:
-        chosen = [name for name in named if name not in (target, client)]
+        chosen = [name for name in named if name not in taken]
         none = f"the table has no feature columns besides {target!r} and {client!r}"
     else:
         chosen = named
         for name in dict.fromkeys(named):
-            if name in (target, client):
-                what = "is the target" if name == target else "names the client"
-                problems.add(f"column {name!r} {what} and cannot be a feature too")
+            if name in taken:
+                problems.add(f"column {name!r} {taken[name]} and cannot be a feature too")
             if named.count(name) > 1:
                 problems.add(Option("features"), f" names column {name!r} more than once")
         if not choices.features:
@@ -65,7 +66,7 @@ def pick_features(names: Sequence[str], choices: TableOptions, problems: Collect
         none = "no features are left"
     for name in dropped & {target, client}:
         problems.add(Option("drop"), f" names column {name!r}, which is the target or the client")
-    kept = tuple(dict.fromkeys(name for name in chosen if name not in dropped and name not in (target, client)))
+    kept = tuple(dict.fromkeys(name for name in chosen if name not in dropped and name not in taken))
     if not kept and not problems.problems:
         problems.add(none)
     for option, columns in (("categorical", choices.categorical), ("reference", tuple(choices.reference))):

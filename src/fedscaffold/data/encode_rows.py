@@ -1,5 +1,6 @@
 """The second pass over a table: its rows as numbers, and where each one goes among its client's records."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ class TableLayout:
     @property
     def nbytes(self) -> int:
         """Size of the encoded rows and targets in bytes."""
-        return 8 * self.rows * (self.encoding.dim + 1)
+        return 8 * (self.rows * self.encoding.dim + math.prod(self.encoding.record_shape(self.rows)))
 
 
 def next_places(sections: NDArray[np.int64], free: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -51,15 +52,13 @@ def encoded_targets(layout: TableLayout) -> Iterator[tuple[NDArray[np.int64], Ar
     encoding, offsets = layout.encoding, offsets_of(layout.sizes)
     known = value_set(layout.names)
     free, seen = offsets[:-1].copy(), 0
-    for block in blocks(layout.read([encoding.client, encoding.target])):
+    for block in blocks(layout.read([encoding.client, *encoding.record_columns])):
         columns = by_name(block)
         owners = positions(labels(encoding.client, columns[encoding.client]), known)
         counts = np.bincount(owners[owners >= 0], minlength=layout.sizes.size)
         if (owners < 0).any() or (free + counts > offsets[1:]).any():
             raise InvalidInput(CHANGED)
-        goal = np.empty(block.num_rows)
-        encoding.put_target(columns[encoding.target], goal)
-        yield next_places(owners, free), goal
+        yield next_places(owners, free), encoding.targets(columns)
         seen += block.num_rows
     if seen != layout.rows:
         raise InvalidInput(CHANGED)

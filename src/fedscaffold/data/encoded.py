@@ -13,8 +13,10 @@ from fedscaffold.data.arrow import Label
 from fedscaffold.data.columns import some
 from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.options import Weights
+from fedscaffold.problems.log_link import Gamma, Poisson
 from fedscaffold.problems.logistic import Logistic
 from fedscaffold.problems.multinomial import Multinomial
+from fedscaffold.problems.record_weights import OFFSET, TARGET
 from fedscaffold.problems.ridge import Ridge
 from fedscaffold.problems.tabular import TabularProblem
 
@@ -47,6 +49,16 @@ class FromTable(TabularProblem):
         """The target's classes: two are kept as −1 and +1 in this order, more as 0, 1, ...; None for numbers."""
         return self.encoding.classes
 
+    @property
+    def targets(self) -> Array:
+        """The records' targets, without their offsets and weights, (records,)."""
+        return self.y if self.y.ndim == 1 else self.y[:, TARGET]
+
+    def record_margins(self, theta: Array) -> Array:
+        """Margins xᵀθ_k of the records, with their offsets, (records, vectors)."""
+        z = self.x @ theta.reshape(self.vectors, self.n_features).T
+        return z if self.y.ndim == 1 else z + self.y[:, [OFFSET]]
+
     def subset(self, clients: ArrayLike) -> Self:
         """The same problem on some of the clients, their weights scaled to sum to one."""
         other = super().subset(clients)
@@ -66,14 +78,23 @@ class EncodedMultinomial(FromTable, Multinomial):
     """f_c(θ) = mean of log Σ_k exp(xᵀθ_k) − xᵀθ_y over client c's rows of a table, plus l2/2 ‖θ‖²."""
 
 
-EncodedProblem = EncodedRidge | EncodedLogistic | EncodedMultinomial
+class EncodedPoisson(FromTable, Poisson):
+    """f_c(θ) = mean of exp(xᵀθ + o) − y (xᵀθ + o) over client c's rows of a table, plus l2/2 ‖θ‖²."""
+
+
+class EncodedGamma(FromTable, Gamma):
+    """f_c(θ) = mean of y exp(−xᵀθ − o) + xᵀθ + o over client c's rows of a table, plus l2/2 ‖θ‖²."""
+
+
+EncodedProblem = EncodedRidge | EncodedLogistic | EncodedMultinomial | EncodedPoisson | EncodedGamma
+OF_KIND: dict[str, type[EncodedProblem]] = {
+    "ridge": EncodedRidge, "logistic": EncodedLogistic, "poisson": EncodedPoisson, "gamma": EncodedGamma,
+}  # fmt: skip
 
 
 def problem_class(encoding: Encoding) -> type[EncodedProblem]:
-    """The class of problem for an encoding's target: numbers, two classes or more."""
-    if encoding.classes is None:
-        return EncodedRidge
-    return EncodedLogistic if len(encoding.classes) == 2 else EncodedMultinomial
+    """The class of problem for an encoding's kind of model, of which more than two classes have their own."""
+    return EncodedMultinomial if encoding.n_vectors > 1 else OF_KIND[encoding.family.kind]
 
 
 def weights_of(weights: Weights, names: tuple[Label, ...], sizes: NDArray[np.int64]) -> Array:

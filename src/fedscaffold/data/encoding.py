@@ -18,10 +18,12 @@ from fedscaffold.data import arrow
 from fedscaffold.data.arrow import Label
 from fedscaffold.data.columns import check_names, pick, some
 from fedscaffold.data.reading.dates import DatePart, check_parts, with_date_parts
+from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
+from fedscaffold.problems.record_weights import COLUMNS, OFFSET, TARGET, WEIGHT
 
 Unknown = Literal["error", "ignore"]
 FORMAT = "fedscaffold encoding 1"
-KINDS = {str: "text", bool: "booleans", int: "whole numbers", float: "numbers"}
+TYPES = {str: "text", bool: "booleans", int: "whole numbers", float: "numbers"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ class Category:
 
     def __post_init__(self) -> None:
         kinds = {type(value) for value in self.values if value is not None}
-        if len(kinds) > 1 or not kinds <= KINDS.keys() or len(set(self.values)) < len(self.values):
+        if len(kinds) > 1 or not kinds <= TYPES.keys() or len(set(self.values)) < len(self.values):
             raise InvalidInput(f"values of column {self.name!r} must be different and of one kind")
         if self.reference is not None and self.reference not in self.values:
             raise InvalidInput(f"the reference {self.reference!r} is not among the values of column {self.name!r}")
@@ -149,6 +151,10 @@ class Encoding:
         Whether a constant coordinate 1 comes last.
     dates
         Parts that are taken of columns of dates, by column; the features' names are then such as 'admitted year'.
+    kind
+        Kind of model; by default "logistic" where there are classes, else "ridge".
+    exposure, offset, weight
+        Names of the columns of exposures, offsets and sample weights; None where there are none.
 
     Examples
     --------
@@ -169,9 +175,20 @@ class Encoding:
     classes: tuple[Label, ...] | None = None
     intercept: bool = False
     dates: Mapping[str, tuple[DatePart, ...]] = field(default_factory=dict)
+    kind: Kind | None = None
+    exposure: str | None = None
+    offset: str | None = None
+    weight: str | None = None
 
     def __post_init__(self) -> None:
-        named = [self.target, self.client, *(column.name for column in self.columns)]
+        more = [name for name in (self.exposure, self.offset, self.weight) if name is not None]
+        named = [self.target, self.client, *(column.name for column in self.columns), *more]
+        usual: Kind = "ridge" if self.classes is None else "logistic"
+        object.__setattr__(self, "kind", choice("kind", usual if self.kind is None else self.kind, KINDS))
+        if self.family.classes != (self.classes is not None):
+            raise InvalidInput(f"a {self.kind} model has {'' if self.family.classes else 'no '}classes")
+        if self.n_vectors > 1 and self.offset is not None:
+            raise InvalidInput("offsets are not there for more than two classes")
         if not all(isinstance(name, str) for name in named) or not isinstance(self.intercept, bool):
             raise InvalidInput("columns are named by text, and intercept is true or false")
         if self.classes is not None and len(self.classes) < 2:
@@ -193,6 +210,23 @@ class Encoding:
     def n_vectors(self) -> int:
         """Number of vectors of `dim` coordinates in θ: one per class where there are more than two, else one."""
         return 1 if self.classes is None or len(self.classes) == 2 else len(self.classes)
+
+    @property
+    def family(self) -> TargetFamily:
+        """What the kind of model asks of a table."""
+        assert self.kind is not None  # set above
+        return FAMILIES[self.kind]
+
+    @property
+    def record_columns(self) -> tuple[str, ...]:
+        """Names of the columns that a record's target, offset and weight come from."""
+        found = (self.target, self.exposure, self.offset, self.weight)
+        return tuple(name for name in found if name is not None)
+
+    def record_shape(self, rows: int) -> tuple[int, ...]:
+        """The shape of the targets of some rows: one number each or, with offsets and weights, three."""
+        plain = len(self.record_columns) == 1 and not self.family.log_link
+        return (rows,) if plain else (rows, COLUMNS)
 
     @property
     def places(self) -> tuple[slice, ...]:
@@ -222,13 +256,46 @@ class Encoding:
             first_row += block.num_rows
         return np.concatenate(parts)
 
-    def put_target(self, array: Any, out: Array) -> None:
-        """Write the targets of some rows: numbers, −1 and +1 for two classes, or 0, 1, ... for more."""
+    def targets(self, columns: Mapping[str, Any]) -> Array:
+        """Targets of some rows, given by column: numbers, −1 and +1 for two classes, or 0, 1, ... for more.
+
+        (rows,), or with offsets and weights (rows, 3).
+        """
+        column = columns[self.target]
         if self.classes is None:
-            out[:] = arrow.numbers(array)
+            values: Array = arrow.numbers(column)
         else:
-            which = arrow.positions(arrow.labels(self.target, array), arrow.value_set(self.classes))
-            out[:] = 2.0 * which - 1.0 if len(self.classes) == 2 else which
+            which = arrow.positions(arrow.labels(self.target, column), arrow.value_set(self.classes))
+            codes = which.astype(np.float64)
+            values = 2.0 * codes - 1.0 if len(self.classes) == 2 else codes
+        shape = self.record_shape(len(column))
+        if len(shape) == 1:
+            return values
+        found = np.empty(shape)
+        found[:, TARGET] = values
+        found[:, OFFSET] = self._block_offsets(columns)
+        found[:, WEIGHT] = 1.0 if self.weight is None else arrow.numbers(columns[self.weight])
+        return found
+
+    def offsets(self, frame: Any) -> Array | float:
+        """Offsets of new rows, (rows,), from their column of exposures or offsets; 0 where there is none."""
+        name = self.exposure if self.offset is None else self.offset
+        if name is None:
+            return 0.0
+        source = arrow.frame_source(frame)
+        wanted = [pick(source.names, name)]
+        blocks = arrow.blocks(source.open(wanted)(wanted))
+        found = np.concatenate([np.empty(0), *(self._block_offsets(arrow.by_name(block)) for block in blocks)])
+        if not np.isfinite(found).all():
+            what = "no positive number" if self.exposure is not None else "no finite number"
+            raise InvalidInput(f"column {name!r} has {what} in row {int((~np.isfinite(found)).argmax())}")
+        return found
+
+    def _block_offsets(self, columns: Mapping[str, Any]) -> Array:
+        if self.exposure is None:
+            return np.zeros(1) if self.offset is None else arrow.numbers(columns[self.offset])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(arrow.numbers(columns[self.exposure]))
 
     def to_json(self) -> str:
         """Text from which `from_json` makes an equal encoding."""
@@ -238,7 +305,17 @@ class Encoding:
         }  # fmt: skip
         if self.dates:
             rest["dates"] = {name: list(parts) for name, parts in self.dates.items()}
+        rest |= self.further_fields()
         return json.dumps({"format": FORMAT, **rest, "columns": columns}, indent=1, allow_nan=False)
+
+    def further_fields(self) -> dict[str, str]:
+        """The kind of model and the columns of exposures, offsets and weights, as files hold them.
+
+        The kind is left out where the classes say it, as in files that have no such fields.
+        """
+        found = {"kind": self.kind if self.family.log_link else None, "exposure": self.exposure}
+        found |= {"offset": self.offset, "weight": self.weight}
+        return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -284,6 +361,6 @@ def _check_same_kind(name: str, known: list[Any], column: Any) -> None:
     _, value = _first(column)
     if known and type(value) is not type(known[0]):
         raise InvalidInput(
-            f"column {name!r} holds {KINDS[type(value)]}, such as {value!r}, but held {KINDS[type(known[0])]} "
+            f"column {name!r} holds {TYPES[type(value)]}, such as {value!r}, but held {TYPES[type(known[0])]} "
             "when the encoding was made"
         )

@@ -13,9 +13,10 @@ from fedscaffold.data.columns import check_names, pick
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.files import DETECTED, is_parquet, open_parquet, parquet_files, read_csv
 from fedscaffold.data.frame import from_frame
-from fedscaffold.data.options import FileKeywords, Kind, Penalty, TableOptions
+from fedscaffold.data.options import FileKeywords, Penalty, TableOptions
 from fedscaffold.data.parquet import from_parquet
 from fedscaffold.data.reading.csv_file import CsvFormat
+from fedscaffold.problems.families import Kind
 
 FEW_VALUES = 20  # a numeric target with more different values than this is a quantity, not a class
 MEMORY_PER_TABLE = 4  # a fit takes about four times the memory of its table, where the table is held in memory
@@ -57,7 +58,8 @@ def open_problem(
         Names of the column to predict, and of the column that says to which client a row belongs.
     {TableOptions}
     kind
-        "ridge" or "logistic"; by default ridge for numbers with more than 20 different values, else logistic.
+        "ridge", "logistic", "poisson" (counts) or "gamma" (positive amounts); by default ridge for numbers with
+        more than 20 different values, else logistic.
     l2
         Strength of the penalty l2/2 ‖θ‖² on the mean loss; the intercept is not penalised. "auto": 1 divided by
         the number of rows, which is what scikit-learn's Ridge and LogisticRegression and the estimators of

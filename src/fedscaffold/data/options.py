@@ -7,8 +7,8 @@ from typing import Any, Literal, Required, TypedDict, get_args
 from fedscaffold.core.checks import choice, given, not_negative, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.data.reading.dates import DatePart, check_parts
+from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
 
-Kind = Literal["ridge", "logistic"]
 Missing = Literal["error", "mean"]
 Weights = Literal["rows", "uniform"] | Mapping[Any, float]
 Penalty = float | Literal["auto"]
@@ -37,6 +37,9 @@ class TableKeywords(LossKeywords, total=False):
     reference: Mapping[str, Any]
     dates: Sequence[DatePart]
     max_categories: int
+    exposure: str | None
+    offset: str | None
+    weight: str | None
 
 
 class FileKeywords(TypedDict, total=False):
@@ -50,6 +53,9 @@ class FileKeywords(TypedDict, total=False):
     missing: Missing
     min_rows: int
     max_categories: int
+    exposure: str | None
+    offset: str | None
+    weight: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +65,8 @@ class TableOptions:
     Parameters
     ----------
     target
-        Name of the column to predict. Ridge: numbers. Logistic: two or more different values of any kind.
+        Name of the column to predict. Ridge: numbers. Logistic: two or more different values of any kind. Poisson:
+        counts. Gamma: positive amounts.
     client
         Name of the column that says to which client a row belongs: text or whole numbers.
     features
@@ -79,7 +86,8 @@ class TableOptions:
         Parts to take of columns that hold dates, some of "year", "month" and "weekday": years as numbers, months
         and weekdays as categories. Without any, dates are refused.
     kind
-        "ridge" or "logistic" (multinomial where the target has more than two classes).
+        "ridge", "logistic" (multinomial where the target has more than two classes), "poisson" (counts) or "gamma"
+        (positive amounts such as costs); the latter two with the logarithm as link.
     l2
         Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes. An intercept is not penalised.
         "auto": 1 divided by the number of rows, the default penalty of scikit-learn's Ridge and
@@ -98,6 +106,13 @@ class TableOptions:
         Clients with fewer rows are refused.
     max_categories
         Text columns with more different values are refused.
+    exposure
+        Name of a column of positive numbers that the mean of a row is proportional to, such as days under
+        observation; for Poisson and Gamma regression.
+    offset
+        Name of a column of numbers that are added to the margins xᵀθ; the logarithm of an exposure, for example.
+    weight
+        Name of a column of positive factors of the rows' losses, as statsmodels' `var_weights`.
     """
 
     target: str
@@ -115,9 +130,12 @@ class TableOptions:
     intercept: bool = False
     min_rows: int = 2
     max_categories: int = 100
+    exposure: str | None = None
+    offset: str | None = None
+    weight: str | None = None
 
     def __post_init__(self) -> None:
-        choice("kind", self.kind, get_args(Kind))
+        choice("kind", self.kind, KINDS)
         choice("missing", self.missing, get_args(Missing))
         choice("standardize", self.standardize, (True, False))
         choice("intercept", self.intercept, (True, False))
@@ -136,6 +154,7 @@ class TableOptions:
         check_parts(self.dates)
         if self.target == self.client:
             raise InvalidInput(f"column {self.target!r} cannot be both target and client")
+        self._check_record_columns()
         if not isinstance(self.weights, Mapping):
             word: Any = self.weights
             if not isinstance(word, str) or word not in ("rows", "uniform"):
@@ -150,6 +169,33 @@ class TableOptions:
             min_rows=whole_number("min_rows", self.min_rows, least=1),
             max_categories=whole_number("max_categories", self.max_categories, least=1),
         )
+
+    def _check_record_columns(self) -> None:
+        roles = {"target": self.target, "client": self.client, **self.record_columns}
+        for role, name in self.record_columns.items():
+            if not isinstance(name, str):
+                raise InvalidInput(Option(role), f" must be the name of a column, got {given(name)}")
+            other = next(each for each, own in roles.items() if own == name)
+            if other != role:
+                raise InvalidInput(Option(role), f" names column {name!r}, which is the {other} too")
+        if self.exposure is not None and self.offset is not None:
+            raise InvalidInput("give either ", Option("exposure"), " or ", Option("offset"), ", its logarithm")
+        if self.exposure is not None and not self.family.log_link:
+            raise InvalidInput(
+                Option("exposure"), " is for ", Option("kind", "poisson"), " and ", Option("kind", "gamma"),
+                f", where it multiplies the mean, not for {self.kind}",
+            )  # fmt: skip
+
+    @property
+    def family(self) -> TargetFamily:
+        """What the kind of model asks of the target."""
+        return FAMILIES[self.kind]
+
+    @property
+    def record_columns(self) -> dict[str, str]:
+        """The columns that belong to rows and are neither features, target nor client, by parameter."""
+        found = {"exposure": self.exposure, "offset": self.offset, "weight": self.weight}
+        return {role: name for role, name in found.items() if name is not None}
 
     def penalty(self, rows: int) -> float:
         """Strength of the l2 penalty for a table with this many rows."""

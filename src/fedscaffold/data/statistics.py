@@ -26,7 +26,10 @@ LOOKS_LIKE_A_NUMBER = re.compile(r"\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)
 
 @dataclass(frozen=True)
 class ColumnMoments:
-    """Count, mean, Σ(v − mean)² and range of a column's finite values; how many were missing or infinite."""
+    """Count, mean, Σ(v − mean)² and range of a column's finite values; how many were missing or infinite.
+
+    `fractional` is the number of those that are no whole numbers; None where they are not counted.
+    """
 
     count: int = 0
     mean: float = 0.0
@@ -35,6 +38,7 @@ class ColumnMoments:
     infinite: int = 0
     smallest: float = math.inf
     largest: float = -math.inf
+    fractional: int | None = None
 
     def after(self, values: Array) -> "ColumnMoments":
         """Moments with some more values: means weighted by counts, squares by Chan, Golub and LeVeque's rule."""
@@ -48,8 +52,23 @@ class ColumnMoments:
             step = here - mean
             mean += step * finite.size / count
             squares += float(((finite - here) ** 2).sum()) + step**2 * self.count * finite.size / count
+        fractional = None if self.fractional is None else self.fractional + int((finite != np.floor(finite)).sum())
         missing, infinite = self.missing + missing, self.infinite + infinite
-        return ColumnMoments(count, mean, squares, missing, infinite, smallest, largest)
+        return ColumnMoments(count, mean, squares, missing, infinite, smallest, largest, fractional)
+
+    def __add__(self, other: "ColumnMoments") -> "ColumnMoments":
+        """Moments of both columns' values together, by Chan, Golub and LeVeque's rule."""
+        count, step = self.count + other.count, other.mean - self.mean
+        share = other.count / count if count else 0.0
+        return ColumnMoments(
+            count=count,
+            mean=self.mean + step * share,
+            squares=self.squares + other.squares + step**2 * self.count * share,
+            missing=self.missing + other.missing,
+            infinite=self.infinite + other.infinite,
+            smallest=min(self.smallest, other.smallest),
+            largest=max(self.largest, other.largest),
+        )
 
     @property
     def deviation(self) -> float:
@@ -113,7 +132,8 @@ class LabelCounts:
 class TableStatistics:
     """Number of rows, counts of the clients' names, and statistics of the target and of each feature.
 
-    Columns whose types cannot be used are left out. `identifiers` are the features that look like identifiers.
+    Columns whose types cannot be used are left out. `identifiers` are the features that look like identifiers;
+    `records` has the columns of exposures, offsets and weights, by parameter.
     """
 
     rows: int
@@ -121,19 +141,20 @@ class TableStatistics:
     target: ColumnMoments | LabelCounts
     features: dict[str, ColumnMoments | LabelCounts]
     identifiers: list[str]
+    records: dict[str, ColumnMoments]
 
 
 def table_statistics(
     read: Reader, features: tuple[str, ...], choices: TableOptions, problems: Collector
 ) -> TableStatistics:
     """Read every column once; columns of types that cannot be used are added to the problems."""
-    target, client, classes = choices.target, choices.client, choices.kind == "logistic"
-    counts: dict[str, ColumnMoments | LabelCounts] = {
-        client: LabelCounts(None),
-        target: LabelCounts(MOST_CLASSES) if classes else ColumnMoments(),
-    }
-    rows, usable = 0, [client, target]
-    for block in arrow.blocks(read([client, target])):
+    target, client, family, records = choices.target, choices.client, choices.family, choices.record_columns
+    counts: dict[str, ColumnMoments | LabelCounts] = {name: ColumnMoments() for name in records.values()}
+    counts[client] = LabelCounts(None)
+    numbers = ColumnMoments(fractional=0 if family.whole else None)
+    counts[target] = LabelCounts(MOST_CLASSES) if family.classes else numbers
+    rows, usable = 0, list(counts)
+    for block in arrow.blocks(read(usable)):
         columns = arrow.by_name(block)
         if rows == 0:
             usable = _usable(columns, choices, problems)
@@ -146,7 +167,9 @@ def table_statistics(
     found, identifiers = _feature_statistics(read, features, choices, problems)
     clients = counts[client]
     assert isinstance(clients, LabelCounts)
-    return TableStatistics(rows, clients, counts[target], found, identifiers)
+    moments = {role: counts[name] for role, name in records.items() if name in usable}
+    own = {role: each for role, each in moments.items() if isinstance(each, ColumnMoments)}
+    return TableStatistics(rows, clients, counts[target], found, identifiers, own)
 
 
 def _feature_statistics(
@@ -236,20 +259,27 @@ def _is_label(kind: Any) -> bool:
 
 
 def _usable(columns: dict[str, Any], choices: TableOptions, problems: Collector) -> list[str]:
-    """Those of the client and target columns whose types can be used."""
+    """Those of the client, target, exposure, offset and weight columns whose types can be used."""
     client, target = columns[choices.client].type, columns[choices.target].type
-    usable = [choices.client, choices.target]
+    usable = [choices.client, choices.target, *choices.record_columns.values()]
+    for role, name in choices.record_columns.items():
+        if not arrow.is_number(columns[name].type):
+            usable.remove(name)
+            problems.add(
+                f"the {role} column {name!r} must hold numbers, but is of type {columns[name].type}",
+                remedies=["convert it"],
+            )
     if not (_is_label(client) or arrow.load_pyarrow().types.is_null(_value_type(client))):
         usable.remove(choices.client)
         problems.add(
             f"the client column {choices.client!r} is of type {client}; clients are named by text or whole "
             "numbers: convert it"
         )
-    if choices.kind == "ridge" and not arrow.is_number(target):
+    if not choices.family.classes and not arrow.is_number(target):
         usable.remove(choices.target)
         problems.add(
             f"the target {choices.target!r} must hold numbers for ",
-            Option("kind", "ridge"),
+            Option("kind", choices.kind),
             f", but is of type {target}",
             remedies=["convert it", ("take ", Option("kind", "logistic"), " for classes")],
         )

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from fedscaffold.federation.server.round import RoundResult, run_round
     from fedscaffold.federation.server.rules import RoundRules, TooFewClients
     from fedscaffold.federation.server.status import RunStatus, run_status
+    from fedscaffold.federation.study.report.dry_run import dry_run
+    from fedscaffold.federation.study.report.site_page import write_site_page
+    from fedscaffold.federation.study.report.status import StatusBoard, StudyStatus, study_status
     from fedscaffold.federation.study.result import StudyResult
     from fedscaffold.federation.study.settings import StudySettings
     from fedscaffold.federation.study.study import Study
@@ -47,16 +50,21 @@ __all__ = [
     "SitePolicy",
     "StateBackup",
     "StateLost",
+    "StatusBoard",
     "Study",
     "StudyResult",
     "StudySettings",
+    "StudyStatus",
     "TooFewClients",
     "TrainRequest",
+    "dry_run",
     "handle_request",
     "initial_ledger",
     "run_round",
     "run_status",
+    "study_status",
     "train_request",
+    "write_site_page",
 ]
 
 _MODULE_OF = {
@@ -76,17 +84,22 @@ _MODULE_OF = {
     "SitePolicy": "client.policy",
     "StateBackup": "server.backup",
     "StateLost": "messages",
+    "StatusBoard": "study.report.status",
     "Study": "study.study",
     "StudyResult": "study.result",
     "StudySettings": "study.settings",
+    "StudyStatus": "study.report.status",
     "TooFewClients": "server.rules",
     "TrainRequest": "messages",
     "LocalTask": "client.task",
+    "dry_run": "study.report.dry_run",
     "handle_request": "client.requests",
     "initial_ledger": "server.ledger",
     "run_round": "server.round",
     "run_status": "server.status",
+    "study_status": "study.report.status",
     "train_request": "server.ledger",
+    "write_site_page": "study.report.site_page",
 }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +14,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.data.arrow import labels
+from fedscaffold.data.checks.records import check_records
 from fedscaffold.data.columns import check_names, pick, some
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Encoding
@@ -86,8 +88,8 @@ class Agreement:
             raise InvalidInput("the client's table has no rows")
         source = frame_source(table)
         check_names(source.names)
-        target = pick(source.names, self.encoding.target)
-        parts = [self._target(by_name(block)[target]) for block in blocks(source.open([target])([target]))]
+        wanted = [pick(source.names, name) for name in self.encoding.record_columns]
+        parts = [self._targets(by_name(block)) for block in blocks(source.open(wanted)(wanted))]
         y, offsets = np.concatenate(parts), np.array([0, len(x)], dtype=np.int64)
         return problem_class(self.encoding)(
             x, y, offsets, l2=self.l2, weights=np.ones(1), client_names=("this client",), encoding=self.encoding
@@ -100,20 +102,19 @@ class Agreement:
         except InvalidInput as error:
             raise InvalidInput(f"{path}: {error}") from None
 
-    def _target(self, column: Any) -> Any:
-        out = np.empty(len(column))
-        name, classes = self.encoding.target, self.encoding.classes
+    def _targets(self, columns: Mapping[str, Any]) -> Any:
+        """Targets of some rows, with offsets and weights; refused where the kind of model cannot have them."""
+        encoding, name, classes = self.encoding, self.encoding.target, self.encoding.classes
         if classes is not None:
-            unknown = set(labels(name, column).unique().to_pylist()) - set(classes)
+            unknown = set(labels(name, columns[name]).unique().to_pylist()) - set(classes)
             if unknown:
                 raise InvalidInput(
                     f"the target {name!r} has the values {some(unknown)}, "
                     f"but the agreement has {some(classes)} only"
                 )
-        self.encoding.put_target(column, out)
-        if not np.isfinite(out).all():
-            raise InvalidInput(f"the target {name!r} has missing or infinite values; drop those rows first")
-        return out if classes is not None else (out - self.target_shift) / self.target_scale
+        y = encoding.targets(columns)
+        check_records(y, encoding)
+        return encoding.family.standardized(y, self.target_shift, self.target_scale)
 
     def to_json(self) -> dict[str, Any]:
         """The agreement as values that JSON can hold."""

@@ -36,6 +36,11 @@ class RefusalCode(StrEnum):
     STATE_UNREADABLE = "state-unreadable"
     POLICY_HESSIAN = "policy-hessian"
     NO_AGREEMENT = "no-agreement"
+    OTHER_STUDY = "other-study"
+    OTHER_PROTOCOL = "other-protocol"
+    OTHER_CLASSES = "other-classes"
+    VALUES_OUT_OF_RANGE = "values-out-of-range"
+    NO_ROWS = "no-rows"
     NO_GRADIENT = "no-gradient"
     NO_STATE_DIR = "no-state-dir"
     BUSY = "busy"
@@ -64,6 +69,13 @@ MEANING = {
     RefusalCode.STATE_UNREADABLE: "the site's file of client state is damaged; the site's log names it",
     RefusalCode.POLICY_HESSIAN: "the site does not add Hessians of this size to a sum",
     RefusalCode.NO_AGREEMENT: "the site has not accepted an agreement of this study",
+    RefusalCode.OTHER_STUDY: "the site was invited to another study",
+    RefusalCode.OTHER_PROTOCOL: "the site speaks another version of the protocol of studies; install the same "
+    "version of fedscaffold on both",
+    RefusalCode.OTHER_CLASSES: "the target has other values at the site than the classes that the study names",
+    RefusalCode.VALUES_OUT_OF_RANGE: "the target, exposures, offsets or weights have values at the site that the "
+    "study's kind of model cannot have; the site's log says which",
+    RefusalCode.NO_ROWS: "the site's table has no rows",
     RefusalCode.NO_GRADIENT: "the site no longer has the gradient that it sent in this round",
     RefusalCode.NO_STATE_DIR: "the site has no folder for its client state",
     RefusalCode.BUSY: "another process of the site is still working on this run",

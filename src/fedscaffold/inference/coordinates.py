@@ -11,6 +11,18 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
 
+def slope_mask(vectors: int, n_features: int, n_intercepts: int) -> NDArray[np.bool_]:
+    """Which coordinates of θ are slopes, (vectors · n_features,): all but the last ones of each vector.
+
+    Examples
+    --------
+    >>> from fedscaffold.inference.coordinates import slope_mask
+    >>> slope_mask(1, 3, 1).tolist()
+    [True, True, False]
+    """
+    return np.tile(np.arange(n_features) < n_features - n_intercepts, vectors)
+
+
 @dataclass(frozen=True, eq=False)
 class Coordinates:
     """Reported coefficients β = matrix θ + shift, with names.

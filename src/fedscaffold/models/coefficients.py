@@ -1,28 +1,35 @@
-"""The coefficients of a fit, as the report shows them."""
+"""Coefficients with standard errors, as reports show them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fedscaffold.data.encoding import Encoding, Number
+from fedscaffold.inference import Summary
 from fedscaffold.inference.layout import number, probability
 from fedscaffold.models.fit import Fit
-from fedscaffold.reports.page import CoefficientRow
+from fedscaffold.reports.page import CoefficientRow, CoefficientTable
 
 NEGLIGIBLE = 1e-4  # of a standard error
 
 
-def coefficient_content(fit: Fit) -> dict[str, Any]:
-    """What `ReportContent` has about coefficients, by field; nothing where there are no standard errors."""
+def fit_coefficients(fit: Fit) -> CoefficientTable | None:
+    """The coefficients of a fit; None where there are no standard errors."""
     if fit.closed is None:
-        return {}
-    summary, encoding = fit.summary(), fit.planned.problem.encoding
+        return None
+    return coefficient_table(fit.summary(), fit.planned.problem.encoding, notes=[_closing(fit)])
+
+
+def coefficient_table(summary: Summary, encoding: Encoding, *, notes: Sequence[str] = ()) -> CoefficientTable:
+    """The coefficients of a summary in the table's own units; `notes` are added to the summary's."""
     spread = np.tile(_deviations(encoding), len(summary.names) // encoding.dim)
     ratio = summary.ratio
     letter = "z" if summary.df_resid is None else "t"
     rows = []
     for j, name in enumerate(summary.names):
         cells = [number(summary.coef[j]), number(summary.se[j]), f"{summary.z[j]:.2f}", probability(summary.p[j])]
+        cells = ["–" if cell == "nan" else cell for cell in cells]
         cells.append(f"{number(summary.low[j])} to {number(summary.high[j])}")
         if ratio is not None:
             low, middle, high = (
@@ -33,13 +40,13 @@ def coefficient_content(fit: Fit) -> dict[str, Any]:
         effect, low_end, high_end = (size * float(end[j]) for end in (summary.coef, summary.low, summary.high))
         rows.append(CoefficientRow(name=name, cells=tuple(cells), effect=effect, low=low_end, high=high_end))
     columns = ("coefficient", "standard error", letter, "p", "95 % interval")
-    scale = f"change of {encoding.target}" if ratio is None else "log odds"
-    return {
-        "coefficients": rows,
-        "coefficient_columns": (columns if ratio is None else (*columns, f"{ratio}, 95 % interval")),
-        "coefficient_scale": f"{scale} per standard deviation",
-        "coefficient_notes": [*summary.notes, _closing(fit)],
-    }
+    scale = encoding.family.effect or f"change of {encoding.target}"
+    return CoefficientTable(
+        rows=rows,
+        columns=columns if ratio is None else (*columns, f"{ratio}, 95 % interval"),
+        scale=f"{scale} per standard deviation",
+        notes=[*summary.notes, *notes],
+    )
 
 
 def _deviations(encoding: Encoding) -> Any:

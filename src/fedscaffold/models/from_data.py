@@ -11,9 +11,10 @@ from fedscaffold.data.columns import check_names
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.frame import from_frame
 from fedscaffold.data.open import guess_kind, open_problem
-from fedscaffold.data.options import FileKeywords, Kind, Penalty, TableOptions
+from fedscaffold.data.options import FileKeywords, Penalty, TableOptions
 from fedscaffold.models.fit import Fit, run_fit
 from fedscaffold.models.planning.planned import TOLERANCE, BatchSize, FitSettings, plan_fit
+from fedscaffold.problems.families import Kind
 
 
 @shared_parameters(
@@ -50,7 +51,8 @@ def fit(
     target, client
         Names of the column to predict, and of the column that says to which client a row belongs.
     kind
-        "ridge" or "logistic"; by default ridge for numbers with more than 20 different values, else logistic.
+        "ridge", "logistic", "poisson" (counts) or "gamma" (positive amounts); by default ridge for numbers with
+        more than 20 different values, else logistic.
     l2
         Strength of the penalty l2/2 ‖θ‖² on the mean loss; the intercept is not penalised. "auto": 1 divided by
         the number of rows. 0 for coefficients without shrinkage.

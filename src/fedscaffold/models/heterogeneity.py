@@ -74,8 +74,9 @@ def class_counts(problem: EncodedProblem) -> NDArray[np.int64] | None:
         return None
     K = len(problem.classes)
     counts = []
+    targets = problem.targets
     for begin, end in spans(problem.offsets, problem.y):
-        y = problem.y[begin:end]
+        y = targets[begin:end]
         counts.append(np.bincount(((y + 1.0) / 2.0 if K == 2 else y).astype(np.int64), minlength=K))
     return np.array(counts, dtype=np.int64)
 

@@ -13,7 +13,8 @@ from fedscaffold.core.storage.memmap import grouped, in_file, spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.models.planning.planned import PreparedProblem, with_data
+from fedscaffold.models.planning.planned import PreparedProblem
+from fedscaffold.models.planning.target import with_data
 
 MAX_LOCAL_MODELS = 100  # clients for which a model of their own is fitted
 MIN_ROWS = 4  # of such a client, two in each half
@@ -98,7 +99,8 @@ def _common_model(problem: EncodedProblem, parity: int, start: Array) -> Array:
 
 def _minimiser(problem: EncodedProblem, start: Array) -> Array:
     """θ that minimises a problem's loss, by L-BFGS from `start`."""
-    found = minimize(problem.loss, start, jac=problem.gradient, method="L-BFGS-B", options={"maxiter": 500})
+    with np.errstate(over="ignore", invalid="ignore"):  # where a step is too long for an exponential
+        found = minimize(problem.loss, start, jac=problem.gradient, method="L-BFGS-B", options={"maxiter": 500})
     return np.asarray(found.x)
 
 

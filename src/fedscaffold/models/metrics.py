@@ -12,16 +12,49 @@ from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, frame_source, is_number, labels, numbers, positions, value_set
 from fedscaffold.data.columns import pick, some
 from fedscaffold.data.statistics import ColumnMoments
+from fedscaffold.inference.families import family_of
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.planned import PreparedProblem
+from fedscaffold.problems.families import FAMILIES
+from fedscaffold.problems.record_weights import OFFSET, TARGET
 
 SMALLEST = np.finfo(np.float64).tiny
 ODDS_RANGE = (1e-37, 1e37)  # within float32
 DROPPED_BITS = 11  # of float32's 23 binary digits
 
 
-def regression_metrics(observed: Array, predicted: Array) -> dict[str, float]:
+class Deviance:
+    """Deviance of a Poisson or Gamma model, added up over blocks of rows; nothing for other kinds."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.rows, self.loss, self.saturated = 0, 0.0, 0.0
+        self.null = np.zeros(1)
+
+    def add(self, observed: Array, predicted: Array) -> None:
+        """Add some rows, given by their targets and their predicted means."""
+        target = next((each for each in FAMILIES.values() if each.kind == self.kind), None)
+        if target is None or not target.log_link:
+            return
+        family, one = family_of(self.kind), np.ones(observed.size)
+        self.rows += observed.size
+        self.loss += float(target.problem.value(np.log(np.maximum(predicted, SMALLEST)), observed).sum())
+        self.saturated += family.saturated(observed, one)
+        self.null = self.null + family.null_sums(observed, 0.0 * one, one)
+
+    def metrics(self) -> dict[str, float]:
+        """Mean deviance, and D² = 1 − deviance / deviance of a constant."""
+        if not self.rows:
+            return {}
+        found = {"mean deviance": 2.0 * (self.loss - self.saturated) / self.rows}
+        null = family_of(self.kind).null_loss(self.null, float(self.rows)) - self.saturated
+        return {**found, "D2": 1.0 - (self.loss - self.saturated) / null} if null > 0 else found
+
+
+def regression_metrics(observed: Array, predicted: Array, kind: str = "ridge") -> dict[str, float]:
     """Root mean squared error, mean absolute error, and R² = 1 − Σ(y − ŷ)²/Σ(y − ȳ)² where y varies.
+
+    For kinds with a deviance, "poisson" and "gamma", the mean deviance and D² come first.
 
     Examples
     --------
@@ -30,8 +63,10 @@ def regression_metrics(observed: Array, predicted: Array) -> dict[str, float]:
     >>> regression_metrics(np.array([1.0, 3.0]), np.array([1.0, 2.0]))["mae"]
     0.5
     """
-    errors = observed - predicted
+    errors, deviance = observed - predicted, Deviance(kind)
+    deviance.add(observed, predicted)
     found = {"rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
+    found = deviance.metrics() | found
     total = float(np.sum((observed - observed.mean()) ** 2))
     return {**found, "r2": 1.0 - float(np.sum(errors**2)) / total} if total > 0 else found
 
@@ -60,14 +95,16 @@ def classification_metrics(observed: NDArray[np.int64], probabilities: Array) ->
     return {**found, "AUC": area}
 
 
-def streamed_regression_metrics(blocks: Iterable[tuple[Array, Array]]) -> dict[str, float]:
+def streamed_regression_metrics(blocks: Iterable[tuple[Array, Array]], kind: str = "ridge") -> dict[str, float]:
     """`regression_metrics` from (observed, predicted) of one block of rows after another."""
-    moments, squares, absolutes = ColumnMoments(), 0.0, 0.0
+    moments, squares, absolutes, deviance = ColumnMoments(), 0.0, 0.0, Deviance(kind)
     for observed, predicted in blocks:
         errors = observed - predicted
+        deviance.add(observed, predicted)
         moments = moments.after(observed)
         squares, absolutes = squares + float(np.sum(errors**2)), absolutes + float(np.sum(np.abs(errors)))
     found = {"rmse": float(np.sqrt(squares / moments.count)), "mae": absolutes / moments.count}
+    found = deviance.metrics() | found
     return {**found, "r2": 1.0 - squares / moments.squares} if moments.squares > 0 else found
 
 
@@ -100,21 +137,27 @@ def training_metrics(prepared: PreparedProblem, theta: Array) -> dict[str, float
     problem = prepared.problem
     blocks = _training_predictions(prepared, theta)
     if in_file(problem.x):
-        return (streamed_regression_metrics if problem.classes is None else streamed_classification_metrics)(
-            blocks
-        )
+        if problem.classes is not None:
+            return streamed_classification_metrics(blocks)
+        return streamed_regression_metrics(blocks, problem.kind)
     observed, predicted = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    return (regression_metrics if problem.classes is None else classification_metrics)(observed, predicted)
+    if problem.classes is not None:
+        return classification_metrics(observed, predicted)
+    return regression_metrics(observed, predicted, problem.kind)
 
 
 def _training_predictions(prepared: PreparedProblem, theta: Array) -> Iterator[tuple[Any, Array]]:
     """Values and their predictions, or classes and their probabilities, of one block of rows after another."""
     problem, shift, scale = prepared.problem, prepared.target_shift, prepared.target_scale
     vectors = theta.reshape(problem.vectors, problem.n_features)
+    family = problem.encoding.family
     for x, y, _ in problem.pieces():
         z = x @ vectors.T
+        if y.ndim > 1:
+            z, y = z + y[:, [OFFSET]], y[:, TARGET]
         if problem.classes is None:
-            yield shift + scale * y, shift + scale * z[:, 0]
+            mean = family.mean(z[:, 0])
+            yield (y, mean) if family.log_link else (shift + scale * y, shift + scale * mean)
             continue
         two = len(problem.classes) == 2
         z = np.column_stack([np.zeros(len(z)), z[:, 0]]) if two else z
@@ -130,7 +173,7 @@ def model_metrics(model: Model, table: Any) -> dict[str, float]:
 
 
 def prediction_metrics(model: Model, table: Any, predicted: Array) -> tuple[dict[str, float], int]:
-    """Metrics of what `Model.predict` (ridge) or `Model.predict_proba` returned for a pyarrow Table.
+    """Metrics of what `Model.predict` or, for classes, `Model.predict_proba` returned for a pyarrow Table.
 
     Also returns the number of rows whose target is not missing, which are those that count.
     """
@@ -144,7 +187,7 @@ def prediction_metrics(model: Model, table: Any, predicted: Array) -> tuple[dict
     if not present.any():
         raise InvalidInput(f"the target {name!r} has no values; drop the column to score without metrics")
     if classes is None:
-        return regression_metrics(found[present], predicted[present]), int(present.sum())
+        return regression_metrics(found[present], predicted[present], model.kind), int(present.sum())
     observed = _class_positions(name, found, present, classes)
     return classification_metrics(observed[present], predicted[present]), int(present.sum())
 

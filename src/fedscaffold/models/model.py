@@ -34,9 +34,10 @@ class Equation:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Model(Summarised):
-    """A linear model in the table's own units: ŷ = z, P(second class) = 1/(1 + e^{−z}) or softmax of z_1, z_2, ...
+    """A linear model in the table's own units: ŷ = z or e^z, P(second class) = 1/(1 + e^{−z}), or softmax.
 
-    z is an intercept plus a weighted sum of the row's numbers and of a 0/1 for each category.
+    z is an intercept plus a weighted sum of the row's numbers and of a 0/1 for each category. Where the model was
+    fitted with offsets or exposures, a row's offset or the logarithm of its exposure is added.
 
     Parameters
     ----------
@@ -95,8 +96,8 @@ class Model(Summarised):
 
     @property
     def kind(self) -> str:
-        """Kind of model: "ridge" or "logistic"."""
-        return "ridge" if self.encoding.classes is None else "logistic"
+        """Kind of model: "ridge", "logistic", "poisson" or "gamma"."""
+        return self.encoding.family.kind
 
     @property
     def classes(self) -> tuple[Label, ...] | None:
@@ -110,7 +111,7 @@ class Model(Summarised):
         return summary_from_plain(self.standard_errors)
 
     def predict(self, frame: Any, *, unknown: Unknown = "error") -> NDArray[Any]:
-        """Predicted value (ridge) or most probable class of each row.
+        """Predicted mean or most probable class of each row.
 
         Parameters
         ----------
@@ -120,13 +121,13 @@ class Model(Summarised):
             "error" to refuse categories that were not there when the model was fitted, "ignore" to accept them.
         """
         if self.classes is None:
-            return self._margins(frame, unknown)[:, 0]
+            return self.encoding.family.mean(self._margins(frame, unknown)[:, 0])
         return self.most_probable(self.predict_proba(frame, unknown=unknown))
 
     def predict_proba(self, frame: Any, *, unknown: Unknown = "error") -> Array:
         """Probability of each class for each row, (rows, classes); parameters as for `predict`."""
         if self.classes is None:
-            raise InvalidInput("a ridge model predicts values, not probabilities; use predict")
+            raise InvalidInput(f"a {self.kind} model predicts values, not probabilities; use predict")
         margins = self._margins(frame, unknown)
         if len(self.classes) == 2:
             return np.column_stack([expit(-margins[:, 0]), expit(margins[:, 0])])
@@ -139,7 +140,8 @@ class Model(Summarised):
     def _margins(self, frame: Any, unknown: Unknown) -> Array:
         x = self.encoding.encode(frame, unknown=unknown)
         slopes = np.array([equation.coefficients for equation in self.equations])
-        return x @ slopes.T + np.array([equation.intercept for equation in self.equations])
+        margins = x @ slopes.T + np.array([equation.intercept for equation in self.equations])
+        return margins + np.reshape(self.encoding.offsets(frame), (-1, 1))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a JSON file, which is replaced only once the new one is complete."""
@@ -158,7 +160,7 @@ class Model(Summarised):
         """The model as JSON text, from which `from_json` makes an equal model."""
         encoding = json.loads(self.encoding.to_json())
         classes = self.classes or ()
-        predicted = [None] if self.kind == "ridge" else list(classes[-1:] if len(classes) == 2 else classes)
+        predicted = [None] if self.classes is None else list(classes[-1:] if len(classes) == 2 else classes)
         content = {
             "format": FORMAT,
             "kind": self.kind,
@@ -175,6 +177,7 @@ class Model(Summarised):
             ],
             "columns": encoding["columns"],
             **({"dates": encoding["dates"]} if self.encoding.dates else {}),
+            **{name: value for name, value in self.encoding.further_fields().items() if name != "kind"},
             **({} if self.standard_errors is None else {"standard_errors": dict(self.standard_errors)}),
             "provenance": dict(self.provenance),
         }
@@ -191,7 +194,8 @@ class Model(Summarised):
                 raise InvalidInput("it was changed after fedscaffold wrote it; fit again")
             whole = {
                 "format": "fedscaffold encoding 1",
-                **{name: found[name] for name in ("target", "client", "classes", "columns")},
+                **{name: found[name] for name in ("target", "client", "classes", "columns", "kind")},
+                **{name: found[name] for name in ("exposure", "offset", "weight") if name in found},
                 "intercept": False,
                 "dates": found.get("dates", {}),
             }

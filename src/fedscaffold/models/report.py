@@ -1,5 +1,6 @@
 """The content of the page about a fit, and the page itself."""
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,10 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array
+from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.files import DETECTED, read_table
 from fedscaffold.data.reading.csv_file import CsvFormat
-from fedscaffold.models.coefficients import coefficient_content
+from fedscaffold.models.coefficients import fit_coefficients
 from fedscaffold.models.compare import ModelComparison, ModelScore
 from fedscaffold.models.fit import Fit
 from fedscaffold.models.heterogeneity import class_counts
@@ -21,7 +23,8 @@ from fedscaffold.models.metrics import model_metrics, training_metrics
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.models.planning.planned import PlannedFit, PreparedProblem
-from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, render
+from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, fit_page, render
+from fedscaffold.reports.page.sizes import format_bytes
 from fedscaffold.theory import predict
 
 MAX_PREDICTION_WORK = 2_000_000  # N d² T / 100, above which the curve is not predicted
@@ -79,7 +82,7 @@ def read_test_table(path: str | os.PathLike[str], model: Model, text: CsvFormat 
 
 def write_report(content: ReportContent, path: str | os.PathLike[str]) -> None:
     """Write the page to a file, which is replaced only once the new one is complete."""
-    write_text(path, render(content))
+    write_text(path, render(fit_page(content)))
 
 
 def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) -> ReportContent:
@@ -117,11 +120,11 @@ def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) ->
         predicted_end=None if planned.plan is None else float(np.sqrt(planned.plan.predicted_mse)) / norm,
         tolerance=planned.aim,
         models=[_model_row(planned, score, inputs.test_table) for score in comparison.scores],
-        loss_name="half the squared error" if problem.classes is None else "negative log-likelihood",
+        loss_name=problem.encoding.family.loss,
         cost=_cost_facts(fit),
         provenance=_provenance_facts(fit),
         command=inputs.command,
-        **coefficient_content(fit),
+        coefficients=fit_coefficients(fit),
     )
 
 
@@ -136,6 +139,7 @@ def _request_facts(fit: Fit, inputs: ReportInputs) -> list[tuple[str, str]]:
         ("client column", encoding.client),
         ("features", names + (f" and {more} more" if more > 0 else "")),
         ("model", inputs.kind),
+        *((f"{role} column", getattr(encoding, role)) for role in ("exposure", "offset", "weight")),
         ("penalty l2", f"{fit.planned.problem.l2:g}"),
         ("missing values", None if inputs.missing is None else handled[inputs.missing]),
         ("tolerance", str(fit.settings.tolerance)),
@@ -151,10 +155,20 @@ def _data_facts(prepared: PreparedProblem) -> list[tuple[str, str]]:
         ("clients", f"{problem.n_clients:,}, of {problem.sizes.min():,} to {problem.sizes.max():,} rows"),
         ("columns", f"{len(problem.encoding.columns)}, as {problem.n_features} numbers with the intercept"),
     ]
-    if problem.classes is None:
+    encoding = problem.encoding
+    if encoding.family.log_link:
+        facts.append(
+            ("target", f"{encoding.family.target}, {math.exp(prepared.target_shift):.5g} per {_unit(encoding)}")
+        )
+    elif problem.classes is None:
         mean, deviation = prepared.target_shift, prepared.target_scale
         facts.append(("target", f"mean {mean:.5g}, standard deviation {deviation:.5g}"))
     return facts
+
+
+def _unit(encoding: Encoding) -> str:
+    """What a mean rate is per."""
+    return "row" if encoding.exposure is None else f"unit of {encoding.exposure}"
 
 
 def _client_rows(prepared: PreparedProblem, comparison: ModelComparison) -> list[ClientRow]:
@@ -203,7 +217,7 @@ def _predicted_curve(planned: PlannedFit, rounds: int) -> Array | None:
     if in_file(problem.x):  # every round of the prediction reads all rows
         return None
     work = problem.n_clients * problem.dim**2 * max(rounds, 100) / 100
-    if problem.kind not in ("ridge", "logistic") or work > MAX_PREDICTION_WORK:
+    if problem.kind not in ("ridge", "logistic") or problem.y.ndim > 1 or work > MAX_PREDICTION_WORK:
         return None
     try:
         found: Any = predict(problem, planned.method, batch_size=planned.batch_size, rounds=rounds)
@@ -229,19 +243,11 @@ def _cost_facts(fit: Fit) -> list[tuple[str, str]]:
     table = float(problem.sizes.sum()) * len(problem.encoding.columns) * BYTES_PER_NUMBER
     return [
         ("rounds", f"{rounds:,}, of {fit.planned.method.local_steps:,} local steps"),
-        ("per client", f"{vectors:,.0f} vectors of {problem.dim:,} numbers, {_format_bytes(each)}"),
-        ("all clients", f"{_format_bytes(each * problem.n_clients)}; FedAvg the same"),
-        ("for comparison", f"the features themselves are {_format_bytes(table)}"),
+        ("per client", f"{vectors:,.0f} vectors of {problem.dim:,} numbers, {format_bytes(each)}"),
+        ("all clients", f"{format_bytes(each * problem.n_clients)}; FedAvg the same"),
+        ("for comparison", f"the features themselves are {format_bytes(table)}"),
         ("gradients per client", f"{fit.trace.gradients_per_client[0, -1]:,.0f}"),
     ]
-
-
-def _format_bytes(size: float) -> str:
-    """A number of bytes in decimal units, to three digits."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size:.0f} bytes"
 
 
 def _provenance_facts(fit: Fit) -> list[tuple[str, str]]:

@@ -15,6 +15,8 @@ from fedscaffold.problems.glm import Glm
 from fedscaffold.problems.newton import minimise
 from fedscaffold.problems.record_weights import OFFSET, TARGET, WEIGHT, refuse_records
 
+NO_OPTIMUM = 4.0  # how many times its value at θ = 0 a curvature is taken for where there is no optimum
+
 
 class LogLink(Glm):
     """A loss whose second derivative is convex in the margin and has no bound: e^z or e^−z times a constant."""
@@ -24,11 +26,16 @@ class LogLink(Glm):
     def record_curvatures(self, x: Array, y: Array) -> Array:
         """Bounds on the records' ℓ'' for all θ between 0 and θ*, weights included, (records,).
 
-        ℓ'' has no bound for all θ. Being convex in the margin, it is largest at an end of a segment.
+        ℓ'' has no bound for all θ. Being convex in the margin, it is largest at an end of a segment. Where the
+        problem has no optimum of its own, as that of one client may, four times those at θ = 0.
         """
         at = y[:, OFFSET]
-        ends = (self.d2(z, y[:, TARGET]) for z in (at, at + x @ self.optimum()))
-        return y[:, WEIGHT] * np.maximum(*ends)
+        begin = self.d2(at, y[:, TARGET])
+        try:
+            end = self.d2(at + x @ self.optimum(), y[:, TARGET])
+        except InvalidInput:
+            end = NO_OPTIMUM * begin
+        return y[:, WEIGHT] * np.maximum(begin, end)
 
     def _solve_optimum(self) -> Array:
         """θ* by Newton's method, from least squares on the logarithm of what y and its mean are halfway between.

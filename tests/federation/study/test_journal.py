@@ -71,7 +71,7 @@ def test_other_settings_and_damaged_files_are_refused(tmp_path: Path) -> None:
     conduct(sites, tmp_path / "study")
     with pytest.raises(CheckpointMismatch, match="another question"):
         conduct(sites, tmp_path / "study", l2=0.5)
-    file = tmp_path / "study" / "exchange-000003.npz"
+    file = tmp_path / "study" / "attempt-001" / "exchange-000003.npz"
     damaged = bytearray(file.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     file.write_bytes(bytes(damaged))

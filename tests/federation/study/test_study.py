@@ -139,7 +139,7 @@ def two_sites(**changes: Any) -> dict[str, pd.DataFrame]:
     [
         ({"z": None}, ["lyon", "'z'", "no column"]),
         ({"extra": 1.0}, ["lyon", "'extra'", "lacks"]),
-        ({"z": "text"}, ["'z'", "category at site lyon", "number at site bonn"]),
+        ({"z": "text"}, ["'z'", "category at site lyon", "number at other sites"]),
         ({"z": pd.Timestamp("2020-01-01")}, ["'z'", "lyon", "neither numbers nor text"]),
         ({"z": np.nan}, ["'z'", "missing values", "lyon"]),
         ({"z": np.inf}, ["lyon", "'z'", "infinite"]),

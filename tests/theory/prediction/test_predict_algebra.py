@@ -10,7 +10,9 @@ from fedscaffold import FedAvg, FedLin, InvalidInput, Scaffold, TwoSidedScaffold
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Ridge
+from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
 from fedscaffold.theory.prediction.local_steps import accumulate, curvature, rotate, steps
+from fedscaffold.theory.prediction.margins import MarginAverages
 from fedscaffold.theory.prediction.plateau import covariances as client_covariances
 from fedscaffold.theory.prediction.plateau import linear_start, one_pass, solve_stationary, solved
 from fedscaffold.theory.prediction.reduced_system import noise_input, reduced_system, solve_lyapunov
@@ -279,3 +281,24 @@ def test_swapped_arguments_are_refused_with_a_sentence() -> None:
 def test_no_rounds_are_refused() -> None:
     with pytest.raises(InvalidInput, match="rounds"):
         theory.predict(make("ridge"), Scaffold(step_size=0.1, local_steps=2), batch_size=1, rounds=0)
+
+
+def test_the_noise_of_ridge_is_linear_in_the_covariance_even_if_that_is_indefinite() -> None:
+    # Krylov methods ask for the noise under matrices that are no covariances.
+    problem = make("ridge", dim=2)
+    averages, found = MarginAverages(problem, quadratic=True), []
+    first, second = np.array([[1.0, 0.3], [0.3, -2.0]]), np.array([[-0.5, 1.0], [1.0, 0.2]])
+
+    def work(block: ClientBlock) -> None:
+        k = block.clients.size
+        mean, factors = np.zeros((k, 1, 2)), np.ones(k)
+
+        def noise(cov: Array) -> Array:
+            return averages.over_clouds(block, mean, np.broadcast_to(cov, (k, 1, 2, 2)), factors).noise
+
+        at_rest = noise(np.zeros((2, 2)))
+        apart = noise(first) + noise(second) - at_rest
+        found.append(np.abs(noise(first + second) - apart).max() / np.abs(apart).max())
+
+    for_blocks(problem, work)
+    assert max(found) < 1e-14

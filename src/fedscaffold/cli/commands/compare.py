@@ -67,7 +67,7 @@ def command(
         Path | None, typer.Option(help="Folder for tables (CSV, Parquet, JSON) and for finished candidates.")
     ] = None,
 ) -> None:
-    """Compare methods on one of the paper's problems, each with the best step size and local steps of a grid.
+    """Compare methods on one of the paper's problems, each with the best settings of a grid.
 
     All candidates see the same draws. With --target: for each method, number of clients and target, the candidate
     with the fewest rounds and the one with the fewest gradients per client. Without: the smallest error when the

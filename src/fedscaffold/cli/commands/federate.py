@@ -57,7 +57,7 @@ def command(
         typer.Option(help="A new folder for the model, the app, keys and logs; a temporary one otherwise."),
     ] = None,
 ) -> None:
-    """Run a real federation on this machine: a Flower SuperLink and a SuperNode per table, then compare.
+    """Run a real federation on this machine: a Flower SuperNode per table, then compare.
 
     Every process is real and talks over TLS; nodes prove who they are with keys made for this run. Each node reads
     its own file only. At the end the model is compared with the one that `fedscaffold.run` simulates from the same

@@ -21,7 +21,9 @@ from fedscaffold.paper.claims import Claim, save_claims
 from fedscaffold.paper.method_figures import methods as methods_study
 from fedscaffold.problems.paper import L2 as PAPER_L2
 
-app = typer.Typer(help="Compute the figures of the paper and of the documentation.", no_args_is_help=True)
+app = typer.Typer(
+    help="Compute the figures of the paper and of the documentation.", no_args_is_help=True, add_completion=False
+)
 
 FIGURE1_EXAMPLES = (
     "Examples:\n\n"

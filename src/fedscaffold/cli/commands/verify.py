@@ -30,7 +30,7 @@ def command(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for verify.md and verify.json.")] = None,
 ) -> None:
-    """Check every statement of the paper by simulation, inside its conditions and in the paper's experiment.
+    """Check every statement of the paper by simulation, inside its conditions and outside.
 
     One row per statement: what it claims, the setting, the predicted value or bound, what was measured with its
     standard error, and a verdict. Where the paper's text has an error, the row judges the corrected formula and

@@ -19,6 +19,7 @@ def check_table(found: TableStatistics, choices: TableOptions, problems: Collect
     """Add what is wrong with clients, target and features to the problems; warn of what may not be meant."""
     _check_clients(found.clients, choices, problems)
     _check_target(found.target, choices, problems)
+    _check_record_columns(found.records, choices, problems)
     _check_features(found, choices, problems)
     if found.identifiers and not problems.problems:
         warnings.warn(identifiers_warning(found.identifiers), stacklevel=2)
@@ -70,6 +71,7 @@ def _check_target(target: ColumnMoments | LabelCounts, choices: TableOptions, pr
     if isinstance(target, ColumnMoments):
         if target.infinite:
             problems.add(f"the target {name!r} has {target.infinite} infinite values; drop those rows first")
+        _check_range(name, target, choices, problems)
     elif target.too_many:
         problems.add(
             f"the target {name!r} has more than {MOST_CLASSES} different values",
@@ -77,6 +79,41 @@ def _check_target(target: ColumnMoments | LabelCounts, choices: TableOptions, pr
         )
     elif len(target.values) == 1:
         problems.add(f"the target {name!r} has one class only, {some(target.values)}; two or more are needed")
+
+
+def _check_range(name: str, target: ColumnMoments, choices: TableOptions, problems: Collector) -> None:
+    """Refuse values of a numeric target that the family's distribution cannot have."""
+    family, kind = choices.family, Option("kind", choices.kind)
+    if target.count == 0:
+        return
+    other = ("take ", Option("kind", "ridge"), " for numbers of any kind")
+    must = family.out_of_range(target.smallest)
+    if must is not None:
+        problems.add(
+            kind, f" is for {family.target}, which must {must}, but the target {name!r} goes down to "
+            f"{target.smallest:g}", remedies=["drop those rows", other],
+        )  # fmt: skip
+    elif target.fractional:
+        problems.add(
+            kind, f" is for {family.target}, but the target {name!r} has {target.fractional} values that are no "
+            "whole numbers",
+            remedies=[("give counts, and what they are rates of with ", Option("exposure")), other],
+        )  # fmt: skip
+    elif family.least is not None and target.largest == 0.0:
+        problems.add(f"the target {name!r} is 0 in all rows, so there is nothing to learn from it")
+
+
+def _check_record_columns(found: dict[str, ColumnMoments], choices: TableOptions, problems: Collector) -> None:
+    for role, column in found.items():
+        name = choices.record_columns[role]
+        if column.missing or column.infinite:
+            what = "missing" if column.missing else "infinite"
+            problems.add(f"the {role} column {name!r} has {what} values; drop those rows first")
+        elif role != "offset" and column.smallest <= 0.0:
+            problems.add(
+                Option(role), f" must be positive, but column {name!r} goes down to {column.smallest:g}",
+                remedies=["drop those rows"],
+            )  # fmt: skip
 
 
 def _check_features(found: TableStatistics, choices: TableOptions, problems: Collector) -> None:

@@ -63,6 +63,7 @@ def cache_identity(files: Sequence[Path], choices: TableOptions) -> dict[str, An
         "intercept": bool(choices.intercept),
         "min_rows": int(choices.min_rows),
         "max_categories": int(choices.max_categories),
+        **choices.record_columns,
     }
     return {"source": sources, "options": options}
 
@@ -116,7 +117,7 @@ def open_cache(folder: Path, identity: dict[str, Any], choices: TableOptions) ->
         names = tuple(found["clients"])
         sizes = np.array(found["sizes"], dtype=np.int64)
         rows = int(sizes.sum())
-        x, y = _mapped(folder / X, (rows, encoding.dim)), _mapped(folder / Y, (rows,))
+        x, y = _mapped(folder / X, (rows, encoding.dim)), _mapped(folder / Y, encoding.record_shape(rows))
         pieces = Pieces(**found["pieces"])
         _check_numbers(X, x, pieces.rows, pieces.x)
         _check_numbers(Y, y, pieces.rows, pieces.y)
@@ -173,11 +174,12 @@ def _check(folder: Path, found: dict[str, Any], identity: dict[str, Any]) -> Non
     for old, new in zip(theirs, ours, strict=True):
         if old != new:
             raise CacheMismatch(f"{new['name']} has changed since its records were written to {folder}; {AGAIN}")
-    differ = [name for name, value in identity["options"].items() if found["options"][name] != value]
+    mine, own = identity["options"], found["options"]
+    differ = [name for name in {**mine, **own} if mine.get(name) != own.get(name)]
     if differ:
         name = differ[0]
+        held = Option(name, own[name]) if name in own else Option(name)
+        with_or_without = "with " if name in own else "without "
         raise CacheMismatch(
-            f"{folder} holds this table's records with ",
-            Option(name, found["options"][name]),
-            f", not {identity['options'][name]!r}; {AGAIN}",
+            f"{folder} holds this table's records {with_or_without}", held, f", not {mine.get(name)!r}; {AGAIN}"
         )

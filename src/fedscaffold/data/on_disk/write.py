@@ -51,7 +51,7 @@ def _piece_rows(layout: TableLayout) -> int:
 def _spill_by_piece(layout: TableLayout, folder: Path) -> SpilledRows:
     """Append each row to the section of its piece, which begins where the piece does."""
     each, n = _piece_rows(layout), layout.rows
-    to, goal = _spill(folder / "to", (n,), np.int64), _spill(folder / "goal", (n,))
+    to, goal = _spill(folder / "to", (n,), np.int64), _spill(folder / "goal", layout.encoding.record_shape(n))
     slots = _spill(folder / "slots", (n,), np.int64)
     free = np.arange(0, n, each)
     first = 0
@@ -77,11 +77,12 @@ def _write_pieces(layout: TableLayout, spilled: SpilledRows, folder: Path) -> Pi
     pieces = Pieces(each, [], [])
     with open(folder / X, "wb") as x_file, open(folder / Y, "wb") as y_file:
         _header(x_file, (n, dim))
-        _header(y_file, (n,))
+        _header(y_file, layout.encoding.record_shape(n))
         for begin in range(0, n, each):
             end = min(begin + each, n)
             at = spilled.to[begin:end] - begin
-            x, y = np.ones((end - begin, dim)), np.empty(end - begin)  # ones: an intercept has no column
+            x = np.ones((end - begin, dim))  # ones: an intercept has no column
+            y = np.empty(layout.encoding.record_shape(end - begin))
             for place, values in spilled.columns:
                 x[at, place] = values[begin:end]
                 let_go(values, begin, end)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
+from numba import types
 from numba.core import caching
 
 
@@ -51,3 +53,28 @@ def _own_folder() -> Path | None:
 
 
 compiled: Any = numba.njit(nogil=True, cache=_can_cache())
+
+
+def numbers(dtype: Any, ndim: int) -> Any:
+    """The type of an array that a kernel reads: of any layout from two dimensions on, contiguous with one."""
+    return types.Array(numba.from_dtype(np.dtype(dtype)), ndim, "C" if ndim == 1 else "A", readonly=True)
+
+
+def compiled_for(function: Any, *arguments: Any) -> Any:
+    """A function without result, compiled for these types of arguments alone.
+
+    Without them Numba would compile again for each layout of an array, and for arrays that can or cannot be
+    written; with them it takes all of these for the type that is given.
+    """
+    dispatcher = compiled(function)
+    dispatcher.compile(types.void(*arguments))
+    dispatcher.disable_compile()
+    return dispatcher
+
+
+INT, FLOAT, KEY, NONE = numba.int64, numba.float64, types.UniTuple(numba.int64, 2), types.none
+ROUND_ARGUMENTS = (
+    *(numbers("f8", 2), numbers("f8", 3), FLOAT, numbers("i8", 2), INT, numbers("i8", 2)),
+    *(KEY, INT, INT, INT, INT, types.Array(FLOAT, 3, "C")),
+)
+"""Types of what every kernel takes: θ, ξ, γ, H, first step, clients, key, round, first client, begin, end, out."""

@@ -87,6 +87,7 @@ class Numba:
         from fedscaffold.engines.numba_.tables import tables
 
         read: Any
+        choose: Any
         files: Reading | None = None
         if isinstance(problem, Streamed):
             read, choose = streams.sources(problem, batches, self.dtype), streams.stream_kernel
@@ -95,7 +96,7 @@ class Numba:
             files = Reading(read)
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
-        chosen_kernel = partial(choose, read.loss, problem.dim, read.batch)
+        chosen_kernel = partial(choose, read, problem.dim)
         kernel, seconds = chosen_kernel(specialise=self.specialise is True), 0.0
         all_clients = np.arange(problem.n_clients)[None, :]
         with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as reader:

@@ -5,11 +5,11 @@ next client's records are prefetched, a slice at each step.
 """
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedscaffold.engines.numba_.compiling import compiled
+from fedscaffold.engines.numba_.compiling import FLOAT, INT, NONE, ROUND_ARGUMENTS, compiled_for, numbers
 from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
 from fedscaffold.engines.numba_.losses import DENSE, POISSON, RIDGE, SOFTMAX, WEIGHTED_LOSSES, WEIGHTED_SOFTMAX
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
@@ -25,6 +25,9 @@ from fedscaffold.engines.numba_.steps import (
 )
 from fedscaffold.engines.numba_.stream import along_chain, by_chance, with_replacement, without_replacement, words
 
+if TYPE_CHECKING:
+    from fedscaffold.engines.numba_.tables import Tables
+
 FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT, BY_CHANCE, ALONG_CHAIN = 0, 1, 2, 3, 4
 
 STACK_NUMBERS = 4096  # longer vectors live on the heap, where the loops' length hides the difference
@@ -35,13 +38,31 @@ COMPILED_FOR = 64  # features, at most, to be worth a kernel of their own
 
 
 @cache
-def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
+def local_sgd_for(
+    dim: int | None, form: int, dtype: str, with_margins: bool, by_probability: bool, on_heap: bool
+) -> Any:
     """The kernel for one form of records, and for one number of features or for any (None).
 
-    The latter is slower by a quarter and gives the same bits. What other forms need is left out when compiling.
-    """
+    The latter is slower by a quarter and gives the same bits. What other forms need is left out when compiling:
+    Numba leaves out branches on constants of the enclosing function.
 
-    @compiled
+    Parameters
+    ----------
+    dim
+        Number of features, or None for any.
+    form
+        LINEAR, WEIGHTED, DENSE, SOFTMAX or WEIGHTED_SOFTMAX.
+    dtype
+        Of the records.
+    with_margins
+        Whether margins are taken with a table of their own.
+    by_probability
+        Whether records are drawn by probabilities of their own.
+    on_heap
+        Whether vectors are too long for the stack.
+    """
+    several_classes, weighted = form in (SOFTMAX, WEIGHTED_SOFTMAX), form in (WEIGHTED, WEIGHTED_SOFTMAX)
+
     def local_sgd(
         loss: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free: int, sampling: int, batch_size: int,
         ends: Any, guide: Any, chain_ends: Any, follows: Any, branching: int,
@@ -63,10 +84,10 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
         repetitions = theta.shape[0]
         d = theta.shape[1] if dim is None else dim
         width, height = (d * d, d) if form == DENSE else (d, 1)  # numbers of a record in x, in y
-        if form in (WEIGHTED, WEIGHTED_SOFTMAX):
+        if weighted:
             height = TARGET_COLUMNS
         part = d  # θ is one vector of features, or with several classes one for each
-        if form in (SOFTMAX, WEIGHTED_SOFTMAX):
+        if several_classes:
             part = width = x.size // offsets[-1]
         classes, tall = d // part, part + PADDING
         own_cohorts = clients.shape[0] > 1
@@ -79,10 +100,18 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
         start = first_step * batch_size - skip
         raw = np.empty(room + 8, np.uint32)
         rows = np.empty(room + PADDING, np.int32)
-        order = np.arange(max(largest, height)).astype(np.int32)
-        t, shift, kept = np.zeros((3, classes * tall), x.dtype)
-        z = np.zeros(classes * (max(largest if sampling == FULL else batch_size, height) + PADDING), x.dtype)
-        total = np.zeros(height + PADDING, x.dtype)
+        order = np.empty(max(largest, height), np.int32)
+        t, shift = np.empty(classes * tall, x.dtype), np.empty(classes * tall, x.dtype)
+        kept, total = np.empty(classes * tall, x.dtype), np.empty(height + PADDING, x.dtype)
+        z = np.empty(classes * (max(largest if sampling == FULL else batch_size, height) + PADDING), x.dtype)
+        for i in range(order.size):
+            order[i] = i
+        for i in range(t.size):
+            t[i] = shift[i] = kept[i] = 0.0
+        for i in range(total.size):
+            total[i] = 0.0
+        for i in range(z.size):
+            z[i] = 0.0
         shrink = x.dtype.type(1.0 - step_size * l2)
         base = n = batch = stride = at_once = portion = ahead = 0
         scale = shrink
@@ -99,8 +128,8 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
                     at_once = room // batch // 4 * 4
                     scale = x.dtype.type(step_size / batch)
                     if sampling == FULL:
-                        rows[:n] = order[:n]
-                        rows[n : n + PADDING] = 0
+                        for i in range(n + PADDING):
+                            rows[i] = i if i < n else 0
                     following, until = c, H  # whose records come next, after how many steps
                     if own_cohorts and r + 1 < repetitions:
                         following = clients[r + 1, k]
@@ -122,8 +151,8 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
                     for j in range(part):
                         t[g * tall + j] = theta[r, g * part + j]
                         shift[g * tall + j] = kept[g * tall + j] = step_size * xi[g * part + j]
-                last = -1
-                if sampling == ALONG_CHAIN:  # the steps before the first are walked through
+                last = np.int64(-1)
+                if by_probability and sampling == ALONG_CHAIN:  # the steps before the first are walked through
                     for begun in range(0, first_step * batch, room):
                         count = min(room, first_step * batch - begun)
                         words(raw, begun, count, key, (round_, first_client + c, r))
@@ -137,43 +166,46 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
                     if sampling != FULL:
                         count = min(at_once, count)
                         words(raw, start + h * batch, skip + count * batch, key, (round_, first_client + c, r))
-                        if sampling == WITH_REPLACEMENT:
+                        if by_probability:
+                            if sampling == BY_CHANCE:
+                                by_chance(
+                                    raw[skip:], rows, count * batch, ends[base : base + n], guide[base : base + n]
+                                )
+                            else:
+                                last = along_chain(
+                                    raw[skip:], rows, count * batch, ends[base : base + n],
+                                    guide[base : base + n], chain_ends[base : base + n], follows[base : base + n],
+                                    branching, last,
+                                )  # fmt: skip
+                        elif sampling == WITH_REPLACEMENT:
                             with_replacement(raw[skip:], rows, count * batch, n)
-                        elif sampling == BY_CHANCE:
-                            by_chance(
-                                raw[skip:], rows, count * batch, ends[base : base + n], guide[base : base + n]
-                            )
-                        elif sampling == ALONG_CHAIN:
-                            last = along_chain(
-                                raw[skip:], rows, count * batch, ends[base : base + n], guide[base : base + n],
-                                chain_ends[base : base + n], follows[base : base + n], branching, last,
-                            )  # fmt: skip
                         else:
                             without_replacement(raw[skip:], rows, count * batch, batch, order[:n])
-                        rows[count * batch : count * batch + PADDING] = 0
+                        for i in range(count * batch, count * batch + PADDING):
+                            rows[i] = 0
                     if form == DENSE:
                         dense_steps(
                             pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count, pointer(t),
                             pointer(shift), pointer(z), pointer(total), pointer(order), scale, ahead, portion,
                         )  # fmt: skip
-                    elif form in (SOFTMAX, WEIGHTED_SOFTMAX):
+                    elif several_classes:
                         softmax_steps(
                             pointer(x), pointer(y), height, part, classes, base, pointer(rows), stride, batch,
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
                             ahead, portion,
                         )  # fmt: skip
-                    elif form == WEIGHTED and dim is None and d + batch > STACK_NUMBERS:
+                    elif weighted and on_heap:
                         weighted_steps_on_heap(
                             loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
                             ahead, portion,
                         )  # fmt: skip
-                    elif form == WEIGHTED:
+                    elif weighted:
                         weighted_steps_on_stack(
                             loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
                             count, pointer(t), pointer(kept), shrink, scale, free, ahead, portion,
                         )  # fmt: skip
-                    elif dim is None and d + batch > STACK_NUMBERS:
+                    elif on_heap:
                         steps_on_heap(
                             loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
@@ -190,13 +222,22 @@ def local_sgd_for(dim: int | None, form: int = LINEAR) -> Any:
                     for j in range(part):
                         out[r, k, g * part + j] = t[g * tall + j]
 
-    return local_sgd
+    records = numbers(dtype, 1)
+    return compiled_for(
+        local_sgd,
+        INT, records, records if with_margins else NONE, records, numbers("i8", 1), FLOAT, INT, INT, INT,
+        numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), INT, *ROUND_ARGUMENTS,
+    )  # fmt: skip
 
 
-def kernel(loss: int, dim: int, batch: int, *, specialise: bool = True) -> Any:
-    """The fastest kernel for a loss, `dim` features and batches of at most `batch` records."""
-    if loss in (DENSE, SOFTMAX, WEIGHTED_SOFTMAX):
-        return local_sgd_for(None, loss)
-    special = specialise and dim <= COMPILED_FOR and dim + batch <= STACK_NUMBERS
-    form = WEIGHTED if loss in WEIGHTED_LOSSES.values() else LINEAR
-    return local_sgd_for(dim if special else None, form)
+def kernel(read: "Tables", dim: int, *, specialise: bool = True) -> Any:
+    """The fastest kernel for what is read, with `dim` features."""
+    form = WEIGHTED if read.loss in WEIGHTED_LOSSES.values() else LINEAR
+    on_heap = dim + read.batch > STACK_NUMBERS
+    special = specialise and dim <= COMPILED_FOR and not on_heap
+    if read.loss in (DENSE, SOFTMAX, WEIGHTED_SOFTMAX):
+        form, special, on_heap = read.loss, False, False
+    by_probability = read.sampling in (BY_CHANCE, ALONG_CHAIN)
+    return local_sgd_for(
+        dim if special else None, form, read.x.dtype.str, read.margins is not None, by_probability, on_heap
+    )

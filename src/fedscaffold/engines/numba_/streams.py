@@ -15,7 +15,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Streamed
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.normals import ASIDE, GROUP, LANES, NOBODY, check_streamed
-from fedscaffold.engines.numba_.compiling import compiled
+from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, ROUND_ARGUMENTS, compiled, compiled_for, numbers
 from fedscaffold.engines.numba_.drawing import draw_features, draw_labels, draw_normals, draw_uniforms
 from fedscaffold.engines.numba_.intrinsics import pointer, shifted
 from fedscaffold.engines.numba_.kernels import COMPILED_FOR, STACK_NUMBERS
@@ -86,10 +86,9 @@ def client_law(
 
 
 @cache
-def stream_sgd_for(dim: int | None, loss: int) -> Any:
+def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any:
     """The kernel for one loss, and for one number of features or for any (None); these give the same bits."""
 
-    @compiled
     def stream_sgd(
         loss_: int, ids: Any, own_key: Any, scale_spread: float, heterogeneity: float, roots: Any, centre: Any,
         tilt: Any, noise: float, l2: float, batch: int, like: Any,
@@ -111,11 +110,15 @@ def stream_sgd_for(dim: int | None, loss: int) -> Any:
         x = np.empty(records * d + 2 * GROUP, like.dtype)
         y = np.empty(records + 2 * GROUP + PADDING, like.dtype)
         z = np.empty(records + 2 * GROUP + PADDING, like.dtype)
-        rows = np.arange(records + PADDING).astype(np.int32)
-        rows[records:] = 0
+        rows = np.empty(records + PADDING, np.int32)
+        for i in range(rows.size):
+            rows[i] = i if i < records else 0
         room = np.empty(d + 3 * GROUP)
-        w, t, shift, kept = np.zeros((4, d + PADDING), like.dtype)
-        exact = np.zeros(d)  # w_c in double precision
+        w, t = np.empty(d + PADDING, like.dtype), np.empty(d + PADDING, like.dtype)
+        shift, kept = np.empty(d + PADDING, like.dtype), np.empty(d + PADDING, like.dtype)
+        for j in range(d + PADDING):
+            w[j] = t[j] = shift[j] = kept[j] = 0.0
+        exact = np.empty(d)  # w_c in double precision
         shrink, share = like.dtype.type(1.0 - step_size * l2), like.dtype.type(step_size / batch)
         scale = 1.0
 
@@ -158,7 +161,7 @@ def stream_sgd_for(dim: int | None, loss: int) -> Any:
                         )
                         draw_labels(pointer(y), pointer(z), block, groups, key, counter, 2.0**-32)
                     targets = shifted(pointer(y), aside)
-                    if dim is None and d + batch > STACK_NUMBERS:
+                    if on_heap:
                         steps_on_heap(
                             loss, features, None, targets, d, 0, pointer(rows), batch, batch, count, pointer(t),
                             pointer(shift), pointer(kept), pointer(z), shrink, share, 0, 0, 0,
@@ -172,10 +175,16 @@ def stream_sgd_for(dim: int | None, loss: int) -> Any:
                 for j in range(d):
                     out[r, k, j] = t[j] + exact[j] if loss == RIDGE else t[j]
 
-    return stream_sgd
+    vector = numbers("f8", 1)
+    return compiled_for(
+        stream_sgd,
+        INT, numbers("i8", 1), KEY, FLOAT, FLOAT, vector, vector, vector, FLOAT, FLOAT, INT,
+        numbers(dtype, 1), *ROUND_ARGUMENTS,
+    )  # fmt: skip
 
 
-def stream_kernel(loss: int, dim: int, batch: int, *, specialise: bool = True) -> Any:
-    """The fastest kernel for a loss, `dim` features and batches of `batch` records."""
-    special = specialise and dim <= COMPILED_FOR and dim + batch <= STACK_NUMBERS
-    return stream_sgd_for(dim if special else None, loss)
+def stream_kernel(read: Sources, dim: int, *, specialise: bool = True) -> Any:
+    """The fastest kernel for what is drawn, with `dim` features."""
+    on_heap = dim + read.batch > STACK_NUMBERS
+    special = specialise and dim <= COMPILED_FOR and not on_heap
+    return stream_sgd_for(dim if special else None, read.loss, read.like.dtype.str, on_heap)

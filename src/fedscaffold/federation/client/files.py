@@ -1,15 +1,16 @@
 """A site's folder: its secret, its log, and for each run a locked folder with the client's state."""
 
+import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError, InUse
 from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import folder_at, replacing
+from fedscaffold.core.storage.files import folder_at, json_value, replacing
 from fedscaffold.core.storage.lock import exclusive
 from fedscaffold.core.storage.vectors import open_vectors, write_vectors
 from fedscaffold.federation.audit import AuditLog
@@ -55,6 +56,24 @@ class SiteFolder:
             )
         return found
 
+    def save_note(self, name: str, values: Mapping[str, Any]) -> None:
+        """Keep values that JSON can hold in the file NAME.json."""
+        try:
+            with replacing(self.path / f"{name}.json", private=True) as temporary:
+                temporary.write_text(json.dumps(values, indent=1, allow_nan=False), encoding="utf-8")
+        except (OSError, FedScaffoldError) as error:
+            raise Refusal(RefusalCode.CANNOT_WRITE, f"cannot write {self.path / name}.json: {error}") from None
+
+    def load_note(self, name: str) -> dict[str, Any] | None:
+        """What was kept in the file NAME.json; None if there is none."""
+        file = self.path / f"{name}.json"
+        if not file.exists():
+            return None
+        try:
+            return Fields(json_value(file.read_bytes()), str(file)).as_dict()
+        except (OSError, ValueError) as error:
+            raise Refusal(RefusalCode.STATE_UNREADABLE, f"{file} cannot be read: {error}") from None
+
     @contextmanager
     def open_run(self, request: TrainRequest, policy: SitePolicy) -> Iterator["ClientStateFile"]:
         """The client's file of the request's run, held by this process alone while the block runs."""
@@ -97,10 +116,10 @@ class ClientStateFile:
 
     def load(self) -> StoredClientState | None:
         """What `save` stored last; None if there is no file, or none that can be used."""
-        if not self.path.exists():
-            return None
         try:
             return self._load()
+        except FileNotFoundError:
+            return None
         except ValueError as error:  # InvalidInput included
             aside = self.path.with_suffix(".damaged")
             self.path.replace(aside)

@@ -107,6 +107,8 @@ class SitePolicy:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a policy from a TOML file with the parameters as keys; those that are missing have their defaults.
 
+        A table [study] in the file is for `federation.study.site.SiteRules`.
+
         Parameters
         ----------
         path
@@ -116,6 +118,7 @@ class SitePolicy:
             found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise InvalidInput(f"cannot read the policy {os.fspath(path)}: {error}") from None
+        found.pop("study", None)  # for `SiteRules.load`
         names = [field.name for field in dataclasses.fields(cls)]
         unknown = sorted(set(found) - set(names))
         if unknown:
@@ -128,11 +131,15 @@ class SitePolicy:
         except InvalidInput as error:
             raise InvalidInput(f"{os.fspath(path)}: {error}") from None
 
+    def check_name(self, name: str) -> None:
+        """Refuse a run or study whose name is not allowed."""
+        if not any(fnmatchcase(name, pattern) for pattern in self.run_names):
+            raise Refusal(RefusalCode.POLICY_RUN_NAME, f"the policy allows no run called {name}")
+
     def check_request(self, request: TrainRequest) -> None:
         """Refuse a request that breaks a rule, before the site's data are read."""
         config = request.config
-        if not any(fnmatchcase(config.name, pattern) for pattern in self.run_names):
-            raise Refusal(RefusalCode.POLICY_RUN_NAME, f"the policy allows no run called {config.name}")
+        self.check_name(config.name)
         method = type(config.method).__name__
         if self.methods and method not in self.methods:
             raise Refusal(RefusalCode.POLICY_METHOD, f"the policy does not allow the method {method}")

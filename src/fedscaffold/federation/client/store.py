@@ -1,7 +1,7 @@
 """Where a site keeps its client states: in a folder (`client.files.SiteFolder`), or in memory in one process."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -44,6 +44,12 @@ class SiteStore(Protocol):
     def open_run(self, request: TrainRequest, policy: SitePolicy) -> AbstractContextManager[StateFile]:
         """The client's state in the request's run, held by this process alone while the block runs."""
 
+    def save_note(self, name: str, values: Mapping[str, Any]) -> None:
+        """Keep values that JSON can hold under a name."""
+
+    def load_note(self, name: str) -> dict[str, Any] | None:
+        """What was kept under a name; None if there is nothing."""
+
 
 class MemoryStore:
     """A store in memory, which is gone with the process.
@@ -58,11 +64,20 @@ class MemoryStore:
         self.secret = secrets.token_bytes(32) if secret is None else secret
         self.audit: Log = MemoryLog()
         self._states: dict[tuple[str, int], StoredClientState] = {}
+        self._notes: dict[str, dict[str, Any]] = {}
 
     @contextmanager
     def open_run(self, request: TrainRequest, policy: SitePolicy) -> Iterator[StateFile]:
         """The client's state in the request's run."""
         yield _StateInMemory(self._states, (request.run, request.client))
+
+    def save_note(self, name: str, values: Mapping[str, Any]) -> None:
+        """Keep values that JSON can hold under a name."""
+        self._notes[name] = dict(values)
+
+    def load_note(self, name: str) -> dict[str, Any] | None:
+        """What was kept under a name; None if there is nothing."""
+        return self._notes.get(name)
 
 
 class MemoryLog:

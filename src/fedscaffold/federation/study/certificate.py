@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
+from fedscaffold.data.encoded import problem_class
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.inference import ClosingSums, newton_step
+from fedscaffold.inference.coordinates import slope_mask
 from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.sums import SCALARS
 
@@ -72,8 +74,8 @@ class Certificate:
 
 def slopes_of(agreement: Agreement) -> NDArray[np.bool_]:
     """Whether each entry of θ is a slope, and not an intercept, shape (dim,)."""
-    own = np.array([name != "intercept" for name in agreement.encoding.names])
-    return np.tile(own, agreement.encoding.n_vectors)
+    encoding = agreement.encoding
+    return slope_mask(encoding.n_vectors, encoding.dim, int(encoding.intercept))
 
 
 def penalty_of(agreement: Agreement, n_rows: int) -> Array:
@@ -134,8 +136,7 @@ def unpack_sums(
         ):
             found[name] = _symmetric(vectors.array(name, (dim * (dim + 1) // 2,)), dim)
     gradient = found["gradient"]
-    kind = "ridge" if agreement.encoding.classes is None else "logistic"
-    kind = "multinomial" if agreement.encoding.n_vectors > 1 else kind
+    kind = problem_class(agreement.encoding).kind
     return ClosingSums(kind=kind, theta=theta, cluster_products=np.outer(gradient, gradient), **found)
 
 

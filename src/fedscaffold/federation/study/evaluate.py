@@ -1,23 +1,29 @@
 """The last phase: how a model that was trained without some rows of each site predicts those rows.
 
 Per site it is told: the number of rows, the mean loss of the common model and of a model fitted to the site's own
-rows alone, and for two classes the area under the ROC curve and a histogram of predicted probabilities, whose bins
-are joined until each holds no count between 0 and `min_cell`; from it follow calibration and confusion.
+rows alone; for two classes the area under the ROC curve and a histogram of predicted probabilities, whose bins are
+joined until each holds no count between 0 and `min_cell`, and from which calibration and confusion follow; for
+more classes how often each was taken for which. Where one of two classes has fewer rows than `min_cell`, nothing
+is told by class: the number of rows is known, so that the other class's count would tell this one's.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+from scipy.special import expit
 
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.data.encoded import EncodedLogistic, EncodedProblem
+from fedscaffold.data.encoded import EncodedLogistic, EncodedMultinomial, EncodedProblem
 
 MIN_ROWS_TO_SPLIT = 10  # a site with fewer rows leaves none out
-BINS = 200  # of equal width in the predicted probability
+BINS = 20  # of equal width in the predicted probability; half of them below 1/2
+
+Counts = Sequence[int | None]
 
 
 def rows_left_out(n_rows: int, share: float, secret: bytes) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
@@ -47,9 +53,14 @@ class SiteEvaluation:
         Area under the ROC curve at the site; None without `min_cell` rows of both classes, and for other targets.
     edges
         Limits of the bins of the predicted probability of the second class, shape (bins + 1,); empty for other
-        targets.
+        targets and where nothing is told by class.
     first, second
         Counts of rows of the first and of the second class in each bin.
+    predicted
+        Mean predicted probability of the second class in each bin.
+    table
+        For more than two classes, rows of each class (first axis) that the model takes for each (second axis),
+        None for counts that are withheld; empty otherwise.
     """
 
     n_rows: int
@@ -59,17 +70,39 @@ class SiteEvaluation:
     edges: Sequence[float] = ()
     first: Sequence[int] = ()
     second: Sequence[int] = ()
+    predicted: Sequence[float] = ()
+    table: Sequence[Counts] = ()
+
+    @property
+    def confusion(self) -> Sequence[Counts] | None:
+        """Rows of each class that the model takes for each; None if not told, or withheld."""
+        if self.table:
+            return self.table
+        if 0.5 not in self.edges:
+            return None
+        split = list(self.edges).index(0.5)
+        return [[sum(counts[:split]), sum(counts[split:])] for counts in (self.first, self.second)]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of rows whose class the model predicts; None where too little was told."""
+        right = [row[k] for k, row in enumerate(self.confusion or ())]
+        known = [count for count in right if count is not None]
+        return sum(known) / self.n_rows if known and len(known) == len(right) else None
 
     def to_json(self) -> dict[str, Any]:
         """The evaluation as values that JSON can hold."""
-        return {name: list(v) if isinstance(v, tuple | list) else v for name, v in vars(self).items()}
+        values = {name: list(v) if isinstance(v, tuple | list) else v for name, v in vars(self).items()}
+        return values | {"table": [list(row) for row in self.table]}
 
     @classmethod
     def from_json(cls, values: Any, site: str) -> Self:
         """The evaluation that a site sent, validated field by field."""
         fields = Fields(values, f"the evaluation of site {site}")
-        edges = [float(e) for e in fields.items("edges") if isinstance(e, int | float)]
+        edges = _numbers(fields, "edges")
         count = max(len(edges) - 1, 0)
+        if len(edges) > BINS + 1 or edges != sorted(edges):
+            raise InvalidInput(f"the evaluation of site {site}: edges must be at most {BINS + 1} growing numbers")
         own = fields.value("own_loss")
         return cls(
             n_rows=fields.integer("n_rows", least=0, most=2**53),
@@ -79,7 +112,23 @@ class SiteEvaluation:
             edges=edges,
             first=fields.integers("first", least=0, count=count),
             second=fields.integers("second", least=0, count=count),
+            predicted=_numbers(fields, "predicted", count=count),
+            table=[_row_of_counts(row, len(fields.items("table")), site) for row in fields.items("table")],
         )
+
+
+def _numbers(fields: Fields, name: str, *, count: int | None = None) -> list[float]:
+    """A list of probabilities."""
+    items = dict(enumerate(fields.items(name, count=count)))
+    each = Fields({str(k): item for k, item in items.items()}, f"{fields.source}: {name}")
+    return [each.number(k, least=0.0, most=1.0) for k in each.names()]
+
+
+def _row_of_counts(values: Any, count: int, site: str) -> list[int | None]:
+    """A row of the table of classes."""
+    row = Fields({"row": values}, f"the table of site {site}").items("row", count=count)
+    each = Fields({str(k): item for k, item in enumerate(row)}, f"the table of site {site}")
+    return [None if item is None else each.integer(str(k), least=0, most=2**53) for k, item in enumerate(row)]
 
 
 def evaluate_site(
@@ -90,18 +139,55 @@ def evaluate_site(
     penalty = 0.5 * float(left_out.penalty @ theta**2)
     loss = float(left_out.loss(theta)) - penalty
     own = _own_loss(left_out, training)
+    plain = SiteEvaluation(n_rows=n, loss=loss, own_loss=own)
+    if isinstance(left_out, EncodedMultinomial):
+        return replace(plain, table=_table(left_out, theta, min_cell))
     if not isinstance(left_out, EncodedLogistic):
-        return SiteEvaluation(n_rows=n, loss=loss, own_loss=own)
-    probabilities = 1.0 / (1.0 + np.exp(-(left_out.x @ theta)))
+        return plain
+    positive = left_out.targets > 0
+    if any(0 < count < min_cell for count in (positive.sum(), n - positive.sum())):
+        return plain
+    probabilities = expit(left_out.record_margins(theta)[:, 0])
     bins = np.minimum((probabilities * BINS).astype(np.int64), BINS - 1)
-    positive = left_out.y > 0
-    first = np.bincount(bins[~positive], minlength=BINS)
-    second = np.bincount(bins[positive], minlength=BINS)
-    auc = area_under_roc(probabilities, positive) if min(first.sum(), second.sum()) >= min_cell else None
-    edges, first, second = join_small_bins(first, second, min_cell)
-    return SiteEvaluation(
-        n_rows=n, loss=loss, own_loss=own, auc=auc, edges=edges, first=first.tolist(), second=second.tolist()
-    )  # fmt: skip
+    counts = [np.bincount(bins[rows], minlength=BINS) for rows in (~positive, positive)]
+    edges, joined = join_small_bins(counts[0], counts[1], min_cell)
+    totals = np.add.reduceat(np.bincount(bins, probabilities, minlength=BINS), joined[:-1])
+    first, second = (np.add.reduceat(each, joined[:-1]) for each in counts)
+    return replace(
+        plain,
+        auc=area_under_roc(probabilities, positive) if 0 < positive.sum() < n else None,
+        edges=edges,
+        first=first.tolist(),
+        second=second.tolist(),
+        predicted=(totals / np.maximum(first + second, 1)).tolist(),
+    )
+
+
+def _table(left_out: EncodedMultinomial, theta: Array, min_cell: int) -> list[Counts]:
+    """Rows of each class that θ takes for each, with small counts withheld."""
+    taken, true = left_out.record_margins(theta).argmax(axis=1), left_out.targets.astype(np.int64)
+    counts = np.zeros((left_out.vectors, left_out.vectors), dtype=np.int64)
+    np.add.at(counts, (true, taken), 1)
+    totals = withhold_small(counts.sum(axis=1), min_cell)
+    return [
+        [None] * left_out.vectors if total is None else withhold_small(row, min_cell)
+        for row, total in zip(counts, totals, strict=True)
+    ]
+
+
+def withhold_small(counts: IntArray, min_cell: int) -> list[int | None]:
+    """Counts whose sum is known, None in place of those between 0 and `min_cell`.
+
+    Further ones are withheld, from the smallest, until what is withheld is two counts or more with a sum of
+    `min_cell` or more: otherwise the sum of all would tell them.
+    """
+    order = [int(k) for k in np.argsort(counts, kind="stable") if counts[k] > 0]
+    hidden = [k for k in order if counts[k] < min_cell]
+    for k in order[len(hidden) :]:
+        if not hidden or (len(hidden) > 1 and counts[hidden].sum() >= min_cell):
+            break
+        hidden.append(k)
+    return [None if k in hidden else int(count) for k, count in enumerate(counts)]
 
 
 def _own_loss(left_out: EncodedProblem, training: EncodedProblem) -> float | None:
@@ -112,28 +198,36 @@ def _own_loss(left_out: EncodedProblem, training: EncodedProblem) -> float | Non
     return float(left_out.loss(own)) - 0.5 * float(left_out.penalty @ own**2)
 
 
-def join_small_bins(first: IntArray, second: IntArray, min_cell: int) -> tuple[list[float], IntArray, IntArray]:
-    """Edges and counts of bins joined from the left until no count lies between 0 and `min_cell`.
+def join_small_bins(first: IntArray, second: IntArray, min_cell: int) -> tuple[list[float], list[int]]:
+    """Limits of bins joined until no count of either class lies between 0 and `min_cell`.
 
-    What is left at the right end joins the last bin; if even one bin for all has a small count, that count is 0.
+    Bins are joined from the left, below and above one half on their own where that is possible. Returns the limits
+    as probabilities, and as positions of the bins that were given.
     """
-    width = 1.0 / len(first)
-    edges, a, b = [0.0], [0], [0]
-    for k in range(len(first)):
-        a[-1] += int(first[k])
-        b[-1] += int(second[k])
-        if all(count == 0 or count >= min_cell for count in (a[-1], b[-1])) and a[-1] + b[-1] > 0:
-            edges.append((k + 1) * width)
-            a.append(0)
-            b.append(0)
-    rest = a.pop(), b.pop()
-    if not a:
-        a, b, edges = [0], [0], [0.0, 1.0]
-    a[-1] += rest[0]
-    b[-1] += rest[1]
-    edges[-1] = 1.0
-    kept = [tuple(0 if 0 < count < min_cell else count for count in pair) for pair in zip(a, b, strict=True)]
-    return edges, np.array([p[0] for p in kept]), np.array([p[1] for p in kept])
+    half, n = len(first) // 2, len(first)
+    parts = [_joined(first, second, min_cell, begin, end) for begin, end in ((0, half), (half, n))]
+    if any(part is None for part in parts):
+        parts = [_joined(first, second, min_cell, 0, n)]
+    ends = [end for part in parts for end in (part or [n])]
+    return [end / n for end in (0, *ends)], [0, *ends]
+
+
+def _joined(first: IntArray, second: IntArray, min_cell: int, begin: int, end: int) -> list[int] | None:
+    """Right limits of the joined bins from `begin` to `end`; None if even one bin for all has a small count."""
+
+    def sound(left: int, right: int) -> bool:
+        return all(not 0 < int(counts[left:right].sum()) < min_cell for counts in (first, second))
+
+    limits, left = [], begin
+    for right in range(begin + 1, end + 1):
+        if sound(left, right) and int(first[left:right].sum() + second[left:right].sum()) > 0:
+            limits.append(right)
+            left = right
+    if left < end:  # what is left joins the last bin
+        limits = [*limits[:-1], end]
+    while len(limits) > 1 and not sound(limits[-2], end):
+        limits = [*limits[:-2], end]
+    return limits if len(limits) > 1 or sound(begin, end) else None
 
 
 def area_under_roc(scores: Array, positive: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> float:

@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.data import arrow
 from fedscaffold.data.columns import check_names, some
+from fedscaffold.federation.refusals import Refusal, RefusalCode
+from fedscaffold.federation.study.messages import SiteProblems
 from fedscaffold.federation.study.settings import StudySettings
 
 PROTOCOL = 1  # version of the messages of a study
 MOST_COLUMNS = 100_000
 ColumnKind = Literal["number", "category", "other"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,20 +66,13 @@ class SiteSchema:
 
 def describe_table(table: Any, *, categorical: Sequence[str] = (), tell_rows: bool = True) -> SiteSchema:
     """The schema of a site's table, a frame of any library that `data.from_frame` takes."""
-    source = arrow.frame_source(table)
-    check_names(source.names)
-    kinds: dict[str, ColumnKind] = {}
-    rows = 0
-    read = source.open(list(source.names))
-    for group in arrow.groups(source.names):
-        rows = 0
-        for batch in read(group):
-            rows += batch.num_rows
-            for name, array in arrow.by_name(batch).items():
-                kinds.setdefault(name, _kind(array.type, name in categorical))
-    if not rows:
-        raise InvalidInput("the table has no rows")
-    return SiteSchema(columns={name: kinds[name] for name in source.names}, n_rows=rows if tell_rows else None)
+    names = arrow.frame_source(table).names
+    check_names(names)
+    found = arrow.arrow_table(table, list(names))
+    if not found.num_rows:
+        raise Refusal(RefusalCode.NO_ROWS, "the table has no rows")
+    kinds = {name: _kind(found.schema.field(name).type, name in categorical) for name in names}
+    return SiteSchema(columns=kinds, n_rows=found.num_rows if tell_rows else None)
 
 
 def _kind(arrow_type: Any, categorical: bool) -> ColumnKind:
@@ -86,34 +82,69 @@ def _kind(arrow_type: Any, categorical: bool) -> ColumnKind:
 
 
 def agree_on_columns(schemas: Mapping[str, SiteSchema], settings: StudySettings) -> dict[str, ColumnKind]:
-    """The features and their kinds, in order; refused with a sentence for every site and column that disagrees."""
+    """The features and their kinds, in order; refused with a sentence for every site that disagrees.
+
+    Where the study does not name its features, they are those that most sites have; of several such sets, those
+    of the first site.
+    """
     named = settings.features
-    first = next(iter(schemas))
-    wanted = tuple(schemas[first].columns) if named is None else tuple(named)
-    wanted = tuple(name for name in wanted if name not in (settings.target, *settings.ignore))
-    problems = []
-    for site, schema in schemas.items():
-        missing = [name for name in (settings.target, *wanted) if name not in schema.columns]
-        if missing:
-            others = "the study asks for" if named is not None or site == first else f"site {first} has"
-            problems.append(f"the table of site {site} has no column {some(missing)}, which {others}")
-        if named is None:
-            extra = [n for n in schema.columns if n not in (settings.target, *wanted, *settings.ignore)]
-            if extra:
-                problems.append(
-                    f"the table of site {site} has the column {some(extra)}, which site {first} lacks; name the "
-                    "features of the study, or those to ignore"
-                )
-        for name in wanted:
-            here, there = schema.columns.get(name), schemas[first].columns.get(name)
-            if here == "other":
-                problems.append(
-                    f"column {name!r} of site {site} holds neither numbers nor text; convert or ignore it"
-                )
-            elif here is not None and there is not None and here != there:
-                problems.append(f"column {name!r} is a {here} at site {site} and a {there} at site {first}")
+    usual = _most_common([frozenset(schema.columns) for schema in schemas.values()])
+    model = next(site for site, schema in schemas.items() if frozenset(schema.columns) == usual)
+    wanted = tuple(schemas[model].columns) if named is None else tuple(named)
+    wanted = tuple(name for name in wanted if name not in (*_needed(settings), *settings.ignore))
     if not wanted:
-        problems.append(f"there are no features besides the target {settings.target!r}")
+        raise InvalidInput(f"there are no features besides the target {settings.target!r}")
+    kinds = {
+        name: _most_common([schema.columns[name] for schema in schemas.values() if name in schema.columns])
+        for name in wanted
+        if any(name in schema.columns for schema in schemas.values())
+    }
+    problems = {}
+    for site, schema in schemas.items():
+        found = _problems_of(site, schema, wanted, kinds, settings, model)
+        if found:
+            problems[site] = "; ".join(found)
     if problems:
-        raise InvalidInput("the sites' tables do not fit together: " + "; ".join(problems))
-    return {name: schemas[first].columns[name] for name in wanted}
+        raise SiteProblems(problems)
+    return kinds
+
+
+def _needed(settings: StudySettings) -> tuple[str, ...]:
+    """The columns besides features that every site's table must have."""
+    return settings.target, *settings.record_columns.values()
+
+
+def _problems_of(
+    site: str, schema: SiteSchema, wanted: Sequence[str], kinds: Mapping[str, ColumnKind], settings: StudySettings,
+    model: str,
+) -> list[str]:  # fmt: skip
+    """What is wrong with one site's columns, in sentences that name them."""
+    problems = []
+    missing = [name for name in (*_needed(settings), *wanted) if name not in schema.columns]
+    if missing:
+        others = "the study asks for" if settings.features is not None or site == model else f"site {model} has"
+        problems.append(f"the table of site {site} has no column {some(missing)}, which {others}")
+    if settings.features is None:
+        extra = [n for n in schema.columns if n not in (*_needed(settings), *wanted, *settings.ignore)]
+        if extra:
+            problems.append(
+                f"the table of site {site} has the column {some(extra)}, which site {model} lacks; name the "
+                "features of the study, or those to ignore"
+            )
+    problems += [
+        f"the {role} column {name!r} of site {site} must hold numbers"
+        for role, name in settings.record_columns.items()
+        if schema.columns.get(name, "number") != "number"
+    ]
+    for name in wanted:
+        here = schema.columns.get(name)
+        if here == "other":
+            problems.append(f"column {name!r} of site {site} holds neither numbers nor text; convert or ignore it")
+        elif here is not None and here != kinds[name]:
+            problems.append(f"column {name!r} is a {here} at site {site} and a {kinds[name]} at other sites")
+    return problems
+
+
+def _most_common(items: Sequence[T]) -> T:
+    """The item that occurs most often; of several such, the first."""
+    return max(items, key=items.count)

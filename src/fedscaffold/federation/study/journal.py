@@ -25,6 +25,14 @@ from fedscaffold.federation.study.coordinator import Transport
 WHAT = "fedscaffold study exchange 1"
 
 
+def private_folder(path: str | os.PathLike[str]) -> Path:
+    """A folder, made for its owner alone if it is missing."""
+    folder = Path(path)
+    if not folder.is_dir():
+        folder_at(folder).chmod(0o700)
+    return folder
+
+
 class Journal:
     """A transport that keeps all replies in a folder, and gives those of an earlier start again.
 
@@ -38,9 +46,7 @@ class Journal:
 
     def __init__(self, transport: Transport, folder: str | os.PathLike[str]) -> None:
         self.transport = transport
-        self.folder = Path(folder)
-        if not self.folder.is_dir():
-            folder_at(self.folder).chmod(0o700)
+        self.folder = private_folder(folder)
         self.count, self.last_seconds = 0, 0.0
         self.study_id = self._identity()
 

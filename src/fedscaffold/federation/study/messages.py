@@ -7,10 +7,14 @@ from typing import Any, Literal, NamedTuple, get_args
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
+from fedscaffold.federation.history import RUN_PATTERN
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.refusals import RefusalCode
 
-Phase = Literal["greet", "prepare", "agree", "measure", "sums", "evaluate"]
+Phase = Literal["greet", "prepare", "agree", "measure", "sums", "evaluate", "finish"]
 LONGEST_BODY = 10**8
+PHASE, BODY, REFUSED = "study-phase", "body", "study-refused"  # names of values
+STUDY, NAME, PART = "study", "study-name", "study-part"
 
 
 class StudyMessage(NamedTuple):
@@ -21,18 +25,56 @@ class StudyMessage(NamedTuple):
     arrays: Mapping[str, Array] = {}
 
 
+class Address(NamedTuple):
+    """Which study a request belongs to, and which of the site's rows it is about.
+
+    Parameters
+    ----------
+    study
+        Random identity of the study.
+    name
+        Name of the study, which a site's policy may allow or not.
+    part
+        Whether the rows that the evaluation will use are left out.
+    """
+
+    study: str
+    name: str
+    part: bool = False
+
+
+class SiteProblems(InvalidInput):
+    """What keeps some sites from taking part.
+
+    Parameters
+    ----------
+    problems
+        A sentence for each of these sites.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation.study.messages import SiteProblems
+    >>> print(SiteProblems({"lyon": "the table of site lyon has no column 'age'"}))
+    the table of site lyon has no column 'age'
+    """
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__("; ".join(problems.values()))
+        self.problems = dict(problems)
+
+
 def pack(message: StudyMessage) -> Payload:
     """The message as values and arrays, for any transport."""
     body = json.dumps(message.body, sort_keys=True, allow_nan=False)
-    return Payload({"study-phase": message.phase, "body": body}, message.arrays)
+    return Payload({PHASE: message.phase, BODY: body}, message.arrays)
 
 
 def unpack(payload: Payload, sender: str) -> StudyMessage:
     """The message that was packed; `InvalidInput` names what is wrong with it."""
     fields = Fields(payload.values, f"the message of {sender}")
-    phase: Any = fields.choice("study-phase", *get_args(Phase))
+    phase: Any = fields.choice(PHASE, *get_args(Phase))
     try:
-        body = json.loads(fields.text("body", longest=LONGEST_BODY))
+        body = json.loads(fields.text(BODY, longest=LONGEST_BODY))
     except (ValueError, RecursionError):
         raise InvalidInput(f"the message of {sender} is not JSON") from None
     return StudyMessage(phase, Fields(body, f"the message of {sender}").as_dict(), payload.arrays)
@@ -40,4 +82,30 @@ def unpack(payload: Payload, sender: str) -> StudyMessage:
 
 def is_study_message(payload: Payload) -> bool:
     """Whether a payload holds a message of a study, and not a request of training."""
-    return "study-phase" in payload.values
+    return PHASE in payload.values
+
+
+def with_address(payload: Payload, address: Address) -> Payload:
+    """The request with the study that it belongs to."""
+    about = {STUDY: address.study, NAME: address.name, PART: address.part}
+    return Payload({**payload.values, **about}, payload.arrays)
+
+
+def address_of(payload: Payload) -> Address:
+    """The study that a request belongs to; `InvalidInput` if it does not say."""
+    fields = Fields(payload.values, "the request")
+    return Address(fields.text(STUDY, pattern=RUN_PATTERN), fields.text(NAME, longest=100), fields.flag(PART))
+
+
+def pack_refusal(code: RefusalCode) -> Payload:
+    """A site's refusal: the code alone."""
+    return Payload({REFUSED: str(code)})
+
+
+def refusal_in(payload: Payload) -> RefusalCode | None:
+    """The code of a site's refusal; None if the payload is a reply."""
+    if REFUSED not in payload.values:
+        return None
+    found = payload.values[REFUSED]
+    known = isinstance(found, str) and found in set(RefusalCode)
+    return RefusalCode(found) if known else RefusalCode.INTERNAL

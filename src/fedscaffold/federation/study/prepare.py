@@ -1,55 +1,32 @@
 """The second phase: counts and sums of every site's columns, from which all sites agree on one encoding.
 
-A site tells for a number its count, mean and sum of squared deviations; for a category the count of each value.
-Counts below the study's `min_cell` never leave the site: rare values of a category are merged into one called
-"(other)", and a site with fewer rows than that tells nothing but the kinds of its columns.
+A site tells how many rows it has; for a number how many are missing, the mean and the sum of squared deviations;
+for a category the count of each value. Counts below the study's `min_cell` never leave the site: rare values of a
+category are merged into one called "(other)", and a number with fewer values than that is not summed at all.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
 from fedscaffold.data.columns import some
 from fedscaffold.data.encoding import Category, Column, Encoding, Number
 from fedscaffold.data.statistics import ColumnMoments
 from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.greet import ColumnKind
+from fedscaffold.federation.study.messages import SiteProblems
 from fedscaffold.federation.study.settings import StudySettings
 
 OTHER = "(other)"  # the value of a category that stands for all rare ones
 MOST_CATEGORIES, LONGEST_LABEL = 10_000, 1_000
 WITHHELD = -1  # in place of a count below the least that a site tells
-
-
-@dataclass(frozen=True, kw_only=True)
-class NumberSums:
-    """Count, mean and Σ(v − mean)² of the values of a column that are there, and how many are missing."""
-
-    count: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    missing: int = 0
-
-    def __add__(self, other: "NumberSums") -> "NumberSums":
-        count = self.count + other.count
-        step = other.mean - self.mean
-        share = other.count / count if count else 0.0
-        return NumberSums(
-            count=count,
-            mean=self.mean + step * share,
-            squares=self.squares + other.squares + step**2 * self.count * share,
-            missing=self.missing + max(other.missing, 0),
-        )
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation, with 1/n."""
-        return float(np.sqrt(self.squares / self.count)) if self.count else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,22 +39,29 @@ class CategoryCounts:
     def __add__(self, other: "CategoryCounts") -> "CategoryCounts":
         values = sorted({*self.counts, *other.counts})
         both = {value: max(self.counts.get(value, 0), 0) + max(other.counts.get(value, 0), 0) for value in values}
-        return CategoryCounts(counts=both, missing=self.missing + max(other.missing, 0))
+        return CategoryCounts(counts=both, missing=self.missing + other.missing)
 
 
-ColumnSums = NumberSums | CategoryCounts
+ColumnSums = ColumnMoments | CategoryCounts
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableSums:
-    """What a site tells about the target and the features of its table."""
+    """What a site tells about the target and the features of its table, which has `rows` rows.
 
+    `exposure` is the mean of the rows' exposures, 1 where they have none.
+    """
+
+    rows: int
     target: ColumnSums
     features: Mapping[str, ColumnSums]
+    exposure: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """The sums as values that JSON can hold."""
-        return {"target": _to_json(self.target), "features": {k: _to_json(v) for k, v in self.features.items()}}
+        """The sums as values that JSON can hold; of numbers the count follows from rows and missing values."""
+        features = {name: _to_json(column) for name, column in self.features.items()}
+        told = {"rows": self.rows, "target": _to_json(self.target), "features": features}
+        return told if self.exposure == 1.0 else {**told, "exposure": self.exposure}
 
     @classmethod
     def from_json(cls, values: Any, site: str, kinds: Mapping[str, ColumnKind], settings: StudySettings) -> Self:
@@ -85,24 +69,34 @@ class TableSums:
         fields = Fields(values, f"the sums of site {site}")
         features = fields.fields("features")
         features.only(*kinds)
-        target: ColumnKind = "number" if settings.kind == "ridge" else "category"
+        rows = fields.integer("rows", least=0, most=2**53)
         return cls(
-            target=_from_json(fields.fields("target"), target),
-            features={name: _from_json(features.fields(name), kind) for name, kind in kinds.items()},
+            rows=rows,
+            target=_from_json(fields.fields("target"), _kind_of_target(settings), rows),
+            features={name: _from_json(features.fields(name), kind, rows) for name, kind in kinds.items()},
+            exposure=fields.number("exposure", least=0.0) if "exposure" in fields else 1.0,
         )
+
+
+def _kind_of_target(settings: StudySettings) -> ColumnKind:
+    return "category" if settings.family.classes else "number"
 
 
 def _to_json(column: ColumnSums) -> dict[str, Any]:
     if isinstance(column, CategoryCounts):
         return {"counts": dict(column.counts), "missing": column.missing}
-    return {"count": column.count, "mean": column.mean, "squares": column.squares, "missing": column.missing}
+    if not column.count:
+        return {"missing": column.missing}
+    return {"mean": column.mean, "squares": column.squares, "missing": column.missing}
 
 
-def _from_json(fields: Fields, kind: ColumnKind) -> ColumnSums:
-    missing = fields.integer("missing", least=WITHHELD)
+def _from_json(fields: Fields, kind: ColumnKind, rows: int) -> ColumnSums:
+    missing = fields.integer("missing", least=WITHHELD, most=rows)
     if kind == "number":
-        return NumberSums(
-            count=fields.integer("count", least=0),
+        if "mean" not in fields:
+            return ColumnMoments(missing=missing)
+        return ColumnMoments(
+            count=rows - max(missing, 0),
             mean=fields.number("mean"),
             squares=fields.number("squares", least=0.0),
             missing=missing,
@@ -119,39 +113,83 @@ def _from_json(fields: Fields, kind: ColumnKind) -> ColumnSums:
 
 def sum_table(table: Any, kinds: Mapping[str, ColumnKind], settings: StudySettings, *, min_cell: int) -> TableSums:
     """The sums of a site's table, with what is below `min_cell` merged or withheld."""
-    source = arrow.frame_source(table)
-    read = source.open([*kinds, settings.target])
-    goal: ColumnKind = "number" if settings.kind == "ridge" else "category"
+    source, records = arrow.frame_source(table), settings.record_columns
+    read = source.open([*kinds, settings.target, *records.values()])
+    goal = _kind_of_target(settings)
     found = {name: _sum_column(read, name, kind) for name, kind in {**kinds, settings.target: goal}.items()}
+    own = {
+        role: _sum_numbers(read, name, np.exp if role == "offset" else np.asarray)
+        for role, name in records.items()
+    }
+    _check_ranges(settings, found[settings.target], own)
     told = {name: _without_small_cells(column, min_cell) for name, column in found.items()}
-    return TableSums(target=told.pop(settings.target), features=told)
+    exposure = next((own[role].mean for role in ("exposure", "offset") if role in own), 1.0)
+    rows = arrow.arrow_table(table, [settings.target]).num_rows
+    target = found[settings.target]
+    if isinstance(target, CategoryCounts) and settings.classes is not None:
+        _check_classes(settings, target)
+    return TableSums(rows=rows, target=told.pop(settings.target), features=told, exposure=exposure)
+
+
+def _check_ranges(settings: StudySettings, target: ColumnSums, records: Mapping[str, ColumnMoments]) -> None:
+    """Refuse what the kind of model cannot have; no value of the table is told."""
+    problems = []
+    if isinstance(target, ColumnMoments) and target.count:
+        must = settings.family.out_of_range(target.smallest)
+        if must is None and settings.family.whole and target.fractional:
+            must = "hold whole numbers"
+        problems += [f"the target {settings.target!r} must {must} for {settings.kind}"] if must else []
+    for role, moments in records.items():
+        if moments.missing or moments.infinite or (moments.count and moments.smallest <= 0.0):
+            must = "finite numbers" if role == "offset" else "positive numbers"
+            problems.append(f"the {role} column {settings.record_columns[role]!r} must hold {must} in all rows")
+    if problems:
+        raise Refusal(RefusalCode.VALUES_OUT_OF_RANGE, "; ".join(problems))
+
+
+def _sum_numbers(
+    read: Callable[[Sequence[str]], Any], name: str, of: Callable[[Array], Array] = np.asarray
+) -> ColumnMoments:
+    """Moments of a function of a column's numbers."""
+    moments = ColumnMoments(fractional=0)
+    for block in arrow.blocks(read([name])):
+        moments = moments.after(of(arrow.numbers(arrow.by_name(block)[name])))
+    if moments.infinite:
+        raise InvalidInput(f"column {name!r} has {moments.infinite} infinite values; replace them")
+    return moments
+
+
+def _check_classes(settings: StudySettings, target: CategoryCounts) -> None:
+    classes = [str(value) for value in settings.classes or ()]
+    other = [value for value in target.counts if value not in classes]
+    if other:
+        raise Refusal(
+            RefusalCode.OTHER_CLASSES,
+            f"the target {settings.target!r} has the values {some(other)}, but the classes of the study are "
+            f"{some(classes)}",
+        )
 
 
 def _sum_column(read: Callable[[Sequence[str]], Any], name: str, kind: ColumnKind) -> ColumnSums:
-    moments, counts, missing = ColumnMoments(), dict[str, int](), 0
+    if kind == "number":
+        return _sum_numbers(read, name)
+    counts, missing = dict[str, int](), 0
     for block in arrow.blocks(read([name])):
         column = arrow.by_name(block)[name]
-        if kind == "number":
-            moments = moments.after(arrow.numbers(column))
-            continue
         labels = text_labels(name, column)
         missing += labels.null_count
         tally = labels.drop_null().value_counts()
         for value, count in zip(tally.field("values").to_pylist(), tally.field("counts").to_pylist(), strict=True):
             counts[value] = counts.get(value, 0) + count
-    if kind == "category":
-        return CategoryCounts(counts=counts, missing=missing)
-    if moments.infinite:
-        raise InvalidInput(f"column {name!r} has {moments.infinite} infinite values; replace them")
-    return NumberSums(count=moments.count, mean=moments.mean, squares=moments.squares, missing=moments.missing)
+    return CategoryCounts(counts=counts, missing=missing)
 
 
 def _without_small_cells(column: ColumnSums, min_cell: int) -> ColumnSums:
     missing = column.missing if column.missing == 0 or column.missing >= min_cell else WITHHELD
-    if isinstance(column, NumberSums):
+    if isinstance(column, ColumnMoments):
         if column.count < min_cell:
-            return NumberSums(missing=missing)
-        return NumberSums(count=column.count, mean=column.mean, squares=column.squares, missing=missing)
+            return ColumnMoments(missing=missing)
+        return ColumnMoments(count=column.count, mean=column.mean, squares=column.squares, missing=missing)
     frequent = {value: count for value, count in column.counts.items() if count >= min_cell}
     rare = sum(column.counts.values()) - sum(frequent.values())
     if rare:
@@ -172,26 +210,19 @@ def agree_on_encoding(
     sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings
 ) -> Agreement:
     """The encoding that all sites use, from the sums that they told; refused with all that is wrong."""
+    _check_sites(sums, kinds, settings)
     problems: list[str] = []
     columns = []
     for name in kinds:
-        each = [one.features[name] for one in sums.values()]
-        total = _total(each)
-        if total.missing and settings.missing == "error":
-            where = [site for site, one in sums.items() if one.features[name].missing]
-            problems.append(
-                f"column {name!r} has missing values at {some(where)}; fill them, or set missing to 'mean'"
-            )
-        column = _column(name, total, settings, problems)
+        column = _column(name, _total([one.features[name] for one in sums.values()]), settings, problems)
         if column is not None:
             columns.append(column)
     shift, scale, classes = 0.0, 1.0, None
     goal = _total([one.target for one in sums.values()])
-    if any(one.target.missing for one in sums.values()):
-        where = [site for site, one in sums.items() if one.target.missing]
-        problems.append(f"the target {settings.target!r} has missing values at {some(where)}; drop those rows")
-    if isinstance(goal, NumberSums):
-        shift, scale = goal.mean, goal.deviation
+    if isinstance(goal, ColumnMoments) and settings.family.log_link:
+        shift = _log_mean_rate(sums, settings, problems)
+    elif isinstance(goal, ColumnMoments):
+        shift, scale = goal.mean, goal.deviation if goal.count else 0.0
         if scale <= 1e-12 * abs(shift):
             problems.append(f"the target {settings.target!r} is the same in all rows")
             scale = 1.0
@@ -205,20 +236,89 @@ def agree_on_encoding(
             )
     if problems:
         raise InvalidInput("; ".join(problems))
+    records: Any = settings.record_columns
     encoding = Encoding(
-        columns=tuple(columns), target=settings.target, client="site", classes=classes, intercept=True
-    )
+        columns=tuple(columns), target=settings.target, client="site", classes=classes, intercept=True,
+        kind=settings.kind, **records,
+    )  # fmt: skip
     return Agreement(
         encoding=encoding, l2=settings.l2, target_shift=shift, target_scale=scale, evaluate=settings.evaluate
     )
 
 
+def _log_mean_rate(sums: Mapping[str, TableSums], settings: StudySettings, problems: list[str]) -> float:
+    """The logarithm of the mean of a target over the mean of its exposures: the margin that models start from."""
+    told = [(one.target, one.exposure) for one in sums.values() if isinstance(one.target, ColumnMoments)]
+    total = sum(target.count * target.mean for target, _ in told)
+    exposure = sum(target.count * mean for target, mean in told)
+    if total > 0.0 and exposure > 0.0:
+        return float(np.log(total / exposure))
+    problems.append(f"the target {settings.target!r} is 0 in all rows that sites tell of")
+    return 0.0
+
+
+def _check_sites(sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings) -> None:
+    """Refuse, by site, missing values that nobody asked to fill in, and another coding of the classes."""
+    problems: dict[str, list[str]] = {}
+    for site, one in sums.items():
+        found = problems.setdefault(site, [])
+        missing = [name for name in kinds if one.features[name].missing]
+        if missing and settings.missing == "error":
+            found.append(
+                f"column {some(missing)} has missing values at site {site}; fill them, or set missing to 'mean'"
+            )
+        if one.target.missing:
+            found.append(f"the target {settings.target!r} has missing values at site {site}; drop those rows")
+        found += _other_coding(site, sums, settings.target) if settings.classes is None else []
+    told = {site: "; ".join(found) for site, found in problems.items() if found}
+    if told:
+        raise SiteProblems(told)
+
+
+def _other_coding(site: str, sums: Mapping[str, TableSums], target: str) -> list[str]:
+    """A sentence if a site's classes look like those of other sites in another coding."""
+    own = _classes(sums[site])
+    others = [value for other in sums if other != site for value in _classes(sums[other])]
+    unlike = [value for value in others if value not in own]
+    same = [v for v in sorted(own) if unlike.count(_variant(v, unlike)) > others.count(v)]
+    if len(own) >= 2 and len(set(others)) >= 2 and len(unlike) == len(others):
+        here, there = some(sorted(own)), some(sorted(set(others)))
+    elif same:
+        here, there = some(same), some([_variant(value, unlike) for value in same])
+    else:
+        return []
+    return [
+        f"the target {target!r} is {here} at site {site} and {there} at other sites; code it alike, or name the "
+        "classes of the study"
+    ]
+
+
+def _variant(value: str, others: Sequence[str]) -> str:
+    """The value among others that is the same but for its case, spaces around it, or how a number is written."""
+    return next((other for other in others if _plain(other) == _plain(value)), "")
+
+
+def _plain(value: str) -> str:
+    text = value.strip().casefold()
+    try:
+        return repr(float(text))
+    except ValueError:
+        return text
+
+
+def _classes(sums: TableSums) -> set[str]:
+    """The values of the target that a site tells; none for numbers."""
+    counts = sums.target.counts if isinstance(sums.target, CategoryCounts) else {}
+    return {value for value in counts if value != OTHER}
+
+
 def _total(each: Sequence[ColumnSums]) -> ColumnSums:
-    first, *rest = each
+    """Sums over sites; a withheld number of missing values counts as some."""
+    first, *rest = (replace(one, missing=abs(one.missing)) for one in each)
     for one in rest:
         first = first + one  # type: ignore[operator]
     if isinstance(first, CategoryCounts):
-        return CategoryCounts(counts=dict(sorted(first.counts.items())), missing=max(first.missing, 0))
+        return replace(first, counts=dict(sorted(first.counts.items())))
     return first
 
 
@@ -230,7 +330,7 @@ def _column(name: str, total: ColumnSums, settings: StudySettings, problems: lis
             return None
         most_frequent = max(values, key=lambda value: total.counts[value])
         return Category(name=name, values=(*values, None) if total.missing else values, reference=most_frequent)
-    if total.deviation <= 1e-12 * abs(total.mean):
+    if not total.count or total.deviation <= 1e-12 * abs(total.mean):
         problems.append(f"column {name!r} is constant over all sites that tell it; ignore it")
         return None
     fill = total.mean if settings.missing == "mean" else None
@@ -245,7 +345,8 @@ def recode(table: Any, agreement: Agreement) -> Any:
     encoding = agreement.encoding
     wanted = [column.name for column in encoding.columns]
     source = arrow.frame_source(table)
-    table = pa.Table.from_batches(list(source.open([*wanted, encoding.target])([*wanted, encoding.target])))
+    wanted += encoding.record_columns
+    table = pa.Table.from_batches(list(source.open(wanted)(wanted)))
     for column in encoding.columns:
         if isinstance(column, Category):
             values = pa.chunked_array(

@@ -1,5 +1,6 @@
 """What a study ends with."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,10 @@ from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.study.certificate import penalty_of
 from fedscaffold.federation.study.evaluate import SiteEvaluation, mean_auc
 from fedscaffold.federation.study.measure import SiteMeasurement
+from fedscaffold.federation.study.report.traffic import Traffic
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.training import TrainingResult
+from fedscaffold.federation.study.training.training import RELATIVE_TOLERANCE
 
 if TYPE_CHECKING:
     from fedscaffold.inference import Summary
@@ -36,8 +39,12 @@ class StudyResult(Summarised):
         The model on encoded columns, and its certificate.
     evaluation
         How a model that was trained without some rows predicts them, by site; empty without evaluation.
+    traffic
+        What arrived from each site, by phase: messages, numbers and bytes.
     log
-        For each site, all messages that left it, in order.
+        For each site, all messages that left it, in order; empty over a network, where each site keeps its own.
+    name
+        Name of the study.
 
     Examples
     --------
@@ -60,7 +67,9 @@ class StudyResult(Summarised):
     measured: Mapping[str, SiteMeasurement]
     training: TrainingResult
     evaluation: Mapping[str, SiteEvaluation]
+    traffic: Mapping[str, Mapping[str, Traffic]] = field(default_factory=dict)
     log: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    name: str = "study"
 
     @property
     def theta(self) -> Array:
@@ -87,7 +96,56 @@ class StudyResult(Summarised):
         found = self.training.certificate
         return {"standard_errors": found.error_in_standard_errors, "relative": found.relative_error}
 
-    def summary(self, cov: "Covariance" = "nonrobust", *, level: float = 0.95) -> "Summary":
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of all sites together."""
+        return sum(one.n_rows for one in self.measured.values())
+
+    @property
+    def in_standard_errors(self) -> bool:
+        """Whether the tolerance was checked in standard errors, which needs sums of Hessians."""
+        return self.settings.se_tolerance is not None and self.certified_error["standard_errors"] is not None
+
+    @property
+    def checked_tolerance(self) -> float:
+        """What the certified error was compared with, in standard errors or relative."""
+        if self.in_standard_errors and self.settings.se_tolerance is not None:
+            return self.settings.se_tolerance
+        return self.settings.relative_tolerance or RELATIVE_TOLERANCE
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write the page about the study, one HTML file that needs no other, from what sites told.
+
+        Parameters
+        ----------
+        path
+            The file.
+        """
+        from fedscaffold.federation.study.report.files import write_report
+
+        write_report(self, path)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write model, agreement, summary, results for programs (JSON, Parquet) and the page to a folder.
+
+        Parameters
+        ----------
+        folder
+            The folder, made where it is missing.
+        """
+        from fedscaffold.federation.study.report.files import save
+
+        save(self, folder)
+
+    def for_sites(self) -> dict[str, Any]:
+        """What all sites may have at the end, as JSON values: the model, its certificate and its coefficients."""
+        from fedscaffold.federation.study.report.files import for_sites
+
+        return for_sites(self)
+
+    def summary(
+        self, cov: "Covariance" = "nonrobust", *, level: float = 0.95, dispersion: float | str | None = None
+    ) -> "Summary":
         """Coefficients in the tables' own units with standard errors, tests and intervals.
 
         Parameters
@@ -96,6 +154,8 @@ class StudyResult(Summarised):
             "nonrobust", "HC0", "HC1" or "cluster" (by site).
         level
             Confidence level of the intervals.
+        dispersion
+            None for the family's own, "pearson" to estimate it (quasi-Poisson regression), or a number.
         """
         from fedscaffold.inference import summarise_sums
         from fedscaffold.models.summaries import own_units
@@ -108,7 +168,7 @@ class StudyResult(Summarised):
             agreement.encoding, target_shift=agreement.target_shift, target_scale=agreement.target_scale
         )
         return summarise_sums(
-            sums, penalty_of(agreement, sums.rows), units, cov=cov, level=level,
+            sums, penalty_of(agreement, sums.rows), units, cov=cov, level=level, dispersion=dispersion,
             target_scale=agreement.target_scale, feature_names=agreement.encoding.names,
         )  # fmt: skip
 
@@ -133,7 +193,7 @@ class StudyResult(Summarised):
         error = self.certified_error
         facts = {
             "sites": f"{len(self.measured):,}",
-            "rows": f"{sum(one.n_rows for one in self.measured.values()):,}",
+            "rows": f"{self.n_rows:,}",
             "exchanges": f"{self.rounds:,}",
             "distance to the pooled model": f"at most {error['relative']:.2g}",
             "tolerance": f"{self.settings.tolerance}, {'reached' if self.reached else 'NOT reached'}",

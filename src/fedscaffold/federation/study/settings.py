@@ -1,6 +1,5 @@
 """What the people of a study decide before it begins."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
@@ -8,10 +7,10 @@ from typing import Any, Literal, Self, get_args
 from fedscaffold.core.checks import not_negative, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields, shown
+from fedscaffold.inference.tolerance import parse_tolerance
+from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
 
-Kind = Literal["ridge", "logistic"]
 Trainer = Literal["auto", "scaffold", "newton"]
-TOLERANCE = re.compile(r"se:(0?\.\d+|\d+(\.\d*)?)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +22,7 @@ class StudySettings:
     target
         Name of the column to predict.
     kind
-        "ridge" for numbers, "logistic" for classes.
+        "ridge" for numbers, "logistic" for classes, "poisson" for counts, "gamma" for positive amounts.
     features
         Names of the columns to predict from; by default all that the sites' tables have besides the target.
     ignore
@@ -50,6 +49,8 @@ class StudySettings:
     classes
         Classes of the target, where sites might have fewer than `min_cell` rows of one; by default those that
         sites tell.
+    exposure, offset, weight
+        Names of the columns of exposures (of counts and amounts), offsets and weights of rows.
 
     Examples
     --------
@@ -72,6 +73,9 @@ class StudySettings:
     evaluate: float = 0.2
     seed: int = 0
     classes: Sequence[Any] | None = None
+    exposure: str | None = None
+    offset: str | None = None
+    weight: str | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -79,7 +83,7 @@ class StudySettings:
         if not isinstance(target, str) or not target:
             problems.append(f"target must be the name of a column, got {shown(self.target)}")
         for name, choices in (
-            ("kind", get_args(Kind)),
+            ("kind", KINDS),
             ("trainer", get_args(Trainer)),
             ("missing", ("error", "mean")),
         ):
@@ -102,11 +106,11 @@ class StudySettings:
                 problems.append(f"evaluate must be a share of the rows below 1, got {self.evaluate!r}")
         except InvalidInput as error:
             problems.append(str(error))
-        text = isinstance(self.tolerance, str)
-        if text and not (TOLERANCE.fullmatch(str(self.tolerance)) and self._in_standard_errors() > 0):
-            problems.append(f"tolerance must be a number or text such as 'se:0.05', got {shown(self.tolerance)}")
-        elif not text and not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
-            problems.append(f"tolerance must be between 0 and 1, got {shown(self.tolerance)}")
+        try:
+            parse_tolerance(self.tolerance)
+        except InvalidInput as error:
+            problems.append(str(error))
+        problems += self._problems_of_columns() if not problems else []
         if problems:
             raise InvalidInput("; ".join(problems))
 
@@ -124,13 +128,38 @@ class StudySettings:
         except TypeError as error:
             raise InvalidInput(f"the study's settings are incomplete: {error}") from None
 
-    def _in_standard_errors(self) -> float:
-        return float(str(self.tolerance).removeprefix("se:"))
+    def _problems_of_columns(self) -> list[str]:
+        found = []
+        taken = [self.target, *(self.features or ())]
+        for role, name in self.record_columns.items():
+            known: Any = name
+            if not isinstance(known, str) or name in taken:
+                found.append(f"{role} must be the name of a column that has no other part, got {shown(name)}")
+            taken.append(name)
+        if self.exposure is not None and self.offset is not None:
+            found.append("give either exposure or offset, its logarithm")
+        if self.exposure is not None and not self.family.log_link:
+            found.append(
+                f"exposure is for kind 'poisson' and 'gamma', where it multiplies the mean, not {self.kind!r}"
+            )
+        return found
+
+    @property
+    def family(self) -> TargetFamily:
+        """What the kind of model asks of the target."""
+        return FAMILIES[self.kind]
+
+    @property
+    def record_columns(self) -> dict[str, str]:
+        """The columns of exposures, offsets and weights, by parameter."""
+        found = {"exposure": self.exposure, "offset": self.offset, "weight": self.weight}
+        return {role: name for role, name in found.items() if name is not None}
 
     @property
     def se_tolerance(self) -> float | None:
         """The tolerance as a share of each coefficient's standard error; None if it is relative to the norm."""
-        return self._in_standard_errors() if isinstance(self.tolerance, str) else None
+        unit, value = parse_tolerance(self.tolerance)
+        return value if unit == "se" else None
 
     @property
     def relative_tolerance(self) -> float | None:

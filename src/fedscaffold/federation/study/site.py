@@ -1,35 +1,48 @@
 """A site's side of a study: its table, what it allows, what it has accepted, and a log of all that left it."""
 
+import dataclasses
 import hashlib
 import json
+import os
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.storage.fields import Fields
-from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.requests import handle_request
 from fedscaffold.federation.client.store import MemoryStore, SiteStore
-from fedscaffold.federation.client.task import ProblemTask
+from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload, pack_reply, unpack_request
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.certificate import pack_sums
-from fedscaffold.federation.study.evaluate import SiteEvaluation, evaluate_site, rows_left_out
-from fedscaffold.federation.study.greet import ColumnKind, describe_table
+from fedscaffold.federation.study.evaluate import SiteEvaluation, evaluate_site
+from fedscaffold.federation.study.greet import PROTOCOL, ColumnKind, describe_table
 from fedscaffold.federation.study.measure import measure_site
-from fedscaffold.federation.study.messages import StudyMessage, is_study_message, pack, unpack
-from fedscaffold.federation.study.prepare import recode, sum_table
+from fedscaffold.federation.study.messages import (
+    Address,
+    StudyMessage,
+    address_of,
+    is_study_message,
+    pack,
+    pack_refusal,
+    unpack,
+)
+from fedscaffold.federation.study.prepare import sum_table
+from fedscaffold.federation.study.report.traffic import Traffic
+from fedscaffold.federation.study.rows import AgreedRows, TableFile
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.inference import client_sums
 
 Accept = Callable[[Agreement], bool]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,25 +69,58 @@ class SiteRules:
     max_hessian_dim: int = 1000
     by_the_clock: bool = True
 
+    def __post_init__(self) -> None:
+        fields = Fields(dataclasses.asdict(self), "the rules of the site")
+        fields.integer("min_cell", least=1)
+        fields.integer("max_hessian_dim", least=0)
+        for name in ("tell_rows", "allow_hessians", "by_the_clock"):
+            fields.flag(name)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read rules from the table [study] of a policy's TOML file; those that are missing have their defaults.
+
+        Parameters
+        ----------
+        path
+            The file that `SitePolicy.load` reads, with lines such as ``min_cell = 10`` below ``[study]``.
+        """
+        try:
+            found = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("study", {})
+        except (OSError, ValueError, RecursionError) as error:
+            raise InvalidInput(f"cannot read the policy {os.fspath(path)}: {error}") from None
+        try:
+            fields = Fields(found, "[study]")
+            fields.only(*(field.name for field in dataclasses.fields(cls)))
+            return cls(**fields.as_dict())
+        except InvalidInput as error:
+            raise InvalidInput(f"{os.fspath(path)}: {error}") from None
+
 
 @dataclass
 class StudySite:
-    """A site that takes part in a study.
+    """A site that takes part in studies.
 
     Parameters
     ----------
     name
         Name of the site.
     table
-        Its rows, a frame of any library that `data.from_frame` takes.
+        Its rows: a frame of any library that `data.from_frame` takes, or a `TableFile`, which is read when rows
+        are first needed.
     rules
         What it tells.
     policy
         What it allows in training.
     accept
-        accept(agreement) → whether the site takes part with this encoding.
+        accept(agreement) → whether the site takes part with this encoding. An agreement that was accepted before
+        is not asked about again.
     engine
         Computes local steps; see `fedscaffold.run`.
+    store
+        Where the site keeps its secret, its log, what it accepted and its control variates.
+    study_name
+        Name of the study that the site was invited to; None if its policy alone decides.
     """
 
     name: str
@@ -84,7 +130,8 @@ class StudySite:
     accept: Accept = lambda agreement: True
     engine: str | Engine = "auto"
     store: SiteStore = field(default_factory=MemoryStore)
-    agreement: Agreement | None = None
+    study_name: str | None = None
+    _rows: tuple[str, Any, AgreedRows] | None = field(default=None, repr=False)
 
     @property
     def log(self) -> tuple[dict[str, Any], ...]:
@@ -97,51 +144,101 @@ class StudySite:
         self._note(phase, reply)
         return reply
 
+    def answer_or_code(self, read: Callable[[], Payload]) -> Payload:
+        """The reply to the message that `read` returns, or the code of what went wrong.
+
+        The text, which may hold values of the table, goes to the site's own log.
+        """
+        try:
+            return self.answer(read())
+        except Refusal as refusal:
+            code, text = refusal.code, str(refusal)
+        except FedScaffoldError as error:
+            code, text = RefusalCode.DATA_UNREADABLE, str(error)
+        except Exception as error:  # whatever it is, its text may hold values of the site's table
+            LOG.exception("the site failed")
+            code, text = RefusalCode.INTERNAL, str(error)
+        LOG.error("refused (%s): %s", code, text)
+        reply = pack_refusal(code)
+        try:
+            self.store.audit.write("refused", code=str(code), text=text)
+            self._note("refused", reply)
+        except (FedScaffoldError, OSError) as failed:  # a full disk
+            LOG.error("this could not be written to the site's log: %s", failed)
+        return reply
+
     def _reply(self, payload: Payload) -> tuple[Payload, str]:
+        address = _parsed(lambda: address_of(payload))
+        self.policy.check_name(address.name)
+        if self.study_name is not None and address.name != self.study_name:
+            raise Refusal(
+                RefusalCode.OTHER_STUDY,
+                f"the request is of the study {address.name}, the invitation was to {self.study_name}",
+            )
+        if self.policy.keep_back:
+            raise Refusal(RefusalCode.POLICY_KEEP_BACK, "studies use all rows, but the policy keeps rows back")
         if not is_study_message(payload):
-            request = unpack_request(payload)
-            task = self._training_task if request.config.name.endswith(".evaluation") else self._task
+            request = _parsed(lambda: unpack_request(payload))
+            task = self._agreed(address).task(address.part)
             return pack_reply(handle_request(request, task, self.store, self.policy)), "train"
-        message = unpack(payload, "the coordinator")
-        answer: dict[str, Callable[[StudyMessage], StudyMessage]] = {
+        message = _parsed(lambda: unpack(payload, "the coordinator"))
+        answer: dict[str, Callable[[StudyMessage, Address], StudyMessage]] = {
             "greet": self._greet,
             "prepare": self._prepare,
             "agree": self._agree,
             "measure": self._measure,
             "sums": self._sums,
             "evaluate": self._evaluate,
+            "finish": self._finish,
         }
-        return pack(answer[message.phase](message)), message.phase
+        return pack(answer[message.phase](message, address)), message.phase
 
-    def _greet(self, message: StudyMessage) -> StudyMessage:
-        settings = StudySettings.from_json(message.body["settings"])
-        schema = describe_table(self.table, categorical=settings.categorical, tell_rows=self.rules.tell_rows)
+    def _greet(self, message: StudyMessage, address: Address) -> StudyMessage:
+        if message.body.get("protocol") != PROTOCOL:
+            raise Refusal(
+                RefusalCode.OTHER_PROTOCOL,
+                f"the coordinator has version {message.body.get('protocol')!r:.20} of the protocol, this site "
+                f"version {PROTOCOL}; install the same version of fedscaffold on both",
+            )
+        settings = _settings(message)
+        schema = describe_table(self._table, categorical=settings.categorical, tell_rows=self.rules.tell_rows)
         most = self.rules.max_hessian_dim if self.rules.allow_hessians else 0
         return StudyMessage("greet", replace(schema, max_hessian_dim=most).to_json())
 
-    def _prepare(self, message: StudyMessage) -> StudyMessage:
-        settings = StudySettings.from_json(message.body["settings"])
-        kinds: dict[str, ColumnKind] = dict(Fields(message.body["kinds"], "the request").as_dict())
+    def _prepare(self, message: StudyMessage, address: Address) -> StudyMessage:
+        settings = _settings(message)
+        kinds: dict[str, ColumnKind] = _parsed(
+            lambda: Fields(message.body, "the request").fields("kinds").as_dict()
+        )
         least = max(self.rules.min_cell, settings.min_cell)
-        return StudyMessage("prepare", sum_table(self.table, kinds, settings, min_cell=least).to_json())
+        return StudyMessage("prepare", sum_table(self._table, kinds, settings, min_cell=least).to_json())
 
-    def _agree(self, message: StudyMessage) -> StudyMessage:
-        agreement = Agreement.from_json(message.body["agreement"])
-        accepted = self.accept(agreement)
-        if accepted:
-            self.agreement = agreement
-            self._forget_problem()
-            if self._problem.dim == 0:
-                raise InvalidInput("the agreement has no coefficients")
-        return StudyMessage("agree", {"accepted": accepted})
+    def _agree(self, message: StudyMessage, address: Address) -> StudyMessage:
+        told: dict[str, Any] = _parsed(lambda: Fields(message.body, "the request").fields("agreement").as_dict())
+        agreement = _parsed(lambda: Agreement.from_json(told))
+        before = self.store.load_note("accepted")
+        if (before is None or before["agreement"] != told) and not self.accept(agreement):
+            return StudyMessage("agree", {"accepted": False})
+        rows = AgreedRows(self._table, agreement, self.store.secret, self.engine)
+        if rows.problem.sizes[0] < self.policy.min_rows:
+            raise Refusal(
+                RefusalCode.POLICY_ROWS,
+                f"there are {rows.problem.sizes[0]} rows, the policy asks for {self.policy.min_rows}",
+            )
+        self._rows = (address.study, self._stamp, rows)
+        self.store.save_note(
+            "accepted", {"study": address.study, "agreement": told, "data": rows.problem.fingerprint()}
+        )
+        return StudyMessage("agree", {"accepted": True})
 
-    def _measure(self, message: StudyMessage) -> StudyMessage:
-        return StudyMessage("measure", measure_site(self._problem, by_the_clock=self.rules.by_the_clock).to_json())
+    def _measure(self, message: StudyMessage, address: Address) -> StudyMessage:
+        problem = self._agreed(address).problem
+        return StudyMessage("measure", measure_site(problem, by_the_clock=self.rules.by_the_clock).to_json())
 
-    def _sums(self, message: StudyMessage) -> StudyMessage:
-        problem = self._training_problem if message.body["part"] else self._problem
+    def _sums(self, message: StudyMessage, address: Address) -> StudyMessage:
+        problem = self._agreed(address).problem_of(address.part)
         wanted = Fields(message.body, "the request")
-        theta = Fields(message.arrays, "the request").array("theta", (problem.dim,))
+        theta = _parsed(lambda: Fields(message.arrays, "the request").array("theta", (problem.dim,)))
         if not wanted.flag("hessian"):
             n = int(problem.sizes[0])
             body = {"rows": n, "loss": n * float(problem.loss(theta))}
@@ -151,43 +248,49 @@ class StudySite:
         scores = wanted.flag("scores")
         return StudyMessage("sums", *pack_sums(client_sums(problem, 0, theta, scores=scores), scores=scores))
 
-    def _evaluate(self, message: StudyMessage) -> StudyMessage:
-        least = max(self.rules.min_cell, int(message.body["min_cell"]))
-        theta = Fields(message.arrays, "the request").array("theta", (self._problem.dim,))
-        rows = np.flatnonzero(self._left_out)
+    def _evaluate(self, message: StudyMessage, address: Address) -> StudyMessage:
+        agreed = self._agreed(address)
+        least = max(
+            self.rules.min_cell, _parsed(lambda: Fields(message.body, "the request").integer("min_cell", least=1))
+        )
+        theta = _parsed(lambda: Fields(message.arrays, "the request").array("theta", (agreed.problem.dim,)))
+        rows = np.flatnonzero(agreed.left_out)
         if rows.size < max(least, 1):
             return StudyMessage("evaluate", SiteEvaluation(n_rows=0).to_json())
-        found = evaluate_site(self._problem.take_rows(rows), self._training_problem, theta, min_cell=least)
+        found = evaluate_site(agreed.problem.take_rows(rows), agreed.judged_problem, theta, min_cell=least)
         return StudyMessage("evaluate", found.to_json())
+
+    def _finish(self, message: StudyMessage, address: Address) -> StudyMessage:
+        self.store.save_note("result", message.body)
+        return StudyMessage("finish", {"received": True})
 
     # the site's rows
 
-    @cached_property
-    def _problem(self) -> EncodedProblem:
-        if self.agreement is None:
+    @property
+    def _table(self) -> Any:
+        return self.table.load() if isinstance(self.table, TableFile) else self.table
+
+    @property
+    def _stamp(self) -> Any:
+        return self.table.stamp if isinstance(self.table, TableFile) else None
+
+    def _agreed(self, address: Address) -> AgreedRows:
+        """The rows in the encoding that the site accepted for a study; refused if they are no longer the same."""
+        if self._rows is not None and self._rows[:2] == (address.study, self._stamp):
+            return self._rows[2]
+        accepted = self.store.load_note("accepted")
+        if accepted is None or accepted["study"] != address.study:
             raise Refusal(RefusalCode.NO_AGREEMENT)
-        return self.agreement.problem(recode(self.table, self.agreement))
-
-    @cached_property
-    def _left_out(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        assert self.agreement is not None
-        return rows_left_out(int(self._problem.sizes[0]), self.agreement.evaluate, self.store.secret)
-
-    @cached_property
-    def _training_problem(self) -> EncodedProblem:
-        return self._problem.take_rows(np.flatnonzero(~self._left_out))
-
-    @cached_property
-    def _task(self) -> ProblemTask:
-        return ProblemTask(self._problem, self.engine)
-
-    @cached_property
-    def _training_task(self) -> ProblemTask:
-        return ProblemTask(self._training_problem, self.engine)
-
-    def _forget_problem(self) -> None:
-        for name in ("_problem", "_left_out", "_training_problem", "_task", "_training_task"):
-            self.__dict__.pop(name, None)
+        agreement = Agreement.from_json(accepted["agreement"])
+        rows = AgreedRows(self._table, agreement, self.store.secret, self.engine)
+        if rows.problem.fingerprint() != accepted["data"]:
+            text = "the site's table has changed since it accepted the agreement"
+            self.store.audit.write("data-changed", text=text)
+            if self.policy.changed_data == "refuse":
+                raise Refusal(RefusalCode.DATA_CHANGED, f"{text}; restore it, or start a new study")
+            LOG.warning(text)
+        self._rows = (address.study, self._stamp, rows)
+        return rows
 
     def _note(self, phase: str, reply: Payload) -> None:
         """Write to the log what leaves the site: the values themselves, and of vectors length and digest."""
@@ -199,4 +302,17 @@ class StudySite:
             for name, array in reply.arrays.items()
         }
         values = {name: json.loads(v) if name == "body" else v for name, v in reply.values.items()}
-        self.store.audit.write("sent", phase=phase, values=values, vectors=vectors)
+        size = Traffic.of(reply).bytes
+        self.store.audit.write("sent", phase=phase, bytes=size, values=values, vectors=vectors)
+
+
+def _settings(message: StudyMessage) -> StudySettings:
+    return _parsed(lambda: StudySettings.from_json(Fields(message.body, "the request").value("settings")))
+
+
+def _parsed(part: Callable[[], T]) -> T:
+    """What a part of the request holds; a text about what is invalid in it becomes a refusal."""
+    try:
+        return part()
+    except InvalidInput as error:
+        raise Refusal(RefusalCode.BAD_REQUEST, str(error)) from None

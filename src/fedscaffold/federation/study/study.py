@@ -2,23 +2,30 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Engine
+from fedscaffold.core.storage.lock import exclusive
 from fedscaffold.data.files import read_table
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.store import MemoryStore
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.study.attempts import PAUSE, Absent, until_done
 from fedscaffold.federation.study.coordinator import Coordinator, Transport
 from fedscaffold.federation.study.greet import agree_on_columns
-from fedscaffold.federation.study.journal import Journal
+from fedscaffold.federation.study.journal import Journal, private_folder
+from fedscaffold.federation.study.messages import SiteProblems
+from fedscaffold.federation.study.report.status import LOCK, StatusBoard
 from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.site import SiteRules, StudySite
 from fedscaffold.federation.study.training import StudyTraining
 
+LOCK_WAIT = 30.0  # seconds to wait for a coordinator that was killed, whose processes have yet to end
 NOMINAL_ROUND = 1.0  # seconds that a round counts for in one process, so that results do not depend on the clock
 
 
@@ -28,6 +35,9 @@ def conduct_study(
     *,
     name: str = "study",
     folder: str | os.PathLike[str] | None = None,
+    board: StatusBoard | None = None,
+    absent: Absent = "error",
+    pause: float = PAUSE,
 ) -> StudyResult:
     """All phases of a study over a transport, in which the coordinator sees nothing but the sites' answers.
 
@@ -42,20 +52,47 @@ def conduct_study(
     folder
         The coordinator's folder, in which every exchange is kept: the same call continues a study that was
         stopped. None keeps nothing.
+    board
+        Is told how the study stands; by default one that writes to the folder.
+    absent
+        What follows when a site cannot take part: "error" ends the study, "wait" asks all sites again after a
+        while, "leave out" begins again without the site.
+    pause
+        Seconds to wait.
     """
-    coordinator = Coordinator(transport=transport, settings=settings, name=name)
-    if folder is not None:
-        journal = Journal(transport, folder)
-        coordinator = Coordinator(transport=journal, settings=settings, name=name, study_id=journal.study_id)
+    if board is None:
+        board = StatusBoard(
+            folder, name=name, target=settings.target, tolerance=settings.tolerance, sites=transport.sites
+        )
+
+    def attempt(transport: Transport, exchanges: Path | None) -> StudyResult:
+        coordinator = Coordinator(transport=transport, settings=settings, name=name, board=board)
+        if exchanges is not None:
+            journal = Journal(transport, exchanges)
+            coordinator = replace(coordinator, transport=journal, study_id=journal.study_id)
+        return _all_phases(coordinator)
+
+    with ExitStack() as held:
+        own = None if folder is None else private_folder(folder)
+        if own is not None:
+            held.enter_context(exclusive(own / LOCK, f"the study's folder {own}", wait=LOCK_WAIT))
+        held.enter_context(board.watch())
+        return until_done(attempt, transport, own, board, absent=absent, pause=pause)
+
+
+def _all_phases(coordinator: Coordinator) -> StudyResult:
+    settings = coordinator.settings
     schemas = coordinator.greet()
     agreement = coordinator.prepare(agree_on_columns(schemas, settings))
     measured = coordinator.measure()
     hessians = all(agreement.dim <= schema.max_hessian_dim for schema in schemas.values())
     training = StudyTraining(coordinator=coordinator, agreement=agreement, measured=measured, hessians=hessians)
+    coordinator.board.phase("train")
     trained = training.run()
     evaluation = {}
     if settings.evaluate:
-        without = replace(training, part=True, rounds=0, notes=[]).run(start=trained.theta)
+        coordinator.board.phase("evaluate")
+        without = replace(training, part=True, rounds=0, notes=[], history=[]).run(start=trained.theta)
         evaluation = coordinator.evaluate(without.theta)
     return StudyResult(
         settings=settings,
@@ -63,6 +100,8 @@ def conduct_study(
         measured=measured,
         training=trained,
         evaluation=evaluation,
+        traffic=coordinator.traffic,
+        name=coordinator.name,
     )
 
 
@@ -86,12 +125,14 @@ class InProcess:
 
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
         """Let each site answer; what one of them refuses is told with its name."""
-        replies = {}
+        replies, problems = {}, {}
         for site, payload in requests.items():
             try:
                 replies[site] = self.members[site].answer(payload)
             except FedScaffoldError as error:
-                raise InvalidInput(f"site {site}: {error}") from None
+                problems[site] = f"site {site}: {error}"
+        if problems:
+            raise SiteProblems(problems)
         return replies
 
 
@@ -102,7 +143,7 @@ class Study:
     Parameters
     ----------
     target, kind, features, ignore, categorical, l2, tolerance, missing, min_cell, trainer, max_rounds, evaluate,
-    classes
+    classes, exposure, offset, weight
         What the people of the study decide; see `StudySettings`.
     name
         Name of the study.
@@ -136,6 +177,9 @@ class Study:
     max_rounds: int = 500
     evaluate: float = 0.2
     classes: Sequence[Any] | None = None
+    exposure: str | None = None
+    offset: str | None = None
+    weight: str | None = None
     name: str = "study"
     settings: StudySettings = field(init=False, repr=False)
 

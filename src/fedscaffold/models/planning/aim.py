@@ -1,39 +1,17 @@
 """How close to the pooled model a fit should come, and whether there is one."""
 
-import math
-from typing import Any, Literal
-
 import numpy as np
 
-from fedscaffold.core.checks import positive
-from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.inference import closing_sums
 from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.diagnosis import refuse_undetermined
+from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.problems.newton import NoMinimiser
 
 RELATIVE_TOLERANCE = 0.005  # what a run aims for that Newton steps will close
-
-
-def parse_tolerance(tolerance: Any) -> tuple[Literal["se", "relative"], float]:
-    """The unit and the number of a tolerance such as "se:0.05" or 0.005."""
-    if isinstance(tolerance, str):
-        unit, _, number = tolerance.partition(":")
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.nan
-        if unit.strip() != "se" or not 0.0 < value < math.inf:
-            raise InvalidInput(
-                Option("tolerance"), f" must be a number below 1, or such as 'se:0.05', got {tolerance!r}"
-            )
-        return "se", value
-    if not positive("tolerance", tolerance) < 1.0:
-        raise InvalidInput(Option("tolerance"), f" must be below 1, got {tolerance!r}")
-    return "relative", float(tolerance)
 
 
 def squared_aim(problem: EncodedProblem, optimum: Array, tolerance: float | str, *, close: bool) -> float:

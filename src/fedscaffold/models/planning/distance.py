@@ -8,14 +8,13 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.protocols import Problem, Watch
 from fedscaffold.core.types import Array
+from fedscaffold.inference.coordinates import slope_mask
 from fedscaffold.problems.tabular import TabularProblem
 
 
 def slopes(problem: TabularProblem) -> NDArray[np.bool_]:
     """Which coordinates of θ belong to features, (dim,): all but the unpenalised last ones of each vector."""
-    own = np.ones((problem.vectors, problem.n_features), dtype=bool)
-    own[:, problem.n_features - problem.n_unpenalised :] = False
-    return own.ravel()
+    return slope_mask(problem.vectors, problem.n_features, problem.n_unpenalised)
 
 
 def slope_length(problem: TabularProblem, theta: Array) -> float:

@@ -1,10 +1,9 @@
 """From a table's problem to a planned run: standardise the target, find the optimum, plan γ, H and T."""
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +12,18 @@ from fedscaffold.core.checks import positive, seed_number, set_fields, whole_num
 from fedscaffold.core.errors import InvalidInput, Option, OutOfReach
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
-from fedscaffold.data.encoded import EncodedProblem, EncodedRidge
+from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.model import Model, in_own_units
-from fedscaffold.models.planning.aim import determined_optimum, parse_tolerance, squared_aim
+from fedscaffold.models.planning.aim import determined_optimum, squared_aim
 from fedscaffold.models.planning.batches import SMALL_CLIENT, candidate_batches, fastest_plan
 from fedscaffold.models.planning.distance import relative_distance, slope_length
+from fedscaffold.models.planning.target import standardize_target
 from fedscaffold.theory import Plan
 
 TOLERANCE = "se:0.05"
 BATCH = 64
-Kind = TypeVar("Kind", bound=EncodedProblem)
 BatchSize = int | None | Literal["auto"]
 
 
@@ -106,7 +106,7 @@ class PreparedProblem:
     Attributes
     ----------
     problem
-        With a numeric target standardised: y = target_shift + target_scale · (what is fitted).
+        With margins standardised: z = target_shift + target_scale · (what is fitted).
     optimum
         θ* of that problem, (dim,).
     batch_size
@@ -114,7 +114,8 @@ class PreparedProblem:
     target_mse
         Squared distance to the optimum that the run aims for.
     target_shift, target_scale
-        Mean and standard deviation of a numeric target; 0 and 1 for classes.
+        Mean and standard deviation of numbers, the logarithm of the mean rate and 1 for counts and amounts, 0 and
+        1 for classes.
     """
 
     problem: EncodedProblem
@@ -166,9 +167,7 @@ class PlannedFit(PreparedProblem):
 
 def prepare_problem(problem: EncodedProblem, settings: FitSettings) -> PreparedProblem:
     """Standardise a numeric target, find θ*, and say how close to it the run should come."""
-    shift, scale = 0.0, 1.0
-    if isinstance(problem, EncodedRidge):
-        problem, shift, scale = standardize_target(problem)
+    problem, shift, scale = standardize_target(problem)
     optimum = determined_optimum(problem)
     target_mse = squared_aim(problem, optimum, settings.tolerance, close=settings.close)
     if target_mse == 0.0:
@@ -221,29 +220,3 @@ def out_of_reach(error: InvalidInput, tolerance: float) -> InvalidInput:
             ("take a larger penalty with ", Option("l2")),
         ],
     )
-
-
-def standardize_target(problem: EncodedRidge) -> tuple[EncodedRidge, float, float]:
-    """The same problem with (y − mean)/deviation over all rows, that mean and that deviation.
-
-    The optimum's features change by the factor 1/deviation, so relative distances no longer depend on where the
-    target's zero lies.
-    """
-    mean = sum(float(share @ problem.y[rows]) for rows, share in problem.shares(problem.y))
-    square = sum(float(share @ (problem.y[rows] - mean) ** 2) for rows, share in problem.shares(problem.y))
-    deviation = float(np.sqrt(square))
-    if deviation <= 1e-12 * abs(mean):
-        raise InvalidInput(
-            f"the target {problem.encoding.target!r} is the same in all rows; choose a column that varies"
-        )
-    y = problem.y - mean  # in memory, even where the rows lie in a file
-    y /= deviation
-    return with_data(problem, y=y), mean, deviation
-
-
-def with_data(problem: Kind, **changes: Any) -> Kind:
-    """The same problem with other x, y, offsets, weights or n_unpenalised."""
-    same = {name: getattr(problem, name) for name in ("x", "y", "offsets", "l2", "weights", "n_unpenalised")}
-    made = copy.copy(problem)
-    made._set_data(**{**same, **changes})
-    return made

@@ -1,6 +1,26 @@
-"""One self-contained HTML page about a fit: no scripts, nothing fetched."""
+"""Self-contained HTML pages about a fit, a study and a site: no scripts, nothing fetched."""
 
-from fedscaffold.reports.page.content import ClientRow, CoefficientRow, ModelRow, ReportContent
+from fedscaffold.reports.page.content import (
+    ClientRow,
+    CoefficientRow,
+    CoefficientTable,
+    ModelRow,
+    Page,
+    ReportContent,
+)
+from fedscaffold.reports.page.fit import fit_page
 from fedscaffold.reports.page.render import render
+from fedscaffold.reports.page.study import site_page, study_page
 
-__all__ = ["ClientRow", "CoefficientRow", "ModelRow", "ReportContent", "render"]
+__all__ = [
+    "ClientRow",
+    "CoefficientRow",
+    "CoefficientTable",
+    "ModelRow",
+    "Page",
+    "ReportContent",
+    "fit_page",
+    "render",
+    "site_page",
+    "study_page",
+]

@@ -1,4 +1,4 @@
-"""The content of the page about a fit, as plain values."""
+"""The content of pages, as plain values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,6 +86,45 @@ class CoefficientRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoefficientTable:
+    """Coefficients with their standard errors, as a table and a drawing show them.
+
+    Attributes
+    ----------
+    rows
+        A row for every coefficient.
+    columns
+        Names of the table's columns after the first.
+    scale
+        What the effects in the drawing are measured in.
+    notes
+        Sentences about the standard errors.
+    """
+
+    rows: Sequence[CoefficientRow]
+    columns: tuple[str, ...]
+    scale: str
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page of any kind: what `render` takes.
+
+    Attributes
+    ----------
+    title, summary
+        Heading and first paragraph.
+    sections
+        Pieces of HTML from `elements.section`.
+    """
+
+    title: str
+    summary: str
+    sections: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportContent:
     """Everything that the page about a fit shows.
 
@@ -116,13 +155,7 @@ class ReportContent:
     command
         How to make the same fit again.
     coefficients
-        A row for every coefficient; empty where there are no standard errors.
-    coefficient_columns
-        Names of the columns of that table.
-    coefficient_scale
-        What the effects in its drawing are measured in.
-    coefficient_notes
-        Sentences about the standard errors.
+        Coefficients with standard errors; None where there are none.
     """
 
     title: str
@@ -141,7 +174,4 @@ class ReportContent:
     cost: Facts
     provenance: Facts
     command: str
-    coefficients: Sequence[CoefficientRow] = ()
-    coefficient_columns: tuple[str, ...] = ()
-    coefficient_scale: str = ""
-    coefficient_notes: Sequence[str] = ()
+    coefficients: CoefficientTable | None = None

@@ -21,9 +21,13 @@ def curves(
     title: str,
     x_label: str,
     y_label: str,
+    marks: Sequence[tuple[str, float, float]] = (),
     height: int = 320,
 ) -> str:
-    """Positive values by round on a log scale; `levels` are horizontal lines. Each has a CSS class."""
+    """Positive values by round on a log scale, NaN where there is none; `levels` are horizontal lines.
+
+    Lines, levels and `marks`, which are dots at a round and a value, have a CSS class each.
+    """
     left, right, top, bottom = 62, WIDTH - 10, 26, height - 44
     values = np.concatenate([v[v > 0] for _, v in lines] + [np.array([v]) for _, v in levels if v > 0])
     low, high = math.floor(np.log10(values.min())), math.ceil(np.log10(values.max()))
@@ -50,12 +54,16 @@ def curves(
     for css, level in levels:
         parts.append(f'<path class="line {css}" d="M{left} {float(y(np.array(level))):.1f}H{right}"/>')
     for css, v in lines:
-        at_rounds = np.unique(np.linspace(0, v.size - 1, min(v.size, MOST_POINTS)).round().astype(np.int64))
-        at_rounds = at_rounds[v[at_rounds] > 0]
+        known = np.flatnonzero(v > 0)
+        places = np.linspace(0, known.size - 1, min(known.size, MOST_POINTS)).round().astype(np.int64)
+        at_rounds = known[np.unique(places)]
         points = " ".join(
             f"{a:.1f},{b:.1f}" for a, b in zip(x(at_rounds.astype(float)), y(v[at_rounds]), strict=True)
         )
         parts.append(f'<polyline class="line {css}" points="{points}"/>')
+    for css, place, value in marks:
+        across, up = float(x(np.array(place))), float(y(np.array(value)))
+        parts.append(f'<circle class="{css}" cx="{across:.1f}" cy="{up:.1f}" r="4"/>')
     return _svg(title, height, parts)
 
 
@@ -136,6 +144,33 @@ def forest(
         parts.append(f'<path class="line scaffold" d="M{x(low):.1f} {y}H{x(high):.1f}"/>')
         parts.append(f'<circle class="dot-common" cx="{x(middle):.1f}" cy="{y}" r="4.5"/>')
     return _svg(title, height, parts)
+
+
+def calibration(points: Sequence[tuple[float, float, int]], *, title: str, x_label: str, y_label: str) -> str:
+    """Observed against predicted shares: a dot for each (predicted, observed, rows), larger with more rows."""
+    left, top, size = 62, 26, 300
+    most = max((rows for _, _, rows in points), default=1)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return left + size * x, top + size * (1.0 - y)
+
+    parts = [f'<text x="0" y="14">{escape(y_label)}</text>']
+    for value in (0.0, 0.25, 0.5, 0.75, 1.0):
+        x, y = at(value, value)
+        parts.append(f'<path class="grid" d="M{left} {y:.1f}H{left + size}M{x:.1f} {top}V{top + size}"/>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.0%}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{top + size + 20}" text-anchor="middle">{value:.0%}</text>')
+    (x0, y0), (x1, y1) = at(0.0, 0.0), at(1.0, 1.0)
+    parts.append(f'<path class="link" d="M{x0} {y0}L{x1} {y1}"/>')
+    parts.append(
+        f'<text x="{left + size / 2}" y="{top + size + 42}" text-anchor="middle">{escape(x_label)}</text>'
+    )
+    for predicted, observed, rows in sorted(points, key=lambda point: -point[2]):
+        x, y = at(predicted, observed)
+        parts.append(
+            f'<circle class="dot-rows" cx="{x:.1f}" cy="{y:.1f}" r="{3.0 + 9.0 * math.sqrt(rows / most):.1f}"/>'
+        )
+    return _svg(title, top + size + 50, parts)
 
 
 def axis_ticks(least: float, most: float) -> list[float]:

@@ -59,6 +59,11 @@ def code(text: str) -> str:
     return f"<pre><code>{escape(text)}</code></pre>"
 
 
+def details(summary: str, *parts: str) -> str:
+    """Pieces that a reader can unfold, below a line of text."""
+    return f"<details>\n<summary>{escape(summary)}</summary>\n" + "\n".join(parts) + "\n</details>"
+
+
 def _key(css: str) -> str:
     if css.startswith("dot"):
         return f'<circle class="{css}" cx="12" cy="5" r="4"/>'

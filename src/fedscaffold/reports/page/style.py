@@ -35,6 +35,7 @@ svg .line { stroke-width: 2; fill: none; stroke-linejoin: round; }
 .predicted { stroke: var(--predicted); stroke-dasharray: 2 4; stroke-width: 2.5; }
 .target { stroke: var(--target); stroke-dasharray: 12 4 2 4; }
 .dot-common { fill: var(--scaffold); }
+.dot-rows { fill: var(--scaffold); fill-opacity: .45; stroke: var(--scaffold); }
 .dot-local { fill: var(--paper); stroke: var(--fedavg); stroke-width: 2.5; }
 .link { stroke: var(--soft); stroke-width: 1.5; }
 .key { width: 1.6rem; height: .7rem; margin-right: .45rem; fill: none; stroke-width: 3; }
@@ -49,6 +50,8 @@ td.text { text-align: left; overflow-wrap: anywhere; }
 .facts { width: 100%; margin: 1rem 0; } .facts th { width: 40%; font-weight: 400; color: var(--soft); }
 pre { background: var(--tint); border: 1px solid var(--rule); border-radius: 6px; padding: .8rem 1rem;
   white-space: pre-wrap; overflow-wrap: anywhere; font-size: .9rem; }
+details { border-bottom: 1px solid var(--rule); padding: .35rem 0; } summary { cursor: pointer; }
+details p { font-size: .9rem; overflow-wrap: anywhere; }
 footer { margin-top: 3rem; color: var(--soft); font-size: .9rem; }
 """
 

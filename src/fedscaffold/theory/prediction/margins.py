@@ -41,23 +41,30 @@ class MarginAverages:
         """
         problem, x = self.problem, block.x[:, None]
         z = np.swapaxes(block.x @ np.swapaxes(mean, 1, 2), 1, 2)
-        s = np.sqrt(np.maximum(np.einsum("kqij,kij->kqi", x @ cov, block.x), 0.0))
+        variance = np.einsum("kqij,kij->kqi", x @ cov, block.x)
         y, share = block.y[:, None], block.share[:, None]
-        own, square, slope = np.zeros_like(z), np.zeros_like(z), np.zeros_like(z)
-        for point, weight in zip(*gauss_points(0.0 if self.quadratic else float(s.max())), strict=True):
-            at = z + point * s
-            value = problem.d1(at, y)
-            own += weight * value
-            square += weight * np.square(value)
-            if not self.quadratic:
-                slope += weight * problem.d2(at, y)
+        if self.quadratic:
+            own, slope = problem.d1(z, y), problem.d2(z[:, :1], y)
+            square = np.square(own) + np.square(slope) * variance  # linear in cov, which need not be a covariance
+        else:
+            own, square, slope = self._over_margins(z, np.sqrt(np.maximum(variance, 0.0)), y)
         gradient = (own * share)[:, :, None, :] @ x
         second_moment = _outer(x, square * share)
-        bends = (x[:, :1], problem.d2(z[:, :1], y)) if self.quadratic else (x, slope)
-        hessian = _outer(bends[0], bends[1] * share)
+        hessian = _outer(x, slope * share)
         centre = np.swapaxes(gradient, -1, -2) @ gradient + hessian @ cov @ hessian
         noise = factors[:, None, None, None] * (second_moment - centre)
         return Averages(gradient[:, :, 0] + problem.penalty * mean, noise, hessian + np.diag(problem.penalty))
+
+    def _over_margins(self, z: Array, spread: Array, y: Array) -> tuple[Array, Array, Array]:
+        """Means of ℓ', ℓ'² and ℓ'' over normal margins around z."""
+        own, square, slope = np.zeros_like(z), np.zeros_like(z), np.zeros_like(z)
+        for point, weight in zip(*gauss_points(float(spread.max())), strict=True):
+            at = z + point * spread
+            value = self.problem.d1(at, y)
+            own += weight * value
+            square += weight * np.square(value)
+            slope += weight * self.problem.d2(at, y)
+        return own, square, slope
 
     def gradients(self, block: ClientBlock, points: Array) -> Array:
         """∇f_c at points (k, m, d), shape (k, m, d)."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -13,10 +14,11 @@ from fedscaffold.federation.server.backup import StateBackup
 from fedscaffold.federation.server.ledger import initial_ledger
 from fedscaffold.federation.server.round import run_round
 from fedscaffold.federation.server.rules import RoundRules
-from fedscaffold.federation.study import autopilot
 from fedscaffold.federation.study.certificate import Certificate, certify, certify_by_gradients
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.measure import SiteMeasurement
+from fedscaffold.federation.study.report.history import ErrorPoint, How
+from fedscaffold.federation.study.training import autopilot
 from fedscaffold.methods import Scaffold
 from fedscaffold.simulation.divergence import divergence_limit
 
@@ -45,6 +47,8 @@ class TrainingResult:
         Number of exchanges with all sites.
     notes
         What was decided and why, in sentences.
+    history
+        The error by exchange, estimated or certified on the way.
     """
 
     theta: Array
@@ -52,6 +56,7 @@ class TrainingResult:
     reached: bool
     rounds: int
     notes: tuple[str, ...]
+    history: tuple[ErrorPoint, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -79,6 +84,7 @@ class StudyTraining:
     part: bool = False
     rounds: int = 0
     notes: list[str] = field(default_factory=list)
+    history: list[ErrorPoint] = field(default_factory=list)
 
     def run(self, start: Array | None = None) -> TrainingResult:
         """Train until the certified error is within the tolerance, or the study's rounds are used up.
@@ -89,59 +95,80 @@ class StudyTraining:
             The initial model, near the optimum; by default zeros, from which Scaffold or Newton's method starts.
         """
         theta = np.zeros(self.agreement.dim) if start is None else start
-        if start is None and not self._takes_newton(theta):
-            theta = self._run_scaffold(theta)
-        return self._close(theta)
+        if start is None and self.coordinator.settings.trainer == "newton":
+            self._note("The study asked for Newton’s method.")
+            if not self.hessians:
+                raise InvalidInput(
+                    "Newton's method needs Hessians, which not all sites allow; choose another trainer"
+                )
+        elif start is None:
+            norm = float(np.linalg.norm(self._gradient_and_loss(theta)[0]))
+            cost = self.coordinator.transport.last_seconds, max(o.seconds_per_step for o in self.measured.values())
+            if not self._takes_newton(theta.size, *cost):
+                return self._close(self._run_scaffold(theta, norm, *cost))
+        return self._close(self.certificate(theta))
 
     def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
         """The certificate of θ: one exchange where Hessians are allowed, else one per conjugate-gradient step."""
-        if not self.hessians:
-            return certify_by_gradients(theta, self._gradient_and_loss, self.agreement)
-        self.rounds += 1
-        sums = self.coordinator.closing_sums(theta, self.agreement, scores=scores, part=self.part)
-        return certify(sums, self.agreement)
+        if self.hessians:
+            self.rounds += 1
+            sums = self.coordinator.closing_sums(theta, self.agreement, scores=scores, part=self.part)
+            found = certify(sums, self.agreement)
+        else:
+            found = certify_by_gradients(theta, self._gradient_and_loss, self.agreement)
+        self._tell_error(found.relative_error, found.error_in_standard_errors, method="Newton")
+        return found
+
+    def _tell_error(
+        self, relative: float, standard_errors: float | None = None, *, how: How = "certified", method: str
+    ) -> None:
+        if np.isfinite(relative):
+            point = ErrorPoint(
+                exchange=self.rounds, relative=relative, standard_errors=standard_errors, how=how, method=method
+            )
+            self.history.append(point)
+            if not self.part:
+                self.coordinator.board.error(point, self._aim(standard_errors))
+
+    def _note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+        if not self.part:
+            self.coordinator.board.note(sentence)
 
     def _gradient_and_loss(self, theta: Array) -> tuple[Array, float]:
         self.rounds += 1
         return self.coordinator.gradient_and_loss(theta, part=self.part)
 
-    def _takes_newton(self, theta: Array) -> bool:
-        trainer, dim = self.coordinator.settings.trainer, theta.size
-        if trainer == "newton" and not self.hessians:
-            raise InvalidInput("Newton's method needs Hessians, which not all sites allow; choose another trainer")
-        per_round, per_step = self._seconds(theta)
+    def _takes_newton(self, dim: int, per_round: float, per_step: float) -> bool:
+        """Whether Newton's method takes less time; a round and a local step cost this many seconds."""
+        if self.coordinator.settings.trainer == "scaffold":
+            self._note("The study asked for Scaffold.")
+            return False
         newton = NEWTON_STEPS * (per_round + per_step * dim / 2.0)
         scaffold = SCAFFOLD_ROUNDS * (per_round + per_step * autopilot.FIRST_LOCAL_STEPS)
-        if trainer == "auto":
-            chosen = self.hessians and newton < scaffold
-            reason = f"expected to take {newton:.2g} s with {dim} coefficients, Scaffold {scaffold:.2g} s"
-            reason = reason if self.hessians else "not possible, since Hessians are too large or not allowed"
-            self.notes.append(f"Newton's method on sums of Hessians is {reason}.")
-        else:
-            chosen = trainer == "newton"
-            self.notes.append(f"The study asked for {'Newton’s method' if chosen else 'Scaffold'}.")
-        return chosen
+        reason = f"expected to take {newton:.2g} s with {dim} coefficients, Scaffold {scaffold:.2g} s"
+        reason = reason if self.hessians else "not possible, since Hessians are too large or not allowed"
+        self._note(f"Newton's method on sums of Hessians is {reason}.")
+        return self.hessians and newton < scaffold
 
-    def _seconds(self, theta: Array) -> tuple[float, float]:
-        """What a round costs apart from local steps, and what a local step takes at the slowest site."""
-        self._gradient_and_loss(theta)
-        per_round = self.coordinator.transport.last_seconds
-        return per_round, max(one.seconds_per_step for one in self.measured.values())
+    def _run_scaffold(self, theta: Array, norm: float, per_round: float, per_step: float) -> Certificate:
+        """Stages of Scaffold, with local steps found on the way, until Newton steps can take over.
 
-    def _run_scaffold(self, theta: Array) -> Array:
-        """Stages of Scaffold, with local steps found on the way, until Newton steps can take over."""
+        At θ the gradient has this norm; a round and a local step cost this many seconds.
+        """
         coordinator, settings = self.coordinator, self.coordinator.settings
-        per_round, per_step = self._seconds(theta)
+        send = partial(coordinator.send, part=self.part)
         search = autopilot.LocalStepsSearch.start(per_round, per_step)
         step_size = autopilot.safe_step_size([one.smoothness for one in self.measured.values()])
         n_rows = np.array([self.measured[site].n_rows for site in coordinator.transport.sites], dtype=np.float64)
         config = RunConfig(
-            name=coordinator.name + ".evaluation" * self.part, seed=settings.seed, dim=theta.size,
+            name=coordinator.name, seed=settings.seed, dim=theta.size,
             method=Scaffold(step_size=step_size, local_steps=search.local_steps), n_clients=n_rows.size,
         )  # fmt: skip
-        ledger = initial_ledger(config, theta, run=coordinator.run_id(config.name))
+        ledger = initial_ledger(config, theta, run=coordinator.run_id(part=self.part))
         rules = RoundRules(min_clients=n_rows.size, outlier_factor=None)
-        norm = float(np.linalg.norm(self._gradient_and_loss(theta)[0]))
+        found: Certificate | None = None
+        self._tell_error(1.0, how="estimated", method="no rounds yet")
         while self.rounds < settings.max_rounds and norm > 0.0:
             change = (ledger.round, step_size, search.local_steps)
             config = replace(config, schedule=(*config.schedule, change))
@@ -149,7 +176,7 @@ class StudyTraining:
             for _ in range(autopilot.ROUNDS_PER_STAGE):
                 self.rounds += 1
                 ledger = run_round(
-                    config, ledger, n_rows / n_rows.sum(), coordinator.send, backup=StateBackup(None), rules=rules,
+                    config, ledger, n_rows / n_rows.sum(), send, backup=StateBackup(None), rules=rules,
                     limit=divergence_limit(theta),
                 ).ledger  # fmt: skip
             now = ledger.server.theta[0]
@@ -157,25 +184,28 @@ class StudyTraining:
             search = search.after_stage(before, norm)
             moved = float(np.linalg.norm(now - begin)) / max(float(np.linalg.norm(now)), 1e-300)
             ratio = min(norm / before, 0.99)
-            if moved * ratio / (1.0 - ratio) <= CLOSING_BELOW and self._ready_to_close(now):
-                break
+            estimate = moved * ratio / (1.0 - ratio)
+            method = f"Scaffold, {config.schedule[-1][2]} local steps"
+            self._tell_error(estimate, how="estimated", method=method)
+            if estimate <= CLOSING_BELOW:
+                found = self.certificate(now)
+                if found.relative_error <= CLOSING_BELOW:
+                    break
         tried = ", ".join(str(steps) for _, _, steps in config.schedule)
-        self.notes.append(
+        self._note(
             f"Scaffold ran {ledger.round} rounds with step size {step_size:.3g} and, in stages of "
             f"{autopilot.ROUNDS_PER_STAGE} rounds, {tried} local steps."
         )
-        return ledger.server.theta[0]
+        now = ledger.server.theta[0]
+        return found if found is not None and np.array_equal(found.theta, now) else self.certificate(now)
 
-    def _ready_to_close(self, theta: Array) -> bool:
-        return self.certificate(theta).relative_error <= CLOSING_BELOW
-
-    def _close(self, theta: Array) -> TrainingResult:
+    def _close(self, first: Certificate) -> TrainingResult:
         """Newton steps until the certified error is within the tolerance, and one more.
 
         Where Hessians are allowed the model after the last step is certified too, with products of scores for
         robust standard errors.
         """
-        for found in newton_certificates(self.certificate, theta):
+        for found in newton_certificates(self.certificate, first):
             close = found.relative_error <= CLOSE_ENOUGH or not self.hessians
             if (self._within_tolerance(found) and close) or self._out_of_rounds:
                 break
@@ -188,6 +218,7 @@ class StudyTraining:
             reached=self._within_tolerance(found),
             rounds=self.rounds,
             notes=tuple(self.notes),
+            history=tuple(self.history),
         )
 
     @property
@@ -195,20 +226,25 @@ class StudyTraining:
         return self.rounds >= self.coordinator.settings.max_rounds
 
     def _within_tolerance(self, found: Certificate) -> bool:
-        settings = self.coordinator.settings
         in_errors = found.error_in_standard_errors
-        if settings.se_tolerance is not None and in_errors is not None:
-            return in_errors <= settings.se_tolerance
-        return found.relative_error <= (settings.relative_tolerance or RELATIVE_TOLERANCE)
+        if self.coordinator.settings.se_tolerance is not None and in_errors is not None:
+            return in_errors <= self._aim(in_errors)
+        return found.relative_error <= self._aim(None)
+
+    def _aim(self, standard_errors: float | None) -> float:
+        """The tolerance, in standard errors if it is and these are known, else relative."""
+        settings = self.coordinator.settings
+        if settings.se_tolerance is not None and standard_errors is not None:
+            return settings.se_tolerance
+        return settings.relative_tolerance or RELATIVE_TOLERANCE
 
 
-def newton_certificates(certify: Callable[[Array], Certificate], theta: Array) -> Iterator[Certificate]:
+def newton_certificates(certify: Callable[[Array], Certificate], current: Certificate) -> Iterator[Certificate]:
     """Certificates of models that come closer and closer to the optimum, one exchange with all sites each.
 
     Each step is halved until the loss decreases as much as a tenth of what the quadratic model promises, so that
     the method converges from any start. The caller stops when a certificate is good enough.
     """
-    current = certify(theta)
     while True:
         yield current
         share = 1.0

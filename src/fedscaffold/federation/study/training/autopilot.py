@@ -36,7 +36,7 @@ class LocalStepsSearch:
 
     Examples
     --------
-    >>> from fedscaffold.federation.study.autopilot import LocalStepsSearch
+    >>> from fedscaffold.federation.study.training.autopilot import LocalStepsSearch
     >>> search = LocalStepsSearch(seconds_per_round=1.0, seconds_per_step=1e-4)
     >>> search.local_steps
     64

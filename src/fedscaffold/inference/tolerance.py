@@ -1,0 +1,32 @@
+"""Tolerances of fits and studies: in standard errors, or relative to the pooled coefficients."""
+
+import math
+from typing import Any, Literal
+
+from fedscaffold.core.checks import positive
+from fedscaffold.core.errors import InvalidInput, Option
+
+
+def parse_tolerance(tolerance: Any) -> tuple[Literal["se", "relative"], float]:
+    """The unit and the number of a tolerance such as "se:0.05" or 0.005.
+
+    Examples
+    --------
+    >>> from fedscaffold.inference.tolerance import parse_tolerance
+    >>> parse_tolerance("se:0.05")
+    ('se', 0.05)
+    """
+    if isinstance(tolerance, str):
+        unit, _, number = tolerance.partition(":")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if unit.strip() != "se" or not 0.0 < value < math.inf:
+            raise InvalidInput(
+                Option("tolerance"), f" must be a number below 1, or such as 'se:0.05', got {tolerance!r}"
+            )
+        return "se", value
+    if not positive("tolerance", tolerance) < 1.0:
+        raise InvalidInput(Option("tolerance"), f" must be below 1, got {tolerance!r}")
+    return "relative", float(tolerance)

@@ -1,0 +1,130 @@
+"""The kinds of model that a table can be fitted with, and what each asks of the table's target.
+
+What a family's loss is stands in its problem, what its standard errors need in `inference.families`; this table
+says the rest, so that doors and studies look a kind up instead of asking which one it is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from scipy.special import expit
+
+from fedscaffold.core.types import Array
+from fedscaffold.problems.log_link import Gamma, Poisson
+from fedscaffold.problems.logistic import Logistic
+from fedscaffold.problems.record_weights import OFFSET, TARGET
+from fedscaffold.problems.ridge import Ridge
+
+Kind = Literal["ridge", "logistic", "poisson", "gamma"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetFamily:
+    """One kind of model, as tables see it.
+
+    Attributes
+    ----------
+    kind
+        Its name in options.
+    problem
+        The problem of this kind with one margin; more than two classes make a multinomial problem.
+    mean
+        The mean of the target for margins z; for classes the probability of the second.
+    classes
+        Whether the target holds classes; numbers otherwise.
+    log_link
+        Whether the mean is the exponential of the margin, so that rows may have exposures.
+    least
+        What the target must not be below; None for no limit.
+    above
+        Whether it must lie above `least` instead of reaching it.
+    whole
+        Whether the target must hold whole numbers.
+    target
+        What the target holds, in words.
+    loss
+        The loss, in words.
+    effect
+        What a coefficient changes, in words; None where that is the target itself.
+
+    Examples
+    --------
+    >>> from fedscaffold.problems.families import FAMILIES
+    >>> FAMILIES["poisson"].log_link
+    True
+    """
+
+    kind: Kind
+    problem: type[Ridge | Logistic | Poisson | Gamma]
+    mean: Callable[[Array], Array]
+    classes: bool = False
+    log_link: bool = False
+    least: float | None = None
+    above: bool = False
+    whole: bool = False
+    target: str
+    loss: str
+    effect: str | None = None
+
+    def out_of_range(self, smallest: float) -> str | None:
+        """What a target must be that reaches down to `smallest`, which it must not; None where it may."""
+        if self.least is None or smallest > self.least or (smallest == self.least and not self.above):
+            return None
+        return "be positive" if self.above else "not be negative"
+
+    def standardized(self, y: Array, shift: float, scale: float) -> Array:
+        """Targets of records, with their offsets and weights, whose margins are (z − shift)/scale instead of z."""
+        if self.classes:
+            return y
+        if y.ndim == 1:
+            found = y - shift
+            found /= scale
+            return found
+        found = np.array(y)
+        if self.log_link:
+            found[:, OFFSET] += shift
+        else:
+            found[:, TARGET] -= shift
+            found[:, [TARGET, OFFSET]] /= scale
+        return found
+
+
+FAMILIES: dict[Kind, TargetFamily] = {
+    "ridge": TargetFamily(
+        kind="ridge", problem=Ridge, mean=lambda z: z, target="numbers", loss="half the squared error"
+    ),
+    "logistic": TargetFamily(
+        kind="logistic",
+        problem=Logistic,
+        mean=expit,
+        classes=True,
+        target="classes",
+        loss="negative log-likelihood",
+        effect="log odds",
+    ),
+    "poisson": TargetFamily(
+        kind="poisson",
+        problem=Poisson,
+        mean=np.exp,
+        log_link=True,
+        least=0.0,
+        whole=True,
+        target="counts",
+        loss="negative log-likelihood without its constant",
+        effect="logarithm of the rate",
+    ),
+    "gamma": TargetFamily(
+        kind="gamma",
+        problem=Gamma,
+        mean=np.exp,
+        log_link=True,
+        least=0.0,
+        above=True,
+        target="positive amounts",
+        loss="negative log-likelihood without its constant",
+        effect="logarithm of the mean",
+    ),
+}

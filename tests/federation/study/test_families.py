@@ -1,0 +1,115 @@
+"""Studies of counts and amounts, with exposures, offsets and weights: the numbers of pooled rows."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedscaffold as fs
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.federation.refusals import Refusal
+from fedscaffold.federation.study.prepare import sum_table
+from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.federation.study.site import SiteRules
+from tests.models.test_families import CASES, COVARIANCES, FEATURES, assert_equal, pooled, table
+
+
+def tables(name: str) -> dict[str, pd.DataFrame]:
+    options = CASES[name]
+    columns = [*FEATURES, *options.values()]
+    return {str(site): own[columns] for site, own in table().groupby("site")}
+
+
+def study(name: str, **more: Any) -> fs.federation.Study:
+    options = {"target": CASES[name]["kind"], "l2": 0.0, "evaluate": 0.0, **CASES[name], **more}
+    return fs.federation.Study(**options)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_summaries_equal_statsmodels(name: str) -> None:
+    result = study(name, trainer="newton").run(tables(name), engine="reference")
+    assert result.reached
+    cov: Any
+    for cov in COVARIANCES:
+        assert_equal(result.summary(cov), pooled(name, cov))
+
+
+@pytest.mark.parametrize("name", ["poisson", "gamma"])
+def test_scaffold_and_gradients_alone_lead_there_too(name: str) -> None:
+    wanted = pooled(name, "nonrobust")
+    trained = study(name, trainer="scaffold").run(tables(name), engine="reference")
+    assert trained.reached
+    assert any("Scaffold ran" in note for note in trained.training.notes)
+    rules = SiteRules(allow_hessians=False, by_the_clock=False)
+    by_gradients = study(name, tolerance=1e-4).run(tables(name), engine="reference", rules=rules)
+    for result in (trained, by_gradients):
+        own = np.array([*result.model.equations[0].coefficients, result.model.equations[0].intercept])
+        assert (np.abs(own - wanted.params) / wanted.bse).max() < 1e-3
+
+
+def test_the_model_predicts_and_quasi_poisson_has_a_dispersion() -> None:
+    result = study("poisson").run(tables("poisson"), engine="reference")
+    np.testing.assert_allclose(result.model.predict(table()), pooled("poisson", "HC0").fittedvalues, rtol=1e-8)
+    assert_equal(result.summary(dispersion="pearson"), pooled("poisson", "nonrobust", scale="X2"))
+
+
+def test_rows_left_out_are_evaluated() -> None:
+    result = study("poisson", evaluate=0.3).run(tables("poisson"), engine="reference")
+    assert all(np.isfinite(site.loss) and site.n_rows > 0 for site in result.evaluation.values())
+
+
+def test_no_largest_or_smallest_value_leaves_a_site() -> None:
+    settings = StudySettings(target="poisson", kind="poisson", exposure="days")
+    told = sum_table(tables("poisson")["A"], {"age": "number"}, settings, min_cell=5).to_json()
+    assert set(told["target"]) == {"mean", "squares", "missing"}
+    own = table().query("site == 'A'")
+    assert told["exposure"] == pytest.approx(own["days"].mean())
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "sentence"),
+    [
+        ("poisson", {"poisson": -1}, "the target 'poisson' must not be negative for poisson"),
+        ("poisson", {"poisson": 0.5}, "the target 'poisson' must hold whole numbers for poisson"),
+        ("poisson", {"days": 0.0}, "the exposure column 'days' must hold positive numbers in all rows"),
+        ("gamma", {"gamma": 0.0}, "the target 'gamma' must be positive for gamma"),
+        ("gamma", {"w": 0.0}, "the weight column 'w' must hold positive numbers in all rows"),
+        ("weighted ridge", {"known": np.nan}, "the offset column 'known' must hold finite numbers in all rows"),
+    ],
+)
+def test_what_a_site_cannot_take_part_with(name: str, change: dict[str, Any], sentence: str) -> None:
+    """The site's log says what it is; over a network the coordinator is told a code."""
+    made = tables(name)
+    settings = study(name).settings
+    with pytest.raises(Refusal, match=sentence):
+        sum_table(made["B"].assign(**change), {"age": "number"}, settings, min_cell=5)
+    made["B"] = made["B"].assign(**change)
+    with pytest.raises(InvalidInput, match=f"site B: {sentence}"):
+        study(name).run(made, engine="reference")
+
+
+def test_exposures_must_be_numbers() -> None:
+    made = tables("poisson")
+    made["B"] = made["B"].assign(days="long")
+    with pytest.raises(InvalidInput, match="the exposure column 'days' of site B must hold numbers"):
+        study("poisson").run(made, engine="reference")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"kind": "logistic", "exposure": "days"}, "exposure is for kind 'poisson' and 'gamma'"),
+        ({"kind": "poisson", "exposure": "days", "offset": "o"}, "give either exposure or offset"),
+        ({"kind": "poisson", "exposure": "n"}, "exposure must be the name of a column that has no other part"),
+        ({"kind": "cox"}, "kind must be one of ridge, logistic, poisson, gamma"),
+        ({"tolerance": "se:-1"}, "tolerance must be a number below 1, or such as 'se:0.05'"),
+    ],
+)
+def test_settings_that_contradict_themselves(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        StudySettings(target="n", **options)
+
+
+def test_tolerances_are_read_as_those_of_fits() -> None:
+    assert StudySettings(target="n", tolerance="se:1e-3").se_tolerance == 1e-3
