@@ -12,6 +12,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.planning.linear_model import representatives
 from fedscaffold.theory.planning.stability import Stability
+from fedscaffold.theory.prediction.setting import setting
 from tests.theory.planning.test_plan import mixed, simulated_share
 
 
@@ -64,11 +65,11 @@ def test_clients_that_stand_for_all_carry_their_weights_and_noise() -> None:
     rng = np.random.default_rng(0)
     w = rng.uniform(0.5, 1.5, size=500)
     w /= w.sum()
-    hessians, slopes = rng.uniform(size=(500, 1, 1)) * np.eye(2), rng.normal(size=(500, 2))
-    hessians[123] *= 100.0
+    curvatures, slopes = rng.uniform(size=(500, 1)) * np.ones(2), rng.normal(size=(500, 2))
+    curvatures[123] *= 100.0
     noise = rng.uniform(size=(500, 1, 1)) * np.eye(2)
     noise[77] *= 30.0
-    clients, weights, own = representatives(w, hessians, slopes, noise)
+    clients, weights, own = representatives(w, curvatures, slopes, noise)
     assert {77, 123} <= set(clients)
     assert clients.size < 100
     assert weights.sum() == pytest.approx(1.0)
@@ -108,7 +109,7 @@ def test_noise_that_feeds_on_itself_limits_step_sizes_exactly() -> None:
     """For one feature and single records the second moment grows by mean (1 − γx²)² in a step."""
     x = np.array([0.3, 1.0, 2.0, 0.7])
     problem = Ridge([x[:, None]], [x], l2=0.0)
-    found = Stability.of(problem, Batches(1), problem.optimum(), problem.client_hessians(problem.optimum()))
+    found = Stability.of(setting(problem, fs.Scaffold(step_size=1.0, local_steps=1), Batches(1)))
     assert found is not None
     expected = [np.mean((1.0 - gamma * x**2) ** 2) for gamma in found.gammas]
     np.testing.assert_allclose(found.growth, expected, rtol=1e-9)

@@ -11,6 +11,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.problems import Logistic
 from fedscaffold.theory.planning.linear_model import LinearModel
 from fedscaffold.theory.prediction.moments import predict as sizes
+from fedscaffold.theory.prediction.setting import setting
 from tests.theory.planning.test_plan import mixed
 
 PRICES: dict[str, Any] = {"round_cost": 30.0, "gradient_cost": 2.0}
@@ -97,7 +98,7 @@ def test_a_plan_on_a_sample_costs_what_one_on_all_clients_does() -> None:
 @pytest.mark.parametrize("batch_size", [None, 20])
 def test_rounds_that_are_extrapolated_are_those_that_would_be_counted(batch_size: int | None) -> None:
     problem = mixed(fs.problems.Ridge, 4, n_clients=3, dim=1)
-    model = LinearModel.of(problem, Batches(batch_size), problem.optimum())
+    model = LinearModel.of(setting(problem, fs.Scaffold(step_size=1.0, local_steps=1), Batches(batch_size)))
     _, plateau = model.outcome(0.005, 2, 0.0, 1)
     aim = 0.02 * float(problem.optimum() @ problem.optimum()) + plateau
     (extrapolated, _), (counted, _) = (model.outcome(0.005, 2, aim, most) for most in (32, 2000))

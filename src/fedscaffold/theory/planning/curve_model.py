@@ -10,14 +10,13 @@ from fedscaffold.methods import Scaffold
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.planning.stability import Stability
 from fedscaffold.theory.prediction.curve import curve_parts
-from fedscaffold.theory.prediction.local_steps import steps
 from fedscaffold.theory.prediction.moments.curve import small_curve
 from fedscaffold.theory.prediction.moments.local_round import LocalRound
 from fedscaffold.theory.prediction.moments.predict import is_small, small_round
-from fedscaffold.theory.prediction.plateau import solve_stationary
 from fedscaffold.theory.prediction.predict import predict_setting
 from fedscaffold.theory.prediction.prediction import Prediction
-from fedscaffold.theory.prediction.setting import STEPS, Setting, curvature_range, setting
+from fedscaffold.theory.prediction.setting import Setting, setting
+from fedscaffold.theory.prediction.stationary import solve_stationary
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,21 +24,17 @@ class CurveModel:
     """What does not depend on γ and H, computed once."""
 
     base: Setting
-    smallest: float  # curvature of any client in any direction
-    largest: float
     stability: Stability | None  # None where losses are not quadratic
 
     @classmethod
     def of(cls, request: PlanRequest) -> "CurveModel":
         """The model of the problem of a request."""
         base = setting(request.problem, Scaffold(step_size=1e-6, local_steps=1), request.batches, request.optimum)
-        hessians = request.problem.client_hessians(base.optimum)
-        stability = Stability.of(request.problem, request.batches, base.optimum, hessians)
-        return cls(base, *curvature_range(request.problem, base.optimum, base.quadratic), stability)
+        return cls(base, Stability.of(base))
 
     def at(self, gamma: float, H: int) -> Setting:
         """The setting with the step size γ and H local steps."""
-        return replace(self.base, gamma=gamma, H=H, steps=steps(gamma, H, self.smallest, self.largest, STEPS))
+        return self.base.with_method(gamma, H)
 
     def parts(self, gamma: float, H: int, rounds: int) -> tuple[Array, Array] | None:
         """‖E θ_t − θ*‖² and tr Cov θ_t for t = 0, ..., rounds; None where there is no contraction or one diverges.

@@ -13,15 +13,11 @@ from itertools import islice
 
 import numpy as np
 
-from fedscaffold.core.capabilities import SmoothProblem
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.theory.client_blocks import ClientBlock, for_blocks, noise_factors
 from fedscaffold.theory.prediction.local_steps import Curvature, divided, no_contraction, rotate
 from fedscaffold.theory.prediction.reduced_system import ReducedSystem, noise_input, reduced_system
-from fedscaffold.theory.prediction.setting import cloud_averages
-from fedscaffold.theory.supported import is_quadratic
+from fedscaffold.theory.prediction.setting import Setting, at_point
 
 COARSE = 1e-2  # of the interpolation
 STAND_OUT, EVENLY = 8, 24  # clients taken for each reason, and evenly spaced ones
@@ -63,27 +59,19 @@ class LinearModel:
     optimum: Array
 
     @classmethod
-    def of(cls, problem: SmoothProblem, batches: Batches, optimum: Array) -> "LinearModel":
-        """The model of a problem, or of clients that stand for all of it."""
-        factors = noise_factors(problem, batches)
-        hessians, slopes = problem.client_hessians(optimum), problem.client_gradients(optimum)
-        noise = np.empty_like(hessians)
-        averages, d = cloud_averages(problem), problem.dim
-
-        def work(block: ClientBlock) -> None:
-            points = np.broadcast_to(optimum, (block.clients.size, 1, d))
-            noise[block.clients] = averages.noise_at(block, points, factors[block.clients])[:, 0]
-
-        for_blocks(problem, work)
-        at, w, own = representatives(problem.weights, hessians, slopes, noise)
-        lam, U = np.linalg.eigh(hessians[at])
-        centred = slopes[at] - w @ slopes[at]  # of a sample: as if θ* were its optimum
+    def of(cls, base: Setting) -> "LinearModel":
+        """The model of the problem of a setting, whatever its method, or of clients that stand for all of it."""
+        problem, optimum, here = base.problem, base.optimum, base.at_optimum
+        at, w, own = representatives(base.weights, here.lam, here.gradients, here.noise)
+        lam, U = here.lam[at], here.U[at]
+        centred = here.gradients[at] - w @ here.gradients[at]  # of a sample: as if θ* were its optimum
         far = None
-        if not is_quadratic(problem):
-            mean = sum(share * problem.client_hessians(x * optimum)[at] for x, share in GAUSS)
+        if not base.quadratic:
+            points = (at_point(problem, base.averages, at, x * optimum, base.factors[at]) for x, _ in GAUSS)
+            mean = sum(share * point.hessian for (_, share), point in zip(GAUSS, points, strict=True))
             far_lam, far_U = np.linalg.eigh(mean)
             far = Far(far_lam, far_U, Bases.of(w, far_U))
-        return cls(w, own, lam, U, Bases.of(w, U), far, centred, rotate(U, noise[at]), optimum)
+        return cls(w, own, lam, U, Bases.of(w, U), far, centred, rotate(U, here.noise[at]), optimum)
 
     @property
     def largest(self) -> float:
@@ -206,7 +194,7 @@ def rounds_of_mean(
         yield m, inside.reshape(cur.g.shape)
 
 
-def representatives(w: Array, hessians: Array, slopes: Array, noise: Array) -> tuple[IntArray, Array, Array]:
+def representatives(w: Array, lam: Array, slopes: Array, noise: Array) -> tuple[IntArray, Array, Array]:
     """Clients that stand for all, their weights, and the weights of their noise; all where they are few.
 
     Those that stand out by weight, curvature, gradient or noise stand for themselves. Of the others, some that cut
@@ -217,7 +205,7 @@ def representatives(w: Array, hessians: Array, slopes: Array, noise: Array) -> t
     if N <= 4 * STAND_OUT + 2 * EVENLY:
         return everyone, w, w
     spread = np.trace(noise, axis1=1, axis2=2)
-    curvatures = np.trace(hessians, axis1=1, axis2=2)
+    curvatures = lam.sum(axis=1)
     sizes = (w, curvatures, w * curvatures, w * np.linalg.norm(slopes, axis=1), w**2 * spread)
     loud = np.unique(np.concatenate([np.argsort(size)[-STAND_OUT:] for size in sizes]))
     rest = np.setdiff1d(everyone, loud)
@@ -228,7 +216,9 @@ def representatives(w: Array, hessians: Array, slopes: Array, noise: Array) -> t
     total, seen = float(w[rest] ** 2 @ spread[rest]), float(own @ spread[some]) * left / EVENLY
     own *= total / seen if seen > 0.0 else 1.0
     weights = np.concatenate([w[loud], np.full(EVENLY, left / EVENLY)])
-    return np.concatenate([loud, some]), weights, np.concatenate([w[loud], own])
+    chosen = np.concatenate([loud, some])
+    order = np.argsort(chosen)
+    return chosen[order], weights[order], np.concatenate([w[loud], own])[order]
 
 
 def variance_at(t: int, variances: Array) -> float:

@@ -45,7 +45,8 @@ def sharp_plan(request: PlanRequest, advance: Advance) -> Plan:
             f"θ = 0 is already within a squared error of {request.target:g} of the optimum ({start:.3g}): there "
             "is nothing to run"
         )
-    linear, model = LinearModel.of(request.problem, request.batches, request.optimum), CurveModel.of(request)
+    model = CurveModel.of(request)
+    linear = LinearModel.of(model.base)
     aim, verified = AIM * request.target, None
     tries = Tries(request, model, linear, aim)
     guess = tries.linear_search().cheapest(advance)

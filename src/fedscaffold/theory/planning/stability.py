@@ -11,12 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedscaffold.core.arrays import evenly_spaced_clients
-from fedscaffold.core.capabilities import SmoothProblem
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.theory.client_blocks import ClientBlock, for_blocks, noise_factors
-from fedscaffold.theory.prediction.setting import cloud_averages
-from fedscaffold.theory.supported import is_quadratic
+from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
+from fedscaffold.theory.prediction.setting import Setting
 
 GROWN = 4.0  # by which factor second moments may grow in a round
 MARGIN = 1.5  # times a step size: so far moments must stay bounded, or means would be those of rare, large errors
@@ -33,28 +30,29 @@ class Stability:
     growth: Array  # (k,)
 
     @classmethod
-    def of(cls, problem: SmoothProblem, batches: Batches, optimum: Array, hessians: Array) -> "Stability | None":
+    def of(cls, base: Setting) -> "Stability | None":
         """The growth of the clients of the largest curvatures and of evenly spaced ones; None if not quadratic."""
-        if not is_quadratic(problem):
+        if not base.quadratic:
             return None
-        loud = np.argsort(np.trace(hessians, axis1=1, axis2=2))[-LOUDEST:]
-        some = np.union1d(loud, evenly_spaced_clients(problem.n_clients, min(EVENLY, problem.n_clients)))
-        few, G = problem.subset(some), hessians[some]
-        factors, averages, d = noise_factors(few, batches), cloud_averages(few), problem.dim
-        points = np.broadcast_to(optimum, (some.size, 1, d))
+        lam, N = base.at_optimum.lam, base.problem.n_clients
+        some = np.union1d(np.argsort(lam.sum(axis=1))[-LOUDEST:], evenly_spaced_clients(N, min(EVENLY, N)))
+        lam, U = lam[some], base.at_optimum.U[some]
+        factors, averages = base.factors[some], base.averages
+        G, d = (U * lam[:, None]) @ np.swapaxes(U, 1, 2), base.problem.dim
+        points = np.broadcast_to(base.optimum, (some.size, 1, d))
 
         def noise(cov: Array) -> Array:
             found = np.empty_like(cov)
 
             def work(block: ClientBlock) -> None:
-                at = block.clients
+                at = np.searchsorted(some, block.clients)
                 found[at] = averages.over_clouds(block, points[at], cov[at][:, None], factors[at]).noise[:, 0]
 
-            for_blocks(few, work)
+            for_blocks(base.problem, work, clients=some)
             return found
 
         resting = noise(np.zeros_like(G))
-        gammas, found = 4.0 / float(np.linalg.eigvalsh(G).max()) * STEP_SIZES, []
+        gammas, found = 4.0 / float(lam.max()) * STEP_SIZES, []
         for gamma in gammas:
             step = np.eye(d) - gamma * G
             M, ratio = np.broadcast_to(np.eye(d) / d, G.shape), np.zeros(some.size)
