@@ -83,15 +83,16 @@ def _kind_of_target(settings: StudySettings) -> ColumnKind:
 
 
 def _to_json(column: ColumnSums) -> dict[str, Any]:
+    missing = {"missing": column.missing} if column.missing else {}
     if isinstance(column, CategoryCounts):
-        return {"counts": dict(column.counts), "missing": column.missing}
+        return {"counts": dict(column.counts), **missing}
     if not column.count:
-        return {"missing": column.missing}
-    return {"mean": column.mean, "squares": column.squares, "missing": column.missing}
+        return dict(missing)
+    return {"mean": column.mean, "squares": column.squares, **missing}
 
 
 def _from_json(fields: Fields, kind: ColumnKind, rows: int) -> ColumnSums:
-    missing = fields.integer("missing", least=WITHHELD, most=rows)
+    missing = fields.integer("missing", least=WITHHELD, most=rows) if "missing" in fields else 0
     if kind == "number":
         if "mean" not in fields:
             return ColumnMoments(missing=missing)

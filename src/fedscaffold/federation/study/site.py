@@ -253,8 +253,9 @@ class StudySite:
             return StudyMessage("sums", body, {"gradient": n * problem.gradient(theta)})
         if not self.rules.allow_hessians or problem.dim > self.rules.max_hessian_dim:
             raise Refusal(RefusalCode.POLICY_HESSIAN)
-        scores = wanted.flag("scores")
-        return StudyMessage("sums", *pack_sums(client_sums(problem, 0, theta, scores=scores), scores=scores))
+        scores, fixed = wanted.flag("scores"), wanted.flag("fixed")
+        found = client_sums(problem, 0, theta, scores=scores)
+        return StudyMessage("sums", *pack_sums(found, scores=scores, fixed=fixed))
 
     def _evaluate(self, message: StudyMessage, address: Address) -> StudyMessage:
         agreed = self._agreed(address)

@@ -221,8 +221,10 @@ class CoordinatorLink:
         new = {site: key for site, key in keys.items() if key not in known}
         if not new:
             return
+        import httpx
         from flwr.proto.control_pb2 import RegisterNodeRequest
         from flwr.supercore.control import ControlHttpClient
+        from flwr.supercore.error import ApiErrorCode, FlowerError
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
         authority = self.certificates.authority.read_bytes()
@@ -232,9 +234,16 @@ class CoordinatorLink:
         try:
             for site, key in new.items():
                 pem = bytes.fromhex(key_in_hexadecimal(key))
-                client.RegisterNode(RegisterNodeRequest(public_key=pem, name=site))
+                try:
+                    client.RegisterNode(RegisterNodeRequest(public_key=pem, name=site))
+                except httpx.HTTPStatusError as error:
+                    found = FlowerError.from_json(error.response.text)
+                    if found is None or found.code != ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
+                        raise FederationFailed(f"the SuperLink refuses the key of site {site}: {error}") from None
                 known = [*known, key]
                 write_text(file, json.dumps(known))
+        except httpx.TransportError:  # the SuperLink ended, which whoever follows it notices
+            return
         finally:
             client.close()
 
