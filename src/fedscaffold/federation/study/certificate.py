@@ -5,7 +5,7 @@ A⁻¹g up to its square, and θ − A⁻¹g is far closer to it than θ. So the
 Newton's method at once; with products of scores they give standard errors too (`fedscaffold.inference`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,6 @@ from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.sums import SCALARS
 
 ROUNDING = 1e-12  # relative error below which nothing is certified
-RESIDUAL = 0.01  # of conjugate gradients, relative to the gradient
-MOST_PRODUCTS = 200  # steps of conjugate gradients
-DIFFERENCE = 1e-6  # relative length of the step between two gradients
 VECTORS = ("null", "gradient", "squares", "varying")
 LONGEST_NULL = 10_000
 
@@ -50,6 +47,8 @@ class Certificate:
         Standard error of each entry of θ, shape (dim,); None where the Hessian is not known.
     sums
         The sums over all sites; None where sites add up gradients alone.
+    unsolved
+        Bound on the length of what is missing in `step`, where that was found step by step.
     """
 
     theta: Array
@@ -59,6 +58,7 @@ class Certificate:
     slopes: NDArray[np.bool_]
     standard_errors: Array | None = None
     sums: ClosingSums | None = None
+    unsolved: float = 0.0
 
     @property
     def error_in_standard_errors(self) -> float | None:
@@ -69,7 +69,8 @@ class Certificate:
     def relative_error(self) -> float:
         """‖A⁻¹g‖ / ‖θ − A⁻¹g‖ over the slopes; never below what rounding allows to say."""
         norm = float(np.linalg.norm((self.theta - self.step)[self.slopes]))
-        return max(float(np.linalg.norm(self.step[self.slopes])) / norm, ROUNDING) if norm else np.inf
+        length = float(np.linalg.norm(self.step[self.slopes])) + self.unsolved
+        return max(length / norm, ROUNDING) if norm else np.inf
 
 
 def slopes_of(agreement: Agreement) -> NDArray[np.bool_]:
@@ -156,49 +157,3 @@ def add_sums(each: list[ClosingSums]) -> ClosingSums:
             )
         total = total + one
     return total
-
-
-def certify_by_gradients(
-    theta: Array, gradient_and_loss: Callable[[Array], tuple[Array, float]], agreement: Agreement
-) -> Certificate:
-    """The certificate of θ without Hessians: A⁻¹g by conjugate gradients, with Av from differences of gradients.
-
-    Each step of conjugate gradients is one exchange. It stops at a residual of a hundredth of the gradient;
-    standard errors are not known.
-
-    Parameters
-    ----------
-    theta
-        The model, shape (dim,).
-    gradient_and_loss
-        gradient_and_loss(θ) → ∇f(θ) and f(θ), from sums over all sites.
-    agreement
-        The encoding.
-    """
-    gradient, loss = gradient_and_loss(theta)
-    step, residual = np.zeros_like(theta), gradient.copy()
-    direction, square = residual.copy(), float(residual @ residual)
-    enough = (RESIDUAL * float(np.linalg.norm(gradient))) ** 2
-    for _ in range(min(theta.size, MOST_PRODUCTS)):
-        if square <= enough:
-            break
-        length = DIFFERENCE * (1.0 + float(np.linalg.norm(theta))) / float(np.linalg.norm(direction))
-        ahead, _ = gradient_and_loss(theta + length * direction)
-        product = (ahead - gradient) / length
-        curvature = float(direction @ product)
-        if curvature <= 0.0:
-            raise InvalidInput(
-                "the loss of all sites together has directions without curvature; take a positive l2"
-            )
-        share = square / curvature
-        step = step + share * direction
-        residual = residual - share * product
-        before, square = square, float(residual @ residual)
-        direction = residual + square / before * direction
-    return Certificate(
-        theta=theta,
-        loss=loss,
-        step=step,
-        decrement=0.5 * float(gradient @ step),
-        slopes=slopes_of(agreement),
-    )

@@ -49,6 +49,9 @@ class Transport(Protocol):
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
         """Send one message to each of some sites and return all their replies by site, or raise `SiteProblems`."""
 
+    def deliver(self, requests: Mapping[str, Payload]) -> None:
+        """Send a last message to each of some sites, as far as they can be reached."""
+
     @property
     def last_seconds(self) -> float:
         """How long the latest exchange took; a nominal number where results must not depend on the clock."""
@@ -121,8 +124,9 @@ class Coordinator:
         return self._ask(message, lambda reply, site: SiteEvaluation.from_json(reply.body, site))
 
     def finish(self, told: Mapping[str, Any]) -> None:
-        """Tell all sites the result, which each keeps in its folder."""
-        self._ask(StudyMessage("finish", told), lambda reply, site: None)
+        """Tell all sites that can be reached the result, which each keeps in its folder."""
+        payload = with_address(pack(StudyMessage("finish", told)), self._address(False))
+        self.transport.deliver(dict.fromkeys(self.transport.sites, payload))
 
     # the wire
 

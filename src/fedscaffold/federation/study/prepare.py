@@ -210,7 +210,7 @@ def agree_on_encoding(
     sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings
 ) -> Agreement:
     """The encoding that all sites use, from the sums that they told; refused with all that is wrong."""
-    _check_sites(sums, kinds, settings)
+    check_sites(sums, kinds, settings)
     problems: list[str] = []
     columns = []
     for name in kinds:
@@ -257,7 +257,7 @@ def _log_mean_rate(sums: Mapping[str, TableSums], settings: StudySettings, probl
     return 0.0
 
 
-def _check_sites(sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings) -> None:
+def check_sites(sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings) -> None:
     """Refuse, by site, missing values that nobody asked to fill in, and another coding of the classes."""
     problems: dict[str, list[str]] = {}
     for site, one in sums.items():
