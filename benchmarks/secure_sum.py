@@ -1,7 +1,7 @@
 """What a secure sum costs: processor time and bytes, at a client and at the server, when some clients fall silent.
 
-`python -m benchmarks.secure_sum [--quick]`. All clients and the server are in one process, so that a client's time is
-the mean over the clients, and threads of a mask's computation are counted in.
+`python -m benchmarks.secure_sum [--quick]`. All clients and the server are in one process: a client's time is the
+mean over the clients, and threads of a mask's computation are counted in.
 """
 
 import time
@@ -75,8 +75,8 @@ def main() -> None:
     table = Table("numbers", "clients", "silent", "client, s", "server, s", "bytes / plain")
     for row in found.values():
         table.add_row(
-            f"{row['length']:,.0f}", f"{row['clients']:.0f}", f"{row['silent']:.0f}", f"{row['client_seconds']:.3f}",
-            f"{row['server_seconds']:.3f}", f"{row['bytes_over_plain']:.3f}",
+            f"{row['length']:,.0f}", f"{row['clients']:.0f}", f"{row['silent']:.0f}",
+            f"{row['client_seconds']:.3f}", f"{row['server_seconds']:.3f}", f"{row['bytes_over_plain']:.3f}",
         )  # fmt: skip
     Console().print(table)
     measured.save("secure_sum", found, options)
