@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from fedscaffold import (
         benchmarking,
         conformance,
+        dashboard,
         data,
         engines,
         federation,
@@ -55,6 +56,7 @@ __all__ = [
     "TwoSidedScaffold",
     "benchmarking",
     "conformance",
+    "dashboard",
     "data",
     "engines",
     "federation",

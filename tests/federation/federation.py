@@ -27,6 +27,7 @@ from fedscaffold.federation import (
 )
 from fedscaffold.federation.client.files import ClientStateFile
 from fedscaffold.federation.client.state import initial_stored_state, reconcile
+from fedscaffold.federation.clipping import RESTATED
 from fedscaffold.federation.messages import Reply
 from fedscaffold.federation.payloads import pack_reply, pack_request, unpack_reply, unpack_request
 from fedscaffold.federation.server.session import ServerSession
@@ -126,7 +127,9 @@ class Federation:
         """The clients' states once they hear how the last round ended, as one named tuple."""
         each = []
         for client in range(self.config.n_clients):
-            request = train_request(self.config, self.ledger, client)
+            limited = self.ledger.counted_scale[client] == RESTATED
+            state = self.backup.load(self.config, self.ledger, client) if limited else None
+            request = train_request(self.config, self.ledger, client, client_state=state)
             stored = ClientStateFile(
                 self.state_file(client), request, AuditLog(self.state_dir(client) / "audit.jsonl")
             ).load()

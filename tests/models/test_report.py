@@ -17,8 +17,8 @@ from fedscaffold.models.metrics import training_metrics
 from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.models.report import ReportInputs, build_report
 from fedscaffold.theory.prediction.curve import curve_parts
-from fedscaffold.theory.prediction.plateau import solve_stationary
 from fedscaffold.theory.prediction.setting import setting
+from fedscaffold.theory.prediction.stationary import solve_stationary
 from tests.hospitals import cancer, diabetes, written
 
 SETTINGS = fs.models.FitSettings(tolerance=0.05, seed=3)

@@ -11,6 +11,7 @@ import pytest
 import sklearn
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, GroupKFold, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -21,22 +22,26 @@ import fedscaffold as fs
 from fedscaffold.core.errors import DataWarning
 from fedscaffold.core.types import Array
 from fedscaffold.data import partition
-from fedscaffold.sklearn import FederatedLogisticRegression, FederatedPoissonRegression, FederatedRidge
-from fedscaffold.sklearn.moments import federated_scale
+from fedscaffold.sklearn import (
+    FederatedGammaRegression,
+    FederatedLogisticRegression,
+    FederatedPoissonRegression,
+    FederatedRidge,
+)
+from fedscaffold.sklearn.scale import federated_scale
 
 
 @pytest.mark.filterwarnings("ignore::fedscaffold.core.errors.DataWarning")  # of one client, as the checks fit
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning"
+)  # of class weights of 1,000 and 0.0001
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [
         FederatedRidge(random_state=0),
         FederatedLogisticRegression(random_state=0),
         FederatedPoissonRegression(random_state=0),
+        FederatedGammaRegression(random_state=0),
     ],
-    expected_failed_checks=lambda estimator: (
-        {"check_class_weight_classifiers": "weights of 1,000 beside 0.0001: no plan reaches the optimum; refused"}
-        if isinstance(estimator, FederatedLogisticRegression)
-        else {}
-    ),
 )
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
     check(estimator)
@@ -58,6 +63,7 @@ def cancer() -> tuple[Any, ...]:
     return (*parts, partition.feature_shift(parts[0], n_clients=10, strength=0.9, seed=0))
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of two rounds
 @pytest.mark.parametrize("model", [FederatedRidge(rounds=2), FederatedLogisticRegression(rounds=2)])
 def test_one_client_is_warned_of(model: Any) -> None:
     X, _, y, _, clients = cancer()
@@ -87,12 +93,12 @@ def test_breast_cancer_over_ten_skewed_clients() -> None:
         [np.column_stack([scale.transform(X[own]), np.ones(len(own))]) for own in rows],
         [y[own] for own in rows], l2=1 / len(X), weights=[len(own) for own in rows], n_unpenalised=1,
     )  # fmt: skip
-    method = model.plan_.method
-    same = fs.run(problem, method, rounds=model.n_iter_)
+    method, rounds = model.plan_.method, int(model.n_iter_[0])
+    same = fs.run(problem, method, rounds=rounds)
     left = FederatedLogisticRegression(random_state=0, close=False).fit(X, y, clients=clients)
     np.testing.assert_allclose(same.theta[0, :30] / scale.scale_, left.coef_[0], rtol=1e-6)
     fedavg = fs.FedAvg(step_size=method.step_size, local_steps=method.uniform_local_steps)
-    assert fs.run(problem, fedavg, rounds=model.n_iter_).mse[0, -1] > 50 * model.plan_.target_mse
+    assert fs.run(problem, fedavg, rounds=rounds).mse[0, -1] > 50 * model.plan_.target_mse
 
 
 @pytest.mark.slow
@@ -155,6 +161,7 @@ def test_a_large_client_draws_batches_and_still_arrives() -> None:
         assert (np.abs(one.coef_ / other.coef_ - 1.0) < 1e-9).all() == closing
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of few rounds
 def test_what_is_given_takes_the_plans_place() -> None:
     X, _, y, _, clients = cancer()
     model = FederatedLogisticRegression(step_size=0.05, local_steps=3, rounds=4, batch_size=5, random_state=0)
@@ -268,11 +275,10 @@ def test_refusals_name_the_estimators_own_parameters() -> None:
         FederatedRidge(alpha=0.0).fit(X, np.arange(20.0), clients=clients)
     assert "l2" not in str(caught.value)
     X, y = load_breast_cancer(return_X_y=True)
-    with pytest.raises(fs.InvalidInput, match="take standardize=True, or scale the features before"):
-        FederatedLogisticRegression(standardize=False).fit(X, y, clients=np.arange(len(y)) % 4)
-    model = FederatedLogisticRegression(batch_size=1, tolerance=1e-7)
+    model = FederatedLogisticRegression(batch_size=1, tolerance=1e-7, close=False)
     with pytest.raises(fs.InvalidInput, match="no plan reaches a tolerance of 1e-07") as caught:
         model.fit(X[:, :2], y, clients=np.arange(len(y)) % 4)
+    assert "with 1/C" in str(caught.value)
     assert "batch_size" in str(caught.value)
     assert not any(word in str(caught.value) for word in ("max_", "l2", "target_mse"))
 
@@ -309,3 +315,28 @@ def test_logarithms_of_probabilities() -> None:
         )
         np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X), atol=1e-12)
         assert np.isfinite(model.predict_log_proba(1e4 * X)).all()
+
+
+def test_features_of_very_different_sizes_are_fitted_as_far_as_it_goes() -> None:
+    """Least squares close exactly from anywhere; elsewhere the closing sums say how far is left."""
+    X, y = load_breast_cancer(return_X_y=True)
+    clients = np.arange(len(y)) % 4
+    ridge = FederatedRidge(standardize=False, random_state=0).fit(X, X[:, 0] * 2 + y, clients=clients)
+    np.testing.assert_allclose(ridge.coef_, Ridge().fit(X, X[:, 0] * 2 + y).coef_, rtol=1e-6)
+    with pytest.warns(ConvergenceWarning, match=r"standard errors away .* take standardize=True") as found:
+        model = FederatedLogisticRegression(standardize=False, random_state=0).fit(X, y, clients=clients)
+    assert found[0].filename == __file__
+    assert model.summary_.optimisation_error.max() > 0.05 * model.summary_.se.min()
+    with pytest.warns(ConvergenceWarning, match="run more rounds"):
+        FederatedLogisticRegression(rounds=1, random_state=0).fit(X, y, clients=clients)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 1e16])
+def test_centring_changes_nothing_but_the_conditioning(alpha: float) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 4)) + 1000.0
+    y = X @ [1.0, 2.0, 0.0, -1.0] + rng.normal(size=80)
+    model = FederatedRidge(alpha=alpha, standardize=False, random_state=0).fit(X, y, clients=np.arange(80) % 4)
+    whole = Ridge(alpha=alpha).fit(X, y)
+    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-8, atol=1e-12)
+    assert model.intercept_ == pytest.approx(whole.intercept_, rel=1e-8)

@@ -12,8 +12,8 @@ def shared_parameters(source: Any, *, leave_out: Collection[str] = ()) -> Callab
     """Decorator that shows the documented parameters of another class in a function or class.
 
     A line {Name}, with the name of the other class, in the decorated docstring is replaced by the entries of that
-    class's Parameters section. Keyword arguments that a decorated function takes as **options appear as these
-    parameters, with their defaults, in its signature.
+    class's Parameters section, and {Name attributes} by those of its Attributes section. Keyword arguments that a
+    decorated function takes as **options appear as these parameters, with their defaults, in its signature.
 
     Parameters
     ----------
@@ -25,9 +25,12 @@ def shared_parameters(source: Any, *, leave_out: Collection[str] = ()) -> Callab
 
     def decorate(target: Any) -> Any:
         if source.__doc__ and target.__doc__:
-            entries = parameter_entries(source.__doc__)
-            wanted = "\n".join(text for name, text in entries.items() if name not in leave_out)
-            target.__doc__ = inspect.cleandoc(target.__doc__).replace(f"{{{source.__name__}}}", wanted)
+            text = inspect.cleandoc(target.__doc__)
+            for mark, section in (("", "Parameters"), (" attributes", "Attributes")):
+                entries = parameter_entries(source.__doc__, section)
+                wanted = "\n".join(entry for name, entry in entries.items() if name not in leave_out)
+                text = text.replace(f"{{{source.__name__}{mark}}}", wanted)
+            target.__doc__ = text
         if not isinstance(target, type):
             target.__signature__ = _with_options(inspect.signature(target), source, leave_out)
         return target
@@ -35,13 +38,13 @@ def shared_parameters(source: Any, *, leave_out: Collection[str] = ()) -> Callab
     return decorate
 
 
-def parameter_entries(docstring: str) -> dict[str, str]:
-    """Entries of a numpydoc Parameters section, not indented, by the name that each one begins with."""
-    _, _, after = inspect.cleandoc(docstring).partition("Parameters\n----------\n")
-    section = after.partition("\n\n")[0]
+def parameter_entries(docstring: str, section: str = "Parameters") -> dict[str, str]:
+    """Entries of a section of a numpydoc docstring, not indented, by the name that each one begins with."""
+    _, _, after = inspect.cleandoc(docstring).partition(f"{section}\n{'-' * len(section)}\n")
+    entries = after.partition("\n\n")[0]
     found: dict[str, str] = {}
     name = ""
-    for line in textwrap.dedent(section).splitlines():
+    for line in textwrap.dedent(entries).splitlines():
         if line.startswith(" "):
             found[name] += f"\n{line}"
         else:

@@ -2,6 +2,8 @@
 
 from fedscaffold.core.types import Array
 
+RESTATED = 0.0  # in place of a scale: another vector counted, and the server tells the client its new state
+
 
 def shorten(sent: Array, theta: Array, scale: float) -> Array:
     """θ + scale·(sent − θ); the update itself for a scale of 1."""

@@ -2,7 +2,7 @@
 
 Down go the server state, θ first, and the last round in which the client's update was counted, that is, entered
 the server's mean. Up comes one vector. Client states, such as control variates, stay with their clients, with one
-exception: a client that lost its own receives the server's backup of it.
+exception: a client that lost its own, or whose own was limited, receives the server's backup of it.
 """
 
 from dataclasses import dataclass
@@ -44,11 +44,13 @@ class TrainRequest:
     counted_history
         Digest of the history after round `last_counted`; None if there is no such round.
     counted_scale
-        By how much the server shortened that update's distance from θ, in (0, 1]; 1 if it counted as it was sent.
+        By how much the server shortened that update's distance from θ, in (0, 1]; 1 if it counted as it was sent,
+        0 if another vector counted instead, and `client_state` is given.
     server_after
         The server state after round `last_counted`; None where `server` is that state, or there is no such round.
     client_state
-        For a client that lost its state: the state it had after round `last_counted`, arrays (1, 1, dim).
+        For a client that lost its state, or whose state the server limited: the state it has after round
+        `last_counted`, arrays (1, 1, dim).
     mean_gradient
         ḡ(θ), shape (dim,), in the "train" phase of a method that exchanges gradients.
     return_state

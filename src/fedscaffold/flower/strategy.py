@@ -260,11 +260,14 @@ def _record(results: dict[int, MetricRecord], round: int, metrics: MetricRecord 
 
 
 def _metrics_of(closed: RoundResult) -> MetricRecord:
-    """The clients whose updates were counted, and of those the shortened ones; and those refused."""
+    """The clients whose updates were counted, and of those the shortened and limited ones; and those
+    refused.
+    """
     return MetricRecord(
         {
             "counted": list(closed.counted),
             "refused": sorted(closed.refused),
             "shortened": sorted(closed.shortened),
+            "limited": sorted(closed.limited),
         }
     )

@@ -31,17 +31,18 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
             f"there are {sums.rows:,} rows for {A.shape[0] + sums.intercepts:,} coefficients",
             remedies=["use fewer columns or more rows", PENALISE],
         )
-    columns = np.arange(A.shape[0]) % features
+    free = own == 0.0  # a penalty, however small, determines the rest
+    A, columns = A[np.ix_(free, free)], (np.arange(A.shape[0]) % features)[free]
     zero = sums.squares[columns] == 0.0
     if sums.intercepts:
         zero |= np.diagonal(A) <= 1e-12 * np.maximum(sums.squares[columns], np.finfo(np.float64).tiny)
-    zero &= own == 0.0
     if zero.any():
         which = _named([names[j] for j in dict.fromkeys(columns[zero].tolist())])
         why = "is the same in all rows of each client" if sums.intercepts else "is 0 in all rows"
         raise InvalidInput(f"{which} {why}, so it has no coefficient", remedies=["leave it out", PENALISE])
-    if sums.kind in ("logistic", "multinomial"):
-        value, direction = _flattest(A, 0.25 * sums.squares[columns] + own)
+    more_than_a_constant = np.unique(columns).size > 1 or bool(sums.varying[columns].any())
+    if sums.kind in ("logistic", "multinomial") and more_than_a_constant:
+        value, direction = _flattest(A, 0.25 * sums.squares[columns])
         if value < SEPARATED and sums.extreme:
             part = _part_of(direction, columns, TAKES_PART)
             guilty = [names[j] for j in part if sums.varying[j]] or [names[j] for j in part]

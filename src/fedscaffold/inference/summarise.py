@@ -176,7 +176,7 @@ def _remarks(
         found.append(
             "Coefficients are shrunk towards zero by the penalty. Intervals are about where the penalised "
             "estimate would fall in other samples, not about the coefficient without a penalty; "
-            "for that, fit with l2 = 0."
+            "for that, fit without one."
         )
     with np.errstate(divide="ignore", invalid="ignore"):
         worst = float(np.max(np.where(se > 0, error / se, 0.0)))

@@ -49,8 +49,7 @@ def minimise(f: SmoothFunction, start: Array | None = None) -> Array:
         theta, gradient = start, f.gradient(start)
     for _ in range(MOST_STEPS):
         hessian = f.hessian(theta)
-        eigenvalues = np.linalg.eigvalsh(hessian)
-        if eigenvalues[0] <= SINGULAR * eigenvalues[-1]:
+        if _is_singular(hessian):
             raise NoMinimiser("the minimiser is not unique or does not exist", theta)
         step = np.linalg.solve(hessian, gradient)
         settled = np.linalg.norm(step) <= SETTLED * np.linalg.norm(theta)
@@ -61,6 +60,19 @@ def minimise(f: SmoothFunction, start: Array | None = None) -> Array:
         if theta is before and gradient @ step <= ROUNDING * abs(f.loss(theta)):
             return theta
     raise NoMinimiser(f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable", theta)
+
+
+def _is_singular(hessian: Array) -> bool:
+    """Whether some direction has no curvature, with coordinates scaled to curvatures of one.
+
+    Coordinates of very different curvature, such as an intercept beside strongly penalised features, are none.
+    """
+    diagonal = np.diagonal(hessian)
+    if not (diagonal > 0.0).all():
+        return True
+    scale = 1.0 / np.sqrt(diagonal)
+    eigenvalues = np.linalg.eigvalsh(hessian * scale * scale[:, None])
+    return bool(eigenvalues[0] <= SINGULAR * eigenvalues[-1])
 
 
 def _descended(

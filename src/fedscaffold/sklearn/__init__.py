@@ -4,14 +4,19 @@ from fedscaffold.core.errors import MissingDependency
 
 try:
     from fedscaffold.sklearn.classifier import FederatedLogisticRegression
-    from fedscaffold.sklearn.counts import FederatedPoissonRegression
+    from fedscaffold.sklearn.log_link import FederatedGammaRegression, FederatedPoissonRegression
     from fedscaffold.sklearn.regressor import FederatedRidge
 except ModuleNotFoundError as error:
     if error.name is None or not error.name.startswith("sklearn"):
         raise
     raise MissingDependency("these estimators need scikit-learn; pip install 'fedscaffold[sklearn]'") from error
 
-__all__ = ["FederatedLogisticRegression", "FederatedPoissonRegression", "FederatedRidge"]
+__all__ = [
+    "FederatedGammaRegression",
+    "FederatedLogisticRegression",
+    "FederatedPoissonRegression",
+    "FederatedRidge",
+]
 
 
 def __dir__() -> list[str]:

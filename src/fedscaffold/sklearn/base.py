@@ -1,42 +1,111 @@
-"""What both estimators share: rows of each client, standardisation, a plan and a run."""
+"""What all estimators share: parameters, rows of each client, standardisation, a run, and summaries."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, check_is_fitted
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import DataWarning, InvalidInput, Option
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
-from fedscaffold.inference import Closed, Coordinates, Summary, close, summarise_sums
+from fedscaffold.inference import Coordinates, Summary, summarise_sums
 from fedscaffold.inference.covariance import Covariance
-from fedscaffold.inference.diagnosis import refuse_undetermined
-from fedscaffold.inference.per_client import MOST_COEFFICIENTS, closing_sums
-from fedscaffold.methods import Scaffold
-from fedscaffold.models.planning.batches import candidate_batches, fastest_plan
-from fedscaffold.models.planning.distance import slope_length
-from fedscaffold.models.planning.planned import automatic_batch, out_of_reach
-from fedscaffold.problems.newton import NoMinimiser
-from fedscaffold.simulation import Mse
-from fedscaffold.simulation.run import run
-from fedscaffold.sklearn.moments import Scale, federated_scale
-from fedscaffold.theory import Plan
+from fedscaffold.inference.per_client import MOST_COEFFICIENTS
+from fedscaffold.sklearn.clients import rows_of_clients
+from fedscaffold.sklearn.running import RunSettings, Solution, solve, warn_if_far
+from fedscaffold.sklearn.scale import Scale, federated_scale
 
-MAX_SCALE_RATIO = 1000.0  # of features that are not standardised: the condition number is about its square
 FLOATS = (np.float64, np.float32)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientTables:
+    """Each client's rows as they are fitted.
+
+    Attributes
+    ----------
+    features
+        Of each client, standardised where that is set, with a column of ones where an intercept is fitted.
+    scale
+        Means and spreads that were taken off.
+    rows
+        Positions of each client's rows.
+    weight
+        Weights of all rows, (rows,); None for weights of one.
+    dtype
+        Type of the rows as they were given.
+    """
+
+    features: list[Array]
+    scale: Scale
+    rows: list[NDArray[np.int64]]
+    weight: Array | None
+    dtype: np.dtype[Any]
+
+    def split(self, values: Array) -> list[Array]:
+        """Values of all rows, as one array per client."""
+        return [values[own] for own in self.rows]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Federated(BaseEstimator):
-    """Base of the estimators, which fit with Scaffold to rows that belong to clients."""
+    """Base of the estimators, which fit with Scaffold to rows that belong to clients.
+
+    Parameters
+    ----------
+    fit_intercept
+        Whether b is fitted; it is not penalised.
+    standardize
+        Whether features are scaled to mean 0 and variance 1 before the penalty applies, with means and variances
+        merged from the clients' own.
+    step_size, local_steps, rounds
+        γ, H and T, or "auto": planned so that the tolerance is reached. What is given replaces the plan's.
+    batch_size
+        Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have at most 512
+        rows on average, else what is predicted to take the least time, of all rows and batches of 64, 512 and
+        4,096.
+    tolerance
+        Distance to the pooled model to plan for: ‖w − w*‖ ≤ tolerance · ‖w*‖, with w* what pooled rows would give,
+        in standardised units, intercept left out. It is not an error of prediction. Where it is out of reach, the
+        run comes as close as it can when `close` is set, and is refused otherwise.
+    close
+        Whether at most two Newton steps, from sums of gradients and Hessians over clients, take the run's last θ
+        to the optimum. A ConvergenceWarning says where they end more than 5 % of a standard error away from it.
+    warm_start
+        Whether a further fit starts from the coefficients of the last one, and so takes fewer rounds.
+    min_rows
+        Clients with fewer rows are refused: such a client is more often a slip in the ids.
+    random_state
+        Seed of the rows drawn.
+    verbose
+        Whether to show progress.
+
+    Attributes
+    ----------
+    clients_
+        Ids of the clients, sorted.
+    plan_
+        The `fedscaffold.Plan`, or None when nothing was planned.
+    trace_
+        The `fedscaffold.Trace` of the run.
+    n_iter_
+        Number of rounds that were run.
+    n_features_in_, feature_names_in_
+        Number of columns of X, and their names where X has some.
+    summary_
+        Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`; `summary(cov)`
+        gives those with other standard errors.
+    """
 
     fit_intercept: bool = True
     standardize: bool = True
@@ -46,35 +115,29 @@ class Federated(BaseEstimator):
     batch_size: Any = "auto"
     tolerance: float = 5e-3
     close: bool = True
+    warm_start: bool = False
     min_rows: int = 2
     random_state: Any = None
     verbose: bool = False
 
     _names: ClassVar[dict[str, str]] = {}  # what parameters of problems and plans are called here
 
+    def _spell(self, option: Option) -> str | None:
+        """An option as the estimator calls it; None for those that it lacks."""
+        name = self._names.get(option.name, option.name)
+        return str(Option(name, option.value)) if name.removeprefix("1/") in self.get_params() else None
+
     @contextmanager
     def _own_words(self) -> Iterator[None]:
         """Refusals raised inside name the estimator's parameters, and no others."""
-        known = self.get_params()
-
-        def spell(option: Option) -> str | None:
-            name = self._names.get(option.name, option.name)
-            return str(Option(name, option.value)) if name in known else None
-
         try:
             yield
         except InvalidInput as error:
-            raise InvalidInput(error.told(spell)) from None
+            raise InvalidInput(error.told(self._spell)) from None
 
-    def _check_parameters(self) -> None:
+    def _settings(self) -> RunSettings:
         whole_number("min_rows", self.min_rows, least=1)
-        for name in ("step_size", "tolerance"):
-            if getattr(self, name) != "auto":
-                positive(name, getattr(self, name))
-        for name in ("local_steps", "rounds", "batch_size"):
-            value = getattr(self, name)
-            if value != "auto" and not (name == "batch_size" and value is None):
-                whole_number(name, value, least=1)
+        return RunSettings(**{field.name: getattr(self, field.name) for field in fields(RunSettings)})
 
     def _clients(self, clients: Any, n_rows: int) -> list[NDArray[np.int64]]:
         """Positions of each client's rows, clients in the order of their ids; sets clients_."""
@@ -84,37 +147,31 @@ class Federated(BaseEstimator):
                     "all rows were taken as those of one client, for which Scaffold is gradient descent",
                     remedies=[("say to which client each row belongs with ", Option("clients"), " of fit")],
                 ),
-                stacklevel=3,
+                stacklevel=4,
             )
             self.clients_ = np.array([0])
             return [np.arange(n_rows)]
-        ids = check_array(
-            clients, ensure_2d=False, dtype=None, input_name="clients", ensure_all_finite="allow-nan"
-        )
-        if ids.ndim != 1:
-            raise InvalidInput(f"clients must be one id per row, got an array of shape {ids.shape}")
-        check_consistent_length(ids, np.empty(n_rows))
-        missing = sum(each is None or each != each for each in ids.tolist())
-        if missing:
-            raise InvalidInput(
-                f"clients holds None or NaN in {missing} of {n_rows} rows; name a client for each row, or give no "
-                "clients at all for one"
-            )
-        try:
-            self.clients_, index = np.unique(ids, return_inverse=True)
-        except TypeError:
-            raise InvalidInput("clients must be all text or all numbers, not some of each") from None
-        sizes = np.bincount(index)
-        small = np.flatnonzero(sizes < self.min_rows)
-        if small.size:
-            others = f" ({small.size} clients are that small)" if small.size > 1 else ""
-            rows = int(sizes[small[0]])
-            raise InvalidInput(
-                f"client {self.clients_[small[0]]!s} has only {rows} row{'s' * (rows > 1)}{others}",
-                remedies=["leave out the rows of such clients", ("accept them with ", Option("min_rows", rows))],
-            )
-        order = np.argsort(index, kind="stable")
-        return np.split(order, np.cumsum(np.bincount(index))[:-1])
+        self.clients_, rows = rows_of_clients(clients, n_rows, self.min_rows)
+        return rows
+
+    def _tables(self, X: Any, clients: Any, weight: Array | None) -> ClientTables:
+        """The rows of each client, dense; sets clients_. Weights are those of `_weights`."""
+        n, d = X.shape
+        if sparse.issparse(X):
+            check_memory("a dense table of the sparse X, of which two copies are needed,", 16 * n * (d + 1))
+        rows = self._clients(clients, n)
+        features = [_dense(X[own]) for own in rows]
+        scale = Scale(np.zeros(d), np.ones(d))
+        if self.standardize or self.fit_intercept:
+            scale = federated_scale(features, None if weight is None else [weight[own] for own in rows])
+        if (
+            not self.standardize
+        ):  # with an intercept, which has no penalty, centring changes the conditioning alone
+            scale = Scale(scale.mean, np.ones(d))
+        features = [scale.apply(table) for table in features]
+        if self.fit_intercept:
+            features = [np.column_stack([table, np.ones(len(table))]) for table in features]
+        return ClientTables(features=features, scale=scale, rows=rows, weight=weight, dtype=X.dtype)
 
     def _weights(self, sample_weight: Any, X: Array) -> Array | None:
         """Weights of the rows, (rows,); None for weights of one."""
@@ -122,66 +179,59 @@ class Federated(BaseEstimator):
             return None
         return np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
 
-    def _tables(
-        self, X: Array, rows: list[NDArray[np.int64]], weights: list[Array] | None
-    ) -> tuple[list[Array], Scale]:
-        """Features of each client, standardised and with a column for the intercept where that is set."""
-        tables = [X[own] for own in rows]
-        unchanged = Scale(np.zeros(X.shape[1]), np.ones(X.shape[1]))
-        scale = federated_scale(tables, weights) if self.standardize else unchanged
-        tables = [scale.apply(table) for table in tables]
-        if self.fit_intercept:
-            tables = [np.column_stack([table, np.ones(len(table))]) for table in tables]
-        return tables, scale
-
-    def _fit(
-        self, kind: Any, X: Array, y: Array, rows: list[NDArray[np.int64]], *, l2: float,
-        sample_weight: Array | None, target_shift: float = 0.0, **more: Any,
-    ) -> tuple[Array, Scale]:  # fmt: skip
-        """θ of a kind of problem and the scale of its features; sets plan_, trace_, n_iter_ and more.
-
-        `target_shift` was subtracted from the target, or is a part of every row's offset.
-        """
-        own_weights = None if sample_weight is None else [sample_weight[own] for own in rows]
-        tables, scale = self._tables(X, rows, own_weights)
-        weights, unpenalised = [len(own) for own in rows], int(self.fit_intercept)
-        if own_weights is not None:
-            more["sample_weight"] = own_weights
-        targets = [y[own] for own in rows]
-        problem = kind(tables, targets, l2=l2, weights=weights, n_unpenalised=unpenalised, **more)
+    def _solve(
+        self, kind: Any, tables: ClientTables, y: Array, *, l2: float, start: Array | None = None, **more: Any
+    ) -> Solution:
+        """Coefficients of one problem on these tables."""
+        settings = self._settings()
+        if tables.weight is not None:
+            more["sample_weight"] = tables.split(tables.weight)
         with self._own_words():
-            self._check_scales(X)
-            theta = self._run(problem)
-            self._closed = self._close(problem, theta)
-        self._penalty = problem.n_records * problem.penalty
-        self._coordinates = self._own_units(scale, target_shift, problem.vectors)
-        return theta if self._closed is None else self._closed.theta, scale
+            problem = kind(
+                tables.features, tables.split(y), l2=l2, weights=[len(own) for own in tables.rows],
+                n_unpenalised=int(self.fit_intercept), **more,
+            )  # fmt: skip
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            solution = solve(problem, settings, seed=seed, names=self._feature_names(), start=start)
+        warn_if_far(solution, settings, self._feature_names(), self._spell, standardized=self.standardize)
+        return solution
 
-    def _close(self, problem: Any, theta: Array) -> Closed | None:
-        """Closing sums, after at most two Newton steps where `close` is set; None with too many coefficients."""
-        if problem.dim > MOST_COEFFICIENTS:
+    def _start(self, tables: ClientTables, vectors: int, shift: float = 0.0) -> Array | None:
+        """θ of the last fit for these tables where `warm_start` is set; None where there is none that fits."""
+        if not self.warm_start or not hasattr(self, "coef_"):
             return None
-        return close(problem, theta, max_steps=2 if self.close else 0, names=self._feature_names())
+        coef = np.atleast_2d(self.coef_).astype(np.float64)
+        if coef.shape != (vectors, tables.scale.mean.size):
+            return None
+        intercept = np.atleast_1d(self.intercept_).astype(np.float64) - shift
+        return tables.scale.from_rows(coef, intercept, with_intercept=self.fit_intercept).ravel()
+
+    def _keep(self, solutions: Sequence[Solution], coordinates: Sequence[Coordinates]) -> None:
+        """Set what a fit leaves besides coefficients; of several targets, tuples of plans and traces."""
+        self._solutions, self._coordinates = tuple(solutions), tuple(coordinates)
+        plans, traces = tuple(each.plan for each in solutions), tuple(each.trace for each in solutions)
+        several = len(solutions) > 1
+        self.plan_: Any = plans if several else plans[0]
+        self.trace_: Any = traces if several else traces[0]
+        self.n_iter_: Any = np.array([trace.rounds for trace in traces])
+
+    def _own_coordinates(
+        self, tables: ClientTables, *, shift: float = 0.0, classes: Sequence[Any] | None = None
+    ) -> Coordinates:
+        return tables.scale.coordinates(
+            self._feature_names(), n_intercepts=int(self.fit_intercept), shift=shift, classes=classes
+        )
 
     def _feature_names(self) -> tuple[str, ...]:
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
         return (*map(str, names), "intercept") if self.fit_intercept else tuple(map(str, names))
 
-    def _own_units(self, scale: Scale, target_shift: float, vectors: int) -> Coordinates:
-        """Coefficients for rows as they are; with more than two classes, of each class against the first."""
-        names = self._feature_names()
-        matrix, shift = np.eye(len(names)), np.zeros(len(names))
-        d = scale.spread.size
-        matrix[:d, :d] = np.diag(1.0 / scale.spread)
-        if self.fit_intercept:
-            matrix[-1, :d] = -scale.mean / scale.spread
-            shift[-1] = target_shift
-        many = vectors > 1
-        plain = Coordinates.of_features(
-            names, n_intercepts=int(self.fit_intercept), classes=list(self.classes_) if many else None
-        )
-        blocks = vectors - 1 if many else 1
-        return plain.then(np.kron(np.eye(blocks), matrix).astype(np.float64), np.tile(shift, blocks))
+    def _margins(self, X: Any) -> Array:
+        """Xw + b of rows, which may be sparse."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
+        coef = self.coef_ if sparse.issparse(self.coef_) else np.asarray(self.coef_)
+        return np.asarray(safe_sparse_dot(X, coef.T, dense_output=True) + self.intercept_)
 
     @property
     def summary_(self) -> Summary:
@@ -189,70 +239,37 @@ class Federated(BaseEstimator):
         return self.summary()
 
     def summary(
-        self, cov: Covariance = "nonrobust", *, level: float = 0.95, dispersion: float | str | None = None
+        self,
+        cov: Covariance = "nonrobust",
+        *,
+        level: float = 0.95,
+        dispersion: float | str | None = None,
+        target: int | None = None,
     ) -> Summary:
-        """Coefficients with standard errors of another kind; see `fedscaffold.inference.summarise`."""
+        """Coefficients with standard errors of another kind; see `fedscaffold.inference.summarise`.
+
+        After a fit to several targets, `target` says for which one, as its column of y.
+        """
         check_is_fitted(self, "n_iter_")
-        if self._closed is None:
+        solutions = self._solutions
+        if target is None and len(solutions) > 1:
+            raise InvalidInput(
+                f"y had {len(solutions)} targets", remedies=[("choose one with ", Option("target", 0))]
+            )
+        which = 0 if target is None else whole_number("target", target, least=0, most=len(solutions) - 1)
+        closed = solutions[which].closed
+        if closed is None:
             raise InvalidInput(f"standard errors are there for at most {MOST_COEFFICIENTS:,} coefficients")
         return summarise_sums(
-            self._closed.sums, self._penalty, self._coordinates, cov=cov, level=level, dispersion=dispersion,
-            feature_names=self._feature_names(),
+            closed.sums, solutions[which].penalty, self._coordinates[which], cov=cov, level=level,
+            dispersion=dispersion, feature_names=self._feature_names(),
         )  # fmt: skip
 
-    def _check_scales(self, X: Array) -> None:
-        """Refuse features of very different sizes where they are not standardised and a plan is wanted."""
-        if self.standardize or "auto" not in (self.step_size, self.local_steps, self.rounds):
-            return
-        sizes = np.sqrt(np.mean(np.square(X), axis=0))
-        sizes = sizes[sizes > 0.0]
-        ratio = float(sizes.max() / sizes.min()) if sizes.size else 1.0
-        if ratio > MAX_SCALE_RATIO:
-            raise InvalidInput(
-                f"the largest feature is {ratio:,.0f} times as large as the smallest, and gradients would need "
-                "millions of steps",
-                remedies=[("take ", Option("standardize", True)), "scale the features before"],
-            )
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
-    def _run(self, problem: Any) -> Array:
-        """Plan and run, and return θ; sets plan_, trace_ and n_iter_."""
-        try:
-            optimum = problem.optimum()
-        except NoMinimiser as error:
-            sums = closing_sums(problem, error.theta, scores=False)
-            refuse_undetermined(sums, problem.n_records * problem.penalty, self._feature_names())
-            raise
-        batch_size, self.plan_ = self._plan(problem, optimum)
-        if self.plan_ is None:  # 1/L: gradient descent does not diverge
-            method, rounds = Scaffold(step_size=1.0 / problem.smoothness(Batches(batch_size)), local_steps=1), 1
-        else:
-            method, rounds = self.plan_.method, self.plan_.rounds
-        given = {"step_size": self.step_size, "local_steps": self.local_steps}
-        method = replace(method, **{name: value for name, value in given.items() if value != "auto"})
-        self.n_iter_ = rounds if self.rounds == "auto" else self.rounds
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.trace_ = run(
-            problem,
-            method,
-            rounds=self.n_iter_,
-            batch_size=batch_size,
-            seed=seed,
-            record=(Mse(optimum),),
-            progress=self.verbose,
-        )
-        return self.trace_.theta[0]
 
-    def _plan(self, problem: Any, optimum: Array) -> tuple[int | None, Plan | None]:
-        """Batch size and plan for the tolerance; no plan where γ, H and T are given, or θ* is 0."""
-        automatic = self.batch_size == "auto"
-        usual = automatic_batch(problem.sizes) if automatic else self.batch_size
-        if "auto" not in (self.step_size, self.local_steps, self.rounds):
-            return usual, None
-        target_mse = (self.tolerance * slope_length(problem, optimum)) ** 2
-        if target_mse == 0.0 or float(optimum @ optimum) <= target_mse:
-            return usual, None
-        sizes = candidate_batches(problem.sizes) if automatic else [usual]
-        try:
-            return fastest_plan(problem, sizes, optimum=optimum, target_mse=target_mse)
-        except InvalidInput as error:
-            raise out_of_reach(error, self.tolerance) from None
+def _dense(X: Any) -> Array:
+    return np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)

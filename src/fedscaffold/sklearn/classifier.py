@@ -1,9 +1,10 @@
 """Logistic regression, binary or multinomial, federated."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy import sparse
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
@@ -11,12 +12,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedscaffold.core.checks import positive
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Multinomial
 from fedscaffold.sklearn.base import FLOATS, Federated
 
 
+@shared_parameters(Federated)
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedLogisticRegression(ClassifierMixin, Federated):
     """Minimises C Σ loss(y, xᵀw + b) + ½ ‖w‖² over all clients' rows with Scaffold.
@@ -32,29 +35,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
     class_weight
         None, "balanced" for weights n / (K · rows of the class), or a dictionary from label to weight; they
         multiply `sample_weight`.
-    fit_intercept
-        Whether b is fitted; it is not penalised.
-    standardize
-        Whether features are scaled to mean 0 and variance 1 before the penalty applies, with means and variances
-        merged from the clients' own.
-    step_size, local_steps, rounds
-        γ, H and T, or "auto": planned so that the tolerance is reached. What is given replaces the plan's.
-    batch_size
-        Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have at most 512
-        rows on average, else what is predicted to take the least time, of all rows and batches of 64, 512 and
-        4,096.
-    tolerance
-        Distance to the pooled model to plan for: ‖w − w*‖ ≤ tolerance · ‖w*‖, with w* what pooled rows would give,
-        in standardised units, intercept left out. It is not an error of prediction.
-    close
-        Whether at most two Newton steps, from sums of gradients and Hessians over clients, take the run's last θ
-        to the optimum.
-    min_rows
-        Clients with fewer rows are refused: such a client is more often a slip in the ids.
-    random_state
-        Seed of the rows drawn.
-    verbose
-        Whether to show progress.
+    {Federated}
 
     Attributes
     ----------
@@ -62,17 +43,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         Labels, sorted.
     coef_, intercept_
         w and b in the units of the rows: one row for two classes, one per class for more.
-    clients_
-        Ids of the clients, sorted.
-    plan_
-        The `fedscaffold.Plan`, or None when nothing was planned.
-    trace_
-        The `fedscaffold.Trace` of the run.
-    n_iter_
-        Number of rounds that were run.
-    summary_
-        Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`; `summary(cov)`
-        gives those with other standard errors. Of more than two classes, each against the first.
+    {Federated attributes}
 
     Examples
     --------
@@ -90,42 +61,55 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
     C: float = 1.0
     class_weight: Any = None
 
+    _names: ClassVar[dict[str, str]] = {"l2": "1/C"}
+
     def fit(self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X, labels y and the client that each row belongs to; losses count by `sample_weight`.
 
-        Without `clients` all rows are one client's: then Scaffold is gradient descent, and `LogisticRegression` of
-        scikit-learn gives the same model at once.
+        X may be sparse, and is then made dense. Without `clients` all rows are one client's: then Scaffold is
+        gradient descent, and `LogisticRegression` of scikit-learn gives the same model at once.
         """
-        self._check_parameters()
+        self._settings()
         if self.C not in (np.inf,):
             positive("C", self.C)
-        X, y = validate_data(self, X, y, dtype=FLOATS)
-        dtype, X = X.dtype, X.astype(np.float64, copy=False)
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         K = len(self.classes_)
         if K < 2:
             raise InvalidInput(f"y has one class only, {self.classes_[0]!r}; a classifier needs at least two")
-        rows = self._clients(clients, len(X))
+        tables = self._tables(X, clients, self._row_weights(sample_weight, X, y, labels))
         kind, more = (Logistic, {}) if K == 2 else (Multinomial, {"n_classes": K})
+        vectors = 1 if K == 2 else K
+        start, l2 = self._start(tables, vectors), 1.0 / (self.C * len(y))
+        solution = self._solve(kind, tables, labels.astype(np.float64), l2=l2, start=start, **more)
+        self._keep([solution], [self._own_coordinates(tables, classes=list(self.classes_) if K > 2 else None)])
+        theta = solution.theta.reshape(vectors, -1)
+        if K > 2:  # the same model, and no larger penalty: what classes have in common is rounding
+            theta = theta - theta.mean(axis=0)
+        coef, intercept = tables.scale.to_rows(theta)
+        self.coef_: Any = coef.astype(tables.dtype)
+        self.intercept_ = intercept.astype(tables.dtype)
+        return self
+
+    def _row_weights(self, sample_weight: Any, X: Any, y: Any, labels: Any) -> Array | None:
+        """Weights of the rows times those of their classes; None for weights of one."""
         weight = self._weights(sample_weight, X)
         if self.class_weight is not None:
             classes = compute_class_weight(self.class_weight, classes=self.classes_, y=y, sample_weight=weight)
-            weight = classes[labels] if weight is None else weight * classes[labels]
-        theta, scale = self._fit(
-            kind, X, labels.astype(np.float64), rows, l2=1.0 / (self.C * len(X)), sample_weight=weight, **more
-        )
-        theta = theta.reshape(1 if K == 2 else K, -1)
-        coef = theta[:, : X.shape[1]] / scale.spread
-        self.coef_ = coef.astype(dtype)
-        self.intercept_ = (theta[:, X.shape[1] :].sum(axis=1) - coef @ scale.mean).astype(dtype)
-        return self
+            weight = np.asarray(classes[labels] if weight is None else weight * classes[labels])
+        if weight is not None:
+            empty = np.flatnonzero(np.bincount(labels, weights=weight) == 0.0)
+            if empty.size:
+                raise InvalidInput(
+                    f"no row of class {self.classes_[empty[0]]!r} has a positive weight",
+                    remedies=["leave out the rows of such classes"],
+                )
+        return weight
 
     def decision_function(self, X: Any) -> Array:
         """Margins xᵀw + b of each row: (rows,) for two classes, (rows, classes) for more."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False)
-        margins = X @ self.coef_.T + self.intercept_
+        margins = self._margins(X)
         return margins[:, 0] if len(self.classes_) == 2 else margins
 
     def predict_proba(self, X: Any) -> Array:
@@ -147,3 +131,16 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         """The most probable label of each row, (rows,)."""
         margins = self.decision_function(X)
         return self.classes_[(margins > 0).astype(np.int64) if margins.ndim == 1 else margins.argmax(axis=1)]
+
+    def sparsify(self) -> Self:
+        """Keep `coef_` as a sparse matrix, which saves memory where most of it is zero."""
+        check_is_fitted(self)
+        self.coef_ = sparse.csr_matrix(self.coef_)
+        return self
+
+    def densify(self) -> Self:
+        """Keep `coef_` as an array again."""
+        check_is_fitted(self)
+        if sparse.issparse(self.coef_):
+            self.coef_ = self.coef_.toarray()
+        return self

@@ -1,68 +1,46 @@
 """Linear regression with an l2 penalty, federated."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from fedscaffold.core.checks import not_negative
+from fedscaffold.core.docs import shared_parameters
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
+from fedscaffold.inference import Summary
 from fedscaffold.problems import Ridge
-from fedscaffold.sklearn.base import FLOATS, Federated
+from fedscaffold.sklearn.base import FLOATS, ClientTables, Federated
+from fedscaffold.sklearn.nonnegative import nonnegative_minimiser
+from fedscaffold.sklearn.running import Solution
 
 
+@shared_parameters(Federated)
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedRidge(RegressorMixin, Federated):
     """Minimises ½ Σ (y − xᵀw − b)² + α/2 ‖w‖² over all clients' rows with Scaffold.
 
     The same objective as scikit-learn's `Ridge(alpha)` on the pooled rows, after standardisation unless that is
-    switched off; fitted by simulating Scaffold among the clients.
+    switched off; fitted by simulating Scaffold among the clients, for several targets one after another.
 
     Parameters
     ----------
     alpha
-        Strength of the penalty on w.
-    fit_intercept
-        Whether b is fitted; it is not penalised.
-    standardize
-        Whether features are scaled to mean 0 and variance 1 before the penalty applies, with means and variances
-        merged from the clients' own.
-    step_size, local_steps, rounds
-        γ, H and T, or "auto": planned so that the tolerance is reached. What is given replaces the plan's.
-    batch_size
-        Rows in a stochastic gradient, None for all of a client's; "auto": all where clients have at most 512
-        rows on average, else what is predicted to take the least time, of all rows and batches of 64, 512 and
-        4,096.
-    tolerance
-        Distance to the pooled model to plan for: ‖w − w*‖ ≤ tolerance · ‖w*‖, with w* what pooled rows would give,
-        in standardised units, intercept left out. It is not an error of prediction.
-    close
-        Whether at most two Newton steps, from sums of gradients and Hessians over clients, take the run's last θ
-        to the optimum.
-    min_rows
-        Clients with fewer rows are refused: such a client is more often a slip in the ids.
-    random_state
-        Seed of the rows drawn.
-    verbose
-        Whether to show progress.
+        Strength of the penalty on w; with several targets one number for all, or one for each.
+    positive
+        Whether no w may be negative. Scaffold runs without this condition; afterwards the sums of gradients and
+        Hessians, which give the loss of all rows exactly, are minimised under it. There are no standard errors.
+    {Federated}
 
     Attributes
     ----------
     coef_, intercept_
-        w and b, in the units of the rows.
-    clients_
-        Ids of the clients, sorted.
-    plan_
-        The `fedscaffold.Plan`, or None when nothing was planned.
-    trace_
-        The `fedscaffold.Trace` of the run.
-    n_iter_
-        Number of rounds that were run.
-    summary_
-        Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`; `summary(cov)`
-        gives those with other standard errors.
+        w and b, in the units of the rows: (features,) and a number, with several targets (targets, features) and
+        (targets,), and then `plan_` and `trace_` are tuples with one for each target.
+    {Federated attributes}
 
     Examples
     --------
@@ -77,33 +55,80 @@ class FederatedRidge(RegressorMixin, Federated):
     array([ 1. , -2. ,  0.5])
     """
 
-    alpha: float = 1.0
+    alpha: Any = 1.0
+    positive: bool = False
 
     _names: ClassVar[dict[str, str]] = {"l2": "alpha"}
 
     def fit(self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X, targets y and the client that each row belongs to; losses count by `sample_weight`.
 
-        Without `clients` all rows are one client's: then Scaffold is gradient descent, and `Ridge` of scikit-learn
-        gives the same model at once.
+        X may be sparse, and is then made dense; y may have several columns. Without `clients` all rows are one
+        client's: then Scaffold is gradient descent, and `Ridge` of scikit-learn gives the same model at once.
         """
-        self._check_parameters()
-        not_negative("alpha", self.alpha)
-        X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True)
-        dtype, X, y = X.dtype, X.astype(np.float64, copy=False), np.asarray(y, dtype=np.float64)
-        rows = self._clients(clients, len(X))
+        self._settings()
+        if self.positive and not self.close:
+            raise InvalidInput(
+                Option("positive", True), " needs the closing sums", remedies=[("take ", Option("close", True))]
+            )
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True, multi_output=True)
+        targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        alphas = self._alphas(targets.shape[1])
         weight = self._weights(sample_weight, X)
-        centre = float(np.average(y, weights=weight)) if self.fit_intercept else 0.0
-        theta, scale = self._fit(
-            Ridge, X, y - centre, rows, l2=self.alpha / len(X), sample_weight=weight, target_shift=centre
-        )
-        coef = theta[: X.shape[1]] / scale.spread
-        self.coef_ = coef.astype(dtype)
-        self.intercept_ = dtype.type(centre + theta[X.shape[1] :].sum() - coef @ scale.mean)
+        tables = self._tables(X, clients, weight)
+        centres = np.average(targets, axis=0, weights=weight) if self.fit_intercept else np.zeros(len(alphas))
+        starts = self._starts(tables, centres)
+        solutions = []
+        for target, centre, alpha, start in zip(targets.T, centres, alphas, starts, strict=True):
+            found = self._solve(Ridge, tables, target - centre, l2=alpha / len(targets), start=start)
+            solutions.append(self._constrained(found) if self.positive else found)
+        self._keep(solutions, [self._own_coordinates(tables, shift=float(centre)) for centre in centres])
+        coef, intercept = tables.scale.to_rows(np.stack([each.theta for each in solutions]))
+        coef, intercept = coef.astype(tables.dtype), (intercept + centres).astype(tables.dtype)
+        self.coef_ = coef[0] if len(alphas) == 1 else coef
+        self.intercept_ = intercept[0] if np.ndim(y) == 1 else intercept
         return self
 
+    def _alphas(self, n_targets: int) -> list[float]:
+        """The penalty of each target."""
+        given = np.ravel(self.alpha)
+        if given.size not in (1, n_targets):
+            raise InvalidInput(
+                f"Number of targets and number of penalties do not correspond: {given.size} != {n_targets}",
+                remedies=[("give one number, or one for each column of y, as ", Option("alpha"))],
+            )
+        return [not_negative("alpha", each) for each in np.broadcast_to(given, n_targets).tolist()]
+
+    def _starts(self, tables: ClientTables, centres: Array) -> list[Array | None]:
+        """θ of the last fit for each target; None where there is none that fits."""
+        found = self._start(tables, centres.size)
+        if found is None:
+            return [None] * centres.size
+        starts = found.reshape(centres.size, -1)
+        if self.fit_intercept:
+            starts[:, -1] -= centres
+        return list(starts)
+
+    def _constrained(self, solution: Solution) -> Solution:
+        assert solution.closed is not None
+        slopes = np.arange(solution.theta.size) < self.n_features_in_
+        theta = nonnegative_minimiser(solution.closed.sums, solution.penalty, slopes)
+        return replace(solution, theta=theta)
+
+    def summary(self, *args: Any, **options: Any) -> Summary:
+        """Coefficients with standard errors; see `fedscaffold.inference.summarise`."""
+        if self.positive:
+            raise InvalidInput(
+                "coefficients that are held at zero have no standard errors",
+                remedies=[("fit with ", Option("positive", False))],
+            )
+        return super().summary(*args, **options)
+
     def predict(self, X: Any) -> Array:
-        """Predicted targets Xw + b, (rows,)."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False)
-        return X @ self.coef_ + self.intercept_
+        """Predicted targets Xw + b, (rows,), or (rows, targets) for several."""
+        return self._margins(X)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

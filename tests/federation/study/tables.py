@@ -48,6 +48,15 @@ def _mixed() -> Table:
     return pd.DataFrame({"ward": ward, "dose": dose, "age": rng.normal(50, 15, n), "y": y}), "logistic"
 
 
+def _statsmodels(name: str, target: str, *, above: float) -> Table:
+    """A table that statsmodels ships, with whether one of its columns is above a number as the target."""
+    import statsmodels.api as sm
+
+    frame = getattr(sm.datasets, name).load_pandas().data.astype(float)
+    y = np.where(frame.pop(target) > above, "yes", "no")
+    return frame.assign(y=y), "logistic"
+
+
 TABLES: dict[str, Callable[[], Table]] = {
     "breast cancer": lambda: _shipped(datasets.load_breast_cancer, "logistic"),
     "iris": lambda: _shipped(datasets.load_iris, "logistic"),
@@ -61,6 +70,9 @@ TABLES: dict[str, Callable[[], Table]] = {
     "made, numbers": lambda: _made(1500, 20, kind="ridge", tails=3.0),
     "made, condition": lambda: _made(3000, 15, condition=30.0),
     "wards": _mixed,
+    "affairs": lambda: _statsmodels("fair", "affairs", above=0.0),
+    "election": lambda: _statsmodels("anes96", "vote", above=0.5),
+    "made, 649 columns": lambda: _made(1600, 649),
 }
 
 SPLITS = ("even", "sizes", "labels", "features")

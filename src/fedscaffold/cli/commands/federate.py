@@ -26,7 +26,8 @@ from fedscaffold.data import from_frame
 from fedscaffold.data.columns import pick
 from fedscaffold.data.open import guess_kind
 from fedscaffold.flower.demo import ROUND, Demo, SiteTable, pool_tables, site_tables
-from fedscaffold.flower.loopback import ADDRESS, FederationFailed, Loopback
+from fedscaffold.flower.loopback import ADDRESS, Loopback
+from fedscaffold.flower.processes import FederationFailed
 from fedscaffold.models.planning.planned import TOLERANCE, FitSettings, PlannedFit, plan_fit
 from fedscaffold.simulation.run import run
 

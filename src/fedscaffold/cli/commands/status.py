@@ -60,6 +60,8 @@ def _print(found: RunStatus) -> None:
         table.add_row(f"client {client} refused", shown(reason, longest=300))
     for client, scale in (found.shortened or {}).items():
         table.add_row(f"client {client} shortened", f"to {scale:.3g} of its update's length")
+    for client, share in (found.limited or {}).items():
+        table.add_row(f"client {client} limited", f"to {share:.3g} of its control variate's length")
     if found.resets:
         table.add_row("resets of all client states", str(found.resets))
     if found.error:

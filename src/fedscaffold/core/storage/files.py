@@ -3,8 +3,9 @@
 import json
 import os
 import re
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,11 @@ def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterato
     Where `path` is a symbolic link, the file that it points to is replaced and the link stays. When the disk is
     full the old file stays and `NotWritten` says so. A private file can be read by its owner alone.
     """
-    check_writable(path)
-    target = Path(os.path.realpath(path))
+    target = _target(path)
     try:
         handle, temporary = _temporary(target)
     except OSError as error:
+        check_writable(path)  # which has better words, if it finds the reason
         raise InvalidInput(f"cannot write {target}: {error.strerror}") from None
     try:
         yield temporary
@@ -60,6 +61,12 @@ def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterato
         temporary.unlink(missing_ok=True)
         if handle >= 0:
             os.close(handle)  # and with it the lock
+
+
+def replace_bytes(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
+    """Replace a private file by the pieces one after the other, in one step."""
+    with replacing(path, private=True) as temporary, open(temporary, "wb", buffering=0) as file:
+        file.write(b"".join(pieces))
 
 
 def remove_abandoned(path: str | os.PathLike[str]) -> None:
@@ -82,6 +89,21 @@ def _temporary(target: Path) -> tuple[int, Path]:
         if _lock(handle) and Path(name).exists():
             return handle, Path(name)
         os.close(handle)  # taken for abandoned before it was locked
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """The file that is to be replaced, links followed; what is unusual about it goes to `check_writable`."""
+    try:
+        target = os.path.realpath(path)
+        found = Path(target).stat()
+    except FileNotFoundError:
+        return Path(target)
+    except (OSError, TypeError, ValueError):
+        check_writable(path)
+        return Path(os.path.realpath(path))
+    if not stat.S_ISREG(found.st_mode) or not os.access(target, os.W_OK):
+        check_writable(path)
+    return Path(target)
 
 
 def _lock(handle: int) -> bool:

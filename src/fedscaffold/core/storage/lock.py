@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from fedscaffold.core.errors import InUse
 from fedscaffold.core.storage.files import folder_at
@@ -25,10 +26,8 @@ def exclusive(path: str | os.PathLike[str], what: str, *, wait: float = 0.0) -> 
     wait
         Seconds to wait for another process that holds the lock; `InUse` after that.
     """
-    target = Path(path)
-    folder_at(target.parent)
     end = time.monotonic() + wait
-    with open(target, "ab") as file:
+    with _open(path) as file:
         while not _try_lock(file.fileno()):
             if time.monotonic() >= end:
                 raise InUse(f"{what} is in use by another process; wait until it has ended, or choose another one")
@@ -43,6 +42,15 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
             return not _try_lock(file.fileno())
     except OSError:
         return False
+
+
+def _open(path: str | os.PathLike[str]) -> BinaryIO:
+    """The lock file, in a folder that is made where it is missing or cannot be used."""
+    try:
+        return open(path, "ab")
+    except OSError:
+        folder_at(Path(path).parent)
+        return open(path, "ab")
 
 
 def _try_lock(handle: int) -> bool:

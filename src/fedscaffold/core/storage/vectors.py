@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.storage.files import replace_bytes
 from fedscaffold.core.types import Array
 
 MAGIC = b"fedsvec1"
@@ -64,10 +64,8 @@ def write_vectors(
         "digests": [hashlib.sha256(row.data).hexdigest() for row in rows],
     }
     text = json.dumps(header, allow_nan=False).encode()
-    with replacing(path, private=True) as temporary, open(temporary, "wb") as file:
-        file.write(MAGIC + len(text).to_bytes(8, "little") + hashlib.sha256(text).digest() + text)
-        for row in rows:
-            file.write(row.data)
+    begin = (MAGIC, len(text).to_bytes(8, "little"), hashlib.sha256(text).digest(), text)
+    replace_bytes(path, (*begin, *(row.data for row in rows)))
 
 
 def open_vectors(path: str | os.PathLike[str]) -> VectorFile:

@@ -38,11 +38,28 @@ COMPILED_FOR = 64  # features, at most, to be worth a kernel of their own
 
 
 @cache
-def local_sgd_for(dim: int | None, form: int, dtype: str, with_margins: bool, by_probability: bool) -> Any:
+def local_sgd_for(
+    dim: int | None, form: int, dtype: str, with_margins: bool, by_probability: bool, on_heap: bool
+) -> Any:
     """The kernel for one form of records, and for one number of features or for any (None).
 
     The latter is slower by a quarter and gives the same bits. What other forms need is left out when compiling:
     Numba leaves out branches on constants of the enclosing function.
+
+    Parameters
+    ----------
+    dim
+        Number of features, or None for any.
+    form
+        LINEAR, WEIGHTED, DENSE, SOFTMAX or WEIGHTED_SOFTMAX.
+    dtype
+        Of the records.
+    with_margins
+        Whether margins are taken with a table of their own.
+    by_probability
+        Whether records are drawn by probabilities of their own.
+    on_heap
+        Whether vectors are too long for the stack.
     """
     several_classes, weighted = form in (SOFTMAX, WEIGHTED_SOFTMAX), form in (WEIGHTED, WEIGHTED_SOFTMAX)
 
@@ -177,18 +194,18 @@ def local_sgd_for(dim: int | None, form: int, dtype: str, with_margins: bool, by
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
                             ahead, portion,
                         )  # fmt: skip
-                    elif form == WEIGHTED and dim is None and d + batch > STACK_NUMBERS:
+                    elif weighted and on_heap:
                         weighted_steps_on_heap(
                             loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
                             ahead, portion,
                         )  # fmt: skip
-                    elif form == WEIGHTED:
+                    elif weighted:
                         weighted_steps_on_stack(
                             loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
                             count, pointer(t), pointer(kept), shrink, scale, free, ahead, portion,
                         )  # fmt: skip
-                    elif dim is None and d + batch > STACK_NUMBERS:
+                    elif on_heap:
                         steps_on_heap(
                             loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
@@ -216,10 +233,11 @@ def local_sgd_for(dim: int | None, form: int, dtype: str, with_margins: bool, by
 def kernel(read: "Tables", dim: int, *, specialise: bool = True) -> Any:
     """The fastest kernel for what is read, with `dim` features."""
     form = WEIGHTED if read.loss in WEIGHTED_LOSSES.values() else LINEAR
-    special = specialise and dim <= COMPILED_FOR and dim + read.batch <= STACK_NUMBERS
+    on_heap = dim + read.batch > STACK_NUMBERS
+    special = specialise and dim <= COMPILED_FOR and not on_heap
     if read.loss in (DENSE, SOFTMAX, WEIGHTED_SOFTMAX):
-        form, special = read.loss, False
+        form, special, on_heap = read.loss, False, False
     by_probability = read.sampling in (BY_CHANCE, ALONG_CHAIN)
     return local_sgd_for(
-        dim if special else None, form, read.x.dtype.str, read.margins is not None, by_probability
+        dim if special else None, form, read.x.dtype.str, read.margins is not None, by_probability, on_heap
     )

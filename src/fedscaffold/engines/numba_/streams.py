@@ -86,7 +86,7 @@ def client_law(
 
 
 @cache
-def stream_sgd_for(dim: int | None, loss: int, dtype: str) -> Any:
+def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any:
     """The kernel for one loss, and for one number of features or for any (None); these give the same bits."""
 
     def stream_sgd(
@@ -161,7 +161,7 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str) -> Any:
                         )
                         draw_labels(pointer(y), pointer(z), block, groups, key, counter, 2.0**-32)
                     targets = shifted(pointer(y), aside)
-                    if dim is None and d + batch > STACK_NUMBERS:
+                    if on_heap:
                         steps_on_heap(
                             loss, features, None, targets, d, 0, pointer(rows), batch, batch, count, pointer(t),
                             pointer(shift), pointer(kept), pointer(z), shrink, share, 0, 0, 0,
@@ -185,5 +185,6 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str) -> Any:
 
 def stream_kernel(read: Sources, dim: int, *, specialise: bool = True) -> Any:
     """The fastest kernel for what is drawn, with `dim` features."""
-    special = specialise and dim <= COMPILED_FOR and dim + read.batch <= STACK_NUMBERS
-    return stream_sgd_for(dim if special else None, read.loss, read.like.dtype.str)
+    on_heap = dim + read.batch > STACK_NUMBERS
+    special = specialise and dim <= COMPILED_FOR and not on_heap
+    return stream_sgd_for(dim if special else None, read.loss, read.like.dtype.str, on_heap)

@@ -116,10 +116,10 @@ class ClientStateFile:
 
     def load(self) -> StoredClientState | None:
         """What `save` stored last; None if there is no file, or none that can be used."""
-        if not self.path.exists():
-            return None
         try:
             return self._load()
+        except FileNotFoundError:
+            return None
         except ValueError as error:  # InvalidInput included
             aside = self.path.with_suffix(".damaged")
             self.path.replace(aside)

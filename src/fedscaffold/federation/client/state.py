@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from fedscaffold.core.types import Array
-from fedscaffold.federation.clipping import shorten
+from fedscaffold.federation.clipping import RESTATED, shorten
 from fedscaffold.federation.history import extend_history
 from fedscaffold.federation.messages import NEVER, LossReason, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
@@ -60,7 +60,7 @@ def reconcile(stored: StoredClientState, request: TrainRequest) -> StoredClientS
     If the server counted the pending update, the method's rule enters it into the client state, shortened as the
     server shortened it. If the server did not, the update stays pending, and is sent again only when the same
     round is requested again. A state of another history of the run, such as an older copy of the client's file, is
-    lost.
+    lost, and so is one that the server has limited, of which it sends its own.
     """
     if not request.config.has_client_state:
         return stored._replace(resets=request.resets)
@@ -81,7 +81,7 @@ def reconcile(stored: StoredClientState, request: TrainRequest) -> StoredClientS
             raise LostState("other-history")
         return stored
     pending = stored.pending
-    if pending is None or pending.round != request.last_counted:
+    if pending is None or pending.round != request.last_counted or request.counted_scale == RESTATED:
         raise LostState("missing" if stored.answers == 0 else "other-history")
     after = request.server if request.server_after is None else request.server_after
     if extend_history(pending.history, pending.round, after) != request.counted_history:

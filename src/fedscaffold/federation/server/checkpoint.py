@@ -16,7 +16,8 @@ from fedscaffold.federation.messages import NEVER
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.ledger import Ledger
 
-WHAT = "fedscaffold federation 3"
+LEDGER_FIELDS = ("run", "history", "round", "resets", "first_distance", "spread")
+WHAT = "fedscaffold federation 4"
 
 
 class ServerCheckpoint(NamedTuple):
@@ -68,7 +69,7 @@ class CheckpointFolder:
             "start": initial_history(ledger.run, config, theta0),
             "histories": {str(round): digest for round, digest in ledger.histories.items()},
             "keys": {str(client): key for client, key in checkpoint.keys.items()},
-            **{name: getattr(ledger, name) for name in ("run", "history", "round", "resets", "first_distance")},
+            **{name: getattr(ledger, name) for name in LEDGER_FIELDS},
         }
         npz.write(self.path(ledger.round), arrays, description, private=True)
         return self._prune(ledger)
@@ -102,6 +103,7 @@ class CheckpointFolder:
             earlier_states={r: self._state_after(r, config, histories[r]) for r in sorted(needed)},
             histories=histories,
             first_distance=fields.number("first_distance", least=0.0),
+            spread=fields.number("spread", least=0.0),
         )
         keys = fields.fields("keys")
         for rounds in found[-self.keep :]:

@@ -12,9 +12,14 @@ from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.ledger import Ledger, aggregate, stack_states
 
 REFUSED_BEYOND = 1000.0  # times the usual distance: no data explain that
-STATES_DIFFER = 2.0  # times as much as distances do: in control variates honest clients differ to the end
+STATES_DIFFER = 1.75  # times as much as distances do: in control variates honest clients differ to the end
+GRADIENTS_DIFFER = 2.0  # and so do exchanged gradients
 LEAST_OF_FIRST = 1e-2  # the usual distance is at least this share of the first round's
 LEAST_OF_THETA = 1e-3  # and at least this share of ‖θ‖
+LEAST_OF_SPREAD = 0.15  # and at least this share of what a usual control variate does in a round
+SUSPECTS = 16  # client states that are compared with the others in a round
+PASSES = 3  # in which vectors are changed until no client state is too long
+TINY = float(np.finfo(np.float64).tiny)
 
 
 def malformed(request: TrainRequest, update: ClientUpdate) -> str | None:
@@ -51,8 +56,10 @@ def check_lengths(
     The usual distance is a weighted median, so that clients with less than half of the weight can neither raise it
     above nor push it below what the others do. It counts as at least 1 % of that of the first round, where clients
     do not agree yet, and as at least ‖θ‖/1000: small steps of a run that converges, and rounding errors of clients
-    that are at their own optimum, do not say what is usual. An update that is too long (see `limits`) counts
-    shortened; one of more than 1000 times the usual distance is refused.
+    that are at their own optimum, do not say what is usual. Nor do they where a client differs from the others and
+    is the last to learn its control variate; so 15 % of what a usual control variate adds up to in a round counts
+    as usual too. An update that is too long (see `limits`) counts shortened; one of more than 1000 times the usual
+    distance is refused.
     """
     clients = sorted(sent)
     if not clients or outlier_factor is None:
@@ -60,7 +67,12 @@ def check_lengths(
     theta, w = ledger.server.theta[0], weights[clients]
     distances = np.array([norm(sent[client] - theta) for client in clients])
     usual = weighted_median(distances, w)
-    least = max(usual, LEAST_OF_FIRST * ledger.first_distance, LEAST_OF_THETA * norm(theta))
+    least = max(
+        usual,
+        LEAST_OF_FIRST * ledger.first_distance,
+        LEAST_OF_THETA * norm(theta),
+        LEAST_OF_SPREAD * ledger.spread,
+    )
     if least == 0.0:
         return Lengths(usual, {}, {})
     allowed = limits(distances, w, outlier_factor, least=least)
@@ -74,6 +86,16 @@ def check_lengths(
     return Lengths(usual, scales, refused)
 
 
+class States(NamedTuple):
+    """The vectors that count instead of what some clients sent, the share of their states' distances from the
+    others' that is left, and how far a usual control variate moves a client in a round.
+    """
+
+    vectors: dict[int, Array]
+    shares: dict[int, float]
+    spread: float
+
+
 def check_states(
     config: RunConfig,
     ledger: Ledger,
@@ -81,14 +103,16 @@ def check_states(
     states: Mapping[int, Any],
     weights: Array,
     outlier_factor: float | None,
-) -> dict[int, float]:
-    """How much of its update counts for each client whose client state would become too long otherwise.
+) -> States:
+    """Find the clients whose states would be too far from the others', and what counts instead of their updates.
 
     A client that pushes θ in one direction in every round, each time by a usual distance, is not found by
     `check_lengths`, and control variates add up what it does. But the server knows the control variate that its
-    updates imply, and that of a client is minus the gradient of its own loss: with its norm limited to
-    2·outlier_factor times the usual one, a client has no more influence on where the run ends than one whose data
-    differ so much from the others'.
+    updates imply, and that of a client is minus the gradient of its own loss: with its distance from the others'
+    limited (see `excess`), a client has no more influence on where the run ends than one whose data differ so much
+    from the others'. The vector that counts is the one that puts the client state at the limit. A shorter update
+    alone would not do: a control variate that grew while all were long, as in a first round far from the optimum,
+    would stay as it is once the others have come to terms with it.
 
     Parameters
     ----------
@@ -101,25 +125,76 @@ def check_states(
     """
     clients = [client for client in sorted(sent) if states.get(client) is not None]
     if outlier_factor is None or not config.has_client_state or not clients:
-        return {}
-    after = aggregate(config, ledger, sent, weights)
-    vectors, w = np.stack([sent[client] for client in clients]), weights[clients]
-    block = stack_states([states[client] for client in clients])
+        return States({}, {}, 0.0)
+    w, block = weights[clients], stack_states([states[client] for client in clients])
+    method = config.method_at(ledger.round)
+    counted = dict(sent)
+    shares: dict[int, float] = {}
+    spread = 0.0
+    for _ in range(PASSES):  # each changes θ⁺, and with it the states of all
+        after = aggregate(config, ledger, counted, weights)
+        vectors = np.stack([counted[client] for client in clients])
 
-    def implied(messages: Array) -> Array:
-        updated = config.method_at(ledger.round).update_clients(block, messages[None], ledger.server, after)
-        return np.concatenate([values[0] for values in updated], axis=1)
+        def implied(messages: Array, after: Any = after) -> Array:
+            updated = method.update_clients(block, messages[None], ledger.server, after)
+            return np.concatenate([values[0] for values in updated], axis=1)
 
-    new = implied(vectors)
-    with np.errstate(over="ignore"):
-        lengths = np.linalg.norm(new, axis=1)
-    allowed = limits(lengths, w, STATES_DIFFER * outlier_factor, least=weighted_median(lengths, w))
-    long = np.flatnonzero(lengths > allowed)
-    if not long.size:
-        return {}
-    still = implied(np.broadcast_to(ledger.server.theta, vectors.shape))[long]
-    found = _largest_share(still, new[long] - still, allowed[long])
-    return {clients[k]: share for k, share in zip(long.tolist(), found.tolist(), strict=True)}
+        new = implied(vectors)
+        slopes = implied(vectors + 1.0) - new  # by how much a state changes with what is counted
+        slope = max(float(np.abs(slopes).max()), TINY)
+        spread = usual_distance(new, w, w @ new / w.sum()) / slope
+        least = LEAST_OF_FIRST * ledger.first_distance * slope
+        long = excess(new, w, STATES_DIFFER * outlier_factor, least=least)
+        if not long:
+            break
+        for k, (share, back) in long.items():
+            step = (slopes[k] * back).reshape(-1, config.dim).sum(axis=0)
+            square = (slopes[k] ** 2).reshape(-1, config.dim).sum(axis=0)
+            client = clients[k]
+            counted[client] = vectors[k] + step / np.maximum(square, TINY)
+            shares[client] = share * shares.get(client, 1.0)
+    return States({client: counted[client] for client in shares}, shares, spread)
+
+
+def excess(states: Array, weights: Array, factor: float, *, least: float) -> dict[int, tuple[float, Array]]:
+    """Rows of `states` that are too far from the others' mean: the share of the distance that is allowed, and the
+    vector back to there.
+
+    What is usual is how far the others are from their own mean, without the row itself, which pulls the mean of
+    all, and with it all others: a value such that at most a quarter of their weight is further away. Allowed is
+    `factor` times that, and more where there are few others to judge by: 1 + 2/(n − 1) times for n of them, which
+    is (Σ w)²/Σ w² for unequal weights. A row with a small weight may differ as much as moves the mean by
+    `factor`·√(Σ w²/10): that is in proportion to how much the mean of so many clients depends on who they are. A
+    row with half of the weight or more is never too far.
+
+    Only the rows that pull the mean most are compared with the others by themselves, so that the time is in
+    proportion to the number of rows.
+    """
+    total, whole, squares = weights @ states, weights.sum(), weights @ weights
+    with np.errstate(over="ignore", invalid="ignore"):
+        pull = weights * np.linalg.norm(states - total / whole, axis=1)
+    found = {}
+    for row in np.argsort(pull, kind="stable")[-SUSPECTS:].tolist():
+        w = weights[row]
+        n_others = (whole - w) ** 2 / max(squares - w**2, TINY)
+        if w >= 0.5 * whole or n_others <= 1.0 + 1e-9:
+            continue
+        others = np.delete(np.arange(weights.size), row)
+        mean = (total - w * states[row]) / (whole - w)
+        usual = usual_distance(states[others], weights[others], mean)
+        few, light = 1.0 + 2.0 / (n_others - 1.0), max(1.0, float(np.sqrt(squares / 10.0) / w))
+        limit = factor * few * light * max(usual, least)
+        distance = norm(states[row] - mean)
+        if distance > limit:
+            share = float(limit / distance)
+            found[row] = share, (1.0 - share) * (mean - states[row])
+    return found
+
+
+def usual_distance(states: Array, weights: Array, mean: Array) -> float:
+    """The distance from the mean beyond which at most a quarter of the weight is."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return weighted_quantile(np.linalg.norm(states - mean, axis=1), weights, 0.75)
 
 
 def clip_gradients(
@@ -132,7 +207,7 @@ def clip_gradients(
     w = weights[clients]
     norms = np.array([norm(gradients[client]) for client in clients])
     usual = weighted_median(norms, w)
-    allowed = limits(norms, w, STATES_DIFFER * outlier_factor, least=usual)
+    allowed = limits(norms, w, GRADIENTS_DIFFER * outlier_factor, least=usual)
     found, refused = {}, {}
     for client, length, limit in zip(clients, norms.tolist(), allowed.tolist(), strict=True):
         if usual > 0.0 and length > max(limit, REFUSED_BEYOND * usual):
@@ -154,23 +229,16 @@ def limits(lengths: Array, weights: Array, outlier_factor: float, *, least: floa
     return outlier_factor * np.maximum(least, influence / weights)
 
 
-def _largest_share(begin: Array, change: Array, allowed: Array) -> Array:
-    """The largest s in [0, 1] with ‖begin + s·change‖ ≤ allowed, row by row; where there is none, the s with the
-    shortest sum.
-    """
-    square = np.sum(change**2, axis=1)
-    slope = np.sum(begin * change, axis=1)
-    excess = np.sum(begin**2, axis=1) - allowed**2
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found = (-slope + np.sqrt(np.maximum(slope**2 - square * excess, 0.0))) / square
-    return np.clip(np.nan_to_num(found, nan=0.0, posinf=1.0, neginf=0.0), 0.0, 1.0)
-
-
 def weighted_median(values: Array, weights: Array) -> float:
     """The smallest value such that those up to it have more than half of the weight."""
+    return weighted_quantile(values, weights, 0.5)
+
+
+def weighted_quantile(values: Array, weights: Array, share: float) -> float:
+    """The smallest value such that those up to it have more than this share of the weight."""
     order = np.argsort(values, kind="stable")
     shares = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order[min(int(np.searchsorted(shares, 0.5 + 1e-9, side="right")), values.size - 1)]])
+    return float(values[order[min(int(np.searchsorted(shares, share + 1e-9, side="right")), values.size - 1)]])
 
 
 def norm(vector: Array) -> float:

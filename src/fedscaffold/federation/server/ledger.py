@@ -31,13 +31,16 @@ class Ledger(NamedTuple):
     last_counted
         (n_clients,): the last round since the last reset in which a client's update was counted, or NEVER.
     counted_scale
-        (n_clients,): by how much that update was shortened, 1 if it was not.
+        (n_clients,): by how much that update was shortened, 1 if it was not, RESTATED if another vector counted
+        instead, so that the client has to be told its state.
     earlier_states
         The server states after those rounds of `last_counted` that are not the latest, by round.
     histories
         Digest of the history after each round of `last_counted`, by round.
     first_distance
         The usual ‖sent − θ‖ of the first round, 0 before it; see `checks`.
+    spread
+        How far a usual control variate moves a client in a round, 0 where the server does not know them.
 
     Examples
     --------
@@ -60,6 +63,7 @@ class Ledger(NamedTuple):
     earlier_states: Mapping[int, Any]
     histories: Mapping[int, str]
     first_distance: float
+    spread: float
 
 
 def initial_ledger(config: RunConfig, theta: Array, run: str | None = None) -> Ledger:
@@ -96,6 +100,7 @@ def initial_ledger(config: RunConfig, theta: Array, run: str | None = None) -> L
         earlier_states={},
         histories={},
         first_distance=0.0,
+        spread=0.0,
     )
 
 
@@ -198,6 +203,7 @@ def close_round(
     *,
     scales: Mapping[int, float],
     distance: float,
+    spread: float,
     limit: float,
 ) -> Ledger:
     """The ledger one round later; raises `Diverged` when θ leaves the limit.
@@ -216,9 +222,11 @@ def close_round(
     weights
         The clients' weights, shape (n_clients,).
     scales
-        By how much each of those was shortened, where it was.
+        By how much each of those was shortened, where it was, or RESTATED.
     distance
         The usual ‖sent − θ‖ of this round.
+    spread
+        How far a usual control variate moves a client in a round.
     limit
         The absolute value of θ's entries beyond which the run counts as diverged.
     """
@@ -245,6 +253,7 @@ def close_round(
         earlier_states={round: states[round] for round in sorted(needed)},
         histories={round: histories[round] for round in sorted(referred)},
         first_distance=ledger.first_distance or distance,
+        spread=spread,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedscaffold.core.storage.fields import shown
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.federation.clipping import shorten
+from fedscaffold.federation.clipping import RESTATED, shorten
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import (
     ClientFailed,
@@ -52,6 +52,8 @@ class RoundResult:
         Clients whose updates were refused, or that refused to make one, and why.
     shortened
         Clients whose updates counted shortened, and to how much of their distance from θ.
+    limited
+        Clients whose client state would be too far from the others', and how much of that distance is left.
 
     Examples
     --------
@@ -68,6 +70,7 @@ class RoundResult:
     counted: tuple[int, ...]
     refused: Mapping[int, str]
     shortened: Mapping[int, float] = field(default_factory=dict)
+    limited: Mapping[int, float] = field(default_factory=dict)
 
 
 def run_round(
@@ -152,20 +155,20 @@ def run_round(
         without_backup = round.collect_updates(cohort, mean_gradient)
     found = {client: update.vector for client, update in round.found.items()}
     states = backup.load_all(config, round.ledger, found) | round.returned_states()
-    scales = round.scales(found, states)
-    theta = round.ledger.server.theta[0]
+    theta, scales = round.ledger.server.theta[0], round.lengths.scales
     counted = {client: shorten(vector, theta, scales.get(client, 1.0)) for client, vector in found.items()}
+    limited = checks.check_states(config, round.ledger, counted, states, weights, rules.outlier_factor)
+    counted |= limited.vectors
     after = close_round(
-        config, round.ledger, counted, weights, scales=scales, distance=round.lengths.usual, limit=limit
-    )
+        config, round.ledger, counted, weights, scales=scales | dict.fromkeys(limited.vectors, RESTATED),
+        distance=round.lengths.usual, spread=limited.spread, limit=limit,
+    )  # fmt: skip
     unknown = backup.save_round(config, counted, states, round.ledger, after)
     if unknown:
         LOG.warning("round %d: the states of clients %s are not in the backup yet", ledger.round, unknown)
-    for client, scale in sorted(scales.items(), key=lambda item: item[1])[:MOST_LINES]:
-        LOG.warning("round %d: client %d's update is shortened to %.3g of its length", ledger.round, client, scale)
-    if len(scales) > MOST_LINES:
-        LOG.warning("round %d: %d updates more are shortened by less", ledger.round, len(scales) - MOST_LINES)
-    return RoundResult(after, tuple(sorted(counted)), round.refused, scales)
+    _log_shares(ledger.round, "update", scales)
+    _log_shares(ledger.round, "control variate", limited.shares)
+    return RoundResult(after, tuple(sorted(counted)), round.refused, scales, limited.shares)
 
 
 class _Round:
@@ -185,6 +188,11 @@ class _Round:
         """Ask until enough updates count; a client that lost its state, of which there is no backup, ends that."""
         self.found = {}
         restored: dict[int, Any] = {}
+        for client in cohort:
+            if self.ledger.counted_scale[client] == RESTATED:
+                restored[client] = self.backup.load(self.config, self.ledger, client)
+                if restored[client] is None:
+                    return client
         unknown = self.backup.missing(self.config, self.ledger, cohort)
         failures = 0
         while True:
@@ -241,17 +249,6 @@ class _Round:
             if self._enough(cohort):
                 return dict(sorted(gradients.items()))
             failures = self._count_failure(cohort, failures)
-
-    def scales(self, sent: Mapping[int, Array], states: Mapping[int, Any]) -> dict[int, float]:
-        """How much of each update counts, for those that are too long or would make a client state too long."""
-        theta, found = self.ledger.server.theta[0], dict(self.lengths.scales)
-        short = {client: shorten(vector, theta, found.get(client, 1.0)) for client, vector in sent.items()}
-        shares = checks.check_states(
-            self.config, self.ledger, short, states, self.weights, self.rules.outlier_factor
-        )
-        for client, share in shares.items():
-            found[client] = found.get(client, 1.0) * share
-        return dict(sorted(found.items()))
 
     def returned_states(self) -> dict[int, Any]:
         """Client states before the round, from those that were asked for them."""
@@ -316,6 +313,14 @@ class _Round:
             f"{silent or 'nobody'}, refused: {self.refused or 'nobody'}. Start the server again when they are "
             "back: it continues from this round"
         )
+
+
+def _log_shares(round: int, what: str, shares: Mapping[int, float]) -> None:
+    """Say whose updates or control variates were shortened, and to how much of their length."""
+    for client, share in sorted(shares.items(), key=lambda item: item[1])[:MOST_LINES]:
+        LOG.warning("round %d: client %d's %s is shortened to %.3g of its length", round, client, what, share)
+    if len(shares) > MOST_LINES:
+        LOG.warning("round %d: %d more (%s) are shortened by less", round, len(shares) - MOST_LINES, what)
 
 
 def _by_client(replies: Iterable[Reply]) -> list[Reply]:

@@ -32,10 +32,11 @@ class RoundRules:
         How often clients that did not answer are asked in a round before the run stops. It can be continued later.
     outlier_factor
         An update whose distance ‖sent − θ‖ is more than so many times the usual one, a weighted median of the
-        round, counts shortened to that; one of more than 1000 times is refused. Where the server keeps a backup
-        of client states, their norms are limited too, to twice as many times the usual one, since a client could
-        otherwise push θ a little in every round. A client is measured by length times weight where that allows it
-        more. None for no limit, for federations whose members trust each other.
+        round, counts shortened to that; one of more than 1000 times is refused. A client is measured by length
+        times weight where that allows it more. Where the server keeps a backup of client states, their distances
+        from the mean of the others' are limited too, since a client could otherwise push θ a little in every
+        round: to 1.75·outlier_factor times the usual one, times 1 + 2/(n − 1) for n others. None for no limit, for
+        federations whose members trust each other.
 
     Examples
     --------

@@ -76,6 +76,7 @@ class ServerSession:
             counted=list(result.counted),
             refused={str(client): reason for client, reason in result.refused.items()},
             shortened={str(client): scale for client, scale in result.shortened.items()},
+            limited={str(client): share for client, share in result.limited.items()},
             theta_norm=float(np.linalg.norm(result.ledger.server.theta)),
         )
         write_metrics(self.folder, self.config, result)

@@ -40,6 +40,8 @@ class RunStatus:
         Clients that were refused in the newest round, or refused themselves, and why.
     shortened
         Clients whose updates the newest round shortened, and to how much of their length.
+    limited
+        Clients whose control variates the newest round shortened, and to how much of their length.
     since
         When the newest line was written, in UTC.
     error
@@ -60,6 +62,7 @@ class RunStatus:
     counted: tuple[int, ...] = ()
     refused: dict[str, str] | None = None
     shortened: dict[str, float] | None = None
+    limited: dict[str, float] | None = None
     since: str = ""
     error: str = ""
 
@@ -91,7 +94,7 @@ def run_status(folder: str | os.PathLike[str]) -> RunStatus:
         newest = entry
         facts |= {key: entry[key] for key in ("name", "run", "round", "resets") if key in entry}
         if entry["event"] == "round-closed":
-            facts |= {key: entry.get(key) for key in ("counted", "refused", "shortened")}
+            facts |= {key: entry.get(key) for key in ("counted", "refused", "shortened", "limited")}
     if not newest or not {"name", "run", "round"} <= set(facts):
         raise InvalidInput(f"{os.fspath(folder)} is not the folder of a server that has begun a run")
     state = STATES[newest["event"]]
@@ -106,6 +109,7 @@ def run_status(folder: str | os.PathLike[str]) -> RunStatus:
         counted=tuple(facts.get("counted") or ()),
         refused=dict(facts.get("refused") or {}),
         shortened=dict(facts.get("shortened") or {}),
+        limited=dict(facts.get("limited") or {}),
         since=str(newest.get("time", "")),
         error=str(newest.get("text", "")) if newest["event"] == "run-stopped" else "",
     )
@@ -121,6 +125,7 @@ def write_metrics(folder: Path, config: RunConfig, result: RoundResult) -> None:
         "clients_counted": ("gauge", "Clients whose updates the newest round counted.", len(result.counted)),
         "clients_refused": ("gauge", "Clients refused in the newest round.", len(result.refused)),
         "clients_shortened": ("gauge", "Updates shortened in the newest round.", len(result.shortened)),
+        "clients_limited": ("gauge", "Control variates shortened in the newest round.", len(result.limited)),
     }
     lines = [
         line

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import OutOfReach
 from fedscaffold.theory import Plan, plan
 
 MAX_ROUNDS = 20_000
@@ -44,16 +44,18 @@ def costs_in_seconds(problem: Any, batch_size: int | None) -> dict[str, float]:
 def fastest_plan(problem: Any, batch_sizes: list[int | None], **goal: Any) -> BatchPlan:
     """The first-order plan of the least predicted time, over local steps and some batch sizes.
 
-    `goal` has target_mse and optimum, and perhaps max_local_steps. Refused where no batch size reaches the target.
-    The plan's cost is in seconds.
+    `goal` has target_mse and optimum, and perhaps max_local_steps and max_rounds. Refused where no batch size
+    reaches the target. The plan's cost is in seconds.
     """
     found: list[BatchPlan] = []
-    refused: InvalidInput | None = None
+    refused: OutOfReach | None = None
     for size in batch_sizes:
         costs: Any = costs_in_seconds(problem, size)
         try:
-            made = plan(problem, mode="first_order", max_rounds=MAX_ROUNDS, batch_size=size, **costs, **goal)
-        except InvalidInput as error:
+            made = plan(
+                problem, mode="first_order", batch_size=size, **costs, **{"max_rounds": MAX_ROUNDS, **goal}
+            )
+        except OutOfReach as error:
             refused = refused or error
             continue
         found.append(BatchPlan(size, made))

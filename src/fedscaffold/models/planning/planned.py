@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.checks import choice, positive, seed_number, set_fields, whole_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput, Option, OutOfReach
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
@@ -222,7 +222,7 @@ def plan_fit(problem: EncodedProblem, settings: FitSettings) -> PlannedFit:
             target_mse=prepared.target_mse,
             max_local_steps=H,
         )
-    except InvalidInput as error:
+    except OutOfReach as error:
         raise out_of_reach(error, prepared.aim) from None
     given: dict[str, Any] = {"step_size": gamma, "local_steps": H}
     method = replace(planned.method, **{name: value for name, value in given.items() if value is not None})

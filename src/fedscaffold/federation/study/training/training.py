@@ -14,11 +14,12 @@ from fedscaffold.federation.server.backup import StateBackup
 from fedscaffold.federation.server.ledger import initial_ledger
 from fedscaffold.federation.server.round import run_round
 from fedscaffold.federation.server.rules import RoundRules
-from fedscaffold.federation.study.certificate import Certificate, certify, certify_by_gradients
+from fedscaffold.federation.study.certificate import Certificate, certify
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.measure import SiteMeasurement
 from fedscaffold.federation.study.report.history import ErrorPoint, How
 from fedscaffold.federation.study.training import autopilot
+from fedscaffold.federation.study.training.by_gradients import Products, certify_by_gradients
 from fedscaffold.methods import Scaffold
 from fedscaffold.simulation.divergence import divergence_limit
 
@@ -85,6 +86,7 @@ class StudyTraining:
     rounds: int = 0
     notes: list[str] = field(default_factory=list)
     history: list[ErrorPoint] = field(default_factory=list)
+    products: Products = field(default_factory=Products)
 
     def run(self, start: Array | None = None) -> TrainingResult:
         """Train until the certified error is within the tolerance, or the study's rounds are used up.
@@ -105,8 +107,8 @@ class StudyTraining:
             norm = float(np.linalg.norm(self._gradient_and_loss(theta)[0]))
             cost = self.coordinator.transport.last_seconds, max(o.seconds_per_step for o in self.measured.values())
             if not self._takes_newton(theta.size, *cost):
-                theta = self._run_scaffold(theta, norm, *cost)
-        return self._close(theta)
+                return self._close(self._run_scaffold(theta, norm, *cost))
+        return self._close(self.certificate(theta))
 
     def certificate(self, theta: Array, *, scores: bool = False) -> Certificate:
         """The certificate of θ: one exchange where Hessians are allowed, else one per conjugate-gradient step."""
@@ -115,7 +117,9 @@ class StudyTraining:
             sums = self.coordinator.closing_sums(theta, self.agreement, scores=scores, part=self.part)
             found = certify(sums, self.agreement)
         else:
-            found = certify_by_gradients(theta, self._gradient_and_loss, self.agreement)
+            found, self.products = certify_by_gradients(
+                theta, self._gradient_and_loss, self.agreement, tolerance=self._aim(None), known=self.products
+            )
         self._tell_error(found.relative_error, found.error_in_standard_errors, method="Newton")
         return found
 
@@ -151,7 +155,7 @@ class StudyTraining:
         self._note(f"Newton's method on sums of Hessians is {reason}.")
         return self.hessians and newton < scaffold
 
-    def _run_scaffold(self, theta: Array, norm: float, per_round: float, per_step: float) -> Array:
+    def _run_scaffold(self, theta: Array, norm: float, per_round: float, per_step: float) -> Certificate:
         """Stages of Scaffold, with local steps found on the way, until Newton steps can take over.
 
         At θ the gradient has this norm; a round and a local step cost this many seconds.
@@ -167,6 +171,8 @@ class StudyTraining:
         )  # fmt: skip
         ledger = initial_ledger(config, theta, run=coordinator.run_id(part=self.part))
         rules = RoundRules(min_clients=n_rows.size, outlier_factor=None)
+        found: Certificate | None = None
+        self._tell_error(1.0, how="estimated", method="no rounds yet")
         while self.rounds < settings.max_rounds and norm > 0.0:
             change = (ledger.round, step_size, search.local_steps)
             config = replace(config, schedule=(*config.schedule, change))
@@ -185,25 +191,25 @@ class StudyTraining:
             estimate = moved * ratio / (1.0 - ratio)
             method = f"Scaffold, {config.schedule[-1][2]} local steps"
             self._tell_error(estimate, how="estimated", method=method)
-            if estimate <= CLOSING_BELOW and self._ready_to_close(now):
-                break
+            if estimate <= CLOSING_BELOW:
+                found = self.certificate(now)
+                if found.relative_error <= CLOSING_BELOW:
+                    break
         tried = ", ".join(str(steps) for _, _, steps in config.schedule)
         self._note(
             f"Scaffold ran {ledger.round} rounds with step size {step_size:.3g} and, in stages of "
             f"{autopilot.ROUNDS_PER_STAGE} rounds, {tried} local steps."
         )
-        return ledger.server.theta[0]
+        now = ledger.server.theta[0]
+        return found if found is not None and np.array_equal(found.theta, now) else self.certificate(now)
 
-    def _ready_to_close(self, theta: Array) -> bool:
-        return self.certificate(theta).relative_error <= CLOSING_BELOW
-
-    def _close(self, theta: Array) -> TrainingResult:
+    def _close(self, first: Certificate) -> TrainingResult:
         """Newton steps until the certified error is within the tolerance, and one more.
 
         Where Hessians are allowed the model after the last step is certified too, with products of scores for
         robust standard errors.
         """
-        for found in newton_certificates(self.certificate, theta):
+        for found in newton_certificates(self.certificate, first):
             close = found.relative_error <= CLOSE_ENOUGH or not self.hessians
             if (self._within_tolerance(found) and close) or self._out_of_rounds:
                 break
@@ -237,13 +243,12 @@ class StudyTraining:
         return settings.relative_tolerance or RELATIVE_TOLERANCE
 
 
-def newton_certificates(certify: Callable[[Array], Certificate], theta: Array) -> Iterator[Certificate]:
+def newton_certificates(certify: Callable[[Array], Certificate], current: Certificate) -> Iterator[Certificate]:
     """Certificates of models that come closer and closer to the optimum, one exchange with all sites each.
 
     Each step is halved until the loss decreases as much as a tenth of what the quadratic model promises, so that
     the method converges from any start. The caller stops when a certificate is good enough.
     """
-    current = certify(theta)
     while True:
         yield current
         share = 1.0

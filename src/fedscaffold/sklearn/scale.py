@@ -1,10 +1,15 @@
-"""Means and variances from what clients would send: counts, sums and sums of squares, never rows."""
+"""Standardised features, and coefficients in the units of the rows.
 
-from typing import NamedTuple
+Means and variances come from what clients would send: counts, sums and sums of squares, never rows.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedscaffold.core.types import Array
+from fedscaffold.inference import Coordinates
 
 
 class Scale(NamedTuple):
@@ -16,6 +21,37 @@ class Scale(NamedTuple):
     def apply(self, X: Array) -> Array:
         """(X − mean)/spread for rows X."""
         return (X - self.mean) / self.spread
+
+    def to_rows(self, vectors: Array) -> tuple[Array, Array]:
+        """Slopes (k, dim) and intercepts (k,) for rows as they are, from k vectors for standardised rows.
+
+        A vector may have an intercept after its slopes.
+        """
+        d = self.mean.size
+        coef = vectors[:, :d] / self.spread
+        return coef, vectors[:, d:].sum(axis=1) - coef @ self.mean
+
+    def from_rows(self, coef: Array, intercept: Array, *, with_intercept: bool) -> Array:
+        """Vectors for standardised rows, (k, dim), or (k, dim + 1) with an intercept: the inverse of `to_rows`."""
+        slopes = coef * self.spread
+        return np.column_stack([slopes, intercept + coef @ self.mean]) if with_intercept else slopes
+
+    def coordinates(
+        self, names: tuple[str, ...], *, n_intercepts: int, shift: float, classes: Sequence[Any] | None
+    ) -> Coordinates:
+        """What summaries report: coefficients for rows as they are; of several classes, each against the first.
+
+        `shift` is added to intercepts.
+        """
+        d = self.mean.size
+        matrix, added = np.eye(len(names)), np.zeros(len(names))
+        matrix[:d, :d] = np.diag(1.0 / self.spread)
+        if n_intercepts:
+            matrix[-1, :d] = -self.mean / self.spread
+            added[-1] = shift
+        plain = Coordinates.of_features(names, n_intercepts=n_intercepts, classes=classes)
+        blocks = 1 if classes is None else len(classes) - 1
+        return plain.then(np.kron(np.eye(blocks), matrix).astype(np.float64), np.tile(added, blocks))
 
 
 def federated_scale(tables: list[Array], weights: list[Array] | None = None) -> Scale:

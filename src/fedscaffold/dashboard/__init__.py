@@ -1,0 +1,33 @@
+"""A live page about a study that runs (extra `fedscaffold[dashboard]`, which Flower brings too).
+
+`page` makes the page from a study's status, `server` serves it to whoever knows its address.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from fedscaffold.core.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from fedscaffold.dashboard.server import serve_dashboard
+
+__all__ = ["serve_dashboard"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the server when it is first used, and say what to install where its library is missing."""
+    if name != "serve_dashboard":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from fedscaffold.dashboard.server import serve_dashboard
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise MissingDependency(
+            "the live page needs a web server; install it with: pip install 'fedscaffold[dashboard]'"
+        ) from error
+    globals()[name] = serve_dashboard
+    return serve_dashboard
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,183 @@
+"""The live page: who may see it, what it says, and that a browser keeps it up to date."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.lock import exclusive
+from fedscaffold.dashboard import serve_dashboard
+from fedscaffold.dashboard.page import live_body, live_page, time_text
+from fedscaffold.dashboard.server import serve_app
+from fedscaffold.federation import StatusBoard, StudyStatus, study_status
+from fedscaffold.federation.study.report.history import ErrorPoint
+from fedscaffold.federation.study.report.status import LOCK, SiteStatus
+from tests.reports.test_page import Page
+from tests.reports.test_page_browser import CHROMIUM, IN_CI
+
+HISTORY = [
+    ErrorPoint(exchange=1, relative=1.0, how="estimated", method="no rounds yet"),
+    ErrorPoint(exchange=5, relative=0.1, how="estimated", method="Scaffold"),
+    ErrorPoint(exchange=9, relative=0.01, how="certified", method="Scaffold"),
+]
+RUNNING = StudyStatus(
+    name="pilot <1>",
+    target="ill",
+    tolerance="0.001",
+    phase="train",
+    exchanges=13,
+    rounds=9,
+    history=HISTORY,
+    aim=0.001,
+    seconds_per_exchange=40.0,
+    sites={
+        "bonn": SiteStatus(state="online", since="2026-01-01T10:00:00+00:00"),
+        "lyon": SiteStatus(state="refused", why="column 'age' is missing", since="2026-01-01T10:00:00+00:00"),
+    },
+    refused=[{"who": "key 3f2a", "why": "nobody accepted <it>", "since": "2026-01-01T10:00:00+00:00"}],
+    notes=["Scaffold was taken."],
+)
+
+
+@pytest.mark.parametrize(
+    "status", [None, RUNNING, replace(RUNNING, state="stopped", error="no & more", history=[])]
+)
+def test_the_page_is_closed_and_escaped(status: StudyStatus | None) -> None:
+    text = live_page(status, "nonce")
+    page = Page(text)
+    assert page.open == []
+    assert "<1>" not in text
+    assert "<it>" not in text
+    assert "http" not in text
+    scripts = [attributes for tag, attributes in page.elements if tag == "script"]
+    assert scripts == [{"nonce": "nonce"}]
+
+
+def test_the_page_says_how_the_study_stands() -> None:
+    words = [text for _, text in Page(live_body(RUNNING)).texts]
+    for said in (
+        "1 of 2",
+        "0.01 relative, certified; asked for: 0.001",
+        "about 3 minutes",  # 4 more exchanges of 40 s
+        "column 'age' is missing",
+        "key 3f2a",
+        "nobody accepted <it>",
+        "Scaffold was taken.",
+    ):
+        assert said in words
+    assert "cannot be told yet" in live_body(replace(RUNNING, history=HISTORY[:1]))
+    assert "has not begun yet" in live_body(None)
+
+
+def test_lengths_of_time() -> None:
+    assert [time_text(seconds) for seconds in (0.2, 2.0, 80.0, 100.0, 5000.0, 20_000.0)] == [
+        "about 1 second",
+        "about 2 seconds",
+        "about 80 seconds",
+        "about 2 minutes",
+        "about 83 minutes",
+        "about 6 hours",
+    ]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    folder = tmp_path_factory.mktemp("coordinator")
+    with serve_dashboard(folder) as address:
+        yield address, folder
+
+
+def test_only_who_knows_the_token_sees_it(address: tuple[str, Path]) -> None:
+    page, _ = address
+    assert page.startswith("http://127.0.0.1:")
+    root, token = page.rstrip("/").rsplit("/", 1)
+    assert len(token) >= 32
+    for wrong in (
+        f"{root}/",
+        f"{root}/x/",
+        f"{root}/{token[:-1]}/",
+        f"{root}/{token}x/body",
+        f"{root}/x/status.json",
+    ):
+        with pytest.raises(HTTPError) as error:
+            urlopen(wrong)
+        assert error.value.code == 404
+        assert b"study" not in error.value.read()
+        error.value.close()
+    with urlopen(page) as reply:
+        policy = reply.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert reply.headers["Referrer-Policy"] == "no-referrer"
+        assert reply.headers["Cache-Control"] == "no-store"
+
+
+def test_page_and_json_follow_the_coordinators_file(address: tuple[str, Path]) -> None:
+    page, folder = address
+    with urlopen(page + "status.json") as reply:
+        assert json.load(reply) is None
+    board = StatusBoard(folder, name="pilot", target="ill", tolerance=0.01, sites=["bonn"])
+    with exclusive(folder / LOCK, "the folder"):
+        board.site("bonn", "online")
+        with urlopen(page + "status.json") as reply:
+            assert StudyStatus.from_json(json.load(reply)) == study_status(folder)
+        with urlopen(page + "body") as reply:
+            assert b"The study is running" in reply.read()
+    with urlopen(page + "body") as reply:
+        assert b"process is gone" in reply.read()
+
+
+def test_a_port_in_use_and_a_host_that_is_not_here_are_refused(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with (
+            pytest.raises(InvalidInput, match=r"cannot listen on 127\.0\.0\.1 port"),
+            serve_dashboard(tmp_path, port=taken.getsockname()[1]),
+        ):
+            pass
+    for host, port in (("no.such.host.invalid", 0), ("127.0.0.1", 70_000)):
+        with pytest.raises(InvalidInput, match="cannot listen"), serve_dashboard(tmp_path, host=host, port=port):
+            pass
+
+
+def test_without_the_library_the_message_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['uvicorn'] = None; import fedscaffold as fs\n"
+        "try: fs.dashboard.serve_dashboard\nexcept fs.MissingDependency as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'fedscaffold[dashboard]'" in done.stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None and not IN_CI, reason="no Chromium to open the page in")
+@pytest.mark.parametrize("width", [400, 1200])
+def test_a_browser_keeps_it_up_to_date(width: int, tmp_path: Path) -> None:
+    """The page as it was first sent says that nothing has begun; what the script fetched replaced it."""
+    asked: list[int] = []
+
+    def get_status() -> StudyStatus | None:
+        asked.append(1)
+        return None if len(asked) == 1 else RUNNING
+
+    with serve_app(get_status, host="127.0.0.1", port=0, token="t" * 32) as page:
+        done = subprocess.run(
+            [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0",
+             f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},2000",
+             "--virtual-time-budget=6000", "--dump-dom", page],
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+    assert "CONSOLE" not in done.stderr
+    assert len(asked) >= 2
+    assert "has not begun yet" not in done.stdout
+    assert "column 'age' is missing" in done.stdout
+    assert 'id="gone" role="status" hidden' in done.stdout
+    shutil.rmtree(tmp_path / "profile", ignore_errors=True)

@@ -1,0 +1,198 @@
+"""What users of scikit-learn expect: sparse rows, several targets, positive coefficients, warm starts, classes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.optimize import lsq_linear
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.linear_model import GammaRegressor, LogisticRegression, Ridge
+from sklearn.preprocessing import scale
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage import memory_limit
+from fedscaffold.sklearn import (
+    FederatedGammaRegression,
+    FederatedLogisticRegression,
+    FederatedPoissonRegression,
+    FederatedRidge,
+)
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(120, 4)) * (RNG.random((120, 4)) < 0.4) + [0.0, 0.0, 0.0, 1.0]
+CLIENTS = np.repeat(["a", "b", "c"], [60, 40, 20])
+Z = X @ [0.8, -0.5, 0.3, -0.4]
+AMOUNTS = Z + 0.5 * RNG.normal(size=120)
+LABELS = np.where(Z + RNG.logistic(size=120) > -0.4, "yes", "no")
+COUNTS = RNG.poisson(np.exp(1.0 + Z))
+WEIGHTS = RNG.uniform(0.5, 2.0, size=120)
+COSTS = RNG.gamma(2.0, np.exp(1.0 + Z) / 2.0)
+
+MODELS: list[Any] = [
+    (FederatedRidge(random_state=0), AMOUNTS),
+    (FederatedLogisticRegression(random_state=0), LABELS),
+    (FederatedPoissonRegression(random_state=0, alpha=0.1), COUNTS),
+    (FederatedGammaRegression(random_state=0, alpha=0.1), COSTS),
+]
+
+
+@pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.csr_array, sparse.csc_array, sparse.coo_matrix])
+@pytest.mark.parametrize(("model", "y"), MODELS)
+def test_sparse_rows_give_the_same_model(model: Any, y: Any, make: Any) -> None:
+    dense = clone(model).fit(X, y, clients=CLIENTS)
+    thin = clone(model).fit(make(X), y, clients=CLIENTS)
+    np.testing.assert_array_equal(thin.coef_, dense.coef_)
+    np.testing.assert_allclose(thin.score(make(X), y), dense.score(X, y), rtol=1e-12)
+    assert isinstance(thin.predict(make(X)), np.ndarray)
+
+
+def test_sparse_rows_that_would_not_fit_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_limit, "memory_limit", lambda: 2**30)
+    wide = sparse.csr_array((20, 10_000_000))
+    with pytest.raises(InvalidInput, match=r"dense table of the sparse X.* would take 3\.0 GiB"):
+        FederatedRidge().fit(wide, np.arange(20.0), clients=np.arange(20) % 2)
+
+
+@pytest.mark.parametrize("alpha", [0.5, [0.1, 3.0]])
+def test_several_targets_are_several_fits(alpha: Any) -> None:
+    Y = np.column_stack([AMOUNTS, 3.0 - 2.0 * AMOUNTS + X[:, 0]])
+    model = FederatedRidge(alpha=alpha, random_state=0).fit(X, Y, clients=CLIENTS, sample_weight=WEIGHTS)
+    assert (model.coef_.shape, model.intercept_.shape, model.predict(X).shape) == ((2, 4), (2,), (120, 2))
+    assert model.n_iter_.shape == (2,)
+    assert [trace.rounds for trace in model.trace_] == [plan.rounds for plan in model.plan_]
+    for k, each in enumerate(np.broadcast_to(alpha, 2).tolist()):
+        one = FederatedRidge(alpha=each, random_state=0).fit(X, Y[:, k], clients=CLIENTS, sample_weight=WEIGHTS)
+        np.testing.assert_allclose(model.coef_[k], one.coef_, rtol=1e-12)
+        np.testing.assert_allclose(model.intercept_[k], one.intercept_, rtol=1e-12)
+        np.testing.assert_allclose(model.summary(target=k).se, one.summary_.se, rtol=1e-12)
+    with pytest.raises(InvalidInput, match="y had 2 targets; choose one with target=0"):
+        _ = model.summary_
+    with pytest.raises(InvalidInput, match="target must be a whole number of at most 1"):
+        model.summary(target=2)
+
+
+def test_shapes_of_one_column() -> None:
+    model = FederatedRidge(random_state=0).fit(X, AMOUNTS[:, None], clients=CLIENTS)
+    whole = Ridge().fit(X, AMOUNTS[:, None])
+    assert (model.coef_.shape, model.intercept_.shape) == (whole.coef_.shape, whole.intercept_.shape)
+    with pytest.raises(InvalidInput, match="do not correspond: 3 != 1"):
+        FederatedRidge(alpha=[1.0, 2.0, 3.0]).fit(X, AMOUNTS, clients=CLIENTS)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("alpha", [0.0, 20.0])
+def test_positive_coefficients_are_the_constrained_minimum(alpha: float, fit_intercept: bool) -> None:
+    """Against bounded least squares on rows with the penalty appended as rows."""
+    rows, y = load_diabetes(return_X_y=True)
+    rows = scale(rows)
+    model = FederatedRidge(
+        alpha=alpha, positive=True, fit_intercept=fit_intercept, standardize=False, random_state=0
+    ).fit(rows, y, clients=np.arange(len(y)) % 5)
+    d = rows.shape[1]
+    design = np.column_stack([rows, np.full(len(y), float(fit_intercept))])
+    penalty = np.sqrt(alpha) * np.eye(d, d + 1)
+    wanted = lsq_linear(
+        np.vstack([design, penalty]), np.concatenate([y, np.zeros(d)]),
+        bounds=(np.array([0.0] * d + [-np.inf]), np.inf), tol=1e-14, method="bvls",
+    ).x  # fmt: skip
+    np.testing.assert_allclose(model.coef_, wanted[:d], rtol=1e-8, atol=1e-9)
+    assert (model.coef_ == 0.0).any()
+    if fit_intercept:
+        assert model.intercept_ == pytest.approx(wanted[d], rel=1e-10)
+
+
+def test_positive_coefficients_change_nothing_where_none_is_negative() -> None:
+    y = X @ [1.0, 2.0, 0.5, 1.0] + 0.01 * RNG.normal(size=120)
+    plain = FederatedRidge(random_state=0).fit(X, y, clients=CLIENTS)
+    bound = FederatedRidge(random_state=0, positive=True).fit(X, y, clients=CLIENTS)
+    np.testing.assert_allclose(bound.coef_, plain.coef_, rtol=1e-9)
+    with pytest.raises(InvalidInput, match="no standard errors; fit with positive=False"):
+        bound.summary("HC0")
+    with pytest.raises(InvalidInput, match="positive=True needs the closing sums; take close=True"):
+        FederatedRidge(positive=True, close=False).fit(X, y, clients=CLIENTS)
+
+
+@pytest.mark.parametrize(("model", "y"), MODELS)
+def test_warm_starts_need_fewer_rounds(model: Any, y: Any) -> None:
+    """A run from its own result stays there, on clients that differ: control variates start right too."""
+    order = np.argsort(X[:, 0])  # each client has its own range of a feature
+    cold = clone(model).set_params(close=False, tolerance=1e-3).fit(X[order], y[order], clients=CLIENTS)
+    warm = clone(cold).set_params(warm_start=True).fit(X[order], y[order], clients=CLIENTS)
+    rounds = np.ravel(warm.n_iter_)[0]
+    np.testing.assert_array_equal(warm.coef_, cold.coef_)
+    warm.fit(X[order], y[order], clients=CLIENTS)
+    assert np.ravel(warm.n_iter_)[0] == 1 < rounds
+    assert warm.trace_.mse[0, -1] <= 1.01 * cold.trace_.mse[0, -1]
+    warm.fit(X[order][:, :2], y[order], clients=CLIENTS)  # another number of features: from the beginning
+    assert warm.coef_.shape[-1] == 2
+
+
+def test_warm_start_of_other_data_takes_some_rounds() -> None:
+    rows, y = scale(load_iris().data), load_iris().target
+    clients = np.arange(150) % 5
+    model = FederatedLogisticRegression(random_state=0, warm_start=True).fit(rows, y, clients=clients)
+    first = int(model.n_iter_[0])
+    model.set_params(C=0.9).fit(rows, y, clients=clients)
+    assert 1 <= int(model.n_iter_[0]) < first
+    whole = LogisticRegression(C=0.9, tol=1e-12, max_iter=10_000, solver="newton-cholesky").fit(rows, y)
+    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-4, atol=1e-7)
+
+
+def test_coefficients_of_classes_add_up_to_zero() -> None:
+    rows, y = load_iris(return_X_y=True)
+    model = FederatedLogisticRegression(C=150, random_state=0).fit(rows, y, clients=np.arange(150) % 3)
+    np.testing.assert_allclose(model.coef_.sum(axis=0), 0.0, atol=1e-12)
+    assert model.intercept_.sum() == pytest.approx(0.0, abs=1e-11)
+
+
+def test_a_small_penalty_is_no_separation() -> None:
+    """Classes that columns separate have finite coefficients as soon as these are penalised."""
+    rows, y = load_iris(return_X_y=True)
+    rows, y = scale(rows[:100]), y[:100]
+    model = FederatedLogisticRegression(C=1e4, standardize=False, random_state=0)
+    model.fit(rows, y, clients=np.arange(100) % 4)
+    whole = LogisticRegression(C=1e4, tol=1e-12, max_iter=10_000, solver="newton-cholesky").fit(rows, y)
+    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-3)
+    with pytest.raises(InvalidInput, match=r"separate.* set 1/C to a positive number"):
+        FederatedLogisticRegression(C=np.inf).fit(rows, y, clients=np.arange(100) % 4)
+
+
+def test_classes_without_weight_are_named() -> None:
+    model = FederatedLogisticRegression(class_weight={"yes": 0.0, "no": 1.0})
+    with pytest.raises(InvalidInput, match=r"no row of class .*'yes'.* has a positive weight; leave out"):
+        model.fit(X, LABELS, clients=CLIENTS)
+
+
+def test_sparse_coefficients() -> None:
+    model = FederatedLogisticRegression(random_state=0).fit(X, LABELS, clients=CLIENTS)
+    margins = model.decision_function(X)
+    assert sparse.issparse(model.sparsify().coef_)
+    np.testing.assert_allclose(model.decision_function(sparse.csr_array(X)), margins, rtol=1e-12)
+    assert isinstance(model.densify().coef_, np.ndarray)
+
+
+def test_gamma_regression_equals_scikit_learns() -> None:
+    scaled = scale(X)
+    own = FederatedGammaRegression(alpha=0.1, standardize=False, random_state=0)
+    own.fit(scaled, COSTS, clients=CLIENTS, sample_weight=WEIGHTS)
+    other = GammaRegressor(alpha=0.1, solver="newton-cholesky", tol=1e-12)
+    other.fit(scaled, COSTS, sample_weight=WEIGHTS)
+    np.testing.assert_allclose(own.coef_, other.coef_, rtol=1e-6)
+    assert own.score(scaled, COSTS) == pytest.approx(other.score(scaled, COSTS), rel=1e-9)
+    with pytest.raises(InvalidInput, match="amounts must be positive, but y has -1"):
+        FederatedGammaRegression().fit(X, -COSTS - 1 + COSTS, clients=CLIENTS)
+
+
+def test_parameters_are_documented_once_and_shown_everywhere() -> None:
+    for model in (
+        FederatedRidge,
+        FederatedLogisticRegression,
+        FederatedPoissonRegression,
+        FederatedGammaRegression,
+    ):
+        text = str(model.__doc__)
+        assert "{" not in text
+        for name in (*model().get_params(), "n_iter_", "summary_", "clients_"):
+            assert f"\n{name}" in text or f", {name}" in text, name
