@@ -17,8 +17,8 @@ from fedscaffold.models.metrics import training_metrics
 from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.models.report import ReportInputs, build_report
 from fedscaffold.theory.prediction.curve import curve_parts
-from fedscaffold.theory.prediction.plateau import solve_stationary
 from fedscaffold.theory.prediction.setting import setting
+from fedscaffold.theory.prediction.stationary import solve_stationary
 from tests.hospitals import cancer, diabetes, written
 
 SETTINGS = fs.models.FitSettings(tolerance=0.05, seed=3)
@@ -81,7 +81,8 @@ def test_costs_and_client_losses_computed_by_hand(fitted: Any) -> None:
             data_loss = log_loss(own.diagnosis, fit.model.predict_proba(own), labels=list(fit.model.classes))
         assert row.scaffold == pytest.approx(data_loss + l2, rel=1e-9)
     loss = float(sum(sum(row.rows) * row.scaffold for row in content.clients)) / len(frame)
-    assert content.models[0].loss == pytest.approx(loss)
+    delivered = next(model for model in content.models if model.name == "Scaffold, closed")
+    assert delivered.loss == pytest.approx(loss)
 
 
 def test_the_predicted_curve_is_that_of_the_run() -> None:

@@ -28,8 +28,10 @@ class ClientBlock:
     share: Array  # (k, n): 1/n_c for a record, 0 for filling
 
 
-def for_blocks(problem: Problem, work: Callable[[ClientBlock], None], *, copies: int = 1) -> None:
-    """Call work on blocks that together hold every client once.
+def for_blocks(
+    problem: Problem, work: Callable[[ClientBlock], None], *, copies: int = 1, clients: IntArray | None = None
+) -> None:
+    """Call work on blocks that together hold every client once, or each of some clients.
 
     Blocks do not depend on the number of processors, so that results do not either. A problem known only by the
     gradients of its records is passed client by client.
@@ -42,17 +44,19 @@ def for_blocks(problem: Problem, work: Callable[[ClientBlock], None], *, copies:
         Called from several threads at once.
     copies
         How many arrays of the size of x the function `work` makes; more make smaller blocks.
+    clients
+        Which clients; all of them by default.
     """
+    chosen = np.arange(problem.n_clients) if clients is None else clients
     if isinstance(problem, GeneralisedLinear):
-        groups = _groups_of_like_size(problem.sizes, problem.dim * copies)
-        _in_threads(lambda clients: work(_with_records(problem, clients)), groups)
+        groups = _groups_of_like_size(problem.sizes[chosen], problem.dim * copies)
+        _in_threads(lambda group: work(_with_records(problem, chosen[group])), groups)
     elif isinstance(problem, PopulationMoments):
         size = max(1, NUMBERS_AT_ONCE // (2 * problem.dim**2 * copies))
-        everyone = np.arange(problem.n_clients)
-        groups = [everyone[k : k + size] for k in range(0, everyone.size, size)]
-        _in_threads(lambda clients: work(_without_records(clients)), groups)
+        groups = [chosen[k : k + size] for k in range(0, chosen.size, size)]
+        _in_threads(lambda group: work(_without_records(group)), groups)
     else:
-        for client in range(problem.n_clients):
+        for client in chosen:
             work(_without_records(np.array([client])))
 
 

@@ -10,7 +10,7 @@ import fedscaffold as fs
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Multinomial
 from fedscaffold.theory.client_blocks import ClientBlock
-from fedscaffold.theory.prediction.cubature import RecordAverages
+from fedscaffold.theory.prediction.clouds.cubature import RecordAverages
 from fedscaffold.theory.prediction.moments import predict as sizes
 from tests.problems.test_multinomial import rows
 from tests.samples import tables

@@ -15,8 +15,8 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.prediction.plateau import covariances as client_covariances
-from fedscaffold.theory.prediction.plateau import solve_stationary
 from fedscaffold.theory.prediction.setting import setting
+from fedscaffold.theory.prediction.stationary import solve_stationary
 from tests.samples import Kind, make
 from tests.theory.dense_algebra import ridge_covariance
 from tests.theory.measured import Measured, covariances, plateau

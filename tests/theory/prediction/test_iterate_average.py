@@ -22,8 +22,8 @@ def test_scaffolds_long_run_covariance_by_dense_algebra(gamma: float, H: int, we
     method = fs.Scaffold(step_size=gamma, local_steps=H)
     found = fs.theory.scaffold_long_run_covariance(problem, method, batch_size=3)
     from fedscaffold.core.random.batches import Batches
-    from fedscaffold.theory.prediction.plateau import solve_stationary
     from fedscaffold.theory.prediction.setting import setting
+    from fedscaffold.theory.prediction.stationary import solve_stationary
 
     state = solve_stationary(setting(problem, method, Batches(3)))
     Q = state.cur.U @ state.Q @ np.swapaxes(state.cur.U, 1, 2)

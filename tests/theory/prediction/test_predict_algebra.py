@@ -11,12 +11,13 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Ridge
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
+from fedscaffold.theory.prediction.clouds.margins import MarginAverages
 from fedscaffold.theory.prediction.local_steps import accumulate, curvature, rotate, steps
-from fedscaffold.theory.prediction.margins import MarginAverages
 from fedscaffold.theory.prediction.plateau import covariances as client_covariances
-from fedscaffold.theory.prediction.plateau import linear_start, one_pass, solve_stationary, solved
+from fedscaffold.theory.prediction.plateau import linear_start, one_pass, solved
 from fedscaffold.theory.prediction.reduced_system import noise_input, reduced_system, solve_lyapunov
 from fedscaffold.theory.prediction.setting import setting
+from fedscaffold.theory.prediction.stationary import solve_stationary
 from tests.samples import Kind, make
 from tests.theory.dense_algebra import lyapunov, ridge_covariance, round_matrices
 

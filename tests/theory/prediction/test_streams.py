@@ -12,7 +12,7 @@ import fedscaffold as fs
 from fedscaffold import FedAvg, Scaffold, theory
 from fedscaffold.problems import LogisticStream, RidgeStream
 from fedscaffold.theory.client_blocks import ClientBlock
-from fedscaffold.theory.prediction.cubature import StreamAverages
+from fedscaffold.theory.prediction.clouds.cubature import StreamAverages
 from tests.theory.measured import curve, plateau
 from tests.theory.prediction.test_predict_simulation import assert_within
 

@@ -16,7 +16,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
 from fedscaffold.theory.prediction.expansion import weighted
 from fedscaffold.theory.prediction.local_steps import accumulate, divided, rotate
-from fedscaffold.theory.prediction.plateau import PlateauState, local_means
+from fedscaffold.theory.prediction.plateau import PlateauState, local_means, theta_covariance
 from fedscaffold.theory.prediction.reduced_system import noise_input
 from fedscaffold.theory.prediction.setting import Setting
 
@@ -82,12 +82,6 @@ def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Ar
     if noise is not None:
         variances[1:] = noise.traces(state.A, s.problem.dim, rounds)
     return np.array(squares[: rounds + 1]), variances
-
-
-def theta_trace(P: Array, d: int) -> float:
-    """The trace of Cov θ, from the covariance P of the reduced state."""
-    M = P.shape[0] // d
-    return float(np.einsum("aibi->", P.reshape(M, d, M, d)))
 
 
 def noise_pull(s: Setting, state: PlateauState) -> Array:
@@ -221,13 +215,13 @@ class NoiseAlong:
     def traces(self, A: Array, d: int, rounds: int) -> list[float]:
         """Tr Cov θ_t for t = 1, ..., rounds."""
         P = np.zeros_like(self.path)
-        own, values = theta_trace(self.path, d), [0.0]
+        own, values = float(np.trace(theta_covariance(self.path, d))), [0.0]
         for t in range(rounds):
             path = self.at(t)
-            within = theta_trace(path, d) / own if own > 0.0 else 0.0
+            within = float(np.trace(theta_covariance(path, d))) / own if own > 0.0 else 0.0
             across = values[-1] / self.plateau if self.plateau > 0.0 else 0.0
             P = A @ P @ A.T + path + within * self.local + across * self.state
-            values.append(theta_trace(P, d))
+            values.append(float(np.trace(theta_covariance(P, d))))
         return values[1:]
 
 

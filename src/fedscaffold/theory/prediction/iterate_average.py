@@ -22,8 +22,8 @@ from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.family.family_setting import FamilySetting, family_setting
 from fedscaffold.theory.prediction.family.stationary_law import StationaryLaw, laws_of_rounds, stationary_law
-from fedscaffold.theory.prediction.plateau import solve_stationary
 from fedscaffold.theory.prediction.setting import setting
+from fedscaffold.theory.prediction.stationary import solve_stationary
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -147,13 +147,14 @@ def no_contraction(radius: float) -> InvalidInput:
 
 def divided(base: Array, power: Array, rate: float, h: int | IntArray) -> Array:
     """Σ_{k<h} base^{h−1−k} rate^k = (base^h − rate^h)/(base − rate), given power = base^h."""
-    x = base / rate - 1.0
-    near = np.abs(x) * h < NEAR
+    gap = base - rate
+    near = np.abs(gap) * h < NEAR * abs(rate)
     if not near.any():
-        return (power - rate**h) / (base - rate)
+        return (power - rate**h) / gap
+    x = gap / rate
     series = 1.0 + 0.5 * (h - 1) * x * (1.0 + (h - 2) / 3.0 * x * (1.0 + (h - 3) / 4.0 * x))
-    safe = np.where(near, 1.0, base - rate)
-    return np.where(near, h * rate ** (h - 1) * series, (power - rate**h) / safe)
+    safe = np.where(near, 1.0, gap)
+    return np.where(near, h * rate ** (h - 1.0) * series, (power - rate**h) / safe)
 
 
 def rotate(U: Array, matrices: Array) -> Array:
@@ -164,21 +165,29 @@ def rotate(U: Array, matrices: Array) -> Array:
 def accumulate(s: Steps, cur: Curvature, values: Array, hs: Sequence[int]) -> Array:
     """Σ_{k<h} Γ^{h−1−k} v(k) in the eigenbasis for h in hs, or of C(k) with Γ^{h−1−k} on both sides.
 
-    From vectors v at the nodes, (k, m, d), or matrices C, (k, m, d, d); shape (k, len(hs), ...).
+    From vectors v at the nodes, (k, m, d), or matrices C, (k, m, d, d), or, where they are the same at all steps,
+    (k, 1, ...); shape (k, len(hs), ...).
     """
     powers, base = cur.powers(hs), cur.g
     if values.ndim == 4:
         powers, base = powers[..., :, None] * powers[..., None, :], base[:, :, None] * base[:, None, :]
+    if values.shape[1] == 1:
+        length = np.reshape(hs, (1, -1, *(1,) * (base.ndim - 1)))
+        return divided(base[:, None], powers, 1.0, length) * values
     return _sums(s, base, powers, along(s.fit, values), hs)
 
 
 def _sums(s: Steps, base: Array, powers: Array, fitted: Array, hs: Sequence[int]) -> Array:
     """Σ_p fitted_p (base^h − b_p^h)/(base − b_p) for h in hs; where a base is close to a rate, by `divided`."""
     gaps = base[:, None] - s.rates.reshape(-1, *(1,) * (base.ndim - 1))
-    close = np.abs(gaps) * s.H < CLOSE
-    share = fitted / np.where(close, np.inf, gaps)
+    close = np.abs(gaps) < CLOSE / s.H
+    any_close = bool(close.any())
+    share = np.divide(fitted, np.where(close, np.inf, gaps) if any_close else gaps, out=gaps)
     at_rates = s.rates[None, :] ** np.asarray(hs)[:, None]
-    total = powers * share.sum(axis=1)[:, None] - along(at_rates, share)
+    total = share.sum(axis=1)[:, None] * powers
+    total -= along(at_rates, share)
+    if not any_close:
+        return total
     for p in np.flatnonzero(close.any(axis=tuple(i for i in range(close.ndim) if i != 1))):
         where = np.nonzero(close[:, p])
         by_step = np.moveaxis(total, 1, -1), np.moveaxis(powers, 1, -1)  # views with steps last

@@ -15,25 +15,44 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
-from fedscaffold.theory.prediction.anderson import Anderson
 from fedscaffold.theory.prediction.expansion import weighted
-from fedscaffold.theory.prediction.local_steps import Curvature, accumulate, curvature, no_contraction, rotate
+from fedscaffold.theory.prediction.local_steps import (
+    Curvature,
+    accumulate,
+    curvature,
+    no_contraction,
+    rotate,
+)
 from fedscaffold.theory.prediction.reduced_system import (
     ReducedSystem,
     client_covariances,
+    coupling,
     noise_input,
-    reduced_system,
+    points_for,
     solve_lyapunov,
+    system_of,
 )
-from fedscaffold.theory.prediction.setting import Setting
+from fedscaffold.theory.prediction.setting import MANY_CLIENTS, Setting
 
-MOST_PASSES = 40
-MEMORY = 6
-LARGEST_ACCELERATED = 2_000_000  # numbers in the noise of all clients, of which a dozen copies are kept
-NOTHING = 1e-22  # of ‖θ*‖²: rounding errors
+MARGIN = 0.3  # how far curvatures may move, as logarithm of δ, from pass to pass
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What clients add up to: all that the law of θ needs of them."""
+
+    points: Array  # of the reduced system, (M,); none for FedAvg
+    coupling: Array  # J, (M, d, d); Γ̄ = Σ w_c Γ_c^H for FedAvg
+    noise: Array  # of the reduced state in a round, (M d, M d); of θ for FedAvg
+    curvature: Array  # γHḠ, (d, d)
+    pull: Array  # on the mean, (d,)
+
+    def plus(self, other: "Sums", sign: float = 1.0) -> "Sums":
+        """The sums of two sets of clients together, or of the first without the second."""
+        pairs = zip(list(vars(self).values())[1:], list(vars(other).values())[1:], strict=True)
+        return Sums(self.points, *(mine + sign * theirs for mine, theirs in pairs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,62 +69,40 @@ class PlateauState:
     noise: Array  # Cov ε_c(h_q), (N, m, d, d)
     Q: Array  # Σ_h Γ^{H−1−h} Cov ε_c(h) Γ^{H−1−h}, (N, d, d)
     residual: Array  # t_c(h_q), (N, m, d)
+    sums: Sums
+    others: Sums | None = None  # of the clients that are not in a sample
 
 
-def solve_stationary(s: Setting) -> PlateauState:
-    """The stationary law; passes end when further ones would change it by less than `settled`, relative.
-
-    What they would change follows from the last two changes, as of a geometric series. Passes contract about
-    tenfold where noise depends little on where it acts. Where it depends much, for ridge, whose noise is an
-    affine function of itself, Anderson's acceleration finds the fixed point.
-    """
-    state = linear_start(s)
-    if s.scaffold and not s.factors.any():
-        return state
-    last, before, floor = np.inf, np.full(2, np.inf), NOTHING * float(s.optimum @ s.optimum)
-    history = Anderson(MEMORY) if s.quadratic and state.noise.size <= LARGEST_ACCELERATED else None
-    for _ in range(MOST_PASSES):
-        with np.errstate(over="ignore", invalid="ignore"):  # what grows beyond all numbers is refused below
-            later = one_pass(s, state)
-        now = np.array([np.trace(later.cov_theta), later.bias @ later.bias])
-        if not np.isfinite(now).all() or now[0] < -floor:
-            break
-        change = np.abs(now - before)
-        rate = float(np.clip(change.sum() / max(last, 1e-300), 0.0, 0.9)) if np.isfinite(last) else 0.5
-        if (change * rate / (1.0 - rate) <= s.settled * np.array([now[0], now.sum()]) + floor).all():
-            return later
-        last = float(change.sum())
-        state, before = later if history is None else accelerated(s, history, state, later), now
-    raise InvalidInput(
-        "no plateau found: the noise grows with the distance that it causes faster than the method contracts; "
-        "take a smaller step_size or a larger batch_size"
-    )
+def squared_parts(state: PlateauState) -> Array:
+    """Variance and squared bias of θ."""
+    return np.array([np.trace(state.cov_theta), state.bias @ state.bias])
 
 
-def accelerated(s: Setting, history: Anderson, state: PlateauState, later: PlateauState) -> PlateauState:
-    """The next guess for ridge: the law that a combination of the noises of past passes causes."""
-    noise = history.next(state.noise.ravel(), later.noise.ravel()).reshape(later.noise.shape)
-    Q = accumulate(s.steps, later.cur, noise, [s.H])[:, 0]
-    return solved(s, later.cur, noise, Q, later.residual, system=later.system)
+def theta_covariance(P: Array, d: int) -> Array:
+    """Cov θ, (d, d), from the covariance P of the reduced state."""
+    M = P.shape[0] // d
+    return P.reshape(M, d, M, d).sum(axis=(0, 2))
 
 
 def linear_start(s: Setting) -> PlateauState:
-    """First guess of the stationary law: no covariance, the curvature at θ*, the mean of the linear model."""
-    N, d, m = s.problem.n_clients, s.problem.dim, s.steps.nodes.size
-    cur = curvature(s.problem.client_hessians(s.optimum), s.gamma, s.H)
-    return solved(s, cur, np.zeros((N, m, d, d)), np.zeros((N, d, d)), np.zeros((N, m, d)))
+    """First guess of the stationary law: curvature and noise at θ*, the mean of the linear model."""
+    (N, d), m = s.gradients.shape, s.steps.nodes.size
+    cur = Curvature.of(s.at_optimum.U, s.at_optimum.lam, s.gamma, s.H)
+    noise = rotate(cur.U, s.at_optimum.noise)[:, None]
+    Q = accumulate(s.steps, cur, noise, [s.H])[:, 0]
+    return solved(s, cur, noise, Q, np.zeros((N, m, d)))
 
 
 def one_pass(s: Setting, state: PlateauState) -> PlateauState:
     """Clouds of local models from the last guess, and from them noise, curvature, means and covariances."""
     theta_eta, eta = covariances(s, state)
-    N, d, m = s.problem.n_clients, s.problem.dim, s.steps.nodes.size
+    (N, d), m = s.gradients.shape, s.steps.nodes.size
     noise, Q, residual = np.empty((N, m, d, d)), np.empty((N, d, d)), np.empty((N, m, d))
     U, lam = np.empty((N, d, d)), np.empty((N, d))
     weights = s.steps.average_weights()
 
     def work(block: ClientBlock) -> None:
-        at = block.clients
+        at = s.places(block)
         mean, cov = local_means(s, state, at), local_covariances(s, state, at, theta_eta[at], eta[at])
         found = s.averages.over_clouds(block, s.optimum + mean, cov, s.factors[at])
         if s.quadratic:
@@ -118,13 +115,13 @@ def one_pass(s: Setting, state: PlateauState) -> PlateauState:
         Q[at] = accumulate(s.steps, own, noise[at], [s.H])[:, 0]
         residual[at] = (found.gradient - s.gradients[at][:, None] - mean @ matrices) @ own.U
 
-    for_blocks(s.problem, work, copies=m)
-    cur = Curvature.of(U, lam, s.gamma, s.H)
-    return solved(s, cur, noise, Q, residual, system=state.system if s.quadratic else None)
+    for_blocks(s.problem, work, copies=m, clients=s.clients)
+    cur = state.cur if s.quadratic else Curvature.of(U, lam, s.gamma, s.H)
+    return solved(s, cur, noise, Q, residual, others=state.others)
 
 
 def solved(
-    s: Setting, cur: Curvature, noise: Array, Q: Array, residual: Array, *, system: ReducedSystem | None = None
+    s: Setting, cur: Curvature, noise: Array, Q: Array, residual: Array, *, others: Sums | None = None
 ) -> PlateauState:
     """Mean and covariance of the linear recursions with given noise and residuals.
 
@@ -132,27 +129,46 @@ def solved(
     equations exactly. FedAvg: (I − Γ̄) b = −Σ w_c (γ Σ_h Γ_c^h ∇f_c(θ*) + r_c) and Σ = Γ̄ΣΓ̄ + γ² Σ w_c² Q_c.
     Here r_c = γ Σ_h Γ_c^{H−1−h} t_c(h).
     """
-    w, U = s.problem.weights, cur.U
     r = s.gamma * accumulate(s.steps, cur, residual, [s.H])[:, 0]
+    sums = client_sums(s, cur, Q, r, None if others is None else others.points)
+    sums = sums if others is None else sums.plus(others)
     if s.scaffold:
-        system = system or reduced_system(w, cur, s.tolerance)
-        P = solve_lyapunov(system.A, s.gamma**2 * noise_input(system, w * s.own, cur, Q))
-        d, M = s.problem.dim, system.c.size
-        cov = P.reshape(M, d, M, d).sum(axis=(0, 2))
-        total = s.gamma * s.H * weighted(w, cur.with_eigenvalues(cur.lam))
-        bias = -np.linalg.solve(total, np.einsum("k,kij,kj->i", w, U, r / cur.delta))
-        own = np.einsum("kij,i->kj", U, bias)
-        eta = np.einsum("kij,kj->ki", U, ((cur.gH - 1.0 + cur.delta) * own - r) / cur.delta)
-        return PlateauState(cur, system, system.A, P, cov, bias, eta, noise, Q, residual)
-    mean_power = weighted(w, cur.with_eigenvalues(cur.gH))
-    radius = float(np.abs(np.linalg.eigvalsh(mean_power)).max())
+        system = system_of(sums.points, sums.coupling)
+        P = solve_lyapunov(system.A, sums.noise)
+        cov = theta_covariance(P, s.problem.dim)
+        bias = -np.asarray(np.linalg.solve(sums.curvature, sums.pull), dtype=np.float64)
+        eta = control_means(cur, bias, r)
+        return PlateauState(cur, system, system.A, P, cov, bias, eta, noise, Q, residual, sums, others)
+    radius = float(np.abs(np.linalg.eigvalsh(sums.coupling)).max())
     if radius >= 1.0:
         raise no_contraction(radius)
-    drift = s.gamma * s.H * cur.delta * np.einsum("kij,ki->kj", U, s.gradients) + r
-    pull = np.einsum("k,kij,kj->i", w, U, drift)
-    bias = -np.linalg.solve(np.eye(s.problem.dim) - mean_power, pull)
-    cov = solve_lyapunov(mean_power, s.gamma**2 * weighted(w * s.own, U @ Q @ np.swapaxes(U, 1, 2)))
-    return PlateauState(cur, None, mean_power, cov, cov, bias, np.zeros_like(s.gradients), noise, Q, residual)
+    bias = -np.asarray(np.linalg.solve(np.eye(s.problem.dim) - sums.coupling, sums.pull), dtype=np.float64)
+    cov = solve_lyapunov(sums.coupling, sums.noise)
+    zero = np.zeros_like(s.gradients)
+    return PlateauState(cur, None, sums.coupling, cov, cov, bias, zero, noise, Q, residual, sums, others)
+
+
+def control_means(cur: Curvature, bias: Array, r: Array) -> Array:
+    """E η_c − θ* of Scaffold, (N, d), from E θ − θ* and r_c in the eigenbasis."""
+    own = np.einsum("kij,i->kj", cur.U, bias)
+    return np.einsum("kij,kj->ki", cur.U, ((cur.gH - 1.0 + cur.delta) * own - r) / cur.delta)
+
+
+def client_sums(s: Setting, cur: Curvature, Q: Array, r: Array, points: Array | None) -> Sums:
+    """The sums over the clients of a setting, at given points of the reduced system or at points that suit."""
+    w, U = s.weights, cur.U
+    total = s.gamma * s.H * weighted(w, cur.with_eigenvalues(cur.lam))
+    if not s.scaffold:
+        drift = s.gamma * s.H * cur.delta * np.einsum("kij,ki->kj", U, s.gradients) + r
+        pull = np.einsum("k,kij,kj->i", w, U, drift)
+        noise = s.gamma**2 * weighted(w * s.own, U @ Q @ np.swapaxes(U, 1, 2))
+        return Sums(np.empty(0), weighted(w, cur.with_eigenvalues(cur.gH)), noise, total, pull)
+    if points is None:
+        sampled_later = s.clients.size > MANY_CLIENTS and not s.quadratic
+        points = points_for(cur, s.tolerance, MARGIN if sampled_later else 0.0)
+    system = system_of(points, coupling(points, w, cur))
+    noise = s.gamma**2 * noise_input(system, w * s.own, cur, Q)
+    return Sums(points, system.J, noise, total, np.einsum("k,kij,kj->i", w, U, r / cur.delta))
 
 
 def local_means(s: Setting, state: PlateauState, at: IntArray) -> Array:

@@ -67,10 +67,23 @@ def interpolation_points(lowest: float, highest: float, tolerance: float) -> Arr
 
 def reduced_system(w: Array, cur: Curvature, tolerance: float) -> ReducedSystem:
     """The reduced system of weights w_c and curvatures G_c; refuses C̃_c outside (−1, 1), where a round grows."""
+    points = points_for(cur, tolerance)
+    return system_of(points, coupling(points, w, cur))
+
+
+def points_for(cur: Curvature, tolerance: float, margin: float = 0.0) -> Array:
+    """Points for the C̃_c of these curvatures, and of others whose δ are up to a factor exp(margin) beyond."""
     if cur.delta.min() <= 0.0 or cur.delta.max() >= 2.0:
         raise no_contraction(np.inf)
     x = np.log(cur.delta)
-    points = interpolation_points(float(x.min()), float(x.max()), tolerance)
+    return interpolation_points(float(x.min()) - margin, float(x.max()) + margin, tolerance)
+
+
+def coupling(points: Array, w: Array, cur: Curvature) -> Array:
+    """J_m of weights w_c and curvatures G_c, (M, d, d)."""
+    if cur.delta.min() <= 0.0 or cur.delta.max() >= 2.0:
+        raise no_contraction(np.inf)
+    x = np.log(cur.delta)
     d, M = cur.g.shape[1], points.size
     J = np.zeros((M, d, d))
     for begin in range(0, w.size, CLIENTS_AT_ONCE):
@@ -78,6 +91,12 @@ def reduced_system(w: Array, cur: Curvature, tolerance: float) -> ReducedSystem:
         phi = lagrange(points, x[part]) * w[part, None] * (cur.gH[part] - 1.0 + cur.delta[part])
         U = cur.U[part].swapaxes(0, 1)  # (d, k, d)
         J += ((phi[:, None] * U).reshape(M * d, -1) @ U.reshape(d, -1).T).reshape(M, d, d)
+    return J
+
+
+def system_of(points: Array, J: Array) -> ReducedSystem:
+    """The reduced system of given points and couplings."""
+    M, d, _ = J.shape
     c = 1.0 - np.exp(points)
     A = np.kron(np.ones((1, M)), J.reshape(M * d, d)) + np.kron(np.diag(c), np.eye(d))
     return ReducedSystem(points, c, J, A)

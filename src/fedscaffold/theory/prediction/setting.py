@@ -1,31 +1,48 @@
 """What all passes of a prediction share: the problem, the method, θ*, and how finely to compute."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.capabilities import GeneralisedLinear, HasRecordGradients, PopulationMoments, SmoothProblem
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array
-from fedscaffold.theory.client_blocks import noise_factors
-from fedscaffold.theory.prediction.averages import CloudAverages
-from fedscaffold.theory.prediction.cubature import RecordAverages, StreamAverages
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.theory.client_blocks import ClientBlock, for_blocks, noise_factors
+from fedscaffold.theory.prediction.clouds.averages import Averages, CloudAverages
+from fedscaffold.theory.prediction.clouds.cubature import RecordAverages, StreamAverages
+from fedscaffold.theory.prediction.clouds.margins import MarginAverages
 from fedscaffold.theory.prediction.local_steps import Steps, steps
-from fedscaffold.theory.prediction.margins import MarginAverages
 from fedscaffold.theory.supported import is_quadratic, parse_method
 
 PRECISE, FAST = 1e-10, 1e-6  # of the interpolation, for few and for many clients
 MANY = 8
-COARSE, MANY_FEATURES = 1e-4, 50  # and for more features than this, where points of the interpolation cost most
+COARSE, MANY_FEATURES = 5e-3, 50  # and for more than 64 clients or this many features
 SETTLED, SETTLED_EXACT = 1e-4, 1e-6  # what further passes would change; the second where the fixed point is exact
 SETTLED_MANY, MANY_CLIENTS = 3e-4, 64  # and for more clients than this, where a pass takes long
+CURVATURES_AT_ZERO = 64  # clients: enough to see the range of their curvatures
 STEPS, STEPS_DRIFTING = 1e-4, 1e-6  # of powers; the second for FedAvg on ridge, whose noise falls along a round
+
+
+class AtOptimum(NamedTuple):
+    """The clients at θ*: what depends on the problem and the batches alone."""
+
+    gradients: Array  # ∇f_c(θ*), (N, d)
+    U: Array  # eigenvectors of ∇²f_c(θ*), (N, d, d)
+    lam: Array  # its eigenvalues, (N, d)
+    noise: Array  # C_c(θ*), (N, d, d)
+    smallest: float  # curvature of any client in any direction, at θ* and at θ = 0, where runs begin
+    largest: float
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Problem, method and batches of a prediction, and what is computed from them once."""
+    """Problem, method and batches of a prediction, and what is computed from them once.
+
+    Arrays over clients are about those in `clients`, all or a sample of them: see `client_sample`.
+    """
 
     problem: SmoothProblem
     averages: CloudAverages
@@ -33,14 +50,31 @@ class Setting:
     H: int
     scaffold: bool
     batches: Batches
+    clients: IntArray  # in increasing order, (N,)
+    weights: Array  # w_c, in a sample times how many clients each stands for, (N,)
     factors: Array  # noise factors, (N,)
     own: Array  # the weight of a client's noise in the mean, w_c; less where it stands for many clients, (N,)
     optimum: Array
-    gradients: Array  # ∇f_c(θ*), (N, d)
+    at_optimum: AtOptimum
     steps: Steps
     tolerance: float
     settled: float
     quadratic: bool
+
+    @property
+    def gradients(self) -> Array:
+        """∇f_c(θ*), (N, d)."""
+        return self.at_optimum.gradients
+
+    def places(self, block: ClientBlock) -> IntArray:
+        """Where the clients of a block are in the arrays over clients."""
+        return np.searchsorted(self.clients, block.clients)
+
+    def with_method(self, gamma: float, H: int) -> "Setting":
+        """The same problem with another step size and other local steps."""
+        precision = STEPS_DRIFTING if self.quadratic and not self.scaffold else STEPS
+        chosen = steps(gamma, H, self.at_optimum.smallest, self.at_optimum.largest, precision)
+        return replace(self, gamma=gamma, H=H, steps=chosen)
 
 
 def setting(problem: SmoothProblem, method: Method, batches: Batches, optimum: Array | None = None) -> Setting:
@@ -48,30 +82,68 @@ def setting(problem: SmoothProblem, method: Method, batches: Batches, optimum: A
     scaffold, gamma, H = parse_method(problem, method)
     factors = noise_factors(problem, batches)
     optimum = problem.optimum() if optimum is None else optimum
-    quadratic = is_quadratic(problem)
-    smallest, largest = curvature_range(problem, optimum, quadratic)
+    quadratic, averages = is_quadratic(problem), cloud_averages(problem)
+    found = clients_at_optimum(problem, averages, optimum, factors, quadratic)
     precision = STEPS_DRIFTING if quadratic and not scaffold else STEPS
     return Setting(
         problem=problem,
-        averages=cloud_averages(problem),
+        averages=averages,
         gamma=gamma,
         H=H,
         scaffold=scaffold,
         batches=batches,
+        clients=np.arange(problem.n_clients),
+        weights=problem.weights,
         factors=factors,
         own=problem.weights,
         optimum=optimum,
-        gradients=problem.client_gradients(optimum),
-        steps=steps(gamma, H, smallest, largest, precision),
+        at_optimum=found,
+        steps=steps(gamma, H, found.smallest, found.largest, precision),
         tolerance=interpolation_tolerance(problem.n_clients, problem.dim),
         settled=settled_at(problem.n_clients, quadratic),
         quadratic=quadratic,
     )
 
 
+def clients_at_optimum(
+    problem: SmoothProblem, averages: CloudAverages, optimum: Array, factors: Array, quadratic: bool
+) -> AtOptimum:
+    """Gradients, curvatures and noise of all clients at θ*."""
+    gradients, noise, hessians = at_point(problem, averages, np.arange(problem.n_clients), optimum, factors)
+    lam, U = np.linalg.eigh(hessians)
+    smallest, largest = float(lam.min()), float(lam.max())
+    if not quadratic:
+        some = evenly_spaced_clients(problem.n_clients, min(problem.n_clients, CURVATURES_AT_ZERO))
+        at_zero = np.linalg.eigvalsh(
+            at_point(problem, averages, some, np.zeros_like(optimum), factors[some]).hessian
+        )
+        smallest, largest = min(smallest, float(at_zero.min())), max(largest, float(at_zero.max()))
+    return AtOptimum(gradients, U, lam, noise, smallest, largest)
+
+
+def at_point(
+    problem: SmoothProblem, averages: CloudAverages, clients: IntArray, theta: Array, factors: Array
+) -> Averages:
+    """∇f_c (k, d), C_c (k, d, d) and ∇²f_c (k, d, d) of some clients at one θ."""
+    k, d = clients.size, problem.dim
+    gradient, noise, hessian = np.empty((k, d)), np.empty((k, d, d)), np.empty((k, d, d))
+
+    def work(block: ClientBlock) -> None:
+        at = np.searchsorted(clients, block.clients)
+        if isinstance(averages, MarginAverages):
+            gradient[at], noise[at], hessian[at] = averages.at_point(block, theta, factors[at])
+        else:
+            noise[at] = averages.noise_at(block, np.broadcast_to(theta, (at.size, 1, d)), factors[at])[:, 0]
+
+    for_blocks(problem, work, clients=clients)
+    if not isinstance(averages, MarginAverages):
+        gradient, hessian = problem.client_gradients(theta)[clients], problem.client_hessians(theta)[clients]
+    return Averages(gradient, noise, hessian)
+
+
 def interpolation_tolerance(n_clients: int, dim: int) -> float:
     """Relative error of the reduced system of Scaffold's clients."""
-    if dim > MANY_FEATURES:
+    if dim > MANY_FEATURES or n_clients > MANY_CLIENTS:
         return COARSE
     return PRECISE if n_clients <= MANY else FAST
 
@@ -81,13 +153,6 @@ def settled_at(n_clients: int, quadratic: bool) -> float:
     if n_clients > MANY_CLIENTS:
         return SETTLED_MANY
     return SETTLED_EXACT if quadratic else SETTLED
-
-
-def curvature_range(problem: SmoothProblem, optimum: Array, quadratic: bool) -> tuple[float, float]:
-    """The smallest and largest curvature of any client at θ* and, where it differs, at θ = 0, where runs begin."""
-    points = [optimum] if quadratic else [optimum, np.zeros_like(optimum)]
-    curvatures = np.stack([np.linalg.eigvalsh(problem.client_hessians(point)) for point in points])
-    return float(curvatures.min()), float(curvatures.max())
 
 
 def cloud_averages(problem: SmoothProblem) -> CloudAverages:

@@ -14,7 +14,7 @@ from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import noise_factors
-from fedscaffold.theory.prediction.averages import CloudAverages
+from fedscaffold.theory.prediction.clouds.averages import CloudAverages
 from fedscaffold.theory.prediction.family.linear_method import LinearMethod, linear_method
 from fedscaffold.theory.prediction.local_steps import Steps, steps
 from fedscaffold.theory.prediction.setting import cloud_averages

@@ -22,7 +22,7 @@ import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import list_blocks
-from fedscaffold.theory.prediction.averages import Averages
+from fedscaffold.theory.prediction.clouds.averages import Averages
 from fedscaffold.theory.prediction.local_steps import divided
 from fedscaffold.theory.prediction.moments.skewed_margins import SkewedMargins
 from fedscaffold.theory.prediction.moments.third_order import Third, Tilts, advance_third, cloud_skewness

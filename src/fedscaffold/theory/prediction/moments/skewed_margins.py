@@ -8,8 +8,8 @@ from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock
-from fedscaffold.theory.prediction.averages import Averages
-from fedscaffold.theory.prediction.margins import gauss_points
+from fedscaffold.theory.prediction.clouds.averages import Averages
+from fedscaffold.theory.prediction.clouds.margins import gauss_points
 from fedscaffold.theory.prediction.moments.third_order import Tilts
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 from fedscaffold.core.capabilities import HasRecordGradients, PopulationMoments
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock
-from fedscaffold.theory.prediction.averages import Averages
+from fedscaffold.theory.prediction.clouds.averages import Averages
 
 FLOOR = 1e-8  # of 1 + ‖mean‖²/d, added to cov: a step for differences where the cloud is a point
 

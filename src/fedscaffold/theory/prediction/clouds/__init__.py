@@ -1,0 +1,1 @@
+"""Averages of gradients, noise and curvature over clouds of local models, for each kind of problem."""

@@ -1,0 +1,127 @@
+"""Predictions for many clients: the fast way, with a sample of clients, against the slow one with all of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedscaffold import FedAvg, Scaffold
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import Array
+from fedscaffold.problems import Logistic, Ridge
+from fedscaffold.theory.client_blocks import ClientBlock, list_blocks
+from fedscaffold.theory.prediction import stationary
+from fedscaffold.theory.prediction.client_sample import draw, inclusion, sample_clients
+from fedscaffold.theory.prediction.clouds.margins import MarginAverages, RecordProducts, record_products
+from fedscaffold.theory.prediction.plateau import PlateauState, squared_parts
+from fedscaffold.theory.prediction.setting import Setting, setting
+from fedscaffold.theory.prediction.stationary import solve_stationary
+from tests.samples import Kind, make
+
+SCAFFOLD = Scaffold(step_size=0.1, local_steps=20)
+
+
+def heavy_clients(kind: type[Ridge | Logistic], weights: Array | None = None) -> Ridge | Logistic:
+    """Two hundred clients with features of very different lengths."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 12, 3)) * rng.lognormal(sigma=0.4, size=(200, 1, 1)) / 2.0
+    y = X @ np.ones(3) + rng.normal(size=(200, 12))
+    return kind(X, y if kind is Ridge else np.where(y > 0, 1.0, -1.0), l2=0.1, weights=weights)
+
+
+def slowly(s: Setting, monkeypatch: pytest.MonkeyPatch) -> PlateauState:
+    """The stationary law from passes over all clients, far more precise than usual."""
+    with monkeypatch.context() as patch:
+        patch.setattr(stationary, "MANY_CLIENTS", 10**9)
+        return solve_stationary(replace(s, tolerance=1e-9, settled=1e-8))
+
+
+@pytest.mark.parametrize("kind", [Ridge, Logistic])
+@pytest.mark.parametrize("method", [SCAFFOLD, FedAvg(step_size=0.1, local_steps=5)])
+@pytest.mark.parametrize("heavy_weight", [False, True])
+def test_a_sample_of_clients_is_as_good_as_all(
+    kind: type[Ridge | Logistic], method: Scaffold | FedAvg, heavy_weight: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = np.concatenate([[0.9], np.full(199, 0.1 / 199)]) if heavy_weight else None
+    s = setting(heavy_clients(kind, weights), method, Batches(1))
+    drawn: list[int] = []
+    settled = stationary.settle
+
+    def counted(sub: Setting, state: PlateauState) -> PlateauState:
+        drawn.append(sub.clients.size)
+        return settled(sub, state)
+
+    monkeypatch.setattr(stationary, "settle", counted)
+    quick = solve_stationary(s)
+    assert min(drawn) < 200  # tried, and used where it was precise enough
+    slow = slowly(s, monkeypatch)
+    assert squared_parts(quick).sum() == pytest.approx(squared_parts(slow).sum(), rel=3e-3)
+    if kind is Logistic:  # clients that are not in the sample stay as the last pass over all of them left them
+        np.testing.assert_allclose(quick.eta, slow.eta, atol=0.05 * np.abs(slow.eta).max())
+
+
+def test_a_sample_that_says_too_little_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = setting(heavy_clients(Logistic), SCAFFOLD, Batches(1))
+    monkeypatch.setattr(stationary, "PRECISE_ENOUGH", 0.0)
+    alone = solve_stationary(s)
+    monkeypatch.setattr(stationary, "MANY_CLIENTS", 10**9)
+    assert squared_parts(alone).sum() == squared_parts(solve_stationary(s)).sum()
+
+
+def test_samples_stand_for_all_clients() -> None:
+    rng = np.random.default_rng(0)
+    weights, sizes = rng.dirichlet(np.ones(500)), rng.exponential(size=500) / 500
+    p = inclusion(0.5 * weights + 0.5 * sizes / sizes.sum(), 100)
+    assert p.sum() == pytest.approx(100, rel=0.01)
+    sample = draw(p)
+    assert sample.clients.size == pytest.approx(100, abs=1)
+    assert sample.scale @ sizes[sample.clients] == pytest.approx(sizes.sum(), rel=0.05)
+    one = np.zeros(500)
+    one[7] = 1.0
+    chosen = sample_clients(np.full(500, 1 / 500), 1e-3 * one)
+    assert chosen is not None
+    assert 7 in chosen.clients
+    assert chosen.scale[chosen.clients == 7] == 1.0
+    assert sample_clients(np.full(500, 1 / 500), rng.exponential(size=500)) is None
+
+
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_means_over_margins_are_means_over_models(kind: Kind) -> None:
+    """E ∇f, E ∇²f and, but for its linearised part, E C of a client, over models drawn from the cloud."""
+    problem = make(kind, (7,), 3)
+    averages, rng = MarginAverages(problem, kind == "ridge"), np.random.default_rng(0)
+    root, mean = 0.4 * rng.normal(size=(3, 3)), rng.normal(size=3)
+    block = list_blocks(problem)[0]
+    found = averages.over_clouds(block, mean[None, None], (root @ root.T)[None, None], np.ones(1))
+    half = rng.normal(size=(20_000, 3)) @ root.T
+    points = mean + np.concatenate([half, -half])
+    gradients = averages.gradients(block, points[None])[0]
+    slopes = problem.d2(points @ problem.x.T, problem.y)
+    hessian = np.einsum("pn,ni,nj->ij", slopes, problem.x, problem.x) / slopes.size + np.diag(problem.penalty)
+    noise = averages.noise_at(block, points[None], np.ones(1))[0].mean(axis=0)
+    np.testing.assert_allclose(found.gradient[0, 0], gradients.mean(axis=0), atol=0.02)
+    np.testing.assert_allclose(found.hessian[0, 0], hessian, atol=0.02 * np.abs(hessian).max())
+    np.testing.assert_allclose(found.noise[0, 0], noise, atol=0.05 * np.abs(noise).max())
+
+
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_one_point_is_a_cloud_without_width(kind: Kind) -> None:
+    problem = make(kind, (7, 5), 3)
+    averages, theta = MarginAverages(problem, kind == "ridge"), np.array([0.3, -0.2, 0.5])
+    block: ClientBlock = list_blocks(problem)[0]
+    k = block.clients.size
+    cloud = averages.over_clouds(block, np.tile(theta, (k, 1, 1)), np.zeros((k, 1, 3, 3)), np.ones(k))
+    for one, other in zip(averages.at_point(block, theta, np.ones(k)), cloud, strict=True):
+        np.testing.assert_allclose(one, other[:, 0], rtol=1e-8, atol=1e-9)
+    hessians = problem.client_hessians(theta)[block.clients]
+    np.testing.assert_allclose(averages.at_point(block, theta, np.ones(k)).hessian, hessians, rtol=1e-10)
+
+
+def test_packed_products_are_the_products() -> None:
+    rng = np.random.default_rng(0)
+    x, half, weights = rng.normal(size=(2, 6, 4)), rng.normal(size=(2, 3, 4, 4)), rng.normal(size=(2, 3, 6))
+    matrices = half + np.swapaxes(half, -1, -2)
+    plain, packed = RecordProducts(x), record_products(x)
+    assert type(packed) is not type(plain)
+    np.testing.assert_allclose(packed.quadratic_forms(matrices), plain.quadratic_forms(matrices), atol=1e-12)
+    np.testing.assert_allclose(packed.sums(weights), plain.sums(weights), atol=1e-12)
