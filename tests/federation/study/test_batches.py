@@ -13,7 +13,7 @@ from fedscaffold.federation.study.prepare import recode
 from fedscaffold.federation.study.site import SiteRules
 from fedscaffold.federation.study.training import training
 from fedscaffold.federation.study.training.autopilot import BatchSearch, batch_step_size, choose_batch
-from fedscaffold.federation.study.training.plateau import StageEstimate, TailAverage, estimate_stage, find_plateau
+from fedscaffold.federation.study.training.plateau import PlateauMean, StageEstimate, estimate_stage, find_plateau
 from tests.federation.study.tables import TABLES, deal
 
 ALL = np.ones(3, dtype=bool)
@@ -58,8 +58,8 @@ def test_a_run_that_still_comes_closer_is_not_stationary() -> None:
     assert still.variances.sum() == 0.0
 
 
-def plateau_at(mean: Any, variance: float) -> TailAverage:
-    return TailAverage(
+def plateau_at(mean: Any, variance: float) -> PlateauMean:
+    return PlateauMean(
         mean=np.array(mean, dtype=float),
         variances=np.full(3, variance),
         spread=np.full(3, 10 * variance),

@@ -24,7 +24,7 @@ CLEAR = 2.0  # standard errors that a difference must have to be taken for bias
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TailAverage:
+class PlateauMean:
     """The mean of the models while a run was stationary.
 
     Parameters
@@ -45,7 +45,7 @@ class TailAverage:
     rounds: int
 
 
-def find_plateau(models: Sequence[Array]) -> TailAverage | None:
+def find_plateau(models: Sequence[Array]) -> PlateauMean | None:
     """The plateau that the models of consecutive rounds end with; None while they still come closer.
 
     The first models are left out so that the mean of the others is known best; a run that would have to leave out
@@ -68,7 +68,7 @@ def find_plateau(models: Sequence[Array]) -> TailAverage | None:
     variances = groups.var(axis=0, ddof=1) / GROUPS
     if float(drift @ drift) > 4.0 * CLEAR**2 * float(variances.sum()):  # drift has four times the mean's variance
         return None
-    return TailAverage(mean=tail.mean(axis=0), variances=variances, spread=tail.var(axis=0), rounds=len(tail))
+    return PlateauMean(mean=tail.mean(axis=0), variances=variances, spread=tail.var(axis=0), rounds=len(tail))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,7 +99,7 @@ class StageEstimate:
         return float(np.hypot(self.fluctuation, self.bias))
 
 
-def estimate_stage(plateaus: Sequence[TailAverage], slopes: NDArray[np.bool_]) -> StageEstimate:
+def estimate_stage(plateaus: Sequence[PlateauMean], slopes: NDArray[np.bool_]) -> StageEstimate:
     """The model after the newest plateau, extrapolated to γ = 0 where the last two differ clearly.
 
     Parameters

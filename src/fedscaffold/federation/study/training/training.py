@@ -14,7 +14,7 @@ from fedscaffold.federation.study.measure import SiteMeasurement
 from fedscaffold.federation.study.report.history import ErrorPoint, How
 from fedscaffold.federation.study.training import autopilot
 from fedscaffold.federation.study.training.by_gradients import Products, certify_by_gradients
-from fedscaffold.federation.study.training.plateau import TailAverage, estimate_stage, find_plateau
+from fedscaffold.federation.study.training.plateau import PlateauMean, estimate_stage, find_plateau
 from fedscaffold.federation.study.training.rounds import StudyRounds
 
 CLOSE_ENOUGH = 3e-4  # relative error from which one Newton step leaves about its square
@@ -201,7 +201,7 @@ class StudyTraining:
         step_size = autopilot.batch_step_size(list(self.measured.values()), batch_size)
         search = autopilot.BatchSearch(most=affordable)
         rounds, slopes = self._rounds(theta, batch_size), slopes_of(self.agreement)
-        plateaus: list[TailAverage] = []
+        plateaus: list[PlateauMean] = []
         found: Certificate | None = None
         while not self._out_of_rounds and len(plateaus) < MOST_PLATEAUS:
             rounds.change(step_size, search.local_steps)
@@ -227,7 +227,7 @@ class StudyTraining:
         )
         return found if found is not None else self.certificate(rounds.theta)
 
-    def _run_stage(self, rounds: StudyRounds, most: float) -> tuple[list[Array], TailAverage | None]:
+    def _run_stage(self, rounds: StudyRounds, most: float) -> tuple[list[Array], PlateauMean | None]:
         """Rounds until they are stationary, or so many are done: the models, and their plateau if there is one."""
         models: list[Array] = []
         while len(models) < min(most, self.coordinator.settings.max_rounds) and not self._out_of_rounds:
