@@ -193,7 +193,7 @@ def withhold_small(counts: IntArray, min_cell: int) -> list[int | None]:
 
 
 def with_intercept_of(judged: EncodedProblem, *problems: EncodedProblem, theta: Array) -> list[EncodedProblem]:
-    """Problems whose offsets hold the site's own intercept too, which is fitted to the judged training's rows at θ.
+    """Problems whose offsets hold the site's own intercept, fitted to the judged training's rows at θ.
 
     Where these rows are all alike, so that the best intercept is infinite, there is none.
     """
