@@ -36,6 +36,7 @@ def test_fits_equal_statsmodels(name: str) -> None:
     frame, options = table(name)
     fit = fs.fit(frame, client="client", min_rows=1, **options)
     assert fit.reached
+    cov: Any
     for cov in COVARIANCES:
         assert_equal(fit.summary(cov), fitted(name, cov))
 
@@ -47,5 +48,6 @@ def test_studies_equal_statsmodels(name: str) -> None:
     study = fs.federation.Study(evaluate=0.0, min_cell=1, **options)
     result = study.run(tables, engine="reference")
     assert result.reached
+    cov: Any
     for cov in COVARIANCES:
         assert_equal(result.summary(cov), fitted(name, cov))
