@@ -18,6 +18,7 @@ import numpy as np
 import fedscaffold as fs
 from benchmarks import measured
 from fedscaffold.core.errors import FedScaffoldError
+from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.federation.study.prepare import recode
@@ -29,8 +30,9 @@ from tests.federation.study.tables import TABLES, deal
 TOLERANCE = 0.005
 LOCAL_STEPS = (1, 4, 16, 64, 256, 1024, 4096)
 MOST_ROUNDS = 400
-WORK = 1.5e10  # numbers that one search for the best fixed local steps may read
+WORK = 3e9  # numbers that Scaffold with one fixed number of local steps may read
 SITES = ((2, "even"), (3, "labels"), (5, "features"), (12, "sizes"), (40, "labels"), (60, "sizes"), (200, "sizes"))
+MOST_NUMBERS = 2e7  # in the Hessians of all sites, which are all in this process
 MODES = ("auto", "scaffold", "gradients")
 
 
@@ -53,8 +55,10 @@ def cases() -> list[Case]:
     """All studies: every table with every mode, over numbers of sites and ways to deal that take turns."""
     found, turn = [], 0
     for name, make in TABLES.items():
-        rows = len(make()[0])
-        able = [(n, how) for n, how in SITES if rows >= 4 * n]
+        frame, kind = make()
+        classes = frame["y"].nunique() if kind == "logistic" else 1
+        dim = frame.shape[1] * (classes if classes > 2 else 1)
+        able = [(n, how) for n, how in SITES if len(frame) >= 4 * n and n * dim**2 <= MOST_NUMBERS]
         for k in range(9):
             n_sites, how = able[turn % len(able)]
             turn += 1
@@ -62,30 +66,34 @@ def cases() -> list[Case]:
     return found
 
 
-def run_case(case: Case) -> dict[str, Any]:
-    """What one study reached, and what it took."""
+def conduct(case: Case) -> tuple[StudyResult, dict[str, Any]]:
+    """The study of a case, and the tables of its sites."""
     frame, kind = TABLES[case.table]()
     sites = deal(frame, case.n_sites, case.how, seed=case.seed)
-    hessians = case.mode != "gradients"
     trainer = "scaffold" if case.mode == "scaffold" else "auto"
     study = fs.federation.Study(
         target="y", kind=kind, tolerance=TOLERANCE, min_cell=1, evaluate=0.0, trainer=trainer
     )
+    rules = SiteRules(by_the_clock=False, min_cell=1, allow_hessians=case.mode != "gradients")
+    return study.run(sites, seed=case.seed, rules=rules), sites
+
+
+def run_case(case: Case, oracle_rounds: int | None) -> dict[str, Any]:
+    """What one study reached, and what it took; its exchanges beside the rounds that hindsight needs."""
     began = time.process_time()
-    rules = SiteRules(by_the_clock=False, min_cell=1, allow_hessians=hessians)
     try:
-        result = study.run(sites, seed=case.seed, rules=rules)
+        result, sites = conduct(case)
     except FedScaffoldError as error:
         return {"failed": str(error)[:200]}
     seconds = time.process_time() - began
     problem = all_sites(result, sites)
     optimum = problem.optimum()
-    slopes = result.training.certificate.slopes
+    certificate = result.training.certificate
+    slopes = certificate.slopes
 
     def distance(theta: Array) -> float:
         return float(np.linalg.norm((theta - optimum)[slopes]) / np.linalg.norm(optimum[slopes]))
 
-    certificate = result.training.certificate
     return {
         "dim": problem.dim,
         "rows": problem.n_records,
@@ -97,7 +105,7 @@ def run_case(case: Case) -> dict[str, Any]:
         "delivered": distance(result.theta),
         "seconds": round(seconds, 3),
         "notes": list(result.training.notes),
-        **oracle(problem, result, optimum),
+        "oracle_rounds": oracle_rounds,
     }
 
 
@@ -117,27 +125,28 @@ def all_sites(result: StudyResult, sites: dict[str, Any]) -> EncodedProblem:
     )
 
 
-def oracle(problem: EncodedProblem, result: StudyResult, optimum: Array) -> dict[str, Any]:
-    """Rounds of Scaffold with the best fixed number of local steps to the tolerance, found by trying them all."""
+def oracle(case: Case) -> dict[str, Any]:
+    """Rounds of Scaffold with the best fixed number of local steps to the tolerance, found by trying them all.
+
+    The step size is the study's. None where no number of local steps gets there with the work that is allowed.
+    """
+    result, sites = conduct(case._replace(mode="auto"))
+    problem = all_sites(result, sites)
+    optimum = problem.optimum()
     step_size = 1.0 / max(one.smoothness for one in result.measured.values())
-    best, chosen, work = math.inf, 0, 0.0
+    best, chosen = math.inf, 0
     for steps in LOCAL_STEPS:
-        most = int(min(MOST_ROUNDS, best - 1, WORK / (steps * problem.x.size)))
+        most = int(min(MOST_ROUNDS, best - 1, WORK / (steps * problem.x.size * problem.vectors)))
         if most < 1:
             continue
-        watch = RelativeDistance(optimum)
-        try:
-            trace = fs.run(
-                problem, fs.Scaffold(step_size=step_size, local_steps=steps), rounds=most, record=(watch,),
-                progress=False,
-            )  # fmt: skip
-        except FedScaffoldError:
-            continue
+        trace = fs.run(
+            problem, fs.Scaffold(step_size=step_size, local_steps=steps), rounds=most, seed=0, progress=False,
+            record=(RelativeDistance(optimum),),
+        )  # fmt: skip
         within = np.flatnonzero(trace.metrics["relative_distance"][0] <= TOLERANCE)
-        work += float(most * steps)
         if within.size:
             best, chosen = float(within[0]), steps
-    return {"oracle_rounds": None if math.isinf(best) else int(best), "oracle_steps": chosen}
+    return {"rounds": None if math.isinf(best) else int(best), "steps": chosen}
 
 
 def figures(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -186,25 +195,41 @@ def main() -> None:
     """Run the cases of this part, and write the figures when all are there."""
     parser = measured.parser(__doc__)
     parser.add_argument("--part", default="1/1", help="which piece of the cases, such as 2/4")
+    parser.add_argument("--oracles", action="store_true", help="only what knows the optimum, which is kept")
     options = parser.parse_args()
     part, of = map(int, options.part.split("/"))
     chosen = cases()[:: 9 if options.quick else 1]
-    folder = measured.ROOT / "results"
-    folder.mkdir(exist_ok=True)
-    store = Path(folder / ("studies-quick.json" if options.quick else "studies.json"))
-    for k, case in enumerate(chosen):
-        kept = json.loads(store.read_text()) if store.exists() else {}
-        if k % of != part - 1 or case.key in kept:
-            continue
-        found = run_case(case)
-        kept = json.loads(store.read_text()) if store.exists() else {}
-        store.write_text(json.dumps({**kept, case.key: found}, indent=1))
-        shown = {name: value for name, value in found.items() if name != "notes"}
-        print(case.key, shown, flush=True)
-    kept = json.loads(store.read_text())
-    if len(kept) < len(chosen):
-        sys.exit(f"{len(kept)} of {len(chosen)} studies are done; run the other parts")
-    measured.save("studies", figures({case.key: kept[case.key] for case in chosen}), options)
+    mine = [case for k, case in enumerate(chosen) if k % of == part - 1]
+    ending = "-quick.json" if options.quick else ".json"
+    oracles, studies = (Kept(measured.ROOT / "results" / f"{name}{ending}") for name in ("oracles", "studies"))
+    for case in mine:
+        same = case._replace(mode="any").key
+        if same not in oracles.read():
+            oracles.add(same, oracle(case))
+            print(same, oracles.read()[same], flush=True)
+        if not options.oracles and case.key not in studies.read():
+            studies.add(case.key, run_case(case, oracles.read()[same]["rounds"]))
+            print(case.key, {k: v for k, v in studies.read()[case.key].items() if k != "notes"}, flush=True)
+    done = studies.read()
+    if any(case.key not in done for case in chosen):
+        sys.exit(f"{len(done)} of {len(chosen)} studies are done; run the other parts")
+    measured.save("studies", figures({case.key: done[case.key] for case in chosen}), options)
+
+
+class Kept:
+    """Results by name in a JSON file, so that a benchmark can be run in pieces."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        self.path = path
+
+    def read(self) -> dict[str, Any]:
+        """All results."""
+        return dict(json.loads(self.path.read_text())) if self.path.exists() else {}
+
+    def add(self, name: str, value: dict[str, Any]) -> None:
+        """Keep one more result."""
+        write_text(self.path, json.dumps({**self.read(), name: value}, indent=1))
 
 
 if __name__ == "__main__":

@@ -101,6 +101,10 @@ class InvalidInput(FedScaffoldError, ValueError):
     """An argument that cannot be used; raised before any work starts."""
 
 
+class OutOfReach(InvalidInput):
+    """A target that no setting within the limits of a plan reaches."""
+
+
 class MissingDependency(FedScaffoldError, ImportError):
     """An optional package is needed and not installed."""
 

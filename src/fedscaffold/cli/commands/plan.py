@@ -11,7 +11,7 @@ from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import positive, whole_number
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.models.planning.batches import MAX_ROUNDS, costs_in_seconds, fastest_plan
 from fedscaffold.models.planning.planned import FitSettings, out_of_reach, prepare_problem
 from fedscaffold.problems import paper
@@ -89,7 +89,10 @@ def command(
                 raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
             batching = tables.parse_batch(batch_size or "auto")
             settings = FitSettings(
-                tolerance=tables.parse_tolerance(table.tolerance), batch_size=batching, seed=seed
+                tolerance=tables.parse_tolerance(table.tolerance),
+                batch_size=batching,
+                seed=seed,
+                client_intercepts=table.client_intercepts,
             )
             prepared = prepare_problem(table.open(Path(what), cache_dir=table.cache_dir), settings)
             name, made, optimum = table.target, prepared.problem, prepared.optimum
@@ -99,7 +102,7 @@ def command(
             if mode == "first_order" and len(sizes) > 1:
                 try:
                     batch = fastest_plan(made, sizes, target_mse=squared_error, optimum=optimum).batch_size
-                except InvalidInput as error:
+                except OutOfReach as error:
                     raise out_of_reach(error, prepared.aim) from None
                 console.print(f"Each step uses {'all' if batch is None else f'{batch:,}'} rows of a client.")
             max_rounds = max_rounds or MAX_ROUNDS
@@ -118,8 +121,8 @@ def command(
                 gradient_cost=gradient_cost,
                 optimum=optimum,
             )
-        except InvalidInput as error:
-            if optimum is None or not str(error.args[0]).startswith("a squared error"):
+        except OutOfReach as error:
+            if optimum is None:
                 raise
             raise out_of_reach(error, prepared.aim) from None
         console.print(found.explain())

@@ -5,7 +5,7 @@ A⁻¹g up to its square, and θ − A⁻¹g is far closer to it than θ. So the
 Newton's method at once; with products of scores they give standard errors too (`fedscaffold.inference`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,11 @@ from fedscaffold.federation.agreement import Agreement
 from fedscaffold.inference import ClosingSums, newton_step
 from fedscaffold.inference.coordinates import slope_mask
 from fedscaffold.inference.covariance import covariance
-from fedscaffold.inference.sums import SCALARS
 
 ROUNDING = 1e-12  # relative error below which nothing is certified
-RESIDUAL = 0.01  # of conjugate gradients, relative to the gradient
-MOST_PRODUCTS = 200  # steps of conjugate gradients
-DIFFERENCE = 1e-6  # relative length of the step between two gradients
-VECTORS = ("null", "gradient", "squares", "varying")
+SCALARS = ("loss", "pearson", "extreme")  # of a site, which depend on the model
+FIXED_SCALARS = ("rows", "clients", "intercepts", "weight", "saturated", "constant")
+FIXED_VECTORS = ("null", "squares", "varying")
 LONGEST_NULL = 10_000
 
 
@@ -50,6 +48,8 @@ class Certificate:
         Standard error of each entry of θ, shape (dim,); None where the Hessian is not known.
     sums
         The sums over all sites; None where sites add up gradients alone.
+    unsolved
+        Bound on the length of what is missing in `step`, where that was found step by step.
     """
 
     theta: Array
@@ -59,6 +59,7 @@ class Certificate:
     slopes: NDArray[np.bool_]
     standard_errors: Array | None = None
     sums: ClosingSums | None = None
+    unsolved: float = 0.0
 
     @property
     def error_in_standard_errors(self) -> float | None:
@@ -69,7 +70,8 @@ class Certificate:
     def relative_error(self) -> float:
         """‖A⁻¹g‖ / ‖θ − A⁻¹g‖ over the slopes; never below what rounding allows to say."""
         norm = float(np.linalg.norm((self.theta - self.step)[self.slopes]))
-        return max(float(np.linalg.norm(self.step[self.slopes])) / norm, ROUNDING) if norm else np.inf
+        length = float(np.linalg.norm(self.step[self.slopes])) + self.unsolved
+        return max(length / norm, ROUNDING) if norm else np.inf
 
 
 def slopes_of(agreement: Agreement) -> NDArray[np.bool_]:
@@ -100,41 +102,48 @@ def certify(sums: ClosingSums, agreement: Agreement) -> Certificate:
     )
 
 
-def pack_sums(sums: ClosingSums, *, scores: bool) -> tuple[dict[str, Any], dict[str, Array]]:
-    """A site's sums as numbers and vectors; of symmetric matrices only the upper triangle travels."""
+def pack_sums(sums: ClosingSums, *, scores: bool, fixed: bool) -> tuple[dict[str, Any], dict[str, Array]]:
+    """A site's sums as numbers and vectors.
+
+    Of symmetric matrices only the upper triangle travels; sums that do not depend on the model travel if `fixed`.
+    With scores and without them it is d² + 2d numbers in vectors, and three beside them.
+    """
     upper = np.triu_indices(sums.dim)
-    arrays = {name: getattr(sums, name) for name in VECTORS}
-    arrays["hessian"] = sums.hessian[upper]
+    arrays = {"gradient": sums.gradient, "hessian": sums.hessian[upper]}
     if sums.information is not None:
         arrays["information"] = sums.information[upper]
     if scores:
         arrays["score_products"] = sums.score_products[upper]
-    return {name: getattr(sums, name) for name in SCALARS}, arrays
+    if fixed:
+        arrays |= {name: getattr(sums, name) for name in FIXED_VECTORS}
+    return {name: getattr(sums, name) for name in (*SCALARS, *FIXED_SCALARS * fixed)}, arrays
 
 
 def unpack_sums(
-    values: Any, arrays: Mapping[str, Any], site: str, agreement: Agreement, theta: Array, *, scores: bool
-) -> ClosingSums:
-    """The sums that a site sent, validated field by field."""
+    values: Any, arrays: Mapping[str, Any], site: str, agreement: Agreement, theta: Array, *, scores: bool,
+    fixed: ClosingSums | None,
+) -> ClosingSums:  # fmt: skip
+    """The sums that a site sent, validated field by field; what is the same at every model comes from `fixed`."""
     fields = Fields(values, f"the sums of site {site}")
     vectors = Fields(arrays, f"the sums of site {site}")
     dim, features = theta.size, agreement.encoding.dim
-    lengths = {"null": None, "gradient": dim, "squares": features, "varying": features}
-    found: dict[str, Any] = {name: vectors.array(name, (length,)) for name, length in lengths.items()}
-    if found["null"].size > LONGEST_NULL:
-        raise InvalidInput(f"the sums of site {site} have too many numbers for the model with a constant alone")
-    for name in SCALARS:
+    found: dict[str, Any] = {"gradient": vectors.array("gradient", (dim,))}
+    if fixed is not None:
+        found |= {name: getattr(fixed, name) for name in (*FIXED_VECTORS, *FIXED_SCALARS)}
+    else:
+        lengths = {"null": None, "squares": features, "varying": features}
+        found |= {name: vectors.array(name, (length,)) for name, length in lengths.items()}
+        if found["null"].size > LONGEST_NULL:
+            raise InvalidInput(
+                f"the sums of site {site} have too many numbers for the model with a constant alone"
+            )
+    for name in (*SCALARS, *FIXED_SCALARS * (fixed is None)):
         whole = name in ("rows", "clients", "intercepts", "extreme")
         found[name] = fields.integer(name, least=0, most=2**53) if whole else fields.number(name)
-    zeros = np.zeros((dim, dim))
-    found |= {"information": None, "score_products": zeros}
-    for name in ("hessian", "information", "score_products"):
-        if (
-            name == "hessian"
-            or (name == "score_products" and scores)
-            or (name == "information" and name in vectors)
-        ):
-            found[name] = _symmetric(vectors.array(name, (dim * (dim + 1) // 2,)), dim)
+    found |= {"information": None, "score_products": np.zeros((dim, dim))}
+    wanted = {"hessian": True, "information": "information" in vectors, "score_products": scores}
+    for name in (name for name, is_wanted in wanted.items() if is_wanted):
+        found[name] = _symmetric(vectors.array(name, (dim * (dim + 1) // 2,)), dim)
     gradient = found["gradient"]
     kind = problem_class(agreement.encoding).kind
     return ClosingSums(kind=kind, theta=theta, cluster_products=np.outer(gradient, gradient), **found)
@@ -156,49 +165,3 @@ def add_sums(each: list[ClosingSums]) -> ClosingSums:
             )
         total = total + one
     return total
-
-
-def certify_by_gradients(
-    theta: Array, gradient_and_loss: Callable[[Array], tuple[Array, float]], agreement: Agreement
-) -> Certificate:
-    """The certificate of θ without Hessians: A⁻¹g by conjugate gradients, with Av from differences of gradients.
-
-    Each step of conjugate gradients is one exchange. It stops at a residual of a hundredth of the gradient;
-    standard errors are not known.
-
-    Parameters
-    ----------
-    theta
-        The model, shape (dim,).
-    gradient_and_loss
-        gradient_and_loss(θ) → ∇f(θ) and f(θ), from sums over all sites.
-    agreement
-        The encoding.
-    """
-    gradient, loss = gradient_and_loss(theta)
-    step, residual = np.zeros_like(theta), gradient.copy()
-    direction, square = residual.copy(), float(residual @ residual)
-    enough = (RESIDUAL * float(np.linalg.norm(gradient))) ** 2
-    for _ in range(min(theta.size, MOST_PRODUCTS)):
-        if square <= enough:
-            break
-        length = DIFFERENCE * (1.0 + float(np.linalg.norm(theta))) / float(np.linalg.norm(direction))
-        ahead, _ = gradient_and_loss(theta + length * direction)
-        product = (ahead - gradient) / length
-        curvature = float(direction @ product)
-        if curvature <= 0.0:
-            raise InvalidInput(
-                "the loss of all sites together has directions without curvature; take a positive l2"
-            )
-        share = square / curvature
-        step = step + share * direction
-        residual = residual - share * product
-        before, square = square, float(residual @ residual)
-        direction = residual + square / before * direction
-    return Certificate(
-        theta=theta,
-        loss=loss,
-        step=step,
-        decrement=0.5 * float(gradient @ step),
-        slopes=slopes_of(agreement),
-    )

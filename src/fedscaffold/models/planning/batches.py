@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import OutOfReach
 from fedscaffold.theory import Plan, plan
 
 MAX_ROUNDS = 20_000
@@ -48,14 +48,14 @@ def fastest_plan(problem: Any, batch_sizes: list[int | None], **goal: Any) -> Ba
     reaches the target. The plan's cost is in seconds.
     """
     found: list[BatchPlan] = []
-    refused: InvalidInput | None = None
+    refused: OutOfReach | None = None
     for size in batch_sizes:
         costs: Any = costs_in_seconds(problem, size)
         try:
             made = plan(
                 problem, mode="first_order", batch_size=size, **costs, **{"max_rounds": MAX_ROUNDS, **goal}
             )
-        except InvalidInput as error:
+        except OutOfReach as error:
             refused = refused or error
             continue
         found.append(BatchPlan(size, made))

@@ -1,6 +1,6 @@
 """The sharp predictor as the planner uses it: plateau and curve of a problem for one step size after another."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -8,9 +8,15 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.theory.planning.request import PlanRequest
-from fedscaffold.theory.prediction.predict import predict_curve, predict_setting
+from fedscaffold.theory.planning.stability import Stability
+from fedscaffold.theory.prediction.curve import curve_parts
+from fedscaffold.theory.prediction.moments.curve import small_curve
+from fedscaffold.theory.prediction.moments.local_round import LocalRound
+from fedscaffold.theory.prediction.moments.predict import is_small, small_round
+from fedscaffold.theory.prediction.predict import predict_setting
 from fedscaffold.theory.prediction.prediction import Prediction
 from fedscaffold.theory.prediction.setting import Setting, setting
+from fedscaffold.theory.prediction.stationary import solve_stationary
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,26 +24,35 @@ class CurveModel:
     """What does not depend on γ and H, computed once."""
 
     base: Setting
+    stability: Stability | None  # None where losses are not quadratic
 
     @classmethod
     def of(cls, request: PlanRequest) -> "CurveModel":
         """The model of the problem of a request."""
-        return cls(
-            setting(request.problem, Scaffold(step_size=1e-6, local_steps=1), request.batches, request.optimum)
-        )
+        base = setting(request.problem, Scaffold(step_size=1e-6, local_steps=1), request.batches, request.optimum)
+        return cls(base, Stability.of(base))
 
     def at(self, gamma: float, H: int) -> Setting:
         """The setting with the step size γ and H local steps."""
         return self.base.with_method(gamma, H)
 
-    def curve(self, gamma: float, H: int, rounds: int) -> Array | None:
-        """E‖θ_t − θ*‖² for t = 0, ..., rounds; None where it does not contract or the mean diverges."""
+    def parts(self, gamma: float, H: int, rounds: int) -> tuple[Array, Array] | None:
+        """‖E θ_t − θ*‖² and tr Cov θ_t for t = 0, ..., rounds; None where there is no contraction or one diverges.
+
+        Local models are Gaussian here, also where `predict` follows third cumulants, which takes far longer.
+        """
+        s = self.at(gamma, H)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                found = predict_curve(self.at(gamma, H), rounds)
+                if is_small(s):
+                    local = small_round(s) if s.quadratic else LocalRound(s, skew=False)
+                    squares, variances = small_curve(s, local, rounds)
+                else:
+                    squares, variances = curve_parts(s, solve_stationary(s), rounds)
         except InvalidInput:
             return None
-        return found if np.isfinite(found).all() else None
+        sound = np.isfinite(squares + variances).all() and (variances >= 0.0).all()
+        return (squares, variances) if sound else None
 
     def predict(self, gamma: float, H: int, rounds: int | None = None) -> Prediction | None:
         """Plateau, and curve of some rounds; None where there is no plateau."""
@@ -45,3 +60,12 @@ class CurveModel:
             return predict_setting(self.at(gamma, H), rounds)
         except InvalidInput:
             return None
+
+    def plateau_parts(self, gamma: float, H: int, copies: float) -> tuple[float, float] | None:
+        """Variance and squared bias of the plateau with copies of each client, local models being Gaussian."""
+        s = self.at(gamma, H)
+        try:
+            state = solve_stationary(replace(s, own=s.own / copies))
+        except InvalidInput:
+            return None
+        return float(np.trace(state.cov_theta)), float(state.bias @ state.bias)

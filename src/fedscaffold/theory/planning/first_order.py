@@ -15,7 +15,7 @@ import numpy as np
 
 from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.capabilities import HasNoiseAlong
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import Option, OutOfReach
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.storage.memmap import grouped
 from fedscaffold.core.threads import one_blas_thread
@@ -60,7 +60,7 @@ def first_order_plan(request: PlanRequest) -> Plan:
         known = {"predicted_mse": float(curve[-1]), "curve": curve, "max_useful_clients": None}
         best = request.plan("first_order", gamma, H, T, variance_part=variance, **known)
     if best is None:
-        raise InvalidInput(
+        raise OutOfReach(
             f"a squared error of {request.target:g} is out of reach within {longest:,} local steps a round and "
             f"{request.most_rounds:,} rounds with a step size of {gamma:.3g}, the largest that the noise allows",
             remedies=[

@@ -7,23 +7,41 @@ carry.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
-from fedscaffold.core.capabilities import SmoothProblem
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.theory.client_blocks import ClientBlock, for_blocks, noise_factors
 from fedscaffold.theory.prediction.local_steps import Curvature, divided, no_contraction, rotate
 from fedscaffold.theory.prediction.reduced_system import ReducedSystem, noise_input, reduced_system
-from fedscaffold.theory.prediction.setting import cloud_averages
+from fedscaffold.theory.prediction.setting import Setting, at_point
 
 COARSE = 1e-2  # of the interpolation
-STAND_OUT, EVENLY = 16, 32  # clients taken for each reason, and evenly spaced ones
+STAND_OUT, EVENLY = 8, 24  # clients taken for each reason, and evenly spaced ones
 DOUBLINGS = 40
 GROWN = 1e12
+GAUSS = ((0.5 - 0.15**0.5, 5 / 18), (0.5, 8 / 18), (0.5 + 0.15**0.5, 5 / 18))  # points and weights on [0, 1]
+NEARBY = 0.2  # of ‖θ*‖²: below it, curvatures are those at θ*
+SMALLEST = 1e-12  # pace of a round
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What a better predictor makes of the linear model near a step size: factors of its mean and of its noise."""
+
+    mean: float = 1.0  # of ‖m_t‖²
+    noise: float = 1.0  # of tr Cov θ_t
+    at: float = 1.0  # γ at which they were found
+
+    def factors(self, gamma: float) -> tuple[float, float]:
+        """Both factors at another γ: noise that feeds on itself grows like 1/(1 − γ/γ_max)."""
+        if self.noise <= 1.0:
+            return self.mean, self.noise
+        fed = gamma / self.at * (1.0 - 1.0 / self.noise)
+        return self.mean, 1.0 / (1.0 - fed) if fed < 1.0 else math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,34 +52,35 @@ class LinearModel:
     own: Array  # the weight of a client's noise in the mean; less where a client stands for many, (n,)
     lam: Array  # (n, d)
     U: Array  # (n, d, d)
-    slopes: Array  # ∇f_c(θ*) in the eigenbasis, (n, d)
+    bases: "Bases"
+    far: "Far | None"  # None for quadratic f_c
+    slopes: Array  # ∇f_c(θ*), (n, d)
     noise: Array  # C_c(θ*) in the eigenbasis, (n, d, d)
     optimum: Array
 
     @classmethod
-    def of(cls, problem: SmoothProblem, batches: Batches, optimum: Array) -> "LinearModel":
-        """The model of a problem, or of clients that stand for all of it."""
-        factors = noise_factors(problem, batches)
-        hessians, slopes = problem.client_hessians(optimum), problem.client_gradients(optimum)
-        at, w, own = representatives(problem.weights, hessians, slopes)
-        noise = np.empty_like(hessians)
-        averages, d = cloud_averages(problem), problem.dim
-
-        def work(block: ClientBlock) -> None:
-            points = np.broadcast_to(optimum, (block.clients.size, 1, d))
-            noise[block.clients] = averages.noise_at(block, points, factors[block.clients])[:, 0]
-
-        for_blocks(problem, work)
-        lam, U = np.linalg.eigh(hessians[at])
-        centred = slopes[at] - w @ slopes[at]  # of a sample: as if θ* were its optimum
-        return cls(w, own, lam, U, np.einsum("kij,ki->kj", U, centred), rotate(U, noise[at]), optimum)
+    def of(cls, base: Setting) -> "LinearModel":
+        """The model of the problem of a setting, whatever its method, or of clients that stand for all of it."""
+        problem, optimum, here = base.problem, base.optimum, base.at_optimum
+        at, w, own = representatives(base.weights, here.lam, here.gradients, here.noise)
+        lam, U = here.lam[at], here.U[at]
+        centred = here.gradients[at] - w @ here.gradients[at]  # of a sample: as if θ* were its optimum
+        far = None
+        if not base.quadratic:
+            points = (at_point(problem, base.averages, at, x * optimum, base.factors[at]) for x, _ in GAUSS)
+            mean = sum(share * point.hessian for (_, share), point in zip(GAUSS, points, strict=True))
+            far_lam, far_U = np.linalg.eigh(mean)
+            far = Far(far_lam, far_U, Bases.of(w, far_U))
+        return cls(w, own, lam, U, Bases.of(w, U), far, centred, rotate(U, here.noise[at]), optimum)
 
     @property
     def largest(self) -> float:
         """The largest curvature of any client."""
         return float(self.lam.max())
 
-    def outcome(self, gamma: float, H: int, aim: float, most_rounds: int) -> tuple[float, float]:
+    def outcome(
+        self, gamma: float, H: int, aim: float, most_rounds: int, correction: "Correction | None" = None
+    ) -> tuple[float, float]:
         """Rounds until the error is below the aim, with a fraction, inf if it never is; and the plateau.
 
         Where the rounds are more than `most_rounds`, they are extrapolated at the pace of the slowest direction.
@@ -72,26 +91,35 @@ class LinearModel:
             variances, radius = self.variances(system, cur, gamma, H)
         except InvalidInput:  # it does not contract
             return math.inf, math.inf
-        plateau = float(variances[-1])
-        squares, found = [float(self.optimum @ self.optimum)], 0.0
-        for t, square in enumerate(self.path(cur, gamma * H), start=1):
+        of_mean, of_noise = (1.0, 1.0) if correction is None else correction.factors(gamma)
+        if math.isinf(of_noise):
+            return math.inf, math.inf
+        variances = of_noise * variances
+        plateau, first = float(variances[-1]), float(self.optimum @ self.optimum)
+        found = first
+        for t, square in enumerate(self.path(cur, gamma, H), start=1):
             spread = variance_at(t, variances)
-            squares.append(square)
-            before, found = found or squares[0], square + spread
+            before, found = found, of_mean * square + spread
             if found <= aim:
                 drop = math.log(max(before, found) / max(found, 1e-300))
                 part = math.log(max(before, aim) / aim) / drop if drop else 1.0
                 return t - 1 + min(1.0, part), plateau
-            if not square < GROWN * squares[0]:
+            if not square < GROWN * first:
                 return math.inf, math.inf
+            if spread >= aim:  # and it only grows
+                return math.inf, plateau
             if t >= most_rounds:
                 break
         if plateau >= aim or radius >= 1.0:
             return math.inf, plateau
         fall = -2.0 * math.log(radius)  # of mean and of what the noise lacks to its plateau, per round
-        initial = math.log(squares[-1]) + fall * (len(squares) - 1)
-        lacking = math.exp(min(initial, 700.0)) - plateau
-        return max(len(squares) - 1.0, math.log(lacking / (aim - plateau)) / fall), plateau
+        return most_rounds + math.log((found - plateau) / (aim - plateau)) / fall, plateau
+
+    def parts(self, gamma: float, H: int, t: int) -> tuple[float, float]:
+        """‖m_t‖² and tr Cov θ_t after t rounds, as far as the method contracts."""
+        cur = Curvature.of(self.U, self.lam, gamma, H)
+        variances, _ = self.variances(reduced_system(self.w, cur, COARSE), cur, gamma, H)
+        return next(islice(self.path(cur, gamma, H), t - 1, None)), variance_at(t, variances)
 
     def variances(self, system: ReducedSystem, cur: Curvature, gamma: float, H: int) -> tuple[Array, float]:
         """Tr Cov θ_t for t = 1, 2, 4, 8, ..., until it no longer grows, and the pace of the slowest direction."""
@@ -104,52 +132,93 @@ class LinearModel:
             size = float(np.linalg.norm(power))
             if not size < GROWN:
                 raise no_contraction(size ** (0.5**k))
+            radius = max(size ** (0.5**k), SMALLEST) if k == 0 or size >= 1e-3 else radius
             if size < 1e-3:
                 return np.array(found), radius
-            radius = size ** (0.5**k)
             P = P + power @ P @ power.T
             power = power @ power
         raise no_contraction(1.0)
 
-    def path(self, cur: Curvature, length: float) -> "Path":
+    def path(self, cur: Curvature, gamma: float, H: int) -> Iterator[float]:
         """‖m_t‖² for t = 1, 2, ... of the mean from θ = 0, ξ = 0."""
-        return Path(self, cur, length)
+        start, slopes, near = -self.optimum, self.slopes, NEARBY * float(self.optimum @ self.optimum)
+        if self.far is not None:
+            curved = Curvature.of(self.far.U, self.far.lam, gamma, H)
+            for m, ahead in rounds_of_mean(self.far.bases, curved, gamma * H, start, slopes):
+                square = float(m @ m)
+                yield square
+                if not square > near:
+                    start, slopes = m, np.einsum("kij,kj->ki", curved.U, ahead)
+                    break
+        for m, _ in rounds_of_mean(self.bases, cur, gamma * H, start, slopes):
+            yield float(m @ m)
 
 
-class Path:
-    """Iterator over the squared distances of the mean, round by round; see `first_order.noiseless_path`."""
+@dataclass(frozen=True, eq=False)
+class Bases:
+    """Clients' eigenbases one below another: into all of them at once, and back with the mean over clients."""
 
-    def __init__(self, model: LinearModel, cur: Curvature, length: float) -> None:
-        n, d = model.slopes.shape
-        self.into_bases = model.U.transpose(0, 2, 1).reshape(n * d, d)
-        self.mean = (model.w[:, None, None] * model.U).transpose(1, 0, 2).reshape(d, n * d)
-        self.power, self.share, self.length = cur.gH.ravel(), length * cur.delta.ravel(), length
-        self.m, self.ahead = -model.optimum, model.slopes.ravel()
+    into: Array  # (n d, d)
+    mean: Array  # (d, n d)
 
-    def __iter__(self) -> "Path":
-        return self
-
-    def __next__(self) -> float:
-        local = self.power * (self.into_bases @ self.m) - self.share * self.ahead
-        self.m = self.mean @ local
-        self.ahead = self.ahead + (local - self.into_bases @ self.m) / self.length
-        return float(self.m @ self.m)
+    @classmethod
+    def of(cls, w: Array, U: Array) -> "Bases":
+        """The bases of clients with weights w."""
+        n, d, _ = U.shape
+        mean = (w[:, None, None] * U).transpose(1, 0, 2).reshape(d, n * d)
+        return cls(U.transpose(0, 2, 1).reshape(n * d, d), mean)
 
 
-def representatives(w: Array, hessians: Array, slopes: Array) -> tuple[IntArray, Array, Array]:
-    """Clients that stand for all, their weights, and the weights of their noise; all where they are few."""
+@dataclass(frozen=True, eq=False)
+class Far:
+    """Curvatures on the way from 0 to θ*, averaged: with them the first gradients are right."""
+
+    lam: Array
+    U: Array
+    bases: Bases
+
+
+def rounds_of_mean(
+    bases: Bases, cur: Curvature, length: float, m: Array, ahead: Array
+) -> Iterator[tuple[Array, Array]]:
+    """Rounds of θ − θ* and of ξ_c − ξ*_c, (n, d) in the eigenbases, without noise, for γH = length.
+
+    From m and ahead, both in the original basis; see `first_order.noiseless_path`.
+    """
+    power, share = cur.gH.ravel(), length * cur.delta.ravel()
+    inside = np.einsum("kij,ki->kj", cur.U, ahead).ravel()
+    while True:
+        local = power * (bases.into @ m) - share * inside
+        m = bases.mean @ local
+        inside = inside + (local - bases.into @ m) / length
+        yield m, inside.reshape(cur.g.shape)
+
+
+def representatives(w: Array, lam: Array, slopes: Array, noise: Array) -> tuple[IntArray, Array, Array]:
+    """Clients that stand for all, their weights, and the weights of their noise; all where they are few.
+
+    Those that stand out by weight, curvature, gradient or noise stand for themselves. Of the others, some that cut
+    their weights into equal parts stand for all, with as much noise in the mean as all of them have.
+    """
     N = w.size
     everyone = np.arange(N)
-    if N <= 3 * STAND_OUT + 2 * EVENLY:
+    if N <= 4 * STAND_OUT + 2 * EVENLY:
         return everyone, w, w
-    sizes = (w, np.trace(hessians, axis1=1, axis2=2), np.linalg.norm(slopes, axis=1))
+    spread = np.trace(noise, axis1=1, axis2=2)
+    curvatures = lam.sum(axis=1)
+    sizes = (w, curvatures, w * curvatures, w * np.linalg.norm(slopes, axis=1), w**2 * spread)
     loud = np.unique(np.concatenate([np.argsort(size)[-STAND_OUT:] for size in sizes]))
     rest = np.setdiff1d(everyone, loud)
-    some = rest[np.linspace(0, rest.size - 1, EVENLY).round().astype(np.int64)]
+    shares = np.cumsum(w[rest]) / w[rest].sum()
+    some = rest[np.searchsorted(shares, (np.arange(EVENLY) + 0.5) / EVENLY)]
     left = float(w[rest].sum())
+    own = np.full(EVENLY, float(w[rest] @ w[rest]) / left)
+    total, seen = float(w[rest] ** 2 @ spread[rest]), float(own @ spread[some]) * left / EVENLY
+    own *= total / seen if seen > 0.0 else 1.0
     weights = np.concatenate([w[loud], np.full(EVENLY, left / EVENLY)])
-    own = np.concatenate([w[loud], np.full(EVENLY, float(w[rest] @ w[rest]) / left)])
-    return np.concatenate([loud, some]), weights, own
+    chosen = np.concatenate([loud, some])
+    order = np.argsort(chosen)
+    return chosen[order], weights[order], np.concatenate([w[loud], own])[order]
 
 
 def variance_at(t: int, variances: Array) -> float:

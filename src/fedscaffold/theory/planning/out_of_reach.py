@@ -1,10 +1,12 @@
 """Which limit keeps a plan from its target, found by running the predictor with the limits lifted."""
 
 import math
+from dataclasses import replace
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import OutOfReach
 from fedscaffold.theory.planning.linear_model import LinearModel
-from fedscaffold.theory.planning.search import best_step_size
+from fedscaffold.theory.planning.request import PlanRequest
+from fedscaffold.theory.planning.search import LinearSearch
 
 MORE_ROUNDS, MORE_STEPS = 64, 1024  # times a limit: what it is lifted to
 SPARE = 1.25  # times the rounds that the sample of clients needs, so that the advice holds for all of them
@@ -12,12 +14,11 @@ FIRST_ROUNDS = 32
 COUNTED = 20_000  # rounds: up to so many are counted along the curve, more are extrapolated
 
 
-def out_of_reach(
-    model: LinearModel, target: float, aim: float, most_local_steps: int, most_rounds: int
-) -> InvalidInput:
+def out_of_reach(model: LinearModel, request: PlanRequest, aim: float) -> OutOfReach:
     """The refusal when no step size reaches the aim within the limits: which one binds, and what would do."""
-    rounds = _rounds_needed(model, most_local_steps, aim, MORE_ROUNDS * most_rounds)
-    steps = _steps_needed(model, most_local_steps, aim, most_rounds)
+    most_steps, most_rounds = request.most_local_steps, request.most_rounds
+    rounds = _rounds_needed(model, request, aim, most_steps)
+    steps = _steps_needed(model, request, aim)
     if rounds is not None and steps is not None:
         why = (
             f"the two limits bind together, and lifting either is enough; allow about {rounds:,} rounds, or about "
@@ -31,14 +32,15 @@ def out_of_reach(
             f"{steps:,} local steps"
         )
     else:
-        why = _both(model, aim, MORE_STEPS * most_local_steps, MORE_ROUNDS * most_rounds)
-    limits = f"{most_rounds:,} rounds of {most_local_steps:,} local steps"
-    return InvalidInput(f"a squared error of {target:g} is out of reach within {limits}: {why}")
+        why = _both(model, request, aim)
+    limits = f"{most_rounds:,} rounds of {most_steps:,} local steps"
+    return OutOfReach(f"a squared error of {request.target:g} is out of reach within {limits}: {why}")
 
 
-def _both(model: LinearModel, aim: float, steps: int, most_rounds: int) -> str:
+def _both(model: LinearModel, request: PlanRequest, aim: float) -> str:
     """The end of the message when lifting one limit is not enough."""
-    rounds = _rounds_needed(model, steps, aim, most_rounds)
+    steps = MORE_STEPS * request.most_local_steps
+    rounds = _rounds_needed(model, request, aim, steps)
     if rounds is not None:
         return (
             f"both limits bind, and both must be lifted; allow about {rounds:,} rounds and {steps:,} local steps"
@@ -49,10 +51,10 @@ def _both(model: LinearModel, aim: float, steps: int, most_rounds: int) -> str:
     )
 
 
-def _rounds_needed(model: LinearModel, H: int, aim: float, most: int) -> int | None:
-    """About how many rounds of H local steps reach the aim, if `most` are enough."""
-    gamma, rounds = best_step_size(model, H, aim, FIRST_ROUNDS)
-    if rounds > most:
+def _rounds_needed(model: LinearModel, request: PlanRequest, aim: float, H: int) -> int | None:
+    """About how many rounds of H local steps reach the aim, if MORE_ROUNDS times the limit are enough."""
+    gamma, rounds = LinearSearch(model, replace(request, most_rounds=FIRST_ROUNDS), aim).best_step_size(H)
+    if rounds > MORE_ROUNDS * request.most_rounds:
         return None
     enough = math.ceil(SPARE * rounds)
     if enough <= COUNTED:
@@ -60,13 +62,14 @@ def _rounds_needed(model: LinearModel, H: int, aim: float, most: int) -> int | N
     return _rounded_up(max(enough, 1))
 
 
-def _steps_needed(model: LinearModel, most_local_steps: int, aim: float, most_rounds: int) -> int | None:
+def _steps_needed(model: LinearModel, request: PlanRequest, aim: float) -> int | None:
     """About how many local steps reach the aim in the allowed rounds, if MORE_STEPS times the limit are enough."""
+    search = LinearSearch(model, request, aim)
 
     def enough(H: int) -> bool:
-        return best_step_size(model, H, aim, most_rounds)[1] <= most_rounds
+        return search.best_step_size(H)[1] <= request.most_rounds
 
-    low, high = most_local_steps, MORE_STEPS * most_local_steps
+    low, high = request.most_local_steps, MORE_STEPS * request.most_local_steps
     if not enough(high):
         return None
     while high > 1.5 * low:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss, SmoothProblem
 from fedscaffold.core.checks import check_problem, choice, not_negative, numbers, positive, whole_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput, Option, OutOfReach
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
@@ -68,7 +68,7 @@ def plan(
 
     Raises
     ------
-    InvalidInput
+    OutOfReach
         If the target is out of reach within the limits; the message says which one binds.
 
     Examples
@@ -161,7 +161,7 @@ def _certified(request: PlanRequest) -> Plan:
         ("max_rounds", proved.rounds, request.most_rounds),
     ):
         if needed > limit:
-            raise InvalidInput(
+            raise OutOfReach(
                 f"the proof for a squared error of {request.target:g} needs {needed:,}, above ",
                 Option(name, limit),
             )

@@ -10,7 +10,6 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.threads import one_blas_thread
-from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.curve import curve_parts
 from fedscaffold.theory.prediction.family.predict_family import is_plain, predict_family
 from fedscaffold.theory.prediction.moments.curve import small_curve
@@ -173,10 +172,3 @@ def check_affordable(s: Setting) -> None:
             f"a prediction with {d:,} features and {s.problem.n_clients:,} clients would take about "
             f"{seconds / 60:,.0f} minutes; use theory.expansion, plan(..., mode='first_order') or fedscaffold.run"
         )
-
-
-def predict_curve(s: Setting, rounds: int) -> Array:
-    """E‖θ_t − θ*‖² for t = 0, ..., rounds; without the plateau where the curve can be had without."""
-    if is_small(s):
-        return np.add(*small_curve(s, small_round(s), rounds))
-    return np.add(*curve_parts(s, solve_stationary(s), rounds))

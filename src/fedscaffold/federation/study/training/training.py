@@ -14,11 +14,12 @@ from fedscaffold.federation.server.backup import StateBackup
 from fedscaffold.federation.server.ledger import initial_ledger
 from fedscaffold.federation.server.round import run_round
 from fedscaffold.federation.server.rules import RoundRules
-from fedscaffold.federation.study.certificate import Certificate, certify, certify_by_gradients
+from fedscaffold.federation.study.certificate import Certificate, certify
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.measure import SiteMeasurement
 from fedscaffold.federation.study.report.history import ErrorPoint, How
 from fedscaffold.federation.study.training import autopilot
+from fedscaffold.federation.study.training.by_gradients import Products, certify_by_gradients
 from fedscaffold.methods import Scaffold
 from fedscaffold.simulation.divergence import divergence_limit
 
@@ -85,6 +86,7 @@ class StudyTraining:
     rounds: int = 0
     notes: list[str] = field(default_factory=list)
     history: list[ErrorPoint] = field(default_factory=list)
+    products: Products = field(default_factory=Products)
 
     def run(self, start: Array | None = None) -> TrainingResult:
         """Train until the certified error is within the tolerance, or the study's rounds are used up.
@@ -115,7 +117,9 @@ class StudyTraining:
             sums = self.coordinator.closing_sums(theta, self.agreement, scores=scores, part=self.part)
             found = certify(sums, self.agreement)
         else:
-            found = certify_by_gradients(theta, self._gradient_and_loss, self.agreement)
+            found, self.products = certify_by_gradients(
+                theta, self._gradient_and_loss, self.agreement, tolerance=self._aim(None), known=self.products
+            )
         self._tell_error(found.relative_error, found.error_in_standard_errors, method="Newton")
         return found
 
