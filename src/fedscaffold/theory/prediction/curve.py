@@ -72,7 +72,7 @@ def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Ar
     noises = RoundNoises.of(s, state) if s.factors.any() else None
     if noises is not None and not s.quadratic:  # pulls of all clients are older than the sample's
         plateau_pull = plateau_pull + noises.pull_since(plateau_pull[noises.clients]) @ state.cur.U
-    spread = Spread(state.A, s.problem.dim)
+    spread = SpreadOfRounds(state.A, s.problem.dim)
     squares, t = [float(mean.theta @ mean.theta)], 0
     pull = np.zeros_like(plateau_pull)
     last: RoundNoise | None = None
@@ -103,7 +103,7 @@ def is_wanted(t: int) -> bool:
     return t < FIRST_ROUNDS or t in (octave, octave + octave // 2)
 
 
-class Spread:
+class SpreadOfRounds:
     """The covariance of the reduced state from round to round, with noise that is found at some rounds."""
 
     def __init__(self, A: Array, d: int) -> None:
