@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import positive, seed_number, set_fields, whole_number
+from fedscaffold.core.checks import choice, positive, seed_number, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput, Option, OutOfReach
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
@@ -74,8 +74,7 @@ class FitSettings:
         _, number = parse_tolerance(self.tolerance)
         if not isinstance(self.tolerance, str):
             set_fields(self, tolerance=number)
-        if not isinstance(self.close, bool):
-            raise InvalidInput(Option("close"), f" must be True or False, got {self.close!r}")
+        choice("close", self.close, (True, False))
         if self.step_size is not None:
             set_fields(self, step_size=positive("step_size", self.step_size))
         for name, value in (("local_steps", self.local_steps), ("rounds", self.rounds)):
