@@ -159,7 +159,7 @@ UNREACHABLE = {"weights"}  # of `from_frame`, which the commands set themselves
 
 def test_every_parameter_that_a_refusal_names_is_an_option() -> None:
     """Of the table commands together; `plan` alone has --mode and the costs, `score` --unknown."""
-    rooms = [*SOURCE.joinpath("data").rglob("*.py"), *SOURCE.joinpath("models").rglob("*.py")]
+    rooms = [file for room in ("data", "models", "inference") for file in SOURCE.joinpath(room).rglob("*.py")]
     named = {name for file in rooms for name in options_in(file)} - UNREACHABLE
     assert {"features", "reference", "dates", "kind"} <= named
     fit = command_of("fit")

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedscaffold.core.errors import FedScaffoldError, MissingDependency
+from fedscaffold.core.errors import FedScaffoldError, InvalidInput, MissingDependency
 
 START_TIMEOUT = 60.0  # seconds for a process to open its port
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
@@ -90,12 +90,27 @@ def wait_for_port(host: str, port: int, name: str, is_running: Callable[[], bool
     while time.monotonic() < end:
         if not is_running():
             raise FederationFailed(f"{name} ended at once:\n{end_of(log())}")
-        with socket.socket() as probe:
-            probe.settimeout(1.0)
-            if probe.connect_ex((host, port)) == 0:
-                return
+        if _listens(host, port):
+            return
         time.sleep(0.1)
     raise FederationFailed(f"{name} did not open its port within {START_TIMEOUT:g} seconds:\n{end_of(log())}")
+
+
+def wait_until_free(port: int, *, seconds: float) -> None:
+    """Wait until nobody listens on a port, as a process still does while it ends; refused after that."""
+    end = time.monotonic() + seconds
+    while _listens("127.0.0.1", port):
+        if time.monotonic() > end:
+            raise InvalidInput(
+                f"port {port} is used by another program; choose another one for the study's address"
+            )
+        time.sleep(0.2)
+
+
+def _listens(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0
 
 
 def start_bound(

@@ -69,7 +69,7 @@ class Deployment:
     def conduct(self, **options: Any) -> StudyResult:
         """What the ServerApp does."""
         keys = {site: key_in_hexadecimal(key) for site, key in StudyFolder(self.file).accepted().items()}
-        leave_out = self.study.missing == "leave out"
+        leave_out = self.study.missing != "wait"
         transport = FlowerTransport(
             self.grid, sites=SITES, keys=lambda: keys, signer=Signer(StudyFolder(self.file).signing_key),
             leave_out_after=self.study.timeout if leave_out else None, board=StatusBoard(), tell=self.told.append,

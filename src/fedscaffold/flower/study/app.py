@@ -38,14 +38,14 @@ def conduct(grid: Grid, context: Context) -> None:
     fields = Fields(json_value((folder / STUDY).read_bytes()), str(folder / STUDY))
     settings = StudySettings.from_json(fields.value("settings"))
     name, sites = fields.text("name"), [str(site) for site in fields.items("sites")]
-    absent: Any = fields.choice("missing", "wait", "leave out")
+    absent: Any = fields.choice("missing", "wait", "leave out", "error")
     board = StatusBoard(folder, name=name, target=settings.target, tolerance=settings.tolerance, sites=sites)
     transport = FlowerTransport(
         grid,
         sites=sites,
         keys=lambda: accepted_keys(folder),
         signer=Signer(Path(fields.text("signing_key", longest=10_000))),
-        leave_out_after=fields.number("timeout") if absent == "leave out" else None,
+        leave_out_after=None if absent == "wait" else fields.number("timeout"),
         board=board,
         tell=event_log(folder),
     )

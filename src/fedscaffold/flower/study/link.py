@@ -4,6 +4,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedscaffold.flower.processes import (
     program,
     start_bound,
     wait_for_port,
+    wait_until_free,
     write_connection,
 )
 from fedscaffold.flower.study.app import EVENTS, FOLDER_KEY, KEYS, SAVED, STUDY
@@ -30,8 +32,9 @@ from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
 
 POLL_INTERVAL = 0.3  # seconds between two looks at how the study stands
 MOST_FAILURES = 3  # starts in a row without any progress
+FREE_SECONDS = 30.0  # for the SuperLink of a coordinator that was killed to end
 STOP_SECONDS = 10.0  # for processes to end
-CONNECTION, MODULE, REGISTERED = "study", "fedscaffold_study", "registered.json"
+CONNECTION, MODULE = "study", "fedscaffold_study"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PYPROJECT = f"""[project]
 name = "fedscaffold-study"
@@ -76,6 +79,7 @@ class CoordinatorLink:
         self.certificates, _ = coordinator_files(self.study, self.keys)
         self._link: subprocess.Popen[bytes] | None = None
         self._run: subprocess.Popen[bytes] | None = None
+        self._registered: set[str] = set()  # keys that the SuperLink knows
 
     def run(self, each: Callable[[StudyStatus], None] = lambda status: None) -> StudyStatus:
         """Run until the study is finished, or stopped for a reason that its status tells.
@@ -90,9 +94,10 @@ class CoordinatorLink:
             failures, before = 0, -1
             try:
                 while True:
-                    found = self._one_run(each)
-                    if found is not None:
-                        return found
+                    with suppress(FederationFailed):  # the SuperLink ended while it started
+                        found = self._one_run(each)
+                        if found is not None:
+                            return found
                     done = self._status()
                     exchanges = 0 if done is None else done.exchanges
                     failures = 1 if exchanges > before else failures + 1
@@ -183,6 +188,10 @@ class CoordinatorLink:
 
     def _start_link(self) -> None:
         study, files = self.study, self.certificates
+        wait_until_free(study.port, seconds=FREE_SECONDS)
+        for file in self._flower.glob("superlink.db*"):  # may be half written; keys are registered again
+            file.unlink()
+        self._registered.clear()
         listen = study.host if study.host in LOOPBACK else "0.0.0.0"
         arguments = [
             program("flower-superlink"), "--host", listen, "--port", str(study.port), "--database",
@@ -216,15 +225,12 @@ class CoordinatorLink:
 
     def _register(self, keys: Mapping[str, str]) -> None:
         """Let the SuperLink know the keys that were accepted and that it does not know yet."""
-        file = self._flower / REGISTERED
-        known = json_value(file.read_bytes()) if file.exists() else []
-        new = {site: key for site, key in keys.items() if key not in known}
+        new = {site: key for site, key in keys.items() if key not in self._registered}
         if not new:
             return
         import httpx
         from flwr.proto.control_pb2 import RegisterNodeRequest
         from flwr.supercore.control import ControlHttpClient
-        from flwr.supercore.error import ApiErrorCode, FlowerError
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
         authority = self.certificates.authority.read_bytes()
@@ -237,11 +243,8 @@ class CoordinatorLink:
                 try:
                     client.RegisterNode(RegisterNodeRequest(public_key=pem, name=site))
                 except httpx.HTTPStatusError as error:
-                    found = FlowerError.from_json(error.response.text)
-                    if found is None or found.code != ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
-                        raise FederationFailed(f"the SuperLink refuses the key of site {site}: {error}") from None
-                known = [*known, key]
-                write_text(file, json.dumps(known))
+                    raise FederationFailed(f"the SuperLink refuses the key of site {site}: {error}") from None
+                self._registered.add(key)
         except httpx.TransportError:  # the SuperLink ended, which whoever follows it notices
             return
         finally:

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
@@ -13,7 +13,7 @@ from fedscaffold.core.storage.files import path_of, write_text
 from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.settings import StudySettings
 
-Missing = Literal["wait", "leave out"]
+Missing = Literal["wait", "leave out", "error"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]{1,253}):(\d{1,5})")
 WIDTH = 34  # of a line before its comment
@@ -33,9 +33,10 @@ class StudyFile:
     sites
         Names of the sites.
     missing
-        What the others do when a site is offline or cannot take part: "wait" for it, or "leave out" the site.
+        What the others do when a site is offline or cannot take part: "wait" for it, "leave out" the site, or end
+        the study with an "error".
     timeout
-        Seconds after which a site that does not answer is left out.
+        Seconds after which a site that does not answer is left out, or ends the study.
     address
         HOST:PORT under which sites reach the coordinator.
 
@@ -68,8 +69,8 @@ class StudyFile:
             problems.append("sites must have different names")
         if len(self.sites) < 2:
             problems.append(f"a study has two sites or more, got {len(self.sites)}")
-        if self.missing not in ("wait", "leave out"):
-            problems.append(f"missing must be 'wait' or 'leave out', got {self.missing!r:.60}")
+        if self.missing not in get_args(Missing):
+            problems.append(f"missing must be 'wait', 'leave out' or 'error', got {self.missing!r:.60}")
         if not 1.0 <= self.timeout <= 1e7:
             problems.append(f"timeout must be between 1 and 1e7 seconds, got {self.timeout!r:.60}")
         found = ADDRESS.fullmatch(self.address)
@@ -113,7 +114,7 @@ class StudyFile:
         names = sites.items("names")
         if not all(isinstance(name, str) for name in names):
             raise InvalidInput("the study: names of sites must be text")
-        missing: Any = sites.choice("missing", "wait", "leave out") if "missing" in sites else "wait"
+        missing: Any = sites.choice("missing", *get_args(Missing)) if "missing" in sites else "wait"
         return cls(
             name=fields.text("name", longest=100),
             settings=StudySettings.from_json(fields.value("model")),
@@ -164,8 +165,8 @@ name = {name}
 
 [sites]
 names = {sites}
-missing = {missing}   # a site that is offline or cannot take part: 'wait' for it, or 'leave out' the site
-timeout = {timeout}   # seconds after which a silent site is left out
+missing = {missing}   # a site that is offline or cannot take part: 'wait' for it, 'leave out' the site, or 'error'
+timeout = {timeout}   # seconds after which a silent site is left out, or an error
 
 [coordinator]
 address = {address}   # HOST:PORT under which sites reach this machine

@@ -50,7 +50,7 @@ def command(
     evaluate: Annotated[float, typer.Option(help="Share of rows left out to judge the model; 0 for none.")] = 0.2,
     seed: tables.Seed = 0,
     missing_sites: Annotated[
-        str, typer.Option(help="A site that is offline or cannot take part: 'wait' for it, or 'leave out'.")
+        str, typer.Option(help="A site that is offline or cannot take part: wait, 'leave out', or error.")
     ] = "wait",
     timeout: Annotated[
         float, typer.Option(help="Seconds after which a silent site is left out.")
@@ -74,15 +74,14 @@ def command(
         )
         address = address or asked.text("Under which HOST:PORT do sites reach you?", None, DEFAULT_ADDRESS)
         asked.finish()
-        relative: Any = tolerance if tolerance.startswith("se:") else _number(tolerance)
         kinds: Any = kind
         others: dict[str, Any] = {
             "missing": missing, "trainer": trainer, "exposure": exposure, "offset": offset, "weight": weight,
         }  # fmt: skip
         settings = StudySettings(
-            target=target, kind=kinds, features=tuple(split_names([features])) if features else None,
-            ignore=tuple(split_names([ignore or ""])), categorical=tuple(split_names([categorical or ""])),
-            classes=tuple(split_names([classes])) if classes else None, l2=l2, tolerance=relative,
+            target=target, kind=kinds, features=tables.parse_names(features),
+            ignore=tables.parse_names(ignore) or (), categorical=tables.parse_names(categorical) or (),
+            classes=tables.parse_names(classes), l2=l2, tolerance=tables.parse_tolerance(tolerance),
             min_cell=min_cell, evaluate=evaluate, seed=seed, **others,
         )  # fmt: skip
         absent: Any = missing_sites
@@ -118,10 +117,3 @@ class _Questions:
     def finish(self) -> None:
         if self.needed:
             raise InvalidInput(f"give {' and '.join(self.needed)}; on a terminal they are asked for")
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
