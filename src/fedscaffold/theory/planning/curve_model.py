@@ -32,6 +32,11 @@ class CurveModel:
         base = setting(request.problem, Scaffold(step_size=1e-6, local_steps=1), request.batches, request.optimum)
         return cls(base, Stability.of(base))
 
+    @property
+    def exact(self) -> bool:
+        """Whether curves follow every step of every client, so that they can be trusted for the first rounds too."""
+        return is_small(self.base)
+
     def at(self, gamma: float, H: int) -> Setting:
         """The setting with the step size γ and H local steps."""
         return self.base.with_method(gamma, H)
