@@ -33,7 +33,8 @@ def command_line() -> str:
     """
     script = Path(sys.argv[0])
     inside = script.resolve().is_relative_to(ROOT / "benchmarks")
-    program = ["python", "-m", f"benchmarks.{script.stem}"] if inside else [script.name]
+    module = script.parent.name if script.stem == "__main__" else script.stem
+    program = ["python", "-m", f"benchmarks.{module}"] if inside else [script.name]
     arguments = iter(sys.argv[1:])
     kept = []
     for argument in arguments:

@@ -4,7 +4,9 @@ The role ``{measured}`FILE.key.sub:FORMAT` `` shows `figures["key"]["sub"]` of `
 a Python format specification such as `.2f`; without one, or with `,` alone, numbers have three digits.
 
 The directive `measured-from` with the argument FILE shows when, at which commit, on how many cores and with which
-command the file was measured. A figure or file that does not exist ends the build with an error that names it.
+command the file was measured. The directive `measured-list` with the argument FILE.key shows all entries of
+`figures["key"]`, one below another. A figure or file that does not exist ends the build with an error that names
+it.
 """
 
 import json
@@ -34,9 +36,8 @@ def load(folder: Path, name: str) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def show_figure(folder: Path, text: str) -> str:
-    """The figure that `FILE.key.sub:FORMAT` names, as text."""
-    address, _, specification = text.partition(":")
+def find(folder: Path, address: str) -> Any:
+    """What `FILE.key.sub` names."""
     name, *keys = address.split(".")
     found: Any = load(folder, name)["figures"]
     for key in keys:
@@ -44,6 +45,13 @@ def show_figure(folder: Path, text: str) -> str:
             known = ", ".join(found) if isinstance(found, dict) else "none, it is a number"
             raise ExtensionError(f"{address!r} is not measured: no {key!r} there; keys: {known}")
         found = found[key]
+    return found
+
+
+def show_figure(folder: Path, text: str) -> str:
+    """The figure that `FILE.key.sub:FORMAT` names, as text."""
+    address, _, specification = text.partition(":")
+    found = find(folder, address)
     if isinstance(found, dict | list) or found is None:
         raise ExtensionError(f"{address!r} is not one figure but {found!r}; name one of its keys")
     if isinstance(found, float) and specification in ("", ","):
@@ -65,6 +73,17 @@ def show_origin(folder: Path, name: str) -> list[nodes.Node]:
     if origin.get("carried_over"):
         cautions += " Carried over from an earlier edition of this page, whose date and commit these are."
     return [nodes.Text(opening), nodes.literal(text=origin["command"]), nodes.Text("." + cautions)]
+
+
+def show_list(folder: Path, address: str) -> nodes.bullet_list:
+    """The entries of the mapping that `FILE.key` names: each name in bold, with what it stands for."""
+    found = find(folder, address)
+    if not isinstance(found, dict):
+        raise ExtensionError(f"{address!r} is not a list of figures but {found!r}")
+    shown = nodes.bullet_list()
+    for name, what in found.items():
+        shown += nodes.list_item("", nodes.paragraph("", "", nodes.strong(text=name), nodes.Text(f": {what}")))
+    return shown
 
 
 class MeasuredRole:
@@ -108,6 +127,19 @@ def measured_from(folder: Path) -> type[Directive]:
     return MeasuredFrom
 
 
+def measured_list(folder: Path) -> type[Directive]:
+    """The directive `measured-list`, for files in `folder`."""
+
+    class MeasuredList(Directive):
+        required_arguments = 1
+
+        def run(self) -> list[nodes.Node]:
+            note_dependency(self.state.document, folder, self.arguments[0].partition(".")[0])
+            return [show_list(folder, self.arguments[0])]
+
+    return MeasuredList
+
+
 def note_dependency(document: nodes.document, folder: Path, name: str) -> None:
     """Have the page built again when the file of measurements has changed."""
     document.settings.record_dependencies.add(str(folder / f"{name}.json"))
@@ -118,4 +150,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     folder = Path(app.srcdir) / "measured"
     app.add_role("measured", MeasuredRole(folder))
     app.add_directive("measured-from", measured_from(folder))
+    app.add_directive("measured-list", measured_list(folder))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -199,7 +199,7 @@ def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Family(name="foo"), "problem must be one of regression, classification, ridge-stream"),
+        (lambda: Family(name="foo"), "problem must be one of .regression., .classification., .ridge-stream."),
         (lambda: Family(name="ridge-stream", settings={"speed": 1}), "no setting 'speed'; choose among dim"),
         (lambda: Family(name="regression", settings={"dim": 3}), "no setting 'dim'; choose among l2"),
         (lambda: Family(name="ridge-stream", settings={"dim": 0}), "dim must be"),
@@ -214,10 +214,10 @@ def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
         (lambda: replace(SMALL, rounds=0), "rounds must be"),
         (lambda: replace(SMALL, seeds=0), "seeds must be"),
         (lambda: replace(SMALL, seed=2**64), "seed must be below"),
-        (lambda: replace(SMALL, start=HERE), "start must be one of zero, optimum"),
+        (lambda: replace(SMALL, start=HERE), "start must be one of .zero., .optimum."),
         (lambda: swept(replace(SMALL, batch_sizes=(None,))), "no full gradients"),
         (lambda: swept(replace(SMALL, batch_sizes=(0,))), "batch_size must be"),
-        (lambda: swept(SMALL, engine="foo"), "unknown engine"),
+        (lambda: swept(SMALL, engine="foo"), "engine must be one of"),
         (lambda: swept(SMALL, out=Path("no/such/folder.parquet")), "no folder"),
     ],
 )

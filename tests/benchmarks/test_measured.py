@@ -38,6 +38,7 @@ def render(extension: Any, folder: Path, source: str) -> str:
     rst = pytest.importorskip("docutils.parsers.rst")
     rst.roles.register_local_role("measured", extension.MeasuredRole(folder))
     rst.directives.register_directive("measured-from", extension.measured_from(folder))
+    rst.directives.register_directive("measured-list", extension.measured_list(folder))
     settings = {"report_level": 5, "halt_level": 5}
     return str(docutils.publish_doctree(source, parser=myst.Parser(), settings_overrides=settings).astext())
 
@@ -115,3 +116,10 @@ def test_every_file_of_the_documentation_has_an_origin(path: Path) -> None:
     else:
         assert content["machine"]["cores"] >= 1
     measured.check_names(content["figures"])
+
+
+def test_a_page_lists_figures(extension: Any, folder: Path) -> None:
+    shown = render(extension, folder, "```{measured-list} shards.stream\n```")
+    assert shown.split() == ["two_over_one:", "1.8375", "clients:", "50000", "nanoseconds:", "1234.5"]
+    with pytest.raises(extension.ExtensionError, match="not a list of figures but 'ray'"):
+        extension.show_list(folder, "shards.engine")

@@ -178,10 +178,11 @@ def test_the_page_tells_what_was_given_instead_of_planned(tmp_path: Path) -> Non
     words = ["fit", table, "--target", "diagnosis", *HERE]
     invoke(*words, "--step-size", 0.05, "--out", tmp_path / "m")
     assert "Some of this was given instead" in (tmp_path / "m" / "report.html").read_text()
-    invoke(*words, "--local-steps", 5, "--rounds", 2, "--step-size", 0.01, "--out", tmp_path / "n")
+    stopped = ["--local-steps", 5, "--rounds", 2, "--step-size", 0.01, "--no-close"]
+    invoke(*words, *stopped, "--out", tmp_path / "n")
     text = (tmp_path / "n" / "report.html").read_text()
     assert "Nothing was planned" in text
-    assert "missing the tolerance" in text
+    assert "MISSING the tolerance of 0.05 standard errors" in text
 
 
 def test_missing_values_can_be_filled(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_plan_explains_and_simulates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["predict", "--method", "x"], "method must be one of"),
+        (["predict", "--method", "x"], "--method must be one of"),
         (["predict", "--plot", "p.gif"], "--plot must end in"),
         (["predict", "--plot", "missing/p.png"], "there is no folder"),
         (["predict", "--rounds", "0"], "rounds must be"),

@@ -60,7 +60,7 @@ def test_options_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) ->
         (["--method", "foo"], "one of scaffold, fedavg"),
         (["--batch-size", "some"], "a whole number or 'full'"),
         (["--rounds", "0"], "rounds must be a whole number of at least 1"),
-        (["--engine", "gpu"], "unknown engine 'gpu'"),
+        (["--engine", "gpu"], "--engine must be one of"),
         (["--dtype", "float16"], "dtype must be one of"),
         (["--sampling", "bootstrap"], "sampling must be one of"),
         (["--batch-size", "300", "--sampling", "without_replacement"], "client 0 has 200 records"),

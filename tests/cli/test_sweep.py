@@ -110,7 +110,7 @@ def test_a_live_table_on_a_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--problem", "foo"], "problem must be one of regression"),
+        (["--problem", "foo"], "--problem must be one of 'regression'"),
         (["--problem", "ridge-stream:speed=1"], "no setting 'speed'"),
         (["--problem", "ridge-stream:dim"], "--problem 'ridge-stream:dim': after the colon"),
         (["--problem", "ridge-stream:spectrum=a"], "spectrum must be"),
@@ -125,8 +125,8 @@ def test_a_live_table_on_a_terminal(tmp_path: Path) -> None:
         (["--method", "fedavg", "--method", "fedavg"], "methods must be some, all different"),
         (["--rounds", "0"], "rounds must be"),
         (["--seeds", "0"], "seeds must be"),
-        (["--start", "there"], "start must be one of zero, optimum"),
-        (["--engine", "foo"], "unknown engine"),
+        (["--start", "there"], "--start must be one of 'zero', 'optimum'"),
+        (["--engine", "foo"], "--engine must be one of"),
         (["--shards", "2"], "--shards and --address are for --engine ray"),
         (["--engine", "reference", "--threads", "2"], "--threads is for --engine numba"),
         (["--engine", "ray", "--shards", "0"], "shards must be"),

@@ -12,7 +12,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data import from_frame
 from fedscaffold.data.encoding import Encoding, Number
 from fedscaffold.federation.agreement import Agreement
-from fedscaffold.flower.demo import pool_tables, site_tables
+from fedscaffold.flower.study.local import site_files
 from fedscaffold.models.planning.planned import FitSettings, plan_fit
 from tests.hospitals import cancer, diabetes, wine, written
 
@@ -79,19 +79,15 @@ def test_files_that_are_no_agreement(tmp_path: Path, text: str) -> None:
         Agreement.load(tmp_path / "a.json")
 
 
-def test_one_table_is_split_as_several_are_joined(tmp_path: Path) -> None:
+def test_one_table_is_split_into_files(tmp_path: Path) -> None:
     frame = cancer()
-    whole = site_tables([written(frame, tmp_path / "all.csv")], "hospital")
-    names = sorted(frame.hospital.unique())
-    assert [part.name for part in whole] == names
-    files = [written(frame[frame.hospital == name], tmp_path / f"{name}.csv") for name in reversed(names)]
-    single = site_tables(files, None)
-    assert [part.name for part in single] == names
-    for a, b in zip(whole, single, strict=True):
-        assert a.table.equals(b.table)
-    table, column = pool_tables(single)
-    assert column == "node"
-    assert table.num_rows == len(frame)
+    parts = site_files([written(frame, tmp_path / "all.csv")], "hospital", lambda: tmp_path)
+    assert list(parts) == sorted(frame.hospital.unique())
+    for name, file in parts.items():
+        own = frame[frame.hospital == name].drop(columns="hospital").reset_index(drop=True)
+        pd.testing.assert_frame_equal(pd.read_parquet(file), own)
+    files = [written(frame[frame.hospital == name], tmp_path / f"{name}.csv") for name in reversed(parts)]
+    assert site_files(files, None, lambda: tmp_path) == {f.stem: f.resolve() for f in reversed(files)}
 
 
 def test_a_penalty_must_be_agreed_on() -> None:

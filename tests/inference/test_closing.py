@@ -89,11 +89,18 @@ def test_two_steps_close_a_fit_and_none_leave_it() -> None:
     assert at_once.steps == 0
 
 
-def test_a_step_that_would_lead_away_is_not_taken() -> None:
+def test_a_step_that_would_lead_away_is_halved() -> None:
+    """From far away two steps come nearer, and as many as it takes arrive."""
     problem = Logistic(X, LABELS, l2=0.0)
-    closed = close(problem, np.array([30.0, -30.0, 5.0]) / 4)
-    assert closed.steps == 0
-    assert closed.distance > 1.0
+    start = np.array([30.0, -30.0, 5.0]) / 4
+    closed = close(problem, start)
+    assert closed.steps == 2
+    assert problem.loss(closed.theta) < problem.loss(start)
+    np.testing.assert_allclose(close(problem, start, max_steps=20).theta, problem.optimum(), rtol=1e-9)
+    counts = Poisson(X, 3.0 * LABELS, l2=0.0)  # where a full step would overflow
+    np.testing.assert_allclose(
+        close(counts, np.array([-8.0, 8.0, -9.0]), max_steps=60).theta, counts.optimum(), rtol=1e-8
+    )
 
 
 def test_the_distance_bounds_every_combination() -> None:

@@ -12,6 +12,7 @@ import statsmodels.api as sm
 
 import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.models.report import ReportInputs, build_report
 from tests.inference.data_sets import shipped
 
 COVARIANCES = ("nonrobust", "HC0", "HC1", "cluster")
@@ -151,3 +152,69 @@ def test_the_report_has_coefficients_and_a_forest_plot(kind: str, tmp_path: Path
     assert ("odds ratio" in page) == (kind != "ridge")
     assert "per standard deviation" in page
     assert "ward=y" in page
+
+
+# the tolerance
+
+
+def far_off(**more: Any) -> fs.models.Fit:
+    """A fit whose run is stopped long before it is close."""
+    return fs.fit(
+        table("logistic"), target="out", client="site", l2=0, step_size=0.02, local_steps=1, rounds=1, **more
+    )
+
+
+def test_closing_goes_on_until_every_coefficient_is_within_the_tolerance() -> None:
+    fit = far_off(tolerance="se:1e-7")
+    assert fit.closed is not None
+    assert fit.closed.steps > 2
+    assert fit.error_in_standard_errors is not None
+    assert fit.error_in_standard_errors <= 1e-7
+    assert fit.reached
+    np.testing.assert_allclose(fit.summary().coef, fitted("logistic").summary().coef, rtol=1e-9)
+    plain = far_off(tolerance=0.005)
+    assert plain.closed is not None
+    assert plain.closed.steps == 2
+    assert not plain.reached
+
+
+def test_without_closing_the_fit_says_that_the_tolerance_was_missed() -> None:
+    fit = far_off(close=False)
+    error = fit.summary().optimisation_error / fit.summary().se
+    assert fit.error_in_standard_errors == pytest.approx(error.max())
+    assert error.max() > 1.0
+    assert not fit.reached
+    assert "NOT reached" in repr(fit)
+    assert fit.closing is None
+
+
+def test_headline_and_table_state_the_same_distances(tmp_path: Path) -> None:
+    """Before closing and after it, each with its own row and its own words."""
+    fit = fitted("logistic")
+    comparison = fit.compare()
+    assert [score.name for score in comparison.scores] == ["Scaffold", "Scaffold, closed", "FedAvg", "Pooled"]
+    assert comparison.before_closing is not None
+    assert comparison.before_closing.relative_distance == pytest.approx(fit.relative_distance, rel=1e-12)
+    assert comparison.scaffold.relative_distance < 1e-9 < fit.relative_distance
+    content = build_report(fit, comparison, ReportInputs.of_fit(fit))
+    assert f"came within {fit.relative_distance:.2%} of the model" in content.summary
+    assert "Newton steps left less than 0.01% of a standard error (within the tolerance of 0.05" in content.summary
+    missed = far_off(close=False)
+    words = build_report(missed, missed.compare(), ReportInputs.of_fit(missed)).summary
+    assert "MISSING the tolerance of 0.05 standard errors" in words
+    assert "Newton" not in words
+
+
+def test_more_columns_than_rows_are_fitted_with_a_penalty_and_have_no_standard_errors() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, 30))
+    frame = pd.DataFrame(X, columns=[f"c{j}" for j in range(30)])
+    frame["y"], frame["s"] = X[:, 0] + rng.normal(size=20), ["a", "b"] * 10
+    fit = fs.fit(frame, target="y", client="s", kind="ridge")
+    assert fit.model.standard_errors is None
+    assert fit.reached
+    with pytest.raises(InvalidInput, match="20 rows for 31 coefficients, so nothing is left to estimate"):
+        fit.summary()
+    with pytest.raises(InvalidInput, match="20 rows for 31 coefficients; use fewer columns or more rows"):
+        fs.fit(frame, target="y", client="s", kind="ridge", l2=0)
+    assert build_report(fit, fit.compare(), ReportInputs.of_fit(fit)).coefficients is None

@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "negative discard": (SCAFFOLD, {"discard": -1}, "discard must be a whole number"),
     "rounds": (SCAFFOLD, {"rounds": 0}, "rounds must be"),
     "batch": (SCAFFOLD, {"batch_size": 0}, "batch_size must be"),
-    "engine": (SCAFFOLD, {"engine": "cuda"}, "unknown engine"),
+    "engine": (SCAFFOLD, {"engine": "cuda"}, "engine must be one of"),
     "theta0": (SCAFFOLD, {"theta0": [1.0]}, "theta0 must have shape"),
 }
 

@@ -239,6 +239,7 @@ def test_merged_moments_are_those_of_all_rows() -> None:
         ({"local_steps": 1.5}, "local_steps must be a whole number"),
         ({"batch_size": 0}, "batch_size must be a whole number"),
         ({"tolerance": 0}, "tolerance must be a positive number"),
+        ({"tolerance": "auto"}, "tolerance must be a positive number"),
     ],
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:
@@ -275,9 +276,9 @@ def test_refusals_name_the_estimators_own_parameters() -> None:
         FederatedRidge(alpha=0.0).fit(X, np.arange(20.0), clients=clients)
     assert "l2" not in str(caught.value)
     X, y = load_breast_cancer(return_X_y=True)
-    model = FederatedLogisticRegression(batch_size=1, tolerance=1e-7, close=False)
-    with pytest.raises(fs.InvalidInput, match="no plan reaches a tolerance of 1e-07") as caught:
-        model.fit(X[:, :2], y, clients=np.arange(len(y)) % 4)
+    with pytest.raises(fs.InvalidInput, match=r"no plan reaches a tolerance of 0\.005") as caught:
+        FederatedLogisticRegression(standardize=False, close=False).fit(X, y, clients=np.arange(len(y)) % 4)
+    assert "take standardize=True or scale the features before, ask for a larger tolerance" in str(caught.value)
     assert "with 1/C" in str(caught.value)
     assert "batch_size" in str(caught.value)
     assert not any(word in str(caught.value) for word in ("max_", "l2", "target_mse"))

@@ -165,6 +165,23 @@ def test_classes_without_weight_are_named() -> None:
         model.fit(X, LABELS, clients=CLIENTS)
 
 
+@pytest.mark.parametrize(("model", "y"), MODELS)
+def test_weights_that_are_all_zero_are_refused(model: Any, y: Any) -> None:
+    with pytest.raises(ValueError, match="at least one non-zero number"):
+        clone(model).fit(X, y, clients=CLIENTS, sample_weight=np.zeros(120))
+
+
+def test_too_many_coefficients_for_a_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's last model is kept, there are no standard errors, and no condition on signs."""
+    monkeypatch.setattr("fedscaffold.sklearn.running.MOST_COEFFICIENTS", 3)
+    model = FederatedRidge(random_state=0).fit(X, AMOUNTS, clients=CLIENTS)
+    assert model.trace_.mse[0, -1] <= model.plan_.target_mse
+    with pytest.raises(InvalidInput, match="standard errors are there for at most"):
+        model.summary("HC0")
+    with pytest.raises(InvalidInput, match="positive=True is there for at most"):
+        FederatedRidge(positive=True).fit(X, AMOUNTS, clients=CLIENTS)
+
+
 def test_sparse_coefficients() -> None:
     model = FederatedLogisticRegression(random_state=0).fit(X, LABELS, clients=CLIENTS)
     margins = model.decision_function(X)

@@ -15,6 +15,7 @@ from rich.markup import escape
 from fedscaffold.core.errors import DataWarning, Diverged, FedScaffoldError, Message, Option
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+SHORT = {"n_clients": "clients"}  # what options are called whose parameters have longer names
 RESUMABLE = "the same command resumes where it stopped"
 
 
@@ -31,6 +32,13 @@ def refusals(*, interrupted: str) -> Iterator[None]:
     except FedScaffoldError as error:
         errors.print(f"[red]error:[/red] {escape(in_flags(error))}", soft_wrap=True)
         raise typer.Exit(FAILED if isinstance(error, Diverged) else BAD_INPUT) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        errors.print(
+            f"[red]error:[/red] cannot use {escape(str(error.filename))}: {error.strerror}", soft_wrap=True
+        )
+        raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
         errors.print(f"interrupted; {interrupted}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -44,7 +52,8 @@ def in_flags(message: Message) -> str:
 
 def spelled(option: Option, command: click.Command) -> str | None:
     """A parameter as a command's option, such as --min-rows 1; None where the command lacks it."""
-    found = next((one for one in command.params if one.name == option.name), None)
+    names = (option.name, SHORT.get(option.name))
+    found = next((one for one in command.params if one.name in names), None)
     if found is None:
         return None
     name = found.opts[0] if isinstance(found, click.Option) else found.make_metavar(click.Context(command))

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fedscaffold.core.checks import choice
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.errors import InvalidInput, MissingDependency, Option
 from fedscaffold.core.figures import load_matplotlib
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage.files import check_writable
@@ -48,9 +48,7 @@ def require_packages(*names: str) -> None:
 
 def method_of(name: str) -> type[Scaffold] | type[FedAvg]:
     """The method with this name: Scaffold or FedAvg."""
-    if name not in METHODS:
-        raise InvalidInput(f"method must be one of {', '.join(METHODS)}, got {name!r}")
-    return METHODS[name]
+    return METHODS[choice("method", name, tuple(METHODS))]
 
 
 def paper_problem(name: str) -> str:
@@ -65,7 +63,7 @@ def batch_size_of(text: Any) -> int | None:
     try:
         return int(text)
     except (TypeError, ValueError):
-        raise InvalidInput(f"batch-size must be a whole number or 'full', got {text!r}") from None
+        raise InvalidInput(Option("batch_size"), f" must be a whole number or 'full', got {text!r}") from None
 
 
 def check_figure(plot: Path | None, option: str = "--plot") -> None:
@@ -117,12 +115,14 @@ def _method_class(name: str) -> type[Any]:
             return COMPARED[name]
         found = find_method(name) if not module else getattr(import_from_here(module), own)
     except (ImportError, AttributeError, ValueError) as error:
+        why = f" ({error})" if module else ""
         raise InvalidInput(
-            f"--method must begin with one of {', '.join(COMPARED)}, with the class name of an installed method, "
-            f"or with the import path of one, such as damped.DampedScaffold; got {name!r} ({error})"
+            Option("method"),
+            f" must begin with one of {', '.join(COMPARED)}, with the class name of an installed method, or with "
+            f"the import path of one, such as damped.DampedScaffold; got {name!r}{why}",
         ) from None
     if not is_dataclass(found) or not hasattr(found, "update_clients"):
-        raise InvalidInput(f"--method {name} is not a method: {found!r}")
+        raise InvalidInput(Option("method", name), f" is not a method: {found!r}")
     return found
 
 

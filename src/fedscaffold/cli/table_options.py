@@ -62,6 +62,10 @@ CacheDir = Annotated[
     Path | None, typer.Option(help="Parquet: keep the encoded rows in this folder, not in memory.")
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the rows drawn.")]
+ClientIntercepts = Annotated[
+    bool,
+    typer.Option("--client-intercepts", help="Give each client an intercept of its own, which never leaves it."),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +88,7 @@ class TableFlags:
     min_rows: MinRows = TableOptions.min_rows
     max_categories: MaxCategories = TableOptions.max_categories
     tolerance: Tolerance = TOLERANCE
+    client_intercepts: ClientIntercepts = False
     cache_dir: CacheDir = None
     delimiter: Delimiter = None
     decimal: Decimal = None

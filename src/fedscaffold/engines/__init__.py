@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedscaffold.core.checks import given
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.protocols import Engine, HasBatchLoss
 from fedscaffold.engines.jax_.engine import Jax
 from fedscaffold.engines.numba_.engine import Numba
@@ -51,7 +51,8 @@ def choose_engine(engine: str | Engine, problem: Any = None) -> Engine:
             return BY_NAME[engine]()
     elif not isinstance(engine, type | os.PathLike) and isinstance(engine, Engine):  # a path has open and name too
         return engine
-    raise InvalidInput(f"unknown engine {given(engine)}; choose one of {', '.join(map(repr, ('auto', *BY_NAME)))}")
+    names = ", ".join(map(repr, ("auto", *BY_NAME)))
+    raise InvalidInput(Option("engine"), f" must be one of {names}, or an engine; got {given(engine)}")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Certificates and keys for federations on one machine: made for one run, and not valid elsewhere."""
+"""Certificates for a federation's server, and keys for its nodes."""
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from fedscaffold.core.storage.files import replacing
 
-VALID = timedelta(days=7)
+LOOPBACK = "127.0.0.1"
+LONGEST_NAME = 64  # of a certificate's subject
 
 
 class Certificates(NamedTuple):
@@ -18,8 +19,11 @@ class Certificates(NamedTuple):
     key: Path
 
 
-def make_certificates(folder: Path) -> Certificates:
-    """Make a certificate authority, and sign a certificate for this machine's loopback address with it."""
+def make_certificates(folder: Path, *, host: str = LOOPBACK, days: int = 7) -> Certificates:
+    """Make a certificate authority, and sign a certificate for a host with it, valid for some days.
+
+    Besides the host the certificate is valid for this machine's loopback address. The authority's key is not kept.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -35,11 +39,11 @@ def make_certificates(folder: Path) -> Certificates:
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
-            .issuer_name(named("fedscaffold demo authority"))
+            .issuer_name(named("fedscaffold authority"))
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - timedelta(minutes=5))
-            .not_valid_after(now + VALID)
+            .not_valid_after(now + timedelta(days=days))
         )
 
     signing = x509.KeyUsage(
@@ -48,15 +52,20 @@ def make_certificates(folder: Path) -> Certificates:
         decipher_only=False,
     )  # fmt: skip
     root = (
-        begun(named("fedscaffold demo authority"), authority.public_key())
+        begun(named("fedscaffold authority"), authority.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(signing, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
         .sign(authority, hashes.SHA384())
     )
-    addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    addresses: list[x509.GeneralName] = []
+    for each in dict.fromkeys(("localhost", LOOPBACK, host)):
+        try:
+            addresses.append(x509.IPAddress(ipaddress.ip_address(each)))
+        except ValueError:
+            addresses.append(x509.DNSName(each))
     server = (
-        begun(named("localhost"), own.public_key())
+        begun(named(host[:LONGEST_NAME]), own.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -72,7 +81,21 @@ def make_certificates(folder: Path) -> Certificates:
     return files
 
 
-def make_key(folder: Path, name: str) -> tuple[Path, Path]:
+def certified_host(certificate: Path) -> str:
+    """The host that a certificate of `make_certificates` is for; "" if the file holds none that is still valid."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+    except (OSError, ValueError):
+        return ""
+    if found.not_valid_after_utc < datetime.now(UTC):
+        return ""
+    return str(found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def make_key(folder: Path, name: str, *, comment: str = "") -> tuple[Path, Path]:
     """Make a node's private and public key, in the formats of Flower's node authentication."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -80,7 +103,8 @@ def make_key(folder: Path, name: str) -> tuple[Path, Path]:
     key = ec.generate_private_key(ec.SECP384R1())
     private, public = folder / name, folder / f"{name}.pub"
     _write(private, _private(key, openssh=True), secret=True)
-    _write(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    text = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    _write(public, text + (f" {comment}\n".encode() if comment else b""))
     return private, public
 
 
@@ -95,7 +119,5 @@ def _private(key: object, *, openssh: bool = False) -> bytes:
 
 
 def _write(path: Path, data: bytes, *, secret: bool = False) -> None:
-    with replacing(path) as temporary:
+    with replacing(path, private=secret) as temporary:
         temporary.write_bytes(data)
-    if secret:
-        path.chmod(0o600)

@@ -1,30 +1,31 @@
 """A Flower federation of real processes on this machine: SuperLink, SuperNodes, TLS and node authentication."""
 
 import os
-import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fedscaffold.core.errors import FedScaffoldError, MissingDependency
 from fedscaffold.flower.certificates import make_certificates, make_key
+from fedscaffold.flower.processes import (
+    FederationFailed,
+    Process,
+    end_of,
+    flower_environment,
+    free_port,
+    processes,
+    program,
+    wait_for_port,
+    write_connection,
+)
 
 ADDRESS = "127.0.0.1"
 NAME = "loopback"
-START_TIMEOUT = 60.0  # seconds for a process to open its port
 STOP_TIMEOUT = 10.0  # seconds for a process to end after SIGTERM
-
-
-class FederationFailed(FedScaffoldError):
-    """A process of the federation ended or did not start; the message has the end of its log."""
 
 
 class Loopback:
@@ -96,7 +97,7 @@ class Loopback:
                 self._signal(process, signal.SIGKILL)
                 process.wait()
         self._processes.clear()
-        for found in set(_processes()) & set(descendants):  # the SuperLink detaches what runs servers
+        for found in set(processes()) & set(descendants):  # the SuperLink detaches what runs servers
             with suppress(ProcessLookupError):
                 os.kill(found.pid, signal.SIGKILL)
 
@@ -148,70 +149,47 @@ class Loopback:
     def flwr(self, *arguments: str) -> str:
         """Run a command of `flwr` and return its output."""
         done = subprocess.run(
-            [_program("flwr"), *arguments],
+            [program("flwr"), *arguments],
             env=self.environment("user"),
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode != 0:
-            raise FederationFailed(f"flwr {' '.join(arguments)} failed:\n{_end_of(done.stdout + done.stderr)}")
+            raise FederationFailed(f"flwr {' '.join(arguments)} failed:\n{end_of(done.stdout + done.stderr)}")
         return done.stdout
 
     def run(self, app: Path, config: Mapping[str, str | int | float] | None = None) -> subprocess.Popen[str]:
         """Start `flwr run` on an app, with its log as output; the run itself is the SuperLink's."""
         given = " ".join(f"{key}={_toml(value)}" for key, value in (config or {}).items())
         return subprocess.Popen(
-            [_program("flwr"), "run", str(app), NAME, "--stream", *(["--run-config", given] if given else [])],
+            [program("flwr"), "run", str(app), NAME, "--stream", *(["--run-config", given] if given else [])],
             env=self.environment("user"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
         )  # fmt: skip
 
     def environment(self, home: str) -> dict[str, str]:
         """Environment variables of a process with a Flower folder of its own."""
-        return {
-            **os.environ,
-            "FLWR_HOME": str(self.folder / "homes" / home),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        }
+        return flower_environment(self.folder / "homes" / home)
 
     def _configure(self) -> None:
         """Write the file in which `flwr` finds the SuperLink's address."""
-        home = self.folder / "homes" / "user"
-        home.mkdir(parents=True, exist_ok=True)
-        trust = f'root-certificates = "{self.certificates.authority}"' if self.secure else "insecure = true"
-        text = (
-            f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{ADDRESS}:{self.port}"\n{trust}\n'
-        )
-        (home / "config.toml").write_text(text, encoding="utf-8")
+        authority = self.certificates.authority if self.secure else None
+        write_connection(self.folder / "homes" / "user", NAME, f"{ADDRESS}:{self.port}", authority)
 
-    def _start(self, name: str, program: str, arguments: list[str]) -> None:
+    def _start(self, name: str, command: str, arguments: list[str]) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
             self._processes[name] = subprocess.Popen(
-                [_program(program), *arguments], env=self.environment(name), stdout=log, stderr=log,
+                [program(command), *arguments], env=self.environment(name), stdout=log, stderr=log,
                 stdin=subprocess.DEVNULL, cwd=self.folder, start_new_session=True,
             )  # fmt: skip
 
     def _wait_for(self, name: str, port: int) -> None:
-        end = time.monotonic() + START_TIMEOUT
-        while time.monotonic() < end:
-            if not self.is_running(name):
-                raise FederationFailed(f"{name} ended at once:\n{_end_of(self.log(name))}")
-            with socket.socket() as probe:
-                probe.settimeout(1.0)
-                if probe.connect_ex((ADDRESS, port)) == 0:
-                    return
-            time.sleep(0.1)
-        raise FederationFailed(
-            f"{name} did not open its port within {START_TIMEOUT:g} seconds:\n{_end_of(self.log(name))}"
-        )
+        wait_for_port(ADDRESS, port, name, lambda: self.is_running(name), lambda: self.log(name))
 
     def _descendants(self) -> "list[Process]":
         """Our processes, and all that they started; Linux only, elsewhere none."""
-        running = _processes()
+        running = processes()
         ours, size = {process.pid for process in self._processes.values()}, 0
         while len(ours) > size:
             size = len(ours)
@@ -224,44 +202,5 @@ class Loopback:
             os.killpg(process.pid, number)
 
 
-@dataclass(frozen=True)
-class Process:
-    """One process of this machine, identified by its number and the time when it started."""
-
-    pid: int
-    started: int
-    parent: int = field(compare=False)
-    ticks: int = field(compare=False)
-
-
-def _processes() -> list[Process]:
-    """All processes of this machine, from /proc."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has just ended
-            fields = stat.read_text().rpartition(")")[2].split()
-            ticks = sum(int(each) for each in fields[11:15])
-            found.append(Process(int(stat.parent.name), int(fields[19]), int(fields[1]), ticks))
-    return found
-
-
-def free_port() -> int:
-    """A port of this machine on which no process listens now."""
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        return int(probe.getsockname()[1])
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-    if found is None:
-        raise MissingDependency(f"{name} is not installed; install it with: pip install 'fedscaffold[flower]'")
-    return found
-
-
 def _toml(value: str | int | float) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def _end_of(text: str) -> str:
-    return "\n".join(text.strip().splitlines()[-15:])

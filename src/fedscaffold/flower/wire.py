@@ -12,6 +12,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.federation.payloads import Payload
 
 VALUES, ARRAYS = "values", "arrays"  # names of records
+VECTOR = "vector:"  # begins the names of vectors among values
 LONGEST_HEADER = 1024  # bytes before the numbers in numpy's format
 
 
@@ -74,3 +75,27 @@ def _pack(values: Array, packed: dict[int, FlowerArray] | None) -> FlowerArray:
     if id(values) not in known:
         known[id(values)] = FlowerArray(np.ascontiguousarray(values, dtype="<f8").reshape(-1))
     return known[id(values)]
+
+
+def to_one_record(payload: Payload) -> RecordDict:
+    """A message as one record, its vectors as bytes: Flower carries every array in a request of its own."""
+    vectors = {
+        f"{VECTOR}{name}": np.ascontiguousarray(values, dtype="<f8").tobytes()
+        for name, values in payload.arrays.items()
+    }
+    return RecordDict({VALUES: ConfigRecord({**payload.values, **vectors})})
+
+
+def from_one_record(records: RecordDict) -> Payload:
+    """The message in a record that may hold anything; InvalidInput if it holds none."""
+    if VALUES not in records.config_records:
+        raise InvalidInput("the message is not one of fedscaffold's")
+    values, arrays = dict[str, Any](), dict[str, Array]()
+    for name, value in records.config_records[VALUES].items():
+        if not name.startswith(VECTOR):
+            values[name] = value
+        elif isinstance(value, bytes) and len(value) % 8 == 0:
+            arrays[name.removeprefix(VECTOR)] = np.frombuffer(value, dtype="<f8").astype(np.float64)
+        else:
+            raise InvalidInput("a vector of the message cannot be read")
+    return Payload(values, arrays)

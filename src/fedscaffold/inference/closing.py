@@ -15,7 +15,8 @@ from fedscaffold.inference.sums import ClosingSums
 
 CLOSED = 1e-9  # of the standard errors: a distance that needs no further step
 ROUNDING = 1e-12  # of the loss: a rise that rounding explains
-MOST_STEPS_WITH_INTERCEPTS = 20
+MOST_STEPS_WITH_INTERCEPTS = 50
+MOST_HALVINGS = 30  # of a step that is too long
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -165,6 +166,11 @@ def dispersion(sums: ClosingSums, given: float | str | None = None) -> float:
     return sums.pearson / left
 
 
+def has_variance(sums: ClosingSums) -> bool:
+    """Whether the sums determine a variance: a family that has one needs more rows than coefficients."""
+    return residual_degrees(sums) > 0 or not family_of(sums.kind).dispersion
+
+
 def n_parameters(sums: ClosingSums) -> int:
     """Number of fitted coefficients, own intercepts of clients included."""
     common = sums.dim // sums.null.size * (sums.null.size - 1) if sums.kind == "multinomial" else sums.dim
@@ -193,8 +199,8 @@ def close(
     theta
         Coefficients to start from, (dim,).
     max_steps
-        Most Newton steps; 0 leaves θ as it is. With client intercepts up to twenty are taken, since the start then
-        solves another problem.
+        Most Newton steps; 0 leaves θ as it is. With client intercepts up to fifty are taken, since the start then
+        solves another problem. A step that would raise the loss is halved.
     client_intercepts
         Whether each client has an intercept of its own.
     names
@@ -216,20 +222,21 @@ def close(
     penalty = problem.n_records * problem.penalty
     start = theta = np.asarray(theta, dtype=np.float64)
 
-    def at(point: Array, scores: bool) -> tuple[ClosingSums, NewtonStep]:
-        sums = closing_sums(problem, point, scores=scores, client_intercepts=client_intercepts)
-        return sums, newton_step(sums, penalty, names)
-
     scored = most == 0
-    sums, newton = at(theta, scored)
+    sums = closing_sums(problem, theta, scores=scored, client_intercepts=client_intercepts)
+    newton = newton_step(sums, penalty, names)
     before, steps = newton.distance, 0
     while steps < most and newton.distance > CLOSED:
-        scores = steps + 1 == most
-        found, following = at(newton.theta, scores)
-        here, there = penalised_loss(sums, penalty), penalised_loss(found, penalty)
-        if not there <= here + ROUNDING * abs(here):
-            break  # too far away for a full step; the distance says so
-        theta, sums, newton, steps, scored = newton.theta, found, following, steps + 1, scores
+        scores, here = steps + 1 == most, penalised_loss(sums, penalty)
+        for halvings in range(MOST_HALVINGS):
+            point = theta - 0.5**halvings * newton.step
+            with np.errstate(over="ignore", invalid="ignore"):  # where a step is too long for an exponential
+                found = closing_sums(problem, point, scores=scores, client_intercepts=client_intercepts)
+            if penalised_loss(found, penalty) <= here + ROUNDING * abs(here):
+                break
+        else:
+            break  # no shorter step helps; the distance says how far it is
+        theta, sums, newton, steps, scored = point, found, newton_step(found, penalty, names), steps + 1, scores
     if not scored:
         sums = closing_sums(problem, theta, client_intercepts=client_intercepts)
     return Closed(

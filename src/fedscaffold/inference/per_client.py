@@ -10,14 +10,13 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.inference.families import EXTREME, ErrorFamily, family_of
+from fedscaffold.inference.own_intercepts import own_intercept, record_columns, without_last
 from fedscaffold.inference.sums import ClosingSums
 from fedscaffold.problems.glm import Glm
 from fedscaffold.problems.multinomial import Multinomial
-from fedscaffold.problems.record_weights import OFFSET, TARGET, WEIGHT
 
 NUMBERS_AT_ONCE = 1 << 18  # of a block of records: 2 megabytes, of which two copies are made
 MOST_COEFFICIENTS = 1000
-MOST_STEPS = 100  # of Newton's method for one intercept
 
 
 @one_blas_thread
@@ -111,7 +110,7 @@ def client_sums(
     theta = np.asarray(theta, dtype=np.float64)
     part = slice(int(problem.offsets[client]), int(problem.offsets[client + 1]))
     x, targets = problem.x[part], problem.y[part]
-    y, o, a = _columns(targets)
+    y, o, a = record_columns(targets)
     a = counts_for * a
     if isinstance(problem, Multinomial):
         if intercept:
@@ -126,34 +125,7 @@ def client_sums(
             _glm_sums(problem, family, theta, x, y, o, nothing, scores=scores), varying=np.zeros(theta.size)
         )
     wide = _glm_sums(problem, family, np.append(theta, alpha), x, y, o, a, scores=scores)
-    return _without_last(wide, theta)
-
-
-def own_intercept(problem: Glm, z: Array, y: Array, a: Array) -> float | None:
-    """The α with Σ a ℓ'(z + α, y) = 0; None where the loss falls for ever."""
-    present = a > 0
-    if not present.any():
-        return None
-    same = np.unique(y[present])
-    if (problem.kind == "logistic" and same.size == 1) or (problem.kind == "poisson" and not same.any()):
-        return None
-    alpha = 0.0
-    for _ in range(MOST_STEPS):
-        slope, curvature = a @ problem.d1(z + alpha, y), a @ problem.d2(z + alpha, y)
-        step = (
-            float(np.clip(slope / curvature, -1.0, 1.0)) if problem.kind != "ridge" else float(slope / curvature)
-        )
-        alpha -= step
-        if abs(step) <= 1e-14 * max(1.0, abs(alpha)):
-            break
-    return alpha
-
-
-def _columns(y: Array) -> tuple[Array, Array, Array]:
-    """Targets, offsets and weights of records."""
-    if y.ndim == 1:
-        return y, np.zeros(len(y)), np.ones(len(y))
-    return y[:, TARGET], y[:, OFFSET], y[:, WEIGHT]
+    return without_last(wide, theta)
 
 
 def _glm_sums(
@@ -192,29 +164,6 @@ def _glm_sums(
         information=None if family.expected is None else information, score_products=products,
         cluster_products=np.outer(gradient, gradient),
     )  # fmt: skip
-
-
-def _without_last(wide: ClosingSums, theta: Array) -> ClosingSums:
-    """Sums in which the last coefficient, the client's own intercept, follows the others at its best.
-
-    With A the Hessian and r = A_·l / A_ll, gradients become g − r g_l and matrices P M Pᵀ with P = [I, −r].
-    """
-    d = theta.size
-    column = wide.hessian[:d, d] / wide.hessian[d, d]
-    P = np.column_stack([np.eye(d), -column])
-    bread = wide.hessian if wide.information is None else wide.information
-    expected = np.column_stack([np.eye(d), -bread[:d, d] / bread[d, d]])
-    gradient = P @ wide.gradient
-    return replace(
-        wide,
-        theta=theta,
-        intercepts=1,
-        gradient=gradient,
-        hessian=_symmetric(P @ wide.hessian @ P.T),
-        information=None if wide.information is None else _symmetric(expected @ bread @ expected.T),
-        score_products=_symmetric(P @ wide.score_products @ P.T),
-        cluster_products=np.outer(gradient, gradient),
-    )
 
 
 def _multinomial_sums(
@@ -266,10 +215,6 @@ def _gram(x: Array, weight: Array) -> Array:
         return x.T @ (weight[:, None] * x)
     scaled = np.sqrt(weight)[:, None] * x
     return scaled.T @ scaled
-
-
-def _symmetric(matrix: Array) -> Array:
-    return 0.5 * (matrix + matrix.T)
 
 
 def _varying(x: Array) -> Array:

@@ -11,12 +11,10 @@ from fedscaffold.inference.layout import number, probability
 from fedscaffold.models.fit import Fit
 from fedscaffold.reports.page import CoefficientRow, CoefficientTable
 
-NEGLIGIBLE = 1e-4  # of a standard error
-
 
 def fit_coefficients(fit: Fit) -> CoefficientTable | None:
     """The coefficients of a fit; None where there are no standard errors."""
-    if fit.closed is None:
+    if fit.closed is None or fit.model.standard_errors is None:
         return None
     return coefficient_table(fit.summary(), fit.planned.problem.encoding, notes=[_closing(fit)])
 
@@ -62,9 +60,7 @@ def _closing(fit: Fit) -> str:
     """How far the coefficients are from the pooled ones, before and after closing."""
     closed = fit.closed
     assert closed is not None  # as the caller has seen
-    steps = "no Newton step" if closed.steps == 0 else f"{closed.steps} Newton step{'s' * (closed.steps > 1)}"
-    after = "less than 0.01 %" if closed.distance < NEGLIGIBLE else f"{closed.distance:.2%}"
-    return (
-        f"The run ended at most {closed.distance_before:.2g} standard errors from the pooled coefficients; "
-        f"after {steps}, from sums of gradients and Hessians over clients, {after} of a standard error is left."
-    )
+    ended = f"The run ended at most {closed.distance_before:.2g} standard errors from the pooled coefficients"
+    if fit.closing is None:
+        return f"{ended}, and no Newton step followed."
+    return f"{ended}; {fit.closing}, from sums of gradients and Hessians over clients."

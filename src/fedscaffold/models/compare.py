@@ -23,7 +23,7 @@ class ModelScore:
     Attributes
     ----------
     name
-        Where θ comes from: "Scaffold", "FedAvg" or "Pooled".
+        Where θ comes from: "Scaffold", "Scaffold, closed", "FedAvg" or "Pooled".
     theta
         θ for encoded rows, (dim,).
     loss
@@ -62,7 +62,9 @@ class ModelComparison(Summarised):
     Attributes
     ----------
     scaffold, fedavg, pooled
-        The score of each model.
+        The score of each model; Scaffold's is the one that the fit delivers, after Newton steps if there were any.
+    before_closing
+        The score of Scaffold's model before these; None where there were none.
     distances
         ‖β_t − β*‖ / ‖β*‖ after each round, (rounds + 1,), for "Scaffold" and "FedAvg".
     tolerance
@@ -85,11 +87,13 @@ class ModelComparison(Summarised):
     pooled: ModelScore
     distances: Mapping[str, Array]
     tolerance: float
+    before_closing: ModelScore | None = None
 
     @property
-    def scores(self) -> tuple[ModelScore, ModelScore, ModelScore]:
-        """Scores of Scaffold's, FedAvg's and the pooled model."""
-        return self.scaffold, self.fedavg, self.pooled
+    def scores(self) -> tuple[ModelScore, ...]:
+        """Scores of Scaffold's model, before closing and after it, of FedAvg's and of the pooled one."""
+        first = () if self.before_closing is None else (self.before_closing,)
+        return *first, self.scaffold, self.fedavg, self.pooled
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the relative distances by round and the tolerance; return the axes.
@@ -132,8 +136,10 @@ def compare_models(fit: Fit, *, progress: Progress = None) -> ModelComparison:
     """Run FedAvg with a fit's settings, and score Scaffold's, FedAvg's and the pooled model."""
     planned = fit.planned
     averaged = run_fedavg(planned, fit.settings, rounds=fit.trace.rounds, progress=progress)
+    closed = fit.closed is not None and fit.closed.steps > 0
     return ModelComparison(
-        scaffold=score_model("Scaffold", planned, fit.theta),
+        scaffold=score_model("Scaffold, closed" if closed else "Scaffold", planned, fit.theta),
+        before_closing=score_model("Scaffold", planned, fit.trace.theta[0]) if closed else None,
         fedavg=score_model("FedAvg", planned, averaged.theta[0]),
         pooled=score_model("Pooled", planned, planned.optimum),
         distances={

@@ -14,13 +14,14 @@ from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.inference import Closed, Summary
+from fedscaffold.inference.closing import has_variance
 from fedscaffold.inference.covariance import Covariance
 from fedscaffold.inference.plain import summary_to_plain
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.distance import RelativeDistance
 from fedscaffold.models.planning.planned import FitSettings, PlannedFit, plan_fit
-from fedscaffold.models.summaries import close_fit, summary_of
+from fedscaffold.models.summaries import close_fit, largest_error, summary_of
 from fedscaffold.simulation import Mse, Trace
 from fedscaffold.simulation.run import run
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from fedscaffold.models.compare import ModelComparison
+
+
+NEGLIGIBLE = 1e-4  # of a standard error
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -100,6 +104,34 @@ class Fit(Summarised):
         return float(self.relative_distances[-1])
 
     @property
+    def error_in_standard_errors(self) -> float | None:
+        """The largest optimisation error of a coefficient in its standard errors, after closing.
+
+        None where there are no standard errors.
+        """
+        return largest_error(self.planned, self.closed)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the fit is within its tolerance: after closing for one in standard errors, else before."""
+        error = self.error_in_standard_errors
+        if self.settings.standard_errors is None or error is None:
+            return self.relative_distance <= self.planned.aim
+        return error <= self.settings.standard_errors
+
+    @property
+    def closing(self) -> str | None:
+        """What the Newton steps left, in words; None where there were none."""
+        if self.closed is None or not self.closed.steps:
+            return None
+        steps = f"{self.closed.steps} Newton step{'s' * (self.closed.steps > 1)}"
+        error = self.error_in_standard_errors
+        if error is None:
+            return f"{steps}, with too few rows for standard errors"
+        left = "less than 0.01%" if error < NEGLIGIBLE else f"{error:.2%}"
+        return f"{steps} left {left} of a standard error"
+
+    @property
     def relative_distances(self) -> Array:
         """‖β_t − β*‖ / ‖β*‖ after each round, (rounds + 1,)."""
         return self.trace.metrics["relative_distance"][0]
@@ -154,10 +186,16 @@ class Fit(Summarised):
             "clients": f"{problem.n_clients:,}",
             "rows": f"{int(problem.sizes.sum()):,}",
             "rounds": f"{self.trace.rounds:,}",
-            "distance to the pooled model": f"{self.relative_distance:.2%}",
-            "tolerance": f"{self.planned.aim:.2%}",
-            "Newton steps": "0" if self.closed is None else str(self.closed.steps),
+            "the run's distance to the pooled model": f"{self.relative_distance:.2%}",
+            "closing": self.closing or "none",
+            "tolerance": f"{self.tolerance_text}, {'reached' if self.reached else 'NOT reached'}",
         }
+
+    @property
+    def tolerance_text(self) -> str:
+        """The tolerance in words."""
+        share = self.settings.standard_errors
+        return f"{self.planned.aim:.2%}" if share is None else f"{share:.3g} standard errors"
 
     def _title(self) -> str:
         return f"Fit of {self.model.encoding.target!r}"
@@ -223,13 +261,12 @@ def run_fit(
             if _is_reached(trace, planned, settings):
                 break
     origin = {**arrays.plain(trace.provenance), "rounds": trace.rounds, "tolerance": settings.tolerance}
-    closed = close_fit(planned, trace.theta[0], steps=settings.close)
-    if closed is None:
-        model = planned.model(trace.theta[0], {**origin, **(provenance or {})})
-    else:
+    closed = close_fit(planned, trace.theta[0], steps=settings.close, tolerance=settings.standard_errors)
+    if closed is not None:
         origin["newton_steps"] = closed.steps
-        made = planned.model(closed.theta, {**origin, **(provenance or {})})
-        model = replace(made, standard_errors=summary_to_plain(summary_of(planned, closed)))
+    model = planned.model(trace.theta[0] if closed is None else closed.theta, {**origin, **(provenance or {})})
+    if closed is not None and has_variance(closed.sums):
+        model = replace(model, standard_errors=summary_to_plain(summary_of(planned, closed)))
     return Fit(model=model, trace=trace, planned=planned, settings=settings, closed=closed)
 
 

@@ -35,6 +35,7 @@ def fit(
     local_steps: int | None = None,
     rounds: int | None = None,
     seed: int = 0,
+    client_intercepts: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress = None,
     **options: Unpack[FileKeywords],
@@ -56,7 +57,7 @@ def fit(
     l2
         Strength of the penalty l2/2 ‖θ‖² on the mean loss; the intercept is not penalised. "auto": 1 divided by
         the number of rows. 0 for coefficients without shrinkage.
-    tolerance, close, batch_size, step_size, local_steps, rounds, seed
+    tolerance, close, batch_size, step_size, local_steps, rounds, seed, client_intercepts
         As in `fedscaffold.models.FitSettings`.
     checkpoint, progress
         As in `fedscaffold.models.fit`.
@@ -76,7 +77,7 @@ def fit(
     """
     settings = FitSettings(
         tolerance=tolerance, close=close, batch_size=batch_size, step_size=step_size, local_steps=local_steps,
-        rounds=rounds, seed=seed,
+        rounds=rounds, seed=seed, client_intercepts=client_intercepts,
     )  # fmt: skip
     problem = problem_from(data, target=target, client=client, kind=kind, l2=l2, **options)
     return run_fit(plan_fit(problem, settings), settings, checkpoint=checkpoint, progress=progress)

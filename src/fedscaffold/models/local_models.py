@@ -14,7 +14,6 @@ from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models.planning.planned import PreparedProblem
-from fedscaffold.models.planning.target import with_data
 
 MAX_LOCAL_MODELS = 100  # clients for which a model of their own is fitted
 MIN_ROWS = 4  # of such a client, two in each half
@@ -76,7 +75,7 @@ def half_of_rows(
     begins = problem.offsets[chosen] + np.where(sizes > 1, parity, 0)
     at = np.repeat(begins, kept) + 2 * (np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept))
     x, y = problem.x[at], problem.y[at]
-    return with_data(problem, x=x, y=y, offsets=offsets_of(kept), weights=problem.weights[chosen])
+    return problem.with_records(x=x, y=y, offsets=offsets_of(kept), weights=problem.weights[chosen])
 
 
 def _common_model(problem: EncodedProblem, parity: int, start: Array) -> Array:
@@ -114,7 +113,7 @@ def _local_model(problem: EncodedProblem, start: Array) -> Array | None:
             return problem.optimum()
         except InvalidInput:
             return None
-    return _minimiser(with_data(problem, n_unpenalised=0), start)
+    return _minimiser(problem.with_records(n_unpenalised=0), start)
 
 
 def _data_loss(problem: EncodedProblem, theta: Array) -> float:

@@ -12,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.storage.files import json_value, read_text, write_text
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
-from fedscaffold.data.arrow import Label
+from fedscaffold.data.arrow import Label, blocks, by_name, frame_source
+from fedscaffold.data.checks.records import check_records
+from fedscaffold.data.columns import pick
 from fedscaffold.data.encoding import Encoding, Number, Unknown
 from fedscaffold.inference import Summary
+from fedscaffold.inference.own_intercepts import own_intercept, record_columns
 from fedscaffold.inference.plain import summary_from_plain
 
 FORMAT = "fedscaffold model 1"
@@ -49,6 +52,9 @@ class Model(Summarised):
         Where the model came from: method, sizes, seed, versions.
     standard_errors
         Standard errors of the coefficients and what belongs to them, as plain values; None where there are none.
+    client_intercepts
+        Whether each client has an intercept of its own, which is not in the model: a client gets predictions from
+        `with_intercept_of`, with rows of its own.
 
     Examples
     --------
@@ -68,6 +74,7 @@ class Model(Summarised):
     equations: tuple[Equation, ...]
     provenance: Mapping[str, Any] = field(default_factory=dict)
     standard_errors: Mapping[str, Any] | None = None
+    client_intercepts: bool = False
 
     def __post_init__(self) -> None:
         classes = self.encoding.classes
@@ -138,10 +145,43 @@ class Model(Summarised):
         return np.array(self.classes)[probabilities.argmax(axis=1)]
 
     def _margins(self, frame: Any, unknown: Unknown) -> Array:
+        if self.client_intercepts:
+            raise InvalidInput(
+                "each client has an intercept of its own, which the model does not hold",
+                remedies=[("fit one to a client's own rows with ", Option("with_intercept_of"))],
+            )
+        return self._margins_with(frame, unknown)
+
+    def _margins_with(self, frame: Any, unknown: Unknown) -> Array:
         x = self.encoding.encode(frame, unknown=unknown)
         slopes = np.array([equation.coefficients for equation in self.equations])
         margins = x @ slopes.T + np.array([equation.intercept for equation in self.equations])
         return margins + np.reshape(self.encoding.offsets(frame), (-1, 1))
+
+    def with_intercept_of(self, frame: Any) -> "Model":
+        """The model of one client: the same slopes, and the intercept that fits the client's own rows best.
+
+        Parameters
+        ----------
+        frame
+            The client's rows, with the target; a table as for `predict`.
+        """
+        source = frame_source(frame)
+        wanted = [pick(source.names, name) for name in self.encoding.record_columns]
+        parts = [self.encoding.targets(by_name(block)) for block in blocks(source.open(wanted)(wanted))]
+        y = np.concatenate(parts) if parts else np.empty(0)
+        if not len(y) or len(self.equations) > 1:
+            raise InvalidInput("an intercept is fitted to rows, of a target with at most two classes")
+        check_records(y, self.encoding)
+        targets, _, weights = record_columns(y)
+        z = self._margins_with(frame, "error")[:, 0]
+        alpha = own_intercept(self.encoding.family.problem, z, targets, weights)
+        if alpha is None:
+            raise InvalidInput(
+                f"the target {self.encoding.target!r} is the same in all of these rows, so no intercept fits best"
+            )
+        equation = replace(self.equations[0], intercept=self.equations[0].intercept + alpha)
+        return replace(self, equations=(equation,), client_intercepts=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a JSON file, which is replaced only once the new one is complete."""
@@ -176,6 +216,7 @@ class Model(Summarised):
                 for label, equation in zip(predicted, self.equations, strict=True)
             ],
             "columns": encoding["columns"],
+            **({"client_intercepts": True} if self.client_intercepts else {}),
             **({"dates": encoding["dates"]} if self.encoding.dates else {}),
             **{name: value for name, value in self.encoding.further_fields().items() if name != "kind"},
             **({} if self.standard_errors is None else {"standard_errors": dict(self.standard_errors)}),
@@ -208,7 +249,11 @@ class Model(Summarised):
             if errors is not None:
                 summary_from_plain(errors)  # refused unless it can be read
             return cls(
-                encoding=encoding, equations=equations, provenance=found["provenance"], standard_errors=errors
+                encoding=encoding,
+                equations=equations,
+                provenance=found["provenance"],
+                standard_errors=errors,
+                client_intercepts=found.get("client_intercepts") is True,
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if isinstance(error, InvalidInput):

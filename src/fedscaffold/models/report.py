@@ -100,15 +100,14 @@ def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) ->
     planned, problem = fit.planned, fit.planned.problem
     norm = slope_length(problem, planned.optimum)
     curve = _predicted_curve(planned, fit.trace.rounds)
-    reached = fit.relative_distance <= planned.aim
     return ReportContent(
         title=f"A federated model of {problem.encoding.target}",
         summary=(
             f"Scaffold on {problem.n_clients:,} client{'s' * (problem.n_clients > 1)} came within "
-            f"{fit.relative_distance:.2%} of the model that "
-            f"pooled data would give ({'within' if reached else 'missing'} the tolerance of "
-            f"{planned.aim:.2%}); FedAvg with the same effort within "
-            f"{comparison.fedavg.relative_distance:.2%}."
+            f"{fit.relative_distance:.2%} of the model that pooled data would give"
+            f"{'' if fit.closing is None else f', and {fit.closing}'} "
+            f"({'within' if fit.reached else 'MISSING'} the tolerance of {fit.tolerance_text}); "
+            f"FedAvg with the same effort within {comparison.fedavg.relative_distance:.2%}."
         ),
         request=_request_facts(fit, inputs),
         data=_data_facts(planned),
@@ -140,6 +139,10 @@ def _request_facts(fit: Fit, inputs: ReportInputs) -> list[tuple[str, str]]:
         ("features", names + (f" and {more} more" if more > 0 else "")),
         ("model", inputs.kind),
         *((f"{role} column", getattr(encoding, role)) for role in ("exposure", "offset", "weight")),
+        (
+            "intercept",
+            "one for each client, which never leaves it" if fit.settings.client_intercepts else "common",
+        ),
         ("penalty l2", f"{fit.planned.problem.l2:g}"),
         ("missing values", None if inputs.missing is None else handled[inputs.missing]),
         ("tolerance", str(fit.settings.tolerance)),

@@ -1,5 +1,6 @@
 """Standard errors of a fit, in the table's own units."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,17 +9,47 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoding import Encoding, Number
 from fedscaffold.inference import Closed, Coordinates, Summary, close, summarise_sums
+from fedscaffold.inference.closing import has_variance
 from fedscaffold.inference.covariance import Covariance
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.models.planning.planned import PreparedProblem
 
+MOST_STEPS = 20  # of Newton's method, where two do not reach the tolerance
 
-def close_fit(prepared: PreparedProblem, theta: Array, *, steps: bool) -> Closed | None:
-    """Closing sums at θ, after at most two Newton steps where `steps` says so; None with too many coefficients."""
-    problem = prepared.problem
+
+def close_fit(
+    prepared: PreparedProblem, theta: Array, *, steps: bool, tolerance: float | None = None
+) -> Closed | None:
+    """Closing sums at θ, after Newton steps where `steps` says so; None with too many coefficients.
+
+    Two steps at most, and more as long as some coefficient's error is above `tolerance` standard errors.
+    """
+    problem, own = prepared.problem, prepared.client_intercepts
     if problem.dim > MOST_COEFFICIENTS:
         return None
-    return close(problem, theta, max_steps=2 if steps else 0, names=problem.encoding.names)
+    names = problem.encoding.names
+    closed = close(problem, theta, max_steps=2 if steps else 0, names=names, client_intercepts=own)
+    while steps and tolerance is not None and closed.steps < MOST_STEPS:
+        error = largest_error(prepared, closed)
+        if error is None or error <= tolerance:
+            break
+        further = close(problem, closed.theta, max_steps=2, names=names, client_intercepts=own)
+        if further.steps == 0:
+            break
+        closed = replace(
+            further, steps=closed.steps + further.steps, distance_before=closed.distance_before,
+            moved=further.theta - theta,
+        )  # fmt: skip
+    return closed
+
+
+def largest_error(prepared: PreparedProblem, closed: Closed | None) -> float | None:
+    """The largest optimisation error of a coefficient, in its standard errors; None where it has none."""
+    if closed is None or not has_variance(closed.sums):
+        return None
+    summary = summary_of(prepared, closed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.max(np.where(summary.se > 0.0, summary.optimisation_error / summary.se, 0.0)))
 
 
 def own_units(encoding: Encoding, *, target_shift: float = 0.0, target_scale: float = 1.0) -> Coordinates:
@@ -59,6 +90,12 @@ def summary_of(
             "are possible"
         )
     classes, notes = problem.classes, []
+    if prepared.client_intercepts:
+        notes.append("Each client has an intercept of its own, which is not shown and never leaves it.")
+    if prepared.left_out:
+        notes.append(
+            f"{prepared.left_out:,} clients were left out: their target never varies, so an intercept fits them."
+        )
     if classes is not None and len(classes) == 2:
         notes.append(f"Coefficients are log odds of {classes[1]!r} against {classes[0]!r}.")
     elif classes is not None:

@@ -29,6 +29,13 @@ def with_columns(targets: Array, offsets: NDArray[np.int64], *, sample_weight: A
     return columns
 
 
+def plain_columns(y: Array) -> Array:
+    """Targets with offsets and weights as (records, 3), whatever their form: 0 and 1 where they have none."""
+    if y.ndim > 1:
+        return y
+    return np.column_stack([y, np.zeros(len(y)), np.ones(len(y))])
+
+
 def one_per_record(name: str, given: Any, offsets: NDArray[np.int64]) -> Array:
     """One finite number per record, from an array (N, n) or a sequence with one array per client."""
     try:

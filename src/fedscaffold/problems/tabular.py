@@ -61,15 +61,18 @@ class TabularProblem(RecordsProblem):
             rows = slice(self.offsets[chosen[0]], self.offsets[chosen[-1] + 1])  # as they lie, without a copy
         else:
             rows = self._rows_of(chosen)
-        other = copy.copy(self)
-        other._set_data(
-            self.x[rows],
-            self.y[rows],
-            offsets_of(self.sizes[chosen]),
-            l2=self.l2,
+        return self.with_records(
+            x=self.x[rows],
+            y=self.y[rows],
+            offsets=offsets_of(self.sizes[chosen]),
             weights=self.weights[chosen],
-            n_unpenalised=self.n_unpenalised,
         )
+
+    def with_records(self, **changes: Any) -> Self:
+        """The same problem with other x, y, offsets, l2, weights or n_unpenalised."""
+        names = ("x", "y", "offsets", "l2", "weights", "n_unpenalised")
+        other = copy.copy(self)
+        other._set_data(**{**{name: getattr(self, name) for name in names}, **changes})
         return other
 
     def record_curvatures(self, x: Array, y: Array) -> Array:
@@ -82,12 +85,7 @@ class TabularProblem(RecordsProblem):
         sizes = np.bincount(owners, minlength=self.n_clients)
         if not sizes.all():
             raise InvalidInput(f"client {int(sizes.argmin())} has no records left")
-        other = copy.copy(self)
-        other._set_data(
-            self.x[rows], self.y[rows], offsets_of(sizes), l2=self.l2, weights=self.weights,
-            n_unpenalised=self.n_unpenalised,
-        )  # fmt: skip
-        return other
+        return self.with_records(x=self.x[rows], y=self.y[rows], offsets=offsets_of(sizes))
 
     def smoothness(self, batches: Batches) -> float:
         """Expected smoothness of minibatch gradients, the largest over clients.

@@ -193,7 +193,7 @@ class Federated(BaseEstimator):
             )  # fmt: skip
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             solution = solve(problem, settings, seed=seed, names=self._feature_names(), start=start)
-        warn_if_far(solution, settings, self._feature_names(), self._spell, standardized=self.standardize)
+        warn_if_far(solution, settings, self._feature_names(), self._spell)
         return solution
 
     def _start(self, tables: ClientTables, vectors: int, shift: float = 0.0) -> Array | None:

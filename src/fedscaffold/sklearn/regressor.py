@@ -12,6 +12,7 @@ from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
 from fedscaffold.inference import Summary
+from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.problems import Ridge
 from fedscaffold.sklearn.base import FLOATS, ClientTables, Federated
 from fedscaffold.sklearn.nonnegative import nonnegative_minimiser
@@ -110,7 +111,10 @@ class FederatedRidge(RegressorMixin, Federated):
         return list(starts)
 
     def _constrained(self, solution: Solution) -> Solution:
-        assert solution.closed is not None
+        if solution.closed is None:
+            raise InvalidInput(
+                Option("positive", True), f" is there for at most {MOST_COEFFICIENTS:,} coefficients"
+            )
         slopes = np.arange(solution.theta.size) < self.n_features_in_
         theta = nonnegative_minimiser(solution.closed.sums, solution.penalty, slopes)
         return replace(solution, theta=theta)

@@ -30,6 +30,7 @@ CLOSING_STEPS = 2
 CLOSING_ROUNDS = 2000  # most rounds of a plan when Newton steps follow
 ROUGH = (0.05, 0.5)  # tolerances for which to plan where the one asked for is out of reach
 ROUGH_ROUNDS, ROUGH_SECONDS = 1000, 10.0
+SCALE: Remedy = ("take ", Option("standardize", True), " or scale the features before")
 FAR, ROUNDING = 0.05, 1e-6  # of a standard error, and of the coefficients: a distance that is warned of
 
 
@@ -43,12 +44,13 @@ class RunSettings:
     batch_size: Any
     tolerance: float
     close: bool
+    standardize: bool
     verbose: Any
 
     def __post_init__(self) -> None:
-        for name in ("step_size", "tolerance"):
-            if getattr(self, name) != "auto":
-                positive(name, getattr(self, name))
+        positive("tolerance", self.tolerance)
+        if self.step_size != "auto":
+            positive("step_size", self.step_size)
         for name in ("local_steps", "rounds", "batch_size"):
             value = getattr(self, name)
             if value != "auto" and not (name == "batch_size" and value is None):
@@ -158,29 +160,35 @@ def plan_run(problem: Any, optimum: Array, settings: RunSettings, *, closes: boo
     if length == 0.0 or float(optimum @ optimum) <= (settings.tolerance * length) ** 2:
         return planned(usual, None, 1)
     sizes = candidate_batches(problem.sizes) if automatic else [usual]
+    most = CLOSING_ROUNDS if closes else MAX_ROUNDS
     for aim in [settings.tolerance, *(aim for aim in ROUGH if aim > settings.tolerance)]:
-        goal: dict[str, Any] = {"optimum": optimum, "target_mse": (aim * length) ** 2}
-        if closes and not _may_be_reached(problem, **goal):
-            continue
+        goal: dict[str, Any] = {"optimum": optimum, "target_mse": (aim * length) ** 2, "max_rounds": most}
         try:
-            found = fastest_plan(problem, sizes, max_rounds=CLOSING_ROUNDS if closes else MAX_ROUNDS, **goal)
+            _refuse_hopeless(problem, **goal)
+            found = fastest_plan(problem, sizes, **goal)
         except InvalidInput as error:
             if not closes:
-                raise out_of_reach(error, settings.tolerance) from None
+                refusal = out_of_reach(error, settings.tolerance)
+                scale = [] if settings.standardize else [SCALE]
+                raise InvalidInput(*refusal.args, remedies=[*scale, *refusal.remedies]) from None
             continue
         return planned(found.batch_size, found.plan, found.plan.rounds)
     cost = costs_in_seconds(problem, usual)["gradient_cost"]
     return planned(usual, None, int(np.clip(ROUGH_SECONDS / cost, 10, ROUGH_ROUNDS)))
 
 
-def _may_be_reached(problem: Any, optimum: Array, target_mse: float) -> bool:
-    """Whether all steps of the longest plan would do if clients were alike, in the quadratic model at θ*.
+def _refuse_hopeless(problem: Any, optimum: Array, target_mse: float, max_rounds: int) -> None:
+    """Refuse a target at once that all steps of the longest plan would miss if clients were alike.
 
-    Differences between clients slow Scaffold down, so that planning is in vain otherwise.
+    In the quadratic model at θ*. Differences between clients slow Scaffold down, so planning would be in vain.
     """
     lam, U = np.linalg.eigh(problem.hessian(optimum))
-    left = np.clip(1.0 - lam / problem.smoothness(Batches(None)), 0.0, 1.0) ** (CLOSING_ROUNDS * MOST_LOCAL_STEPS)
-    return bool(np.sum((left * (U.T @ optimum)) ** 2) <= target_mse)
+    left = np.clip(1.0 - lam / problem.smoothness(Batches(None)), 0.0, 1.0) ** (max_rounds * MOST_LOCAL_STEPS)
+    if np.sum((left * (U.T @ optimum)) ** 2) > target_mse:
+        raise InvalidInput(
+            f"a squared error of {target_mse:g} is out of reach within {MOST_LOCAL_STEPS:,} local steps a round "
+            f"and {max_rounds:,} rounds"
+        )
 
 
 def rounds_from(start: Array, optimum: Array, plan: Plan) -> int:
@@ -192,9 +200,7 @@ def rounds_from(start: Array, optimum: Array, plan: Plan) -> int:
     return max(1, math.ceil(share * plan.rounds))
 
 
-def warn_if_far(
-    solution: Solution, settings: RunSettings, names: tuple[str, ...], spell: Spelling, *, standardized: bool
-) -> None:
+def warn_if_far(solution: Solution, settings: RunSettings, names: tuple[str, ...], spell: Spelling) -> None:
     """Warn where Newton steps ended too far from the optimum, as the closing sums tell."""
     closed = solution.closed
     if closed is None or not settings.close or closed.distance <= FAR:
@@ -205,8 +211,8 @@ def warn_if_far(
     remedies: list[Remedy] = [("take a larger penalty with ", Option("l2"))]
     if settings.rounds != "auto":
         remedies = [("run more ", Option("rounds"))]
-    elif not standardized:
-        remedies = [("take ", Option("standardize", True)), "scale the features before", *remedies]
+    elif not settings.standardize:
+        remedies = [SCALE, *remedies]
     message = Message(
         f"coefficients are about {closed.distance:.2g} standard errors away from the optimum, after "
         f"{solution.trace.rounds:,} rounds and {closed.steps} Newton steps",

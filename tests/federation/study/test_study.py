@@ -1,6 +1,7 @@
 """Studies in one process against the pooled table, which no part of a study ever sees."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -86,12 +87,25 @@ def test_the_log_holds_all_that_left_and_no_more_than_promised() -> None:
         assert numbers_in(log[1]["values"]["body"]) <= 3 * (d + n_categories)
         sums = [entry for entry in log if entry["phase"] == "sums"]
         assert len(sums) == result.rounds
-        for entry in sums:
-            told = sum(vector["numbers"] for vector in entry["vectors"].values())
-            assert told <= d * d + 4 * d + 2
+        *earlier, certificate = [numbers_of(entry) for entry in sums]
+        assert certificate == d * d + 2 * d + 3  # with the products of scores; three numbers are no vectors
+        assert max(earlier[2:]) == d * (d + 1) // 2 + d + 3
+        assert earlier[1] <= earlier[2] + 2 * d + 10  # what does not depend on the model is told once
     text = json.dumps(result.log["site 0"])
     for value in sites["site 0"]["dose"].iloc[:20]:
         assert repr(float(value))[:10] not in text
+
+
+def numbers_of(entry: Mapping[str, Any]) -> int:
+    return numbers_in(entry["values"]["body"]) + sum(one["numbers"] for one in entry["vectors"].values())
+
+
+@pytest.mark.parametrize(("name", "classes"), [("breast cancer", 2), ("diabetes", 0), ("iris", 3)])
+def test_preparation_tells_three_numbers_for_each_column_and_value(name: str, classes: int) -> None:
+    frame, kind = TABLES[name]()
+    result = Study(target="y", kind=kind, evaluate=0.0).run(deal(frame, 3, "even", seed=4), engine="reference")
+    for log in result.log.values():
+        assert numbers_of(log[1]) <= 3 * (result.agreement.encoding.dim + classes)
 
 
 def numbers_in(value: Any) -> int:

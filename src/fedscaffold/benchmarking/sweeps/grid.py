@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedscaffold.core import provenance
-from fedscaffold.core.checks import check_method, given, positive, seed_number, set_fields, whole_number
+from fedscaffold.core.checks import check_method, choice, given, positive, seed_number, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine, Method
 from fedscaffold.core.random.batches import Batches
@@ -56,7 +56,7 @@ class Family:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _one_of("problem", self.name, NAMES)
+        choice("problem", self.name, tuple(NAMES))
         set_fields(self, seed=seed_number("seed", self.seed))
         settings: Any = self.settings
         if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
@@ -181,7 +181,7 @@ class Sweep:
             methods=_several("methods", self.methods),
             batch_sizes=tuple(Batches(size).size for size in _several("batch_sizes", self.batch_sizes)),
         )
-        _one_of("start", self.start, get_args(Start))
+        choice("start", self.start, get_args(Start))
         for method in self.methods:
             check_method(method)
         _different("clients", self.clients)
@@ -232,11 +232,6 @@ class Sweep:
                 "version": provenance.versions()["fedscaffold"],
             }
         )
-
-
-def _one_of(name: str, value: Any, choices: Sequence[str]) -> None:
-    if not isinstance(value, str) or value not in choices:
-        raise InvalidInput(f"{name} must be one of {', '.join(choices)}, got {given(value)}")
 
 
 def _several(name: str, values: Any) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.progress import progress_bar
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.data.files import existing_file, is_parquet
@@ -61,8 +62,13 @@ def command(
             rounds=rounds,
             seed=seed,
             close=close,
+            client_intercepts=table.client_intercepts,
         )
         is_parquet(data if data.is_dir() else existing_file(data))
+        if test is not None and table.client_intercepts:
+            raise InvalidInput(
+                Option("test"), " rows need an intercept of their client, which the model does not hold"
+            )
         if test is not None:
             is_parquet(existing_file(test))
         with folder.output_folder(out):

@@ -27,7 +27,10 @@ def command(
     """
     with refusals(interrupted="nothing was written"):
         settings = FitSettings(
-            tolerance=tables.parse_tolerance(table.tolerance), batch_size=tables.parse_batch(batch_size), seed=seed
+            tolerance=tables.parse_tolerance(table.tolerance),
+            batch_size=tables.parse_batch(batch_size),
+            seed=seed,
+            client_intercepts=table.client_intercepts,
         )
         problem = table.open(data, cache_dir=table.cache_dir)
         found = inspect_clients(problem, settings)

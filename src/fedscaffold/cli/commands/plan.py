@@ -96,7 +96,10 @@ def command(
                 raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
             batching = tables.parse_batch(batch_size or "auto")
             settings = FitSettings(
-                tolerance=tables.parse_tolerance(table.tolerance), batch_size=batching, seed=seed
+                tolerance=tables.parse_tolerance(table.tolerance),
+                batch_size=batching,
+                seed=seed,
+                client_intercepts=table.client_intercepts,
             )
             prepared = prepare_problem(table.open(Path(what), cache_dir=table.cache_dir), settings)
             name, made, optimum = table.target, prepared.problem, prepared.optimum

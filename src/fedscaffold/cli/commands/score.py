@@ -33,6 +33,13 @@ def command(
         str,
         typer.Option(help="Categories that the model does not know: error, or ignore (take the reference level)."),
     ] = "error",
+    with_intercept_of: Annotated[
+        Path | None,
+        typer.Option(
+            "--intercept-of",
+            help="A client's own rows, to fit its intercept to, for models with --client-intercepts.",
+        ),
+    ] = None,
     delimiter: tables.Delimiter = None,
     decimal: tables.Decimal = None,
     encoding: tables.CsvEncoding = None,
@@ -45,11 +52,11 @@ def command(
         if out is not None:
             tables.check_suffix(out, SUFFIXES, "--out")
             check_writable(out)
-        loaded = Model.load(model)
+        loaded, text = Model.load(model), tables.csv_format(delimiter, decimal, encoding)
+        if with_intercept_of is not None:
+            loaded = loaded.with_intercept_of(read_table(with_intercept_of, text))
         treatment: Any = unknown
-        scored = score_table(
-            loaded, read_table(data, tables.csv_format(delimiter, decimal, encoding)), unknown=treatment
-        )
+        scored = score_table(loaded, read_table(data, text), unknown=treatment)
         if out is not None:
             write_predictions(scored.predictions, out)
     _print(loaded.encoding.target, scored, out)

@@ -18,6 +18,7 @@ from fedscaffold.benchmarking import sweep as experiment
 from fedscaffold.benchmarking.sweeps.figure import panels
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import RESUMABLE, refusals
+from fedscaffold.core.checks import seed_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Engine, Method
@@ -105,6 +106,7 @@ def command(
 
 def _family(text: str, seed: int) -> Family:
     name, settings = options.fields_of("--problem", text)
+    seed_number("data_seed", seed)
     return Family(name=name, settings=settings, seed=seed)
 
 

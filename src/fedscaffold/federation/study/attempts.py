@@ -52,6 +52,10 @@ class Without:
         """The sites' replies."""
         return self.transport.exchange(requests)
 
+    def deliver(self, requests: Mapping[str, Payload]) -> None:
+        """Send a last message to each of some sites."""
+        self.transport.deliver(requests)
+
 
 class Attempts:
     """Which attempt a study is at, kept in its folder.

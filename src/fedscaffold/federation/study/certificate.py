@@ -20,10 +20,11 @@ from fedscaffold.federation.agreement import Agreement
 from fedscaffold.inference import ClosingSums, newton_step
 from fedscaffold.inference.coordinates import slope_mask
 from fedscaffold.inference.covariance import covariance
-from fedscaffold.inference.sums import SCALARS
 
 ROUNDING = 1e-12  # relative error below which nothing is certified
-VECTORS = ("null", "gradient", "squares", "varying")
+SCALARS = ("loss", "pearson", "extreme")  # of a site, which depend on the model
+FIXED_SCALARS = ("rows", "clients", "intercepts", "weight", "saturated", "constant")
+FIXED_VECTORS = ("null", "squares", "varying")
 LONGEST_NULL = 10_000
 
 
@@ -101,41 +102,48 @@ def certify(sums: ClosingSums, agreement: Agreement) -> Certificate:
     )
 
 
-def pack_sums(sums: ClosingSums, *, scores: bool) -> tuple[dict[str, Any], dict[str, Array]]:
-    """A site's sums as numbers and vectors; of symmetric matrices only the upper triangle travels."""
+def pack_sums(sums: ClosingSums, *, scores: bool, fixed: bool) -> tuple[dict[str, Any], dict[str, Array]]:
+    """A site's sums as numbers and vectors.
+
+    Of symmetric matrices only the upper triangle travels; sums that do not depend on the model travel if `fixed`.
+    With scores and without them it is d² + 2d numbers in vectors, and three beside them.
+    """
     upper = np.triu_indices(sums.dim)
-    arrays = {name: getattr(sums, name) for name in VECTORS}
-    arrays["hessian"] = sums.hessian[upper]
+    arrays = {"gradient": sums.gradient, "hessian": sums.hessian[upper]}
     if sums.information is not None:
         arrays["information"] = sums.information[upper]
     if scores:
         arrays["score_products"] = sums.score_products[upper]
-    return {name: getattr(sums, name) for name in SCALARS}, arrays
+    if fixed:
+        arrays |= {name: getattr(sums, name) for name in FIXED_VECTORS}
+    return {name: getattr(sums, name) for name in (*SCALARS, *FIXED_SCALARS * fixed)}, arrays
 
 
 def unpack_sums(
-    values: Any, arrays: Mapping[str, Any], site: str, agreement: Agreement, theta: Array, *, scores: bool
-) -> ClosingSums:
-    """The sums that a site sent, validated field by field."""
+    values: Any, arrays: Mapping[str, Any], site: str, agreement: Agreement, theta: Array, *, scores: bool,
+    fixed: ClosingSums | None,
+) -> ClosingSums:  # fmt: skip
+    """The sums that a site sent, validated field by field; what is the same at every model comes from `fixed`."""
     fields = Fields(values, f"the sums of site {site}")
     vectors = Fields(arrays, f"the sums of site {site}")
     dim, features = theta.size, agreement.encoding.dim
-    lengths = {"null": None, "gradient": dim, "squares": features, "varying": features}
-    found: dict[str, Any] = {name: vectors.array(name, (length,)) for name, length in lengths.items()}
-    if found["null"].size > LONGEST_NULL:
-        raise InvalidInput(f"the sums of site {site} have too many numbers for the model with a constant alone")
-    for name in SCALARS:
+    found: dict[str, Any] = {"gradient": vectors.array("gradient", (dim,))}
+    if fixed is not None:
+        found |= {name: getattr(fixed, name) for name in (*FIXED_VECTORS, *FIXED_SCALARS)}
+    else:
+        lengths = {"null": None, "squares": features, "varying": features}
+        found |= {name: vectors.array(name, (length,)) for name, length in lengths.items()}
+        if found["null"].size > LONGEST_NULL:
+            raise InvalidInput(
+                f"the sums of site {site} have too many numbers for the model with a constant alone"
+            )
+    for name in (*SCALARS, *FIXED_SCALARS * (fixed is None)):
         whole = name in ("rows", "clients", "intercepts", "extreme")
         found[name] = fields.integer(name, least=0, most=2**53) if whole else fields.number(name)
-    zeros = np.zeros((dim, dim))
-    found |= {"information": None, "score_products": zeros}
-    for name in ("hessian", "information", "score_products"):
-        if (
-            name == "hessian"
-            or (name == "score_products" and scores)
-            or (name == "information" and name in vectors)
-        ):
-            found[name] = _symmetric(vectors.array(name, (dim * (dim + 1) // 2,)), dim)
+    found |= {"information": None, "score_products": np.zeros((dim, dim))}
+    wanted = {"hessian": True, "information": "information" in vectors, "score_products": scores}
+    for name in (name for name, is_wanted in wanted.items() if is_wanted):
+        found[name] = _symmetric(vectors.array(name, (dim * (dim + 1) // 2,)), dim)
     gradient = found["gradient"]
     kind = problem_class(agreement.encoding).kind
     return ClosingSums(kind=kind, theta=theta, cluster_products=np.outer(gradient, gradient), **found)

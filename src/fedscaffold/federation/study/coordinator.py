@@ -49,6 +49,9 @@ class Transport(Protocol):
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
         """Send one message to each of some sites and return all their replies by site, or raise `SiteProblems`."""
 
+    def deliver(self, requests: Mapping[str, Payload]) -> None:
+        """Send a last message to each of some sites, as far as they can be reached."""
+
     @property
     def last_seconds(self) -> float:
         """How long the latest exchange took; a nominal number where results must not depend on the clock."""
@@ -72,6 +75,9 @@ class Coordinator:
         Is told how the study stands.
     traffic
         What arrived from each site, by phase.
+    first_sums
+        The first sums that sites told of all rows, and of the part that is not left out: what does not depend on
+        the model is told once.
     """
 
     transport: Transport
@@ -80,6 +86,7 @@ class Coordinator:
     study_id: str = field(default_factory=new_run_id)
     board: StatusBoard = field(default_factory=StatusBoard)
     traffic: dict[str, dict[str, Traffic]] = field(default_factory=dict)
+    first_sums: dict[bool, dict[str, ClosingSums]] = field(default_factory=dict)
 
     def run_id(self, *, part: bool) -> str:
         """The identity of a training of this study, the same when the study is continued."""
@@ -121,19 +128,25 @@ class Coordinator:
         return self._ask(message, lambda reply, site: SiteEvaluation.from_json(reply.body, site))
 
     def finish(self, told: Mapping[str, Any]) -> None:
-        """Tell all sites the result, which each keeps in its folder."""
-        self._ask(StudyMessage("finish", told), lambda reply, site: None)
+        """Tell all sites that can be reached the result, which each keeps in its folder."""
+        payload = with_address(pack(StudyMessage("finish", told)), self._address(False))
+        self.transport.deliver(dict.fromkeys(self.transport.sites, payload))
 
     # the wire
 
     def closing_sums(self, theta: Array, agreement: Agreement, *, scores: bool, part: bool) -> ClosingSums:
         """Sums over all sites at θ from which certificates and standard errors follow; one exchange."""
+        known = self.first_sums.get(part, {})
 
         def read(reply: StudyMessage, site: str) -> ClosingSums:
-            return unpack_sums(reply.body, reply.arrays, site, agreement, theta, scores=scores)
+            return unpack_sums(
+                reply.body, reply.arrays, site, agreement, theta, scores=scores, fixed=known.get(site)
+            )
 
-        message = StudyMessage("sums", {"hessian": True, "scores": scores}, {"theta": theta})
-        return add_sums(list(self._ask(message, read, part=part).values()))
+        wanted = {"hessian": True, "scores": scores, "fixed": not known}
+        found = self._ask(StudyMessage("sums", wanted, {"theta": theta}), read, part=part)
+        self.first_sums.setdefault(part, found)
+        return add_sums(list(found.values()))
 
     def gradient_and_loss(self, theta: Array, *, part: bool) -> tuple[Array, float]:
         """∇f(θ) and f(θ) over all rows of all sites, with the penalty; one exchange."""
@@ -143,7 +156,7 @@ class Coordinator:
             rows = fields.integer("rows", least=1, most=2**53)
             return rows, fields.number("loss"), arrays.array("gradient", theta.shape)
 
-        message = StudyMessage("sums", {"hessian": False, "scores": False}, {"theta": theta})
+        message = StudyMessage("sums", {"hessian": False}, {"theta": theta})
         each = self._ask(message, read, part=part).values()
         rows, loss = sum(n for n, _, _ in each), sum(part for _, part, _ in each)
         return sum((one for _, _, one in each), np.zeros_like(theta)) / rows, loss / rows

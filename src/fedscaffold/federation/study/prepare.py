@@ -83,15 +83,16 @@ def _kind_of_target(settings: StudySettings) -> ColumnKind:
 
 
 def _to_json(column: ColumnSums) -> dict[str, Any]:
+    missing = {"missing": column.missing} if column.missing else {}
     if isinstance(column, CategoryCounts):
-        return {"counts": dict(column.counts), "missing": column.missing}
+        return {"counts": dict(column.counts), **missing}
     if not column.count:
-        return {"missing": column.missing}
-    return {"mean": column.mean, "squares": column.squares, "missing": column.missing}
+        return dict(missing)
+    return {"mean": column.mean, "squares": column.squares, **missing}
 
 
 def _from_json(fields: Fields, kind: ColumnKind, rows: int) -> ColumnSums:
-    missing = fields.integer("missing", least=WITHHELD, most=rows)
+    missing = fields.integer("missing", least=WITHHELD, most=rows) if "missing" in fields else 0
     if kind == "number":
         if "mean" not in fields:
             return ColumnMoments(missing=missing)
@@ -210,7 +211,7 @@ def agree_on_encoding(
     sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings
 ) -> Agreement:
     """The encoding that all sites use, from the sums that they told; refused with all that is wrong."""
-    _check_sites(sums, kinds, settings)
+    check_sites(sums, kinds, settings)
     problems: list[str] = []
     columns = []
     for name in kinds:
@@ -257,7 +258,7 @@ def _log_mean_rate(sums: Mapping[str, TableSums], settings: StudySettings, probl
     return 0.0
 
 
-def _check_sites(sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings) -> None:
+def check_sites(sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings) -> None:
     """Refuse, by site, missing values that nobody asked to fill in, and another coding of the classes."""
     problems: dict[str, list[str]] = {}
     for site, one in sums.items():

@@ -96,6 +96,9 @@ class StudySettings:
         ]
         if isinstance(self.features, str) or (self.features is not None and not len(self.features)):
             problems.append(f"features must be a list of column names, got {shown(self.features)}")
+        for name in ("features", "ignore", "categorical", "classes"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         try:
             object.__setattr__(self, "l2", not_negative("l2", self.l2))
             object.__setattr__(self, "min_cell", whole_number("min_cell", self.min_cell, least=1))

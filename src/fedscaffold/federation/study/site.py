@@ -24,7 +24,7 @@ from fedscaffold.federation.payloads import Payload, pack_reply, unpack_request
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.certificate import pack_sums
 from fedscaffold.federation.study.evaluate import SiteEvaluation, evaluate_site
-from fedscaffold.federation.study.greet import PROTOCOL, ColumnKind, describe_table
+from fedscaffold.federation.study.greet import PROTOCOL, ColumnKind, SiteSchema, agree_on_columns, describe_table
 from fedscaffold.federation.study.measure import measure_site
 from fedscaffold.federation.study.messages import (
     Address,
@@ -35,7 +35,7 @@ from fedscaffold.federation.study.messages import (
     pack_refusal,
     unpack,
 )
-from fedscaffold.federation.study.prepare import sum_table
+from fedscaffold.federation.study.prepare import check_sites, sum_table
 from fedscaffold.federation.study.report.traffic import Traffic
 from fedscaffold.federation.study.rows import AgreedRows, TableFile
 from fedscaffold.federation.study.settings import StudySettings
@@ -137,6 +137,14 @@ class StudySite:
     def log(self) -> tuple[dict[str, Any], ...]:
         """All messages that left the site, in order."""
         return tuple(entry for entry in self.store.audit.read() if entry["event"] == "sent")
+
+    def check(self, settings: StudySettings) -> SiteSchema:
+        """What the site would tell first; refused if its table cannot be used, whoever else takes part."""
+        schema = describe_table(self._table, categorical=settings.categorical, tell_rows=self.rules.tell_rows)
+        kinds = agree_on_columns({self.name: schema}, settings)
+        sums = sum_table(self._table, kinds, settings, min_cell=max(self.rules.min_cell, settings.min_cell))
+        check_sites({self.name: sums}, kinds, settings)
+        return schema
 
     def answer(self, payload: Payload) -> Payload:
         """The reply to a message of the coordinator; every reply is logged before it leaves."""
@@ -245,8 +253,9 @@ class StudySite:
             return StudyMessage("sums", body, {"gradient": n * problem.gradient(theta)})
         if not self.rules.allow_hessians or problem.dim > self.rules.max_hessian_dim:
             raise Refusal(RefusalCode.POLICY_HESSIAN)
-        scores = wanted.flag("scores")
-        return StudyMessage("sums", *pack_sums(client_sums(problem, 0, theta, scores=scores), scores=scores))
+        scores, fixed = wanted.flag("scores"), wanted.flag("fixed")
+        found = client_sums(problem, 0, theta, scores=scores)
+        return StudyMessage("sums", *pack_sums(found, scores=scores, fixed=fixed))
 
     def _evaluate(self, message: StudyMessage, address: Address) -> StudyMessage:
         agreed = self._agreed(address)

@@ -1,7 +1,7 @@
 """`Study`: what a coordinator asks for, and a study with all sites in one process."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +38,7 @@ def conduct_study(
     board: StatusBoard | None = None,
     absent: Absent = "error",
     pause: float = PAUSE,
+    save: Callable[[StudyResult], None] = lambda result: None,
 ) -> StudyResult:
     """All phases of a study over a transport, in which the coordinator sees nothing but the sites' answers.
 
@@ -59,6 +60,8 @@ def conduct_study(
         while, "leave out" begins again without the site.
     pause
         Seconds to wait.
+    save
+        save(result) is called before the sites are told the result, after which they may leave.
     """
     if board is None:
         board = StatusBoard(
@@ -70,7 +73,10 @@ def conduct_study(
         if exchanges is not None:
             journal = Journal(transport, exchanges)
             coordinator = replace(coordinator, transport=journal, study_id=journal.study_id)
-        return _all_phases(coordinator)
+        result = _all_phases(coordinator)
+        save(result)
+        coordinator.finish(result.for_sites())
+        return result
 
     with ExitStack() as held:
         own = None if folder is None else private_folder(folder)
@@ -134,6 +140,10 @@ class InProcess:
         if problems:
             raise SiteProblems(problems)
         return replies
+
+    def deliver(self, requests: Mapping[str, Payload]) -> None:
+        """Let each site keep what it is told last."""
+        self.exchange(requests)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,16 @@
 
 import numpy as np
 
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.inference import closing_sums
 from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.diagnosis import refuse_undetermined
+from fedscaffold.inference.families import family_of
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.models.planning.distance import slope_length
-from fedscaffold.problems.newton import NoMinimiser
+from fedscaffold.problems.newton import PENALISE, NoMinimiser
 
 RELATIVE_TOLERANCE = 0.005  # what a run aims for that Newton steps will close
 
@@ -30,9 +32,19 @@ def squared_aim(problem: EncodedProblem, optimum: Array, tolerance: float | str,
 
 
 def determined_optimum(problem: EncodedProblem) -> Array:
-    """θ*; where columns depend on each other or separate the classes, a refusal that names them."""
+    """θ*; where columns depend on each other or separate the classes, a refusal that names them.
+
+    Without a penalty, a table with no row to spare for the variance is refused too.
+    """
     try:
-        return problem.optimum()
+        optimum = problem.optimum()
+        if problem.l2 == 0.0 and problem.n_records <= problem.dim and family_of(problem.kind).dispersion:
+            raise InvalidInput(
+                f"there are {problem.n_records:,} rows for {problem.dim:,} coefficients, so nothing is left to "
+                "estimate the variance from",
+                remedies=["use fewer columns or more rows", PENALISE],
+            )
+        return optimum
     except NoMinimiser as error:
         sums = closing_sums(problem, error.theta, scores=False)
         refuse_undetermined(sums, problem.n_records * problem.penalty, problem.encoding.names)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import positive, seed_number, set_fields, whole_number
+from fedscaffold.core.checks import choice, positive, seed_number, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput, Option, OutOfReach
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
@@ -19,6 +19,7 @@ from fedscaffold.models.model import Model, in_own_units
 from fedscaffold.models.planning.aim import determined_optimum, squared_aim
 from fedscaffold.models.planning.batches import SMALL_CLIENT, candidate_batches, fastest_plan
 from fedscaffold.models.planning.distance import relative_distance, slope_length
+from fedscaffold.models.planning.own_intercepts import with_own_intercepts
 from fedscaffold.models.planning.target import standardize_target
 from fedscaffold.theory import Plan
 
@@ -53,6 +54,9 @@ class FitSettings:
         γ, H and T.
     seed
         Seed of the rows that are drawn.
+    client_intercepts
+        Whether each client has an intercept of its own, as if there were one indicator column per client. It is
+        fitted with the common slopes and never leaves the client.
 
     Examples
     --------
@@ -68,14 +72,15 @@ class FitSettings:
     local_steps: int | None = None
     rounds: int | None = None
     seed: int = 0
+    client_intercepts: bool = False
 
     def __post_init__(self) -> None:
         set_fields(self, seed=seed_number("seed", self.seed))
         _, number = parse_tolerance(self.tolerance)
         if not isinstance(self.tolerance, str):
             set_fields(self, tolerance=number)
-        if not isinstance(self.close, bool):
-            raise InvalidInput(Option("close"), f" must be True or False, got {self.close!r}")
+        for name in ("close", "client_intercepts"):
+            choice(name, getattr(self, name), (True, False))
         if self.step_size is not None:
             set_fields(self, step_size=positive("step_size", self.step_size))
         for name, value in (("local_steps", self.local_steps), ("rounds", self.rounds)):
@@ -116,6 +121,10 @@ class PreparedProblem:
     target_shift, target_scale
         Mean and standard deviation of numbers, the logarithm of the mean rate and 1 for counts and amounts, 0 and
         1 for classes.
+    client_intercepts
+        Whether each client has an intercept of its own, which is a part of its rows' offsets.
+    left_out
+        Number of clients that were left out, since their target never varies beside an intercept of their own.
     """
 
     problem: EncodedProblem
@@ -124,6 +133,8 @@ class PreparedProblem:
     target_mse: float
     target_shift: float = 0.0
     target_scale: float = 1.0
+    client_intercepts: bool = False
+    left_out: int = 0
 
     def model(self, theta: Array, provenance: Mapping[str, Any] | None = None) -> Model:
         """The model of a θ of this problem, in the table's own units."""
@@ -131,7 +142,12 @@ class PreparedProblem:
         encoding, equations = in_own_units(
             self.problem.encoding, vectors, target_shift=self.target_shift, target_scale=self.target_scale
         )
-        return Model(encoding=encoding, equations=equations, provenance=provenance or {})
+        return Model(
+            encoding=encoding,
+            equations=equations,
+            provenance=provenance or {},
+            client_intercepts=self.client_intercepts,
+        )
 
     def relative_distance(self, theta: Array) -> float:
         """‖β − β*‖ / ‖β*‖ of one θ of shape (dim,), with β its coefficients without the intercept."""
@@ -168,6 +184,9 @@ class PlannedFit(PreparedProblem):
 def prepare_problem(problem: EncodedProblem, settings: FitSettings) -> PreparedProblem:
     """Standardise a numeric target, find θ*, and say how close to it the run should come."""
     problem, shift, scale = standardize_target(problem)
+    left_out = 0
+    if settings.client_intercepts:
+        problem, left_out = with_own_intercepts(problem)
     optimum = determined_optimum(problem)
     target_mse = squared_aim(problem, optimum, settings.tolerance, close=settings.close)
     if target_mse == 0.0:
@@ -181,6 +200,8 @@ def prepare_problem(problem: EncodedProblem, settings: FitSettings) -> PreparedP
         target_mse=target_mse,
         target_shift=shift,
         target_scale=scale,
+        client_intercepts=settings.client_intercepts,
+        left_out=left_out,
     )
 
 

@@ -1,8 +1,6 @@
 """A table's problem with its margins standardised, so that a run can start at θ = 0."""
 
-import copy
 import math
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,10 +8,8 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.problems.record_weights import OFFSET, TARGET, WEIGHT
 
-Kind = TypeVar("Kind", bound=EncodedProblem)
 
-
-def standardize_target(problem: Kind) -> tuple[Kind, float, float]:
+def standardize_target(problem: EncodedProblem) -> tuple[EncodedProblem, float, float]:
     """The same problem with margins (z − shift)/scale in place of z, so that θ = 0 is a sensible start.
 
     Of numbers these are the mean and the deviation: relative distances then do not depend on where the target's
@@ -25,7 +21,7 @@ def standardize_target(problem: Kind) -> tuple[Kind, float, float]:
         return problem, 0.0, 1.0
     shift, scale = _mean_rate(problem) if family.log_link else _mean_and_deviation(problem)
     # in memory, even where the rows lie in a file
-    return with_data(problem, y=family.standardized(problem.y, shift, scale)), shift, scale
+    return problem.with_records(y=family.standardized(problem.y, shift, scale)), shift, scale
 
 
 def _mean_rate(problem: EncodedProblem) -> tuple[float, float]:
@@ -47,11 +43,3 @@ def _mean_and_deviation(problem: EncodedProblem) -> tuple[float, float]:
             f"the target {problem.encoding.target!r} is the same in all rows; choose a column that varies"
         )
     return mean, deviation
-
-
-def with_data(problem: Kind, **changes: Any) -> Kind:
-    """The same problem with other x, y, offsets, weights or n_unpenalised."""
-    same = {name: getattr(problem, name) for name in ("x", "y", "offsets", "l2", "weights", "n_unpenalised")}
-    made = copy.copy(problem)
-    made._set_data(**{**same, **changes})
-    return made

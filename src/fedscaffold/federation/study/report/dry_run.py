@@ -22,6 +22,7 @@ PHASES = {
     "train": "the site's local model, once per round of Scaffold",
     "sums": "loss and gradient over all rows at a model and, where the site allows it, its Hessian",
     "evaluate": "losses on rows that training left out, and a histogram of predicted probabilities",
+    "finish": "that the site received the result",
 }
 EXACT = ("greet", "prepare")  # phases in which a site tells the same whoever else takes part
 

@@ -1,0 +1,89 @@
+"""Signatures of the coordinator: a site answers only requests that the holder of the invitation's key signed.
+
+Flower's SuperLink lets anybody who reaches it start a run, so that a message of Flower does not say who asks.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.files import replacing
+from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.refusals import Refusal, RefusalCode
+
+SIGNATURE = "signature"  # name of a value
+
+
+def make_signing_key(path: Path) -> str:
+    """Write a private key to a file for its owner alone; returns the public key in PEM."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    with replacing(path, private=True) as temporary:
+        temporary.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+class Signer:
+    """Signs requests of a coordinator.
+
+    Parameters
+    ----------
+    path
+        The file that `make_signing_key` wrote.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            key = load_pem_private_key(path.read_bytes(), password=None)
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"cannot read the coordinator's key {path}: {error}") from None
+        if not isinstance(key, ed25519.Ed25519PrivateKey):
+            raise InvalidInput(f"{path} is not a coordinator's key")
+        self._key = key
+
+    @property
+    def public(self) -> str:
+        """The public key in PEM, for the invitations."""
+        return self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+    def sign(self, payload: Payload, site: str) -> Payload:
+        """The request with a signature that is good for one site."""
+        signature = self._key.sign(_digest(payload, site)).hex()
+        return Payload({**payload.values, SIGNATURE: signature}, payload.arrays)
+
+
+def check_signature(payload: Payload, site: str, public: str) -> Payload:
+    """The request without its signature; refused unless the holder of the key signed it for this site."""
+    values = dict(payload.values)
+    given = values.pop(SIGNATURE, "")
+    found = Payload(values, payload.arrays)
+    try:
+        key = load_pem_public_key(public.encode())
+        assert isinstance(key, ed25519.Ed25519PublicKey)
+        key.verify(bytes.fromhex(str(given)), _digest(found, site))
+    except (InvalidSignature, ValueError, TypeError):
+        raise Refusal(
+            RefusalCode.BAD_REQUEST, "the request was not signed by the coordinator of the invitation"
+        ) from None
+    return found
+
+
+def _digest(payload: Payload, site: str) -> bytes:
+    found = hashlib.sha256()
+    shapes = {name: np.size(array) for name, array in payload.arrays.items()}
+    found.update(json.dumps([site, dict(payload.values), shapes], sort_keys=True).encode())
+    for name in sorted(payload.arrays):
+        found.update(np.ascontiguousarray(payload.arrays[name], dtype="<f8").data)
+    return found.digest()

@@ -1,0 +1,83 @@
+"""Intercepts that clients have of their own: fitted where their rows are, and eliminated from what is added up."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.core.types import Array
+from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.problems.glm import Glm
+from fedscaffold.problems.record_weights import OFFSET, TARGET, WEIGHT, plain_columns
+
+MOST_STEPS = 100  # of Newton's method for one intercept
+
+
+def own_intercept(problem: Glm | type[Glm], z: Array, y: Array, a: Array) -> float | None:
+    """The α with Σ a ℓ'(z + α, y) = 0; None where the loss falls for ever."""
+    present = a > 0
+    if not present.any():
+        return None
+    same = np.unique(y[present])
+    if (problem.kind == "logistic" and same.size == 1) or (problem.kind == "poisson" and not same.any()):
+        return None
+    alpha = 0.0
+    for _ in range(MOST_STEPS):
+        slope, curvature = a @ problem.d1(z + alpha, y), a @ problem.d2(z + alpha, y)
+        step = (
+            float(np.clip(slope / curvature, -1.0, 1.0)) if problem.kind != "ridge" else float(slope / curvature)
+        )
+        alpha -= step
+        if abs(step) <= 1e-14 * max(1.0, abs(alpha)):
+            break
+    return alpha
+
+
+def client_intercept(problem: Any, client: int, theta: Array) -> float | None:
+    """The own intercept of one client at θ; None where its rows are fitted perfectly by an infinite one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.inference.own_intercepts import client_intercept
+    >>> problem = fs.problems.Ridge(np.zeros((2, 3, 1)), [[1.0, 2.0, 3.0], [4.0, 4.0, 7.0]])
+    >>> client_intercept(problem, 1, np.zeros(1))
+    5.0
+    """
+    part = slice(int(problem.offsets[client]), int(problem.offsets[client + 1]))
+    y, o, a = record_columns(problem.y[part])
+    return own_intercept(problem, problem.x[part] @ theta + o, y, a)
+
+
+def record_columns(y: Array) -> tuple[Array, Array, Array]:
+    """Targets, offsets and weights of records."""
+    columns = plain_columns(y)
+    return columns[:, TARGET], columns[:, OFFSET], columns[:, WEIGHT]
+
+
+def without_last(wide: ClosingSums, theta: Array) -> ClosingSums:
+    """Sums in which the last coefficient, the client's own intercept, follows the others at its best.
+
+    With A the Hessian and r = A_·l / A_ll, gradients become g − r g_l and matrices P M Pᵀ with P = [I, −r].
+    """
+    d = theta.size
+    column = wide.hessian[:d, d] / wide.hessian[d, d]
+    P = np.column_stack([np.eye(d), -column])
+    bread = wide.hessian if wide.information is None else wide.information
+    expected = np.column_stack([np.eye(d), -bread[:d, d] / bread[d, d]])
+    gradient = P @ wide.gradient
+    return replace(
+        wide,
+        theta=theta,
+        intercepts=1,
+        gradient=gradient,
+        hessian=_symmetric(P @ wide.hessian @ P.T),
+        information=None if wide.information is None else _symmetric(expected @ bread @ expected.T),
+        score_products=_symmetric(P @ wide.score_products @ P.T),
+        cluster_products=np.outer(gradient, gradient),
+    )
+
+
+def _symmetric(matrix: Array) -> Array:
+    return 0.5 * (matrix + matrix.T)

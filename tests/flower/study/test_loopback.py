@@ -1,0 +1,109 @@
+"""Five hospitals as real processes with TLS and keys: from `study new` to the report, and after kills."""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedscaffold import Model
+from fedscaffold.federation import AuditLog, Study
+from tests.flower.study.processes import SITES, Commands, hospitals
+
+sm = pytest.importorskip("statsmodels.api")
+
+
+@pytest.mark.slow
+def test_eight_commands_in_three_minutes(tmp_path: Path) -> None:
+    """Coefficients and standard errors are those of statsmodels on pooled rows, which nobody had."""
+    tables = hospitals(columns=8)
+    began = time.monotonic()
+    with Commands(tmp_path) as commands:
+        commands.write_tables(tables)
+        commands.new("--l2", "0", "--min-cell", "1")  # 1
+        for site in SITES:  # 2 to 6
+            commands.join(site)
+        commands.accept()  # 7
+        commands.run("run", "study", "run", "study.toml", "--out", "out")  # 8
+        seconds = time.monotonic() - began
+        for site in SITES:
+            commands.wait_until(lambda site=site: "the study is over" in commands.log(site))  # type: ignore[misc]
+    print(f"{seconds:.0f} seconds")
+    out = tmp_path / "out"
+    rows = pd.concat(tables.values(), ignore_index=True)
+    x = sm.add_constant(rows.drop(columns="diagnosis")).rename(columns={"const": "intercept"})
+    fit = sm.GLM((rows.diagnosis == "malignant").astype(float), x, family=sm.families.Binomial()).fit(tol=1e-14)
+    found = pd.read_parquet(out / "coefficients.parquet")
+    se = fit.bse[found.index]
+    assert set(found.index) == set(fit.params.index)
+    np.testing.assert_array_less(np.abs(found["coef"] - fit.params[found.index]) / se, 1e-6)
+    np.testing.assert_allclose(found["se"], se, rtol=1e-5)
+    accuracy = np.mean(Model.load(out / "model.json").predict(rows) == rows.diagnosis)
+    assert accuracy > 0.9
+    assert (out / "report.html").stat().st_size > 10_000
+    for site in SITES:
+        assert (tmp_path / f"{site}-site" / "site.html").stat().st_size > 10_000
+
+
+def superlink_of(commands: Commands) -> int | None:
+    """The process of the SuperLink that a running coordinator started."""
+    parent = commands.running["run"].pid
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            words = (stat.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == parent and b"flower-superlink" in words:
+            return int(stat.parent.name)
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_random_moments_it_goes_on_to_the_same_model(tmp_path: Path, seed: int) -> None:
+    """Five kills each, of sites, coordinator and SuperLink, while a study runs."""
+    tables, rng = hospitals(columns=8), random.Random(seed)
+    whole = Study(target="diagnosis").run(tables)
+    with Commands(tmp_path) as commands:
+        commands.write_tables(tables)
+        commands.new()
+        for site in SITES:
+            commands.join(site)
+        commands.accept()
+        start = ("study", "run", "study.toml", "--out", "out")
+        commands.start("run", *start)
+        killed: list[str] = []
+        while len(killed) < 5:
+            time.sleep(rng.uniform(2.0, 15.0))
+            if commands.running["run"].poll() is not None:
+                break
+            victim = rng.choice(["site", "coordinator", "superlink"])
+            if victim == "site":
+                site = rng.choice(SITES)
+                commands.kill(site)
+                commands.join(site)
+            elif victim == "coordinator":
+                commands.kill("run")
+                commands.start("run", *start)
+            else:
+                pid = superlink_of(commands)
+                if pid is None:
+                    continue
+                os.kill(pid, signal.SIGKILL)
+            killed.append(victim)
+        commands.wait_until(lambda: commands.running["run"].poll() is not None, 400.0)
+        assert commands.running["run"].returncode == 0, commands.log("run")
+    print(killed)
+    assert len(killed) >= 3
+    found, expected = pd.read_parquet(tmp_path / "out" / "coefficients.parquet"), whole.summary().to_frame()
+    assert list(found.index) == list(expected.index)
+    np.testing.assert_array_less(np.abs(found["coef"] - expected["coef"]) / expected["se"], 1e-8)
+    np.testing.assert_allclose(found["se"], expected["se"], rtol=1e-8)
+    for site in SITES:
+        log = AuditLog(tmp_path / f"{site}-site" / "audit.jsonl").read()
+        assert {"greet", "prepare", "sums"} <= {str(entry.get("phase")) for entry in log}
