@@ -2,6 +2,8 @@
 
 import os
 import random
+import re
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -47,6 +49,28 @@ def test_eight_commands_in_three_minutes(tmp_path: Path) -> None:
     assert (out / "report.html").stat().st_size > 10_000
     for site in SITES:
         assert (tmp_path / f"{site}-site" / "site.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[3] / "docs" / "tutorials" / "run-a-study.md"
+    monkeypatch.chdir(tmp_path)
+    exec(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)[0], {})
+    lines = re.findall(r"^\$ fedscaffold (.*)$", page.read_text(), re.MULTILINE)
+    assert len(lines) == 10  # the eight, a look at what would be sent, and the status
+    with Commands(tmp_path) as commands:
+        for k, line in enumerate(lines):
+            words = shlex.split(line.replace("127.0.0.1:9292", f"127.0.0.1:{commands.port}"))
+            if words[1] == "join" and "--dry-run" not in words:
+                commands.start(words[2], *words)
+                continue
+            if words[1] == "accept":
+                keys = [tmp_path / word for word in words if word.endswith(".pub")]
+                commands.wait_until(lambda keys=keys: all(key.exists() for key in keys))  # type: ignore[misc]
+            commands.run(f"command-{k}", *words)
+    assert "Nothing has been sent" in commands.log("command-1")
+    assert (tmp_path / "cancer" / "report.html").exists()
+    assert (tmp_path / "bonn-site" / "site.html").exists()
 
 
 def superlink_of(commands: Commands) -> int | None:
