@@ -105,7 +105,7 @@ class MethodChoice(Summarised):
 
     @property
     def best(self) -> MethodPlan:
-        """The cheapest plan."""
+        """The plan of the least cost among all methods."""
         return self.plans[0]
 
     def explain(self) -> str:
