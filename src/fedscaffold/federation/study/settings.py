@@ -51,6 +51,9 @@ class StudySettings:
         sites tell.
     exposure, offset, weight
         Names of the columns of exposures (of counts and amounts), offsets and weights of rows.
+    client_intercepts
+        Whether each site has an intercept of its own, as with one indicator column per site in pooled rows. It
+        never leaves the site; training is by Newton's method.
 
     Examples
     --------
@@ -76,6 +79,7 @@ class StudySettings:
     exposure: str | None = None
     offset: str | None = None
     weight: str | None = None
+    client_intercepts: bool = False
 
     def __post_init__(self) -> None:
         problems = []
@@ -139,6 +143,10 @@ class StudySettings:
             if not isinstance(known, str) or name in taken:
                 found.append(f"{role} must be the name of a column that has no other part, got {shown(name)}")
             taken.append(name)
+        if self.client_intercepts not in (True, False):
+            found.append(f"client_intercepts must be True or False, got {shown(self.client_intercepts)}")
+        if self.client_intercepts and self.trainer == "scaffold":
+            found.append("with client_intercepts training is by Newton's method; take trainer 'auto' or 'newton'")
         if self.exposure is not None and self.offset is not None:
             found.append("give either exposure or offset, its logarithm")
         if self.exposure is not None and not self.family.log_link:

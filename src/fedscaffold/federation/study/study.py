@@ -153,7 +153,7 @@ class Study:
     Parameters
     ----------
     target, kind, features, ignore, categorical, l2, tolerance, missing, min_cell, trainer, max_rounds, evaluate,
-    classes, exposure, offset, weight
+    classes, exposure, offset, weight, client_intercepts
         What the people of the study decide; see `StudySettings`.
     name
         Name of the study.
@@ -190,6 +190,7 @@ class Study:
     exposure: str | None = None
     offset: str | None = None
     weight: str | None = None
+    client_intercepts: bool = False
     name: str = "study"
     settings: StudySettings = field(init=False, repr=False)
 

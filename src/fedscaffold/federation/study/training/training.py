@@ -103,6 +103,8 @@ class StudyTraining:
                 raise InvalidInput(
                     "Newton's method needs Hessians, which not all sites allow; choose another trainer"
                 )
+        elif start is None and self.agreement.client_intercepts:
+            self._note("Sites fit intercepts of their own, so training is by Newton's method.")
         elif start is None:
             norm = float(np.linalg.norm(self._gradient_and_loss(theta)[0]))
             cost = self.coordinator.transport.last_seconds, max(o.seconds_per_step for o in self.measured.values())
