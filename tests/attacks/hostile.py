@@ -5,6 +5,7 @@
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 import pandas as pd
 
 import fedscaffold as fs
-from fedscaffold.benchmarking import Family, Sweep
+from fedscaffold.benchmarking import Family, Sweep, compare, sweep
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.data import partition
+from fedscaffold.sklearn import FederatedLogisticRegression, FederatedRidge
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 12, 2))
@@ -61,6 +63,12 @@ RUN = {"rounds": 2, "batch_size": 2, "seed": 0, "repetitions": 1, "engine": "ref
 TABLE_OPTIONS = {"target": "y", "client": "site", "features": None, "categorical": (), "kind": "ridge", "l2": 0.1,
                  "weights": "rows", "missing": "error", "standardize": False, "intercept": True, "min_rows": 1,
                  "max_categories": 10}  # fmt: skip
+GRID = Sweep(family=Family(name="ridge-stream", settings={"dim": 2}), clients=(2,), methods=[METHOD], rounds=2,
+             batch_sizes=(1,), seeds=1, seed=0, start="zero")  # fmt: skip
+DIFFERENTIABLE = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
+ESTIMATOR = {"X": X.reshape(-1, 2), "clients": FRAME["site"].to_numpy(), "sample_weight": None, "fit_intercept": True,
+             "standardize": True, "step_size": 0.1, "local_steps": 2, "rounds": 2, "batch_size": None, "tolerance": 0.5,
+             "close": True, "warm_start": False, "min_rows": 2, "random_state": 0, "verbose": False}  # fmt: skip
 PART = {"n_clients": 3, "seed": 0, "min_rows": 1}
 
 
@@ -152,4 +160,46 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             {"family": Family(name="ridge-stream", settings={"dim": 2}), "clients": (2,), "methods": [METHOD],
              "rounds": 2, "batch_sizes": (1,), "seeds": 1, "seed": 0, "start": "zero"},
         ),
+        "sweep": (partial(sweep, progress=False), {"grid": GRID, "out": None, "engine": "reference", "predict": False}),
+        "compare": (
+            partial(compare, progress=False),
+            {"problem": PROBLEM, "methods": {"Scaffold": METHOD}, "rounds": 2, "gradients": None, "vectors": None,
+             "targets": (), "batch_size": 2, "sampling": "with_replacement", "seed": 0, "repetitions": 1,
+             "engine": "reference", "cells": None},
+        ),
+        "fit": (
+            fs.fit,
+            {"data": FRAME, "target": "y", "client": "site", "kind": "ridge", "l2": 0.1, "tolerance": 0.5, "close": True,
+             "batch_size": None, "step_size": 0.1, "local_steps": 2, "rounds": 2, "seed": 0, "checkpoint": None,
+             "progress": False, "features": None, "drop": (), "categorical": (), "reference": {}, "dates": (),
+             "missing": "error", "min_rows": 2, "max_categories": 100, "exposure": None, "offset": None, "weight": None},
+        ),
+        "Differentiable": (
+            differentiable,
+            {"loss": squared, "params": np.zeros(2), "clients": DIFFERENTIABLE, "l2": 0.1, "weights": None},
+        ),
+        "FederatedRidge": (
+            partial(estimator, FederatedRidge),
+            {**ESTIMATOR, "y": Y.ravel(), "alpha": 1.0, "positive": False},
+        ),
+        "FederatedLogisticRegression": (
+            partial(estimator, FederatedLogisticRegression),
+            {**ESTIMATOR, "y": LABELS.ravel(), "C": 1.0, "class_weight": None},
+        ),
     }  # fmt: skip
+
+
+def squared(params: Any, batch: Any) -> Any:
+    """The mean of squared residuals."""
+    return ((batch["x"] @ params - batch["y"]) ** 2).mean()
+
+
+def differentiable(**given: Any) -> None:
+    """Make the problem and use it."""
+    problem = fs.problems.Differentiable(given.pop("loss"), given.pop("params"), given.pop("clients"), **given)
+    problem.loss(np.zeros(problem.dim))
+
+
+def estimator(kind: Any, *, X: Any, y: Any, clients: Any, sample_weight: Any, **given: Any) -> None:
+    """Fit and predict."""
+    kind(**given).fit(X, y, clients=clients, sample_weight=sample_weight).predict(X)

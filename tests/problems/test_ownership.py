@@ -109,12 +109,13 @@ def test_weights_near_the_largest_number_count() -> None:
 
 @pytest.mark.parametrize("kind", [Ridge, Logistic, Multinomial])
 @pytest.mark.parametrize("dim", [20, 200])
-def test_the_loss_has_the_same_bits_on_any_number_of_threads(kind: Any, dim: int) -> None:
+def test_losses_and_gradients_have_the_same_bits_on_any_number_of_threads(kind: Any, dim: int) -> None:
     x = np.random.default_rng(1).normal(size=(2, 20_000, dim))
     problem = kind(x, (x[:, :, 0] > 0) * 1.0, l2=0.1)
     theta = np.random.default_rng(2).normal(size=problem.dim)
     found = set()
     for threads in (1, 2, 4):
         with threadpool_limits(threads):
-            found.add((problem.loss(theta), tuple(problem.client_losses(theta))))
+            gradients = problem.gradient(theta).tobytes(), problem.client_gradients(theta).tobytes()
+            found.add((problem.loss(theta), tuple(problem.client_losses(theta)), *gradients))
     assert len(found) == 1

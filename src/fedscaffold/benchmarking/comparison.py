@@ -13,12 +13,13 @@ from fedscaffold.benchmarking.client_numbers import check_client_numbers
 from fedscaffold.benchmarking.costs import holds_from
 from fedscaffold.benchmarking.curves import Curve
 from fedscaffold.core import provenance
-from fedscaffold.core.checks import positive, seed_number, whole_number
+from fedscaffold.core.checks import check_method, check_problem, given, positive, seed_number, whole_number
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.storage import npz as arrays
+from fedscaffold.core.storage.files import folder_at
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.problems import Logistic, Ridge, paper
@@ -116,14 +117,18 @@ def compare(
     >>> bool(scaffold.mean[-1] < 1e-3 * fedavg.mean[-1])  # full gradients: FedAvg keeps its bias
     True
     """
+    check_problem(problem)
     budget = _budget(rounds, gradients, vectors)
     candidates = _candidates(methods)
-    target = min((positive("target", target) for target in targets), default=None)
-    whole_number("repetitions", repetitions, least=1)
-    seed_number("seed", seed)
+    try:
+        target = min((positive("target", target) for target in targets), default=None)
+    except TypeError:
+        raise InvalidInput(f"targets must be a list of numbers, got {given(targets)}") from None
+    repetitions, seed = whole_number("repetitions", repetitions, least=1), seed_number("seed", seed)
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
     chosen = choose_engine(engine, problem)
+    cells = None if cells is None else folder_at(cells)
     for _, method in candidates:
         initial_state(problem, method, np.zeros((1, problem.dim)))
         method.local_step_counts(problem.n_clients, np.full(1, 0.5))
@@ -241,13 +246,15 @@ def _budget(rounds: int | None, gradients: float | None, vectors: float | None) 
     }
 
 
-def _candidates(methods: Methods) -> list[tuple[str, Method]]:
-    if not methods:
+def _candidates(methods: Any) -> list[tuple[str, Method]]:
+    if not isinstance(methods, Mapping) or not methods:
         raise InvalidInput('methods must be given by name, for example {"Scaffold": Scaffold(...)}')
-    lists = {name: list(given) if isinstance(given, Sequence) else [given] for name, given in methods.items()}
+    lists = {name: list(each) if isinstance(each, Sequence) else [each] for name, each in methods.items()}
     for name, several in lists.items():
         if not several:
             raise InvalidInput(f"{name!r} has no candidates")
+        for method in several:
+            check_method(method)
     return [(name, method) for name, several in lists.items() for method in several]
 
 

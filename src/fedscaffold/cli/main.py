@@ -24,7 +24,7 @@ SUMMARIES = {
     "compare": "Compare methods on one of the paper's problems, each with the best settings of a grid.",
     "sweep": "Run a grid: numbers of clients × methods × step sizes × local steps × batch sizes, some seeds each.",
     "study": "Run a study: one model for sites that keep their tables, which never leave them.",
-    "federate": "Run a real study on this machine: a process for each site, which alone reads its table, and a coordinator.",
+    "federate": "Run a real study on this machine: a process for each site, which alone reads its table.",
     "status": "Say how a federated run stands: its round, whose updates counted, who was refused and why.",
     "verify": "Check every statement of the paper by simulation, inside its conditions and outside.",
     "reproduce": "Compute the figures of the paper and of the documentation.",

@@ -39,6 +39,8 @@ class Agreement:
         For a numeric target y: the model is fitted to (y − target_shift)/target_scale.
     evaluate
         Share of each site's rows that a second training leaves out to judge the model.
+    client_intercepts
+        Whether each client has an intercept of its own, which it tells nobody; then the encoding has none.
 
     Examples
     --------
@@ -60,6 +62,7 @@ class Agreement:
     target_shift: float = 0.0
     target_scale: float = 1.0
     evaluate: float = 0.0
+    client_intercepts: bool = False
 
     def __post_init__(self) -> None:
         not_negative("l2", self.l2)
@@ -124,6 +127,7 @@ class Agreement:
             "target_shift": self.target_shift,
             "target_scale": self.target_scale,
             "evaluate": self.evaluate,
+            **({"client_intercepts": True} if self.client_intercepts else {}),
             "encoding": json.loads(self.encoding.to_json()),
         }
 
@@ -131,7 +135,7 @@ class Agreement:
     def from_json(cls, values: Any, source: str = "the agreement") -> Self:
         """The agreement that `to_json` gave, validated field by field."""
         fields = Fields(values, source)
-        fields.only("format", "l2", "target_shift", "target_scale", "evaluate", "encoding")
+        fields.only("format", "l2", "target_shift", "target_scale", "evaluate", "encoding", "client_intercepts")
         fields.choice("format", FORMAT)
         return cls(
             encoding=Encoding.from_json(json.dumps(fields.value("encoding"))),
@@ -139,6 +143,7 @@ class Agreement:
             target_shift=fields.number("target_shift"),
             target_scale=fields.number("target_scale", least=0.0),
             evaluate=fields.number("evaluate", least=0.0, most=1.0),
+            client_intercepts=fields.flag("client_intercepts") if "client_intercepts" in fields else False,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedscaffold.core.progress import Progress
 from fedscaffold.core.storage import npz as arrays
+from fedscaffold.core.storage.files import path_of
 from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
@@ -249,7 +250,7 @@ def run_fit(
     to twice as many in all.
     """
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "checkpoint.npz" if checkpoint is None else Path(checkpoint)
+        file = Path(folder) / "checkpoint.npz" if checkpoint is None else path_of(checkpoint)
         rounds_to_try = [planned.rounds]
         if settings.rounds is None:
             rounds_to_try = [math.ceil(planned.rounds * (1.0 + k / 4.0)) for k in range(5)]

@@ -108,8 +108,9 @@ class Glm(TabularProblem, ABC):
             total += float(share @ of_records(self.value, x @ theta, y))
         return total + 0.5 * float(self.penalty @ theta**2)
 
+    @one_blas_thread
     def gradient(self, theta: Array) -> Array:
-        """Gradient ∇f(θ) of the objective, shape (d,)."""
+        """Gradient ∇f(θ) of the objective, shape (d,), the same bits whatever the threads of linear algebra."""
         total = self.penalty * theta
         for x, y, share in self.pieces():
             total = total + (share * of_records(self.d1, x @ theta, y)) @ x
@@ -134,8 +135,9 @@ class Glm(TabularProblem, ABC):
         penalty = 0.5 * float(self.penalty @ theta**2)
         return np.array([of_records(self.value, x @ theta, y).mean() + penalty for x, y in self._clients()])
 
+    @one_blas_thread
     def client_gradients(self, theta: Array) -> Array:
-        """∇f_c(θ), shape (N, d)."""
+        """∇f_c(θ), shape (N, d), the same bits whatever the threads of linear algebra."""
         rows = [of_records(self.d1, x @ theta, y) @ x / len(y) for x, y in self._clients()]
         return np.stack(rows) + self.penalty * theta
 

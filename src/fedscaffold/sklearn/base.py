@@ -177,7 +177,11 @@ class Federated(BaseEstimator):
         """Weights of the rows, (rows,); None for weights of one."""
         if sample_weight is None:
             return None
-        return np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
+        try:
+            checked = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        except OverflowError:
+            raise InvalidInput("sample_weight holds numbers that are too large for a 64-bit float") from None
+        return np.asarray(checked)
 
     def _solve(
         self, kind: Any, tables: ClientTables, y: Array, *, l2: float, start: Array | None = None, **more: Any

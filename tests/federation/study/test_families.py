@@ -12,6 +12,7 @@ from fedscaffold.federation.refusals import Refusal
 from fedscaffold.federation.study.prepare import sum_table
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.site import SiteRules
+from tests.models import test_client_intercepts as intercepts
 from tests.models.test_families import CASES, COVARIANCES, FEATURES, assert_equal, pooled, table
 
 
@@ -113,3 +114,37 @@ def test_settings_that_contradict_themselves(options: dict[str, Any], sentence: 
 
 def test_tolerances_are_read_as_those_of_fits() -> None:
     assert StudySettings(target="n", tolerance="se:1e-3").se_tolerance == 1e-3
+
+
+# an intercept for each site
+
+
+@pytest.mark.parametrize("kind", intercepts.CASES)
+def test_own_intercepts_are_one_indicator_per_site(kind: str) -> None:
+    options = intercepts.CASES[kind]
+    columns = ["age", "ward", *options.values()]
+    tables = {str(site): own[columns] for site, own in intercepts.table().groupby("site")}
+    study = fs.federation.Study(target=kind, l2=0.0, client_intercepts=True, **options)
+    result = study.run(tables, engine="reference")
+    assert result.reached
+    assert all(np.isfinite(site.loss) for site in result.evaluation.values())
+    cov: Any
+    for cov in COVARIANCES:
+        summary, wanted = result.summary(cov), intercepts.pooled(kind, cov)
+        assert summary.names == ("age", "ward=y")
+        assert (np.abs(summary.coef - wanted.params[:2]) / wanted.bse[:2]).max() < 1e-6
+        np.testing.assert_allclose(summary.se, wanted.bse[:2], rtol=1e-5)
+    own = tables["C"]
+    local = result.model.with_intercept_of(own)
+    found = local.predict_proba(own)[:, 1] if kind == "logistic" else local.predict(own)
+    np.testing.assert_allclose(found, intercepts.pooled(kind, "nonrobust").fittedvalues[own.index], rtol=1e-6)
+    rules = SiteRules(allow_hessians=False, by_the_clock=False)
+    by_gradients = fs.federation.Study(
+        target=kind, l2=0.0, client_intercepts=True, tolerance=1e-4, evaluate=0.0, **options
+    ).run(tables, engine="reference", rules=rules)
+    np.testing.assert_allclose(by_gradients.theta, result.theta, rtol=1e-3)
+
+
+def test_scaffold_does_not_fit_own_intercepts() -> None:
+    with pytest.raises(InvalidInput, match="with client_intercepts training is by Newton's method"):
+        StudySettings(target="n", client_intercepts=True, trainer="scaffold")

@@ -12,6 +12,8 @@ from fedscaffold.benchmarking.sweeps import table
 from fedscaffold.benchmarking.sweeps.cells import SweepRow, forecast, measure
 from fedscaffold.benchmarking.sweeps.grid import Cell, Key, Sweep
 from fedscaffold.benchmarking.sweeps.tasks import at_once, worth_shards
+from fedscaffold.core.checks import choice, given
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Advance, Progress, progress_bar
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.storage.files import check_writable, path_of, remove_abandoned
@@ -64,6 +66,9 @@ def sweep(
     0          4  Scaffold        0.1      20
     1          8  Scaffold        0.1      20
     """
+    if not isinstance(grid, Sweep):
+        raise InvalidInput(f"grid must be a Sweep, got {given(grid)}")
+    choice("predict", predict, (True, False))
     chosen = choose_engine(engine)
     table.need_packages()
     grid.check(chosen)

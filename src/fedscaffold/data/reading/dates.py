@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from fedscaffold.core.checks import given
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.data.arrow import Reader, Source, load_pyarrow
 
@@ -18,9 +19,9 @@ DateParts = Mapping[str, Sequence[DatePart]]
 
 def check_parts(parts: Any) -> tuple[DatePart, ...]:
     """The parts of dates to take, refused unless they are some of year, month and weekday, each once."""
-    listed = (parts,) if isinstance(parts, str) else tuple(parts)
-    if not set(listed) <= set(PARTS) or len(set(listed)) < len(listed):
-        raise InvalidInput(Option("dates"), f" must be some of {', '.join(PARTS)}, got {listed!r}")
+    listed = tuple(parts) if isinstance(parts, Iterable) and not isinstance(parts, str) else (parts,)
+    if not all(isinstance(part, str) and part in PARTS for part in listed) or len(set(listed)) < len(listed):
+        raise InvalidInput(Option("dates"), f" must be some of {', '.join(PARTS)}, got {given(parts)}")
     return listed
 
 

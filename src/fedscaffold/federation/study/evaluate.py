@@ -19,6 +19,8 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.data.encoded import EncodedLogistic, EncodedMultinomial, EncodedProblem
+from fedscaffold.inference.own_intercepts import client_intercept
+from fedscaffold.problems.record_weights import OFFSET, plain_columns
 
 MIN_ROWS_TO_SPLIT = 10  # a site with fewer rows leaves none out
 BINS = 20  # of equal width in the predicted probability; half of them below 1/2
@@ -188,6 +190,20 @@ def withhold_small(counts: IntArray, min_cell: int) -> list[int | None]:
             break
         hidden.append(k)
     return [None if k in hidden else int(count) for k, count in enumerate(counts)]
+
+
+def with_intercept_of(judged: EncodedProblem, *problems: EncodedProblem, theta: Array) -> list[EncodedProblem]:
+    """Problems whose offsets hold the site's own intercept, fitted to the judged training's rows at θ.
+
+    Where these rows are all alike, so that the best intercept is infinite, there is none.
+    """
+    alpha = client_intercept(judged, 0, theta) or 0.0
+    made = []
+    for problem in problems:
+        y = np.array(plain_columns(problem.y))
+        y[:, OFFSET] += alpha
+        made.append(problem.with_records(y=y))
+    return made
 
 
 def _own_loss(left_out: EncodedProblem, training: EncodedProblem) -> float | None:

@@ -230,6 +230,8 @@ def agree_on_encoding(
     else:
         told = settings.classes if settings.classes is not None else [v for v in goal.counts if v != OTHER]
         classes = tuple(sorted(str(value) for value in told))
+        if len(classes) > 2 and settings.client_intercepts:
+            problems.append("client_intercepts is not there for more than two classes")
         if len(classes) < 2:
             problems.append(
                 f"the target {settings.target!r} needs two classes, but sites tell {some(classes) or 'none'}; "
@@ -239,11 +241,16 @@ def agree_on_encoding(
         raise InvalidInput("; ".join(problems))
     records: Any = settings.record_columns
     encoding = Encoding(
-        columns=tuple(columns), target=settings.target, client="site", classes=classes, intercept=True,
-        kind=settings.kind, **records,
+        columns=tuple(columns), target=settings.target, client="site", classes=classes,
+        intercept=not settings.client_intercepts, kind=settings.kind, **records,
     )  # fmt: skip
     return Agreement(
-        encoding=encoding, l2=settings.l2, target_shift=shift, target_scale=scale, evaluate=settings.evaluate
+        encoding=encoding,
+        l2=settings.l2,
+        target_shift=shift,
+        target_scale=scale,
+        evaluate=settings.evaluate,
+        client_intercepts=settings.client_intercepts,
     )
 
 

@@ -182,7 +182,12 @@ class StudyResult(Summarised):
         encoding, equations = in_own_units(
             encoding, vectors, target_shift=self.agreement.target_shift, target_scale=self.agreement.target_scale
         )
-        return Model(encoding=encoding, equations=equations, provenance={"sites": len(self.measured)})
+        return Model(
+            encoding=encoding,
+            equations=equations,
+            provenance={"sites": len(self.measured)},
+            client_intercepts=self.agreement.client_intercepts,
+        )
 
     @property
     def auc(self) -> float | None:

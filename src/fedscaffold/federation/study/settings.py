@@ -40,6 +40,9 @@ class StudySettings:
         A site tells no count of a category or class below this; such categories are merged into one.
     trainer
         "scaffold"; "newton", where sites send Hessians; or "auto", which takes what needs less time.
+    batch_size
+        Rows of a batch in Scaffold's local steps; "all" for all of a site's rows; or "auto", which takes batches
+        where steps on all rows would take longer than what else a round costs.
     max_rounds
         Most exchanges of training before the study stops with what it has.
     evaluate
@@ -51,6 +54,9 @@ class StudySettings:
         sites tell.
     exposure, offset, weight
         Names of the columns of exposures (of counts and amounts), offsets and weights of rows.
+    client_intercepts
+        Whether each site has an intercept of its own, as with one indicator column per site in pooled rows. It
+        never leaves the site; training is by Newton's method.
 
     Examples
     --------
@@ -69,6 +75,7 @@ class StudySettings:
     missing: Literal["error", "mean"] = "error"
     min_cell: int = 5
     trainer: Trainer = "auto"
+    batch_size: int | Literal["auto", "all"] = "auto"
     max_rounds: int = 500
     evaluate: float = 0.2
     seed: int = 0
@@ -76,6 +83,7 @@ class StudySettings:
     exposure: str | None = None
     offset: str | None = None
     weight: str | None = None
+    client_intercepts: bool = False
 
     def __post_init__(self) -> None:
         problems = []
@@ -102,6 +110,8 @@ class StudySettings:
         try:
             object.__setattr__(self, "l2", not_negative("l2", self.l2))
             object.__setattr__(self, "min_cell", whole_number("min_cell", self.min_cell, least=1))
+            if self.batch_size not in ("auto", "all"):
+                object.__setattr__(self, "batch_size", whole_number("batch_size", self.batch_size, least=1))
             object.__setattr__(self, "max_rounds", whole_number("max_rounds", self.max_rounds, least=1))
             object.__setattr__(self, "seed", seed_number("seed", self.seed))
             share = not_negative("evaluate", self.evaluate)
@@ -139,6 +149,10 @@ class StudySettings:
             if not isinstance(known, str) or name in taken:
                 found.append(f"{role} must be the name of a column that has no other part, got {shown(name)}")
             taken.append(name)
+        if self.client_intercepts not in (True, False):
+            found.append(f"client_intercepts must be True or False, got {shown(self.client_intercepts)}")
+        if self.client_intercepts and self.trainer == "scaffold":
+            found.append("with client_intercepts training is by Newton's method; take trainer 'auto' or 'newton'")
         if self.exposure is not None and self.offset is not None:
             found.append("give either exposure or offset, its logarithm")
         if self.exposure is not None and not self.family.log_link:

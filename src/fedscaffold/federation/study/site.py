@@ -23,7 +23,7 @@ from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload, pack_reply, unpack_request
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.certificate import pack_sums
-from fedscaffold.federation.study.evaluate import SiteEvaluation, evaluate_site
+from fedscaffold.federation.study.evaluate import SiteEvaluation, evaluate_site, with_intercept_of
 from fedscaffold.federation.study.greet import PROTOCOL, ColumnKind, SiteSchema, agree_on_columns, describe_table
 from fedscaffold.federation.study.measure import measure_site
 from fedscaffold.federation.study.messages import (
@@ -247,6 +247,12 @@ class StudySite:
         problem = self._agreed(address).problem_of(address.part)
         wanted = Fields(message.body, "the request")
         theta = _parsed(lambda: Fields(message.arrays, "the request").array("theta", (problem.dim,)))
+        own = self._agreed(address).agreement.client_intercepts
+        if not wanted.flag("hessian") and own:
+            n = int(problem.sizes[0])
+            found, penalty = client_sums(problem, 0, theta, scores=False, intercept=True), n * problem.penalty
+            body = {"rows": n, "loss": found.loss + 0.5 * float(penalty @ theta**2)}
+            return StudyMessage("sums", body, {"gradient": found.gradient + penalty * theta})
         if not wanted.flag("hessian"):
             n = int(problem.sizes[0])
             body = {"rows": n, "loss": n * float(problem.loss(theta))}
@@ -254,7 +260,7 @@ class StudySite:
         if not self.rules.allow_hessians or problem.dim > self.rules.max_hessian_dim:
             raise Refusal(RefusalCode.POLICY_HESSIAN)
         scores, fixed = wanted.flag("scores"), wanted.flag("fixed")
-        found = client_sums(problem, 0, theta, scores=scores)
+        found = client_sums(problem, 0, theta, scores=scores, intercept=own)
         return StudyMessage("sums", *pack_sums(found, scores=scores, fixed=fixed))
 
     def _evaluate(self, message: StudyMessage, address: Address) -> StudyMessage:
@@ -266,7 +272,10 @@ class StudySite:
         rows = np.flatnonzero(agreed.left_out)
         if rows.size < max(least, 1):
             return StudyMessage("evaluate", SiteEvaluation(n_rows=0).to_json())
-        found = evaluate_site(agreed.problem.take_rows(rows), agreed.judged_problem, theta, min_cell=least)
+        left_out, judged = agreed.problem.take_rows(rows), agreed.judged_problem
+        if agreed.agreement.client_intercepts:
+            left_out, judged = with_intercept_of(judged, left_out, judged, theta=theta)
+        found = evaluate_site(left_out, judged, theta, min_cell=least)
         return StudyMessage("evaluate", found.to_json())
 
     def _finish(self, message: StudyMessage, address: Address) -> StudyMessage:

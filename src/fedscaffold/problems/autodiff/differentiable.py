@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.arrays import chosen_clients, offsets_of
-from fedscaffold.core.checks import not_negative
+from fedscaffold.core.checks import given, not_negative
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
 from fedscaffold.core.random.batches import Batches, Sampling
@@ -89,9 +89,9 @@ class Differentiable(RecordsProblem):
         from fedscaffold.problems.autodiff import derivatives as autodiff
         from fedscaffold.problems.autodiff import trees
 
-        given: Any = loss
-        if not callable(given) or not isinstance(given, Hashable):
-            raise InvalidInput(f"loss must be a function of (params, batch), got {loss!r}")
+        function: Any = loss
+        if not callable(function) or not isinstance(function, Hashable):
+            raise InvalidInput(f"loss must be a function of (params, batch), got {given(loss)}")
         self.l2 = not_negative("l2", l2)
         self.records, self.offsets = trees.joined(clients)
         self.initial, structure, shapes = trees.ravelled(params)
