@@ -1,14 +1,18 @@
 """`fedscaffold study`: files and refusals; studies of real processes are in tests/flower/study."""
 
 import json
+import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from typer.testing import CliRunner
 
+from fedscaffold import dashboard
 from fedscaffold.cli.main import app
-from fedscaffold.federation.study.report.status import StatusBoard
+from fedscaffold.federation.study.report.status import StatusBoard, StudyStatus, study_status
 from fedscaffold.flower.study.invite import Invite
 from fedscaffold.flower.study.site_folder import JoinedSite
 from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
@@ -144,3 +148,32 @@ def test_run_refuses_a_folder_of_another_study(file: Path, tmp_path: Path) -> No
     (out / "study.json").write_text(json.dumps({"name": "other"}))
     assert "other settings, sites or keys" in study("run", file, "--out", out, code=2)
     assert "cannot read" in study("run", tmp_path / "none.toml", "--out", out, code=2)
+
+
+def test_run_serves_a_live_page_while_the_study_goes_on(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    class Link:
+        def __init__(self, file: Path, folder: Path, tell: Any) -> None:
+            self.folder = folder
+
+        def run(self, each: Any) -> StudyStatus:
+            board = StatusBoard(self.folder, name="pilot", target="ill", tolerance="se:0.05")
+            with board.watch():
+                board.phase("measure")
+                with urlopen(f"http://127.0.0.1:{port}/secret/") as page:
+                    assert b"pilot" in page.read()
+            return study_status(self.folder)
+
+    monkeypatch.setattr("fedscaffold.flower.study.link.CoordinatorLink", Link)
+    monkeypatch.setattr(dashboard, "serve_dashboard", partial(dashboard.serve_dashboard, token="secret"))
+    out = tmp_path / "out"
+    out.mkdir()
+    told = study("run", file, "--out", out, "--dashboard", "--dashboard-port", port)
+    assert f"http://127.0.0.1:{port}/secret/" in told
+    with pytest.raises(OSError, match="refused"):
+        urlopen(f"http://127.0.0.1:{port}/secret/")

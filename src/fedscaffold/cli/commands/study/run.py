@@ -1,6 +1,7 @@
 """`fedscaffold study run`: the coordinator conducts the study."""
 
 import signal
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +13,19 @@ from fedscaffold.cli.commands.study.progress import ProgressLines, print_result
 from fedscaffold.cli.commands.study.signals import ended_by_signal
 from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
 
-EXAMPLES = "Example:\n\n  fedscaffold study run cancer.toml --out cancer"
+EXAMPLES = (
+    "Examples:\n\n"
+    "  fedscaffold study run cancer.toml --out cancer\n\n"
+    "  fedscaffold study run cancer.toml --out cancer --dashboard      a live page in the browser"
+)
 
 
 def command(
     file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study's file.")],
     out: Annotated[Path, typer.Option(help="Folder for the model, the report and everything the study keeps.")],
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Serve a live page about the study.")] = False,
+    dashboard_host: Annotated[str, typer.Option(help="Where the page listens; this machine alone.")] = "127.0.0.1",
+    dashboard_port: Annotated[int, typer.Option(help="Its port; 0 for one that is free.")] = 0,
 ) -> None:
     """Conduct the study: wait for the sites, agree, train, certify, evaluate, report.
 
@@ -33,7 +41,13 @@ def command(
         from fedscaffold.flower.study.link import CoordinatorLink
 
         link = CoordinatorLink(file, out, tell)
-        found = link.run(ProgressLines(tell))
+        with ExitStack() as stack:
+            if dashboard:
+                from fedscaffold.dashboard import serve_dashboard
+
+                page = serve_dashboard(out, host=dashboard_host, port=dashboard_port)
+                tell(f"The live page is at {stack.enter_context(page)}")
+            found = link.run(ProgressLines(tell))
     print_result(found, out, console)
     if found.state == "stopped":
         raise typer.Exit(FAILED)
