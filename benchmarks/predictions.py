@@ -1,13 +1,15 @@
 """How far predictions are off, over random problems at the edges, and how well `reliability` says so.
 
 `python -m benchmarks.predictions [--quick]`, slow. Ridge against the exact recursion of `ridge_moments`;
-logistic regression against simulation, long enough for a standard error of about one percent.
+logistic regression against the simulations of `simulated_errors`.
 """
 
 import json
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,10 @@ import numpy as np
 import fedscaffold as fs
 from benchmarks import measured
 from benchmarks.random_problems import Case, random_case
+from benchmarks.simulated_errors import ROUNDS, simulated
 from fedscaffold.core.errors import UnreliablePrediction
-from fedscaffold.methods import Scaffold
 
-ROUNDS = 30
-WORK = 3e6  # local steps of clients in a simulation
-FIRST = 10_000  # seeds from here on; failures among the first fifty led to repairs of the predictor
+FIRST = 30_000  # seeds from here on, used neither to build the predictor nor to fit its reliability
 
 
 def ridge_case(case: Case) -> dict[str, float]:
@@ -36,52 +36,17 @@ def ridge_case(case: Case) -> dict[str, float]:
     }
 
 
-def logistic_case(case: Case) -> dict[str, float]:
+def logistic_case(case: Case, folder: Path | None = None) -> dict[str, float]:
     """Relative errors of plateau and curve, less what simulations leave open."""
-    problem, method = case.problem, case.method
-    found = case.predict(rounds=ROUNDS)
+    found, run = case.predict(rounds=ROUNDS), simulated(case, folder)
     assert found.curve is not None
-    H, N, optimum = int(np.max(method.local_steps)), problem.n_clients, problem.optimum()
-    slowest = float(np.linalg.eigvalsh(problem.hessian(optimum))[0])
-    mixing = 1.0 / min(1.0, method.step_size * H * slowest)
-    rounds = int(min(3000, 60 + 20 * mixing))
-    options: dict[str, Any] = {
-        "batch_size": case.batches.size,
-        "sampling": case.batches.sampling,
-        "progress": False,
-    }
-    ideal = -problem.client_gradients(optimum) if isinstance(method, Scaffold) else None
-    settled = fs.run(
-        problem,
-        method,
-        rounds=rounds,
-        repetitions=int(np.clip(WORK / (rounds * N * H), 40, 4000)),
-        theta0=optimum + found.bias,
-        control_variates0=ideal,
-        seed=1,
-        **options,
-    )
-    level = settled.mse[:, int(min(rounds // 2, 10 + 5 * mixing)) :].mean(axis=1)
-    way = fs.run(
-        problem,
-        method,
-        rounds=ROUNDS,
-        repetitions=int(np.clip(WORK / (ROUNDS * N * H), 100, 8000)),
-        seed=2,
-        **options,
-    ).mse
-    floor = 1e-15 * float(way[0, 0])
+    curve, errors = np.array(run.curve), np.array(run.curve_errors)
+    floor = 1e-15 * run.curve[0]
     return {
-        "plateau": off(found.mse, level[:, None], floor)[0],
-        "curve": float(off(found.curve, way, floor).max()),
+        "plateau": max(abs(found.mse - run.plateau) - 3.0 * run.plateau_error, 0.0) / (run.plateau + floor),
+        "curve": float((np.maximum(np.abs(found.curve - curve) - 3.0 * errors, 0.0) / (curve + floor)).max()),
         "neglected": found.reliability.neglected,
     }
-
-
-def off(predicted: Any, values: Any, floor: float) -> Any:
-    """Relative distance from a mean over repetitions, less three of its standard errors."""
-    mean, error = values.mean(axis=0), values.std(axis=0) / np.sqrt(len(values))
-    return np.maximum(np.abs(predicted - mean) - 3.0 * error, 0.0) / (mean + floor)
 
 
 def measure(kind: str, count: int, of: Callable[[Case], dict[str, float]]) -> dict[str, Any]:
@@ -121,13 +86,15 @@ def measure(kind: str, count: int, of: Callable[[Case], dict[str, float]]) -> di
 def main() -> None:
     """Measure, print and save."""
     made = measured.parser(__doc__)
-    made.add_argument("--count", type=int, default=150, help="problems of each kind")
+    made.add_argument("--count", type=int, default=150, help="ridge problems, and half of the logistic ones")
+    made.add_argument("--simulations", type=Path, help="folder in which simulations are kept, and found")
     options = made.parse_args()
     count = 4 if options.quick else options.count
-    figures = {"ridge": measure("ridge", count, ridge_case), "logistic": measure("logistic", count, logistic_case)}
+    logistic = partial(logistic_case, folder=options.simulations)
+    figures = {"ridge": measure("ridge", count, ridge_case), "logistic": measure("logistic", 2 * count, logistic)}
     print(json.dumps(figures, indent=2))
     note = (
-        "Random problems; failures among some of them led to repairs of the predictor; fresh ones may do worse. "
+        "Random problems of fresh seeds, used neither to build the predictor nor to fit its reliability. "
         "Within: relative error at most "
         "0.5 % (ridge, against exact moments) or 5 % beyond three standard errors (logistic, against simulation)."
     )

@@ -66,3 +66,12 @@ def test_refusals(command: list[str], message: str) -> None:
     result = runner.invoke(app, command)
     assert result.exit_code == 2, result.output
     assert message in result.output
+
+
+def test_methods_are_refused_in_the_words_of_the_command() -> None:
+    result = runner.invoke(app, ["plan", "1.0", "--clients", "4", "--methods", "sgd"])
+    assert result.exit_code == 2
+    assert "--methods must be one of 'scaffold', 'scaffold_average'" in result.output
+    result = runner.invoke(app, ["plan", "1.0", "--clients", "4", "--methods", "all", "--mode", "sharp"])
+    assert result.exit_code == 2
+    assert "--mode is for one method" in result.output

@@ -23,7 +23,7 @@ SUMMARIES = {
     "plan": "Find the cheapest way to a target, on a table or one of the paper's problems, and explain it.",
     "compare": "Compare methods on one of the paper's problems, each with the best settings of a grid.",
     "sweep": "Run a grid: numbers of clients × methods × step sizes × local steps × batch sizes, some seeds each.",
-    "study": "Run a study over sites that keep their tables: new, invite, join, accept, run, status.",
+    "study": "Run a study: one model for sites that keep their tables, which never leave them.",
     "federate": "Run a real study on this machine: a process for each site, which alone reads its table.",
     "status": "Say how a federated run stands: its round, whose updates counted, who was refused and why.",
     "verify": "Check every statement of the paper by simulation, inside its conditions and outside.",

@@ -14,10 +14,11 @@ from fedscaffold.flower.certificates import make_certificates, make_key
 from fedscaffold.flower.processes import (
     FederationFailed,
     Process,
+    descendants,
     end_of,
     flower_environment,
     free_port,
-    processes,
+    kill_all,
     program,
     wait_for_port,
     write_connection,
@@ -84,7 +85,7 @@ class Loopback:
 
     def close(self) -> None:
         """End all processes: nodes first, then the SuperLink; those that ignore SIGTERM are killed."""
-        descendants = self._descendants()
+        own = self._descendants()
         nodes = [process for name, process in self._processes.items() if name != "superlink"]
         link = [process for name, process in self._processes.items() if name == "superlink"]
         for group in (nodes, link):
@@ -97,9 +98,7 @@ class Loopback:
                 self._signal(process, signal.SIGKILL)
                 process.wait()
         self._processes.clear()
-        for found in set(processes()) & set(descendants):  # the SuperLink detaches what runs servers
-            with suppress(ProcessLookupError):
-                os.kill(found.pid, signal.SIGKILL)
+        kill_all(own)  # the SuperLink detaches what runs servers
 
     def start_superlink(self) -> None:
         """Start the SuperLink; started again, it finds runs and keys in its database."""
@@ -187,14 +186,8 @@ class Loopback:
     def _wait_for(self, name: str, port: int) -> None:
         wait_for_port(ADDRESS, port, name, lambda: self.is_running(name), lambda: self.log(name))
 
-    def _descendants(self) -> "list[Process]":
-        """Our processes, and all that they started; Linux only, elsewhere none."""
-        running = processes()
-        ours, size = {process.pid for process in self._processes.values()}, 0
-        while len(ours) > size:
-            size = len(ours)
-            ours |= {found.pid for found in running if found.parent in ours}
-        return [found for found in running if found.pid in ours]
+    def _descendants(self) -> list[Process]:
+        return descendants([process.pid for process in self._processes.values()])
 
     @staticmethod
     def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:

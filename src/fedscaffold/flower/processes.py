@@ -44,6 +44,23 @@ def processes() -> list[Process]:
     return found
 
 
+def descendants(pids: Sequence[int]) -> list[Process]:
+    """Some processes, and all that they started; Linux only, elsewhere none."""
+    running = processes()
+    ours, size = set(pids), 0
+    while len(ours) > size:
+        size = len(ours)
+        ours |= {found.pid for found in running if found.parent in ours}
+    return [found for found in running if found.pid in ours]
+
+
+def kill_all(those: Sequence[Process]) -> None:
+    """End those of some processes that still run, by force."""
+    for found in set(processes()) & set(those):
+        with suppress(ProcessLookupError):
+            os.kill(found.pid, signal.SIGKILL)
+
+
 def free_port() -> int:
     """A port of this machine on which no process listens now."""
     with socket.socket() as probe:

@@ -153,10 +153,11 @@ def _request_facts(fit: Fit, inputs: ReportInputs) -> list[tuple[str, str]]:
 
 def _data_facts(prepared: PreparedProblem) -> list[tuple[str, str]]:
     problem = prepared.problem
+    last = " with the intercept" if problem.encoding.intercept else ""
     facts = [
         ("rows", f"{int(problem.sizes.sum()):,}"),
         ("clients", f"{problem.n_clients:,}, of {problem.sizes.min():,} to {problem.sizes.max():,} rows"),
-        ("columns", f"{len(problem.encoding.columns)}, as {problem.n_features} numbers with the intercept"),
+        ("columns", f"{len(problem.encoding.columns)}, as {problem.n_features} numbers{last}"),
     ]
     encoding = problem.encoding
     if encoding.family.log_link:

@@ -6,6 +6,7 @@ Moulines, ICML 2025.
 
 from fedscaffold.theory import bounds
 from fedscaffold.theory.constants.constants import Constants, constants
+from fedscaffold.theory.planning.method_choice import METHODS, MethodChoice, MethodPlan
 from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.planner import plan
 from fedscaffold.theory.prediction.expansion import Expansion, expansion
@@ -20,9 +21,12 @@ from fedscaffold.theory.prediction.prediction import Prediction
 from fedscaffold.theory.prediction.reliability import Reliability
 
 __all__ = [
+    "METHODS",
     "AveragePrediction",
     "Constants",
     "Expansion",
+    "MethodChoice",
+    "MethodPlan",
     "Plan",
     "Prediction",
     "Reliability",

@@ -117,7 +117,7 @@ def test_refusals(options: dict[str, object], message: str) -> None:
     problem = mixed(fs.problems.Ridge, 7, n_clients=4, dim=2)
     arguments: dict[str, object] = {"target_mse": 0.1, "batch_size": 5, **options}
     with pytest.raises(fs.InvalidInput, match=message):
-        fs.plan(problem, **arguments)  # type: ignore[arg-type]
+        fs.plan(problem, **arguments)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_noise_binds_no_more_with_a_larger_batch() -> None:
     problem = mixed(fs.problems.Ridge, 7, n_clients=4, dim=2)
     limits = {"target_mse": 1e-9, "max_rounds": 20, "max_local_steps": 8}
     with pytest.raises(fs.InvalidInput, match=r"noise binds.*larger batches"):
-        fs.plan(problem, batch_size=5, **limits)  # type: ignore[arg-type]
-    plan = fs.plan(problem, batch_size=None, **limits)  # type: ignore[arg-type]
+        fs.plan(problem, batch_size=5, **limits)  # type: ignore[call-overload]
+    plan = fs.plan(problem, batch_size=None, **limits)  # type: ignore[call-overload]
     assert fs.run(problem, plan.method, rounds=plan.rounds).mse[0, -1] < 1.05e-9
 
 

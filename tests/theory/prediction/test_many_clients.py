@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import fedscaffold as fs
 from fedscaffold import FedAvg, Scaffold
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
@@ -125,3 +126,14 @@ def test_packed_products_are_the_products() -> None:
     assert type(packed) is not type(plain)
     np.testing.assert_allclose(packed.quadratic_forms(matrices), plain.quadratic_forms(matrices), atol=1e-12)
     np.testing.assert_allclose(packed.sums(weights), plain.sums(weights), atol=1e-12)
+
+
+@pytest.mark.parametrize(("gamma", "steps", "tolerance"), [(0.5, 16, 0.05), (0.05, 100, 0.02)])
+def test_the_first_round_feels_its_own_noise(gamma: float, steps: int, tolerance: float) -> None:
+    """Two hundred clients of the paper, with large steps: not the noise, nor its pull, of the plateau."""
+    problem = fs.problems.paper("classification", n_clients=200)
+    method = Scaffold(step_size=gamma, local_steps=steps)
+    found = fs.theory.predict(problem, method, batch_size=10, rounds=2).curve
+    assert found is not None
+    mse = fs.run(problem, method, rounds=2, batch_size=10, repetitions=16, seed=3, progress=False).mse
+    assert found[1] == pytest.approx(mse[:, 1].mean(), rel=tolerance)

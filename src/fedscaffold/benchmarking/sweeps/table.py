@@ -30,12 +30,13 @@ def need_packages() -> None:
 
 def read(path: Path, identity: dict[str, Any]) -> list[SweepRow]:
     """The rows of a file; none if there is no file; refused if it is another sweep's or damaged."""
-    from pyarrow import ArrowException, parquet
+    from pyarrow import ArrowException, parquet, py_buffer
 
     if not path_of(path).exists():
         return []
     try:
-        found = parquet.read_table(path, page_checksum_verification=True)
+        whole = py_buffer(path.read_bytes())  # in one go: another sweep may put a new file in its place meanwhile
+        found = parquet.read_table(whole, page_checksum_verification=True)
         metadata = found.schema.metadata or {}
         if MARK not in metadata:
             raise ValueError("it has no mark of one")

@@ -43,7 +43,7 @@ def command(
         Path | None, typer.Option(help="A new folder for everything; a temporary one otherwise.")
     ] = None,
 ) -> None:
-    """Run a real study on this machine: a process for each site, which alone reads its table, and a coordinator.
+    """Run a real study on this machine: a process for each site, which alone reads its table.
 
     Processes talk over TLS, and sites prove who they are with keys, all made for this run. The study is the one of
     `fedscaffold study`, with the commands of all its people given at once.

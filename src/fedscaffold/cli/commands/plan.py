@@ -26,6 +26,7 @@ EXAMPLES = (
     "  fedscaffold plan 1.0 --clients 100\n\n"
     "  fedscaffold plan 1e-3 --problem classification --simulate 20 --plot p.png\n\n"
     "  fedscaffold plan 1.0 --round-cost 1000    (communication is dear)\n\n"
+    "  fedscaffold plan 1.0 --clients 10 --methods all    (which method)\n\n"
     "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01"
 )
 TABLES_ONLY = tuple(field.name for field in fields(tables.TableFlags) if field.name != "l2")
@@ -56,6 +57,10 @@ def command(
             show_default="sharp; first_order for tables",
         ),
     ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Choose the method too: all, or names with commas.", show_default="Scaffold"),
+    ] = None,
     max_local_steps: Annotated[int | None, typer.Option(help="Most local steps in a round.")] = None,
     max_rounds: Annotated[int | None, typer.Option(help="Most rounds.")] = None,
     round_cost: Annotated[
@@ -74,6 +79,8 @@ def command(
     squared_error, console = _parse_number(what), Console(highlight=False)
     with refusals(interrupted="nothing was written"):
         whole_number("simulate", simulate, least=0)
+        if methods is not None:
+            _refuse_options(given, ("mode", "simulate", "plot"), "one method; leave it out beside --methods")
         options.check_figure(plot)
         if squared_error is not None:
             _refuse_options(given, TABLES_ONLY, "a table; give one instead of a number")
@@ -108,6 +115,20 @@ def command(
             max_rounds = max_rounds or MAX_ROUNDS
             if not given & {"round_cost", "gradient_cost"}:  # as `fit` plans
                 round_cost, gradient_cost = costs_in_seconds(made, batch).values()
+        if methods is not None:
+            _choose(
+                console,
+                made,
+                methods,
+                target_mse=squared_error,
+                batch_size=batch,
+                max_local_steps=max_local_steps,
+                max_rounds=max_rounds,
+                round_cost=round_cost,
+                gradient_cost=gradient_cost,
+                optimum=optimum,
+            )
+            return
         chosen: Any = mode or "sharp"
         try:
             found = plan(
@@ -140,6 +161,12 @@ def command(
                 simulated=None if trace is None else trace.mse,
                 target=squared_error,
             )
+
+
+def _choose(console: Console, problem: Any, methods: str, **asked: Any) -> None:
+    """Print the cheapest method and what the others cost."""
+    names: str | list[str] = methods if methods == "all" else [name.strip() for name in methods.split(",")]
+    console.print(plan(problem, methods=names, **asked).explain(), soft_wrap=True)
 
 
 def _title(name: str, n_clients: int, found: Plan) -> str:

@@ -40,6 +40,9 @@ class StudySettings:
         A site tells no count of a category or class below this; such categories are merged into one.
     trainer
         "scaffold"; "newton", where sites send Hessians; or "auto", which takes what needs less time.
+    batch_size
+        Rows of a batch in Scaffold's local steps; "all" for all of a site's rows; or "auto", which takes batches
+        where steps on all rows would take longer than what else a round costs.
     max_rounds
         Most exchanges of training before the study stops with what it has.
     evaluate
@@ -72,6 +75,7 @@ class StudySettings:
     missing: Literal["error", "mean"] = "error"
     min_cell: int = 5
     trainer: Trainer = "auto"
+    batch_size: int | Literal["auto", "all"] = "auto"
     max_rounds: int = 500
     evaluate: float = 0.2
     seed: int = 0
@@ -106,6 +110,8 @@ class StudySettings:
         try:
             object.__setattr__(self, "l2", not_negative("l2", self.l2))
             object.__setattr__(self, "min_cell", whole_number("min_cell", self.min_cell, least=1))
+            if self.batch_size not in ("auto", "all"):
+                object.__setattr__(self, "batch_size", whole_number("batch_size", self.batch_size, least=1))
             object.__setattr__(self, "max_rounds", whole_number("max_rounds", self.max_rounds, least=1))
             object.__setattr__(self, "seed", seed_number("seed", self.seed))
             share = not_negative("evaluate", self.evaluate)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Engine
@@ -152,8 +152,8 @@ class Study:
 
     Parameters
     ----------
-    target, kind, features, ignore, categorical, l2, tolerance, missing, min_cell, trainer, max_rounds, evaluate,
-    classes, exposure, offset, weight, client_intercepts
+    target, kind, features, ignore, categorical, l2, tolerance, missing, min_cell, trainer, batch_size,
+    max_rounds, evaluate, classes, exposure, offset, weight, client_intercepts
         What the people of the study decide; see `StudySettings`.
     name
         Name of the study.
@@ -184,6 +184,7 @@ class Study:
     missing: Any = "error"
     min_cell: int = 5
     trainer: Any = "auto"
+    batch_size: int | Literal["auto", "all"] = "auto"
     max_rounds: int = 500
     evaluate: float = 0.2
     classes: Sequence[Any] | None = None

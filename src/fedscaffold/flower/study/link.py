@@ -17,9 +17,11 @@ from fedscaffold.federation.study.report.status import STATUS, StudyStatus, stud
 from fedscaffold.flower.keys import key_in_hexadecimal
 from fedscaffold.flower.processes import (
     FederationFailed,
+    descendants,
     end_of,
     end_process,
     flower_environment,
+    kill_all,
     program,
     start_bound,
     wait_for_port,
@@ -112,9 +114,11 @@ class CoordinatorLink:
 
     def close(self) -> None:
         """End the run and the SuperLink."""
-        for process in (self._run, self._link):
-            if process is not None:
-                end_process(process, seconds=STOP_SECONDS)
+        started = [process for process in (self._run, self._link) if process is not None]
+        own = descendants([process.pid for process in started])
+        for process in started:
+            end_process(process, seconds=STOP_SECONDS)
+        kill_all(own)  # the SuperLink detaches what conducts the study
         self._run = self._link = None
 
     @property

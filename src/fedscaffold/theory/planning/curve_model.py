@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.theory.planning.request import PlanRequest
@@ -27,10 +28,16 @@ class CurveModel:
     stability: Stability | None  # None where losses are not quadratic
 
     @classmethod
-    def of(cls, request: PlanRequest) -> "CurveModel":
-        """The model of the problem of a request."""
-        base = setting(request.problem, Scaffold(step_size=1e-6, local_steps=1), request.batches, request.optimum)
+    def of(cls, request: PlanRequest, method: Method | None = None) -> "CurveModel":
+        """The model of the problem of a request, for Scaffold unless another method is given."""
+        method = method or Scaffold(step_size=1e-6, local_steps=1)
+        base = setting(request.problem, method, request.batches, request.optimum)
         return cls(base, Stability.of(base))
+
+    @property
+    def exact(self) -> bool:
+        """Whether curves follow every step of every client, which makes them right in the first rounds too."""
+        return is_small(self.base)
 
     def at(self, gamma: float, H: int) -> Setting:
         """The setting with the step size γ and H local steps."""

@@ -1,7 +1,8 @@
 """The planner: which step size, local steps and rounds reach a target."""
 
 import sys
-from typing import get_args
+from collections.abc import Sequence
+from typing import get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +16,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.theory.bounds.speed_up import complexity
 from fedscaffold.theory.constants.constants import constants
 from fedscaffold.theory.planning.first_order import first_order_plan
+from fedscaffold.theory.planning.method_choice import MethodChoice, choose_method, parse_methods
 from fedscaffold.theory.planning.plan import Mode, Plan
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.planning.sharp import sharp_plan
@@ -26,12 +28,14 @@ ROUND_COST, GRADIENT_COST = 100.0, 1.0
 VANISHES = 1e-6  # of the clients' gradients at 0: what may be left of f's gradient at an optimum
 
 
+@overload
 def plan(
     problem: SmoothProblem,
     *,
     target_mse: float,
     batch_size: int | None,
     mode: Mode = "sharp",
+    methods: None = None,
     max_local_steps: int | None = None,
     max_rounds: int | None = None,
     round_cost: float = ROUND_COST,
@@ -39,7 +43,42 @@ def plan(
     sampling: Sampling = "with_replacement",
     optimum: ArrayLike | None = None,
     progress: Progress = None,
-) -> Plan:
+) -> Plan: ...
+
+
+@overload
+def plan(
+    problem: SmoothProblem,
+    *,
+    target_mse: float,
+    batch_size: int | None,
+    mode: Mode = "sharp",
+    methods: str | Sequence[str],
+    max_local_steps: int | None = None,
+    max_rounds: int | None = None,
+    round_cost: float = ROUND_COST,
+    gradient_cost: float = GRADIENT_COST,
+    sampling: Sampling = "with_replacement",
+    optimum: ArrayLike | None = None,
+    progress: Progress = None,
+) -> MethodChoice: ...
+
+
+def plan(
+    problem: SmoothProblem,
+    *,
+    target_mse: float,
+    batch_size: int | None,
+    mode: Mode = "sharp",
+    methods: str | Sequence[str] | None = None,
+    max_local_steps: int | None = None,
+    max_rounds: int | None = None,
+    round_cost: float = ROUND_COST,
+    gradient_cost: float = GRADIENT_COST,
+    sampling: Sampling = "with_replacement",
+    optimum: ArrayLike | None = None,
+    progress: Progress = None,
+) -> Plan | MethodChoice:
     """Step size, local steps and rounds with which Scaffold brings E‖θ_T − θ*‖² from θ_0 = 0 down to a target.
 
     Parameters
@@ -55,6 +94,10 @@ def plan(
         so by a simpler model, which takes a fraction of a second and works with hundreds of features, for small
         targets. "certified" follows Corollary 4.10 of the paper with the sharper constants of `theory.bounds`: it
         never misses, and costs more.
+    methods
+        If given, also choose the method: "all", or some of `theory.METHODS`. The answer is then a `MethodChoice`
+        with a plan for each, cheapest first, and reasons. "scaffold_average" is the average of Scaffold's
+        iterates. A round costs round_cost for every two vectors that a client exchanges.
     max_local_steps, max_rounds
         Limits on H (1,024 unless given) and T (2,000 unless given); certified plans have none unless given.
     round_cost, gradient_cost
@@ -81,10 +124,20 @@ def plan(
     >>> trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=10, engine="reference")
     >>> bool(trace.mse[0, -1] < 2 * plan.target_mse)
     True
+
+    Which method of the family is cheapest:
+
+    >>> names = ("scaffold", "fedavg")
+    >>> chosen = fs.plan(problem, target_mse=0.05, batch_size=10, methods=names, max_local_steps=32)
+    >>> chosen.best.predicted_mse <= 0.05
+    True
     """
     check_problem(problem)
     target_mse = positive("target_mse", target_mse)
     choice("mode", mode, get_args(Mode))
+    names = None if methods is None else parse_methods(methods)
+    if names is not None and mode != "sharp":
+        raise InvalidInput(Option("methods"), " are chosen by sharp predictions; leave ", Option("mode"), " out")
     if max_local_steps is not None:
         max_local_steps = whole_number("max_local_steps", max_local_steps, least=1)
     if max_rounds is not None:
@@ -112,7 +165,7 @@ def plan(
     if mode == "first_order":
         return first_order_plan(request)
     with progress_bar("planning", progress) as advance:
-        return sharp_plan(request, advance)
+        return sharp_plan(request, advance) if names is None else choose_method(request, names, advance)
 
 
 def _check_suits(problem: SmoothProblem, mode: Mode) -> None:

@@ -101,7 +101,8 @@ def _useful_clients(request: PlanRequest, model: CurveModel, best: Candidate, fo
     seen: list[tuple[float, float]] = []  # log of copies, log(var/bias²)
     copies = 1.0
     for _ in range(COPIES_TRIED):
-        parts = model.plateau_parts(best.gamma, best.H, copies)
+        known = copies == 1.0 and not model.exact
+        parts = (variance, bias) if known else model.plateau_parts(best.gamma, best.H, copies)
         if parts is None or not min(parts) > 0.0:
             return math.inf
         seen.append((math.log(copies), math.log(parts[0] / parts[1])))

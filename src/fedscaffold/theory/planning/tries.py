@@ -19,6 +19,7 @@ SMALLER = 0.75  # times a step size that failed: what is tried next
 FADED = 0.05  # of the noise: a mean that is smaller says nothing about its pace
 EXTENSIONS, STUCK = 4, 1e-3  # how often a curve is prolonged, and with which fall in a round it is not
 APPROACHES, FIRST_ROUNDS = 12, 16  # tries where no proposal reaches the aim, and rounds of their curves at first
+LUCKY = 0.2  # of the linear model's mean: less is where noise happens to pull the mean to θ*
 FEW_ROUNDS, PROBES = 5, 8  # where saving a round is worth a try, and how many tries
 STRETCHES = ((1.4, 1.0), (1.0, 1.4), (1.4, 1.4), (1.0, 2.0))  # of γ and H
 
@@ -32,6 +33,7 @@ class Candidate:
     T: int
     cost: float
     reached: float  # the predicted error after T rounds
+    expected: bool  # whether the mean's part is about what the linear model says, and no lucky cancellation
 
 
 @dataclass(eq=False)
@@ -92,7 +94,8 @@ class Tries:
             if below.size:
                 t = int(below[0]) + 1
                 self._learn(gamma, H, parts, t)
-                return Candidate(gamma, H, t, self.request.cost(t, H), float(curve[t]))
+                expected = self.model.exact or self.correction.mean >= LUCKY
+                return Candidate(gamma, H, t, self.request.cost(t, H), float(curve[t]), expected)
             pace = math.log(curve[-2] / curve[-1])
             if pace < STUCK:
                 self.failed.append((gamma, H))
@@ -121,6 +124,8 @@ class Tries:
         """Whether a candidate is to be preferred: cheaper, or as cheap and nearer to the aim."""
         if self.best is None:
             return True
+        if self.best.expected and not one.expected:
+            return False
         return (one.cost, -one.reached) < (self.best.cost, -self.best.reached)
 
     def _propose(self, guess: Guess) -> None:

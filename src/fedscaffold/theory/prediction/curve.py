@@ -1,28 +1,26 @@
 """The way to the plateau: the mean's path without small-γ approximations, and the covariance that builds up.
 
-The mean of a round follows the non-linear recursion without noise, plus the pull of the noise on the mean as it is
-on the plateau. A client's H steps are solved at once: the linear part in closed form, what the gradient has beyond
-it at the nodes of `Steps`, iterated until it no longer changes; where it does not settle, the steps are taken one
-at a time. The covariance follows the linear recursion with the noise of the records at the mean's path, which far
-from θ* is larger than on the plateau.
+The mean of a round follows the non-linear recursion without noise, plus the pull of the round's noise on the mean.
+A client's H steps are solved at once: the linear part in closed form, what the gradient has beyond it at the nodes
+of `Steps`, iterated until it no longer changes; where it does not settle, the steps are taken one at a time. The
+covariance follows the linear recursion with the noise of the round, see `round_noise`.
 """
 
-from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
-from fedscaffold.theory.prediction.expansion import weighted
-from fedscaffold.theory.prediction.local_steps import accumulate, divided, rotate
+from fedscaffold.theory.prediction.local_steps import divided
 from fedscaffold.theory.prediction.plateau import PlateauState, local_means, theta_covariance
-from fedscaffold.theory.prediction.reduced_system import noise_input
-from fedscaffold.theory.prediction.setting import Setting
+from fedscaffold.theory.prediction.round_noise import RoundNoise, RoundNoises
+from fedscaffold.theory.prediction.setting import MANY_CLIENTS, Setting
 
 MOST_SWEEPS = 30
-SWEEP_TOLERANCE = 2e-4
-FADED = 0.01
+SWEEP_TOLERANCE, SWEEP_TOLERANCE_MANY = 2e-4, 1e-3  # the second for many clients, where a sweep takes long
+REPEATS = 2  # of the first rounds, whose mean depends much on the pull of their noise
+FIRST_ROUNDS = 4  # whose noise is found each; later ones at 1, 1.5, 2, 3, 4, 6, ... times it
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,24 +62,87 @@ class Mean:
 def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Array]:
     """‖E θ_t − θ*‖² and tr Cov θ_t for t = 0, ..., rounds from θ_0 = 0, ξ_c = 0: approximations.
 
-    Their sum is the curve E‖θ_t − θ*‖²; it is exact without noise.
+    Their sum is the curve E‖θ_t − θ*‖²; it is exact without noise. Noise and pull are found at rounds 0, 1, 2, 3,
+    4, 6, 8, 12, ... until they are those of the plateau. In between, noise lies on straight lines.
     """
-    p, pull = propagator(s, state), noise_pull(s, state)
+    p, plateau_pull = propagator(s, state), noise_pull(s, state)
     scale = float(np.trace(state.cov_theta) + state.bias @ state.bias)
     start = np.einsum("kij,ki->kj", state.cur.U, s.gradients)
     mean = Mean(-s.optimum, start, np.zeros_like(state.residual), np.full_like(state.residual, np.inf))
-    noise = NoiseAlong.at_plateau(s, state) if s.factors.any() else None
+    noises = RoundNoises.of(s, state) if s.factors.any() else None
+    if noises is not None and not s.quadratic:  # pulls of all clients are older than the sample's
+        plateau_pull = plateau_pull + noises.pull_since(plateau_pull[noises.clients]) @ state.cur.U
+    spread = SpreadOfRounds(state.A, s.problem.dim)
     squares, t = [float(mean.theta @ mean.theta)], 0
-    while t < rounds or (noise is not None and noise.open_at(rounds)):
-        mean = advance(s, state, p, pull, mean, scale)
+    pull = np.zeros_like(plateau_pull)
+    last: RoundNoise | None = None
+    faded = noises is None
+    while t < rounds or (not faded and spread.waits(rounds)):
+        before, mean = mean, advance(s, state, p, pull, mean, scale)
+        wanted = noises is not None and not faded and is_wanted(t)
+        for _ in range((REPEATS if t < FIRST_ROUNDS and not s.quadratic else 1) if wanted else 0):
+            assert noises is not None
+            paths = linear_paths(p, state, before, noises.clients) if s.quadratic else mean.seen[noises.clients]
+            last = noises.at(t, paths, spread.guess(t), last)
+            faded = t >= FIRST_ROUNDS and noises.faded(last)
+            if not s.quadratic:
+                pull = plateau_pull if faded else plateau_pull + noises.pull_beyond(last) @ state.cur.U
+                warm = replace(before, residual=mean.residual, seen=mean.seen, stepwise=mean.stepwise)
+                mean = advance(s, state, p, pull, warm, scale) if t < FIRST_ROUNDS else mean
+        if wanted and last is not None:
+            spread.found(t, last.input)
         squares.append(float(mean.theta @ mean.theta))
-        if noise is not None and noise.wants(t):
-            noise = noise.extended(t, input_of(s, state, path_noise(s, state, mean.seen)))
         t += 1
-    variances = np.zeros(rounds + 1)
-    if noise is not None:
-        variances[1:] = noise.traces(state.A, s.problem.dim, rounds)
+    variances = np.zeros(rounds + 1) if noises is None else spread.traces(rounds, noises.plateau_input)
     return np.array(squares[: rounds + 1]), variances
+
+
+def is_wanted(t: int) -> bool:
+    """Whether t is one of 0, 1, 2, 3, 4, 6, 8, 12, 16, ..."""
+    octave = 1 << max(t.bit_length() - 1, 0)
+    return t < FIRST_ROUNDS or t in (octave, octave + octave // 2)
+
+
+class SpreadOfRounds:
+    """The covariance of the reduced state from round to round, with noise that is found at some rounds."""
+
+    def __init__(self, A: Array, d: int) -> None:
+        self.A, self.d = A, d
+        self.rounds: list[int] = []
+        self.inputs: list[Array] = []
+        self.covariances = [np.zeros_like(A)]  # P_t, up to the last round at which noise was found
+
+    def waits(self, rounds: int) -> bool:
+        """Whether some of so many rounds are after the last at which noise was found, and wait for the next."""
+        return not self.rounds or self.rounds[-1] < rounds - 1
+
+    def guess(self, t: int) -> Array:
+        """Cov θ_t, with the noise of the last round at which it was found for those since."""
+        P = self.covariances[-1]
+        for _ in range(len(self.covariances) - 1, t):
+            P = self.A @ P @ self.A.T + self.inputs[-1]
+        return theta_covariance(P, self.d)
+
+    def found(self, t: int, noise: Array) -> None:
+        """Take note of the noise of round t, and with it of the covariances up to there."""
+        if self.rounds:
+            before, begin = self.inputs[-1], self.rounds[-1]
+            for k in range(len(self.covariances) - 1, t):
+                share = (k - begin) / (t - begin)
+                self.covariances.append(self.step((1.0 - share) * before + share * noise))
+        self.rounds.append(t)
+        self.inputs.append(noise)
+
+    def step(self, noise: Array) -> Array:
+        """The covariance a round after the last one that is known."""
+        return self.A @ self.covariances[-1] @ self.A.T + noise
+
+    def traces(self, rounds: int, later: Array) -> Array:
+        """Tr Cov θ_t for t = 0, ..., rounds, with the noise `later` after the last round at which it was found."""
+        while len(self.covariances) <= rounds:
+            t = len(self.covariances) - 1
+            self.covariances.append(self.step(self.inputs[-1] if t == self.rounds[-1] else later))
+        return np.array([np.trace(theta_covariance(P, self.d)) for P in self.covariances[: rounds + 1]])
 
 
 def noise_pull(s: Setting, state: PlateauState) -> Array:
@@ -106,32 +167,50 @@ def residuals(s: Setting, state: PlateauState, paths: Array) -> Array:
     return found @ state.cur.U - (paths @ state.cur.U) * state.cur.lam[:, None, :]
 
 
+def linear_paths(p: Propagator, state: PlateauState, mean: Mean, at: IntArray) -> Array:
+    """θ_c − θ* at the nodes of a round of quadratic losses, for some clients, (k, m, d)."""
+    U = state.cur.U[at]
+    linear = p.power[at, :-1] * (mean.theta @ U)[:, None] - p.pull[at, :-1] * mean.ahead[at, None]
+    return linear @ np.swapaxes(U, 1, 2)
+
+
 def advance(s: Setting, state: PlateauState, p: Propagator, pull: Array, mean: Mean, scale: float) -> Mean:
-    """One round of the means; the local paths at the nodes are in `seen`."""
-    w, U = s.problem.weights, state.cur.U
-    inverse = np.swapaxes(U, 1, 2)
-    linear = p.power * np.einsum("kij,i->kj", U, mean.theta)[:, None] - p.pull * mean.ahead[:, None]
-    near = SWEEP_TOLERANCE * np.sqrt(mean.theta @ mean.theta + scale)
-    residual, seen = mean.residual, mean.seen
-    stepwise = mean.stepwise or not s.quadratic
-    for _ in range(0 if s.quadratic or mean.stepwise else MOST_SWEEPS):
-        paths = (linear[:, :-1] - np.einsum("kqpd,kpd->kqd", p.conv[:, :-1], residual + pull)) @ inverse
-        if np.sqrt(w @ np.square(paths - seen).mean(axis=1).sum(axis=1)) <= near:
-            stepwise = False
-            break
-        residual, seen = residuals(s, state, paths), paths
-    if stepwise:  # as where classes are nearly separable: curvatures at θ* are far smaller than on the way there
-        seen, end = take_steps(s, state, pull, mean)
-        local_end = np.einsum("kij,ki->kj", U, end)
-    else:
-        local_end = linear[:, -1] - np.einsum("kpd,kpd->kd", p.conv[:, -1], residual + pull)
-    theta = np.einsum("k,kij,kj->i", w, U, local_end)
+    """One round of the means; the local paths at the nodes are in `seen`, but for quadratic losses."""
+    w, U = s.weights, state.cur.U
+    begin = mean.theta @ U  # (N, d)
+    local_end = p.power[:, -1] * begin - p.pull[:, -1] * mean.ahead
+    residual, seen, stepwise = mean.residual, mean.seen, False
+    if not s.quadratic:
+        residual, seen, stepwise = sweeps(s, state, p, pull, mean, begin, scale)
+        if (
+            stepwise
+        ):  # as where classes are nearly separable: curvatures at θ* are far smaller than on the way there
+            seen, end = take_steps(s, state, pull, mean)
+            local_end = np.einsum("kij,ki->kj", U, end)
+        else:
+            local_end = local_end - np.einsum("kpd,kpd->kd", p.conv[:, -1], residual + pull)
+    theta = np.tensordot(U, w[:, None] * local_end, axes=([0, 2], [0, 1]))
     ahead = mean.ahead
     if s.scaffold:
-        ahead = ahead + (local_end - np.einsum("kij,i->kj", U, theta)) / (s.gamma * s.H)
-    if s.quadratic:
-        seen = linear[:, :-1] @ inverse
+        ahead = ahead + (local_end - theta @ U) / (s.gamma * s.H)
     return Mean(theta, ahead, residual, seen, stepwise)
+
+
+def sweeps(
+    s: Setting, state: PlateauState, p: Propagator, pull: Array, mean: Mean, begin: Array, scale: float
+) -> tuple[Array, Array, bool]:
+    """Residuals at the nodes, the paths at which they were found, and whether they do not settle."""
+    many = s.clients.size > MANY_CLIENTS and scale > 0.0
+    near = (SWEEP_TOLERANCE_MANY if many else SWEEP_TOLERANCE) * np.sqrt(mean.theta @ mean.theta + scale)
+    linear = p.power[:, :-1] * begin[:, None] - p.pull[:, :-1] * mean.ahead[:, None]
+    inverse = np.swapaxes(state.cur.U, 1, 2)
+    residual, seen = mean.residual, mean.seen
+    for _ in range(0 if mean.stepwise else MOST_SWEEPS):
+        paths = (linear - np.einsum("kqpd,kpd->kqd", p.conv[:, :-1], residual + pull)) @ inverse
+        if np.sqrt(s.weights @ np.square(paths - seen).mean(axis=1).sum(axis=1)) <= near:
+            return residual, seen, False
+        residual, seen = residuals(s, state, paths), paths
+    return residual, seen, True
 
 
 def take_steps(s: Setting, state: PlateauState, pull: Array, mean: Mean) -> tuple[Array, Array]:
@@ -153,99 +232,3 @@ def take_steps(s: Setting, state: PlateauState, pull: Array, mean: Mean) -> tupl
 
     for_blocks(s.problem, work)
     return seen, end
-
-
-@dataclass(frozen=True, eq=False)
-class NoiseAlong:
-    """Noise input of the rounds, found at rounds 0, 1, 2, 3, 4, 6, 8, 12, ... with straight lines in between.
-
-    W(t) = W_path(t) + W_local tr W_path(t)/tr W_path(∞) + W_state tr Cov θ_t/tr Cov θ_∞: the noise at the mean's
-    path, and what the spread of local models adds, as on the plateau but in proportion to what causes it.
-    """
-
-    path: Array  # W_path(∞)
-    local: Array  # what the spread that arises within a round adds, on the plateau
-    state: Array  # what the spread of θ and ξ_c adds, on the plateau
-    plateau: float  # tr Cov θ_∞
-    rounds: tuple[int, ...] = ()
-    found: tuple[Array, ...] = ()
-
-    @classmethod
-    def at_plateau(cls, s: Setting, state: PlateauState) -> "NoiseAlong":
-        """The three parts of the noise on the plateau, with no round of the path yet."""
-        everyone = np.arange(s.problem.n_clients)
-        means = local_means(s, state, everyone)
-        path = input_of(s, state, path_noise(s, state, means))
-        both = input_of(s, state, path_noise(s, state, means, spread=True))
-        return cls(path, both - path, input_of(s, state, state.Q) - both, float(np.trace(state.cov_theta)))
-
-    def wants(self, t: int) -> bool:
-        """Whether the noise of round t is to be found: at 1, 1.5, 2, 3, 4, 6, ... until it has faded."""
-        if t < 4:
-            return True
-        octave = 1 << (t.bit_length() - 1)
-        return not self.faded and t in (octave, octave + octave // 2)
-
-    @property
-    def faded(self) -> bool:
-        """Whether the noise along the mean's path is that of the plateau."""
-        if len(self.rounds) < 4:
-            return False
-        return bool(abs(np.trace(self.found[-1]) - np.trace(self.path)) <= FADED * np.trace(self.path))
-
-    def open_at(self, rounds: int) -> bool:
-        """Whether the noise of some of the rounds lies beyond the last that was found and has not faded."""
-        return not self.faded and (not self.rounds or self.rounds[-1] < rounds - 1)
-
-    def extended(self, t: int, path: Array) -> "NoiseAlong":
-        """The same with W_path of round t added; t must be later than the rounds before."""
-        return replace(self, rounds=(*self.rounds, t), found=(*self.found, path))
-
-    def at(self, t: int) -> Array:
-        """W_path(t), interpolated between the rounds at which it was found."""
-        after = bisect_left(self.rounds, t)
-        if after == len(self.rounds):
-            return self.path
-        if self.rounds[after] == t:
-            return self.found[after]
-        left, right = self.rounds[after - 1], self.rounds[after]
-        share = (t - left) / (right - left)
-        return (1.0 - share) * self.found[after - 1] + share * self.found[after]
-
-    def traces(self, A: Array, d: int, rounds: int) -> list[float]:
-        """Tr Cov θ_t for t = 1, ..., rounds."""
-        P = np.zeros_like(self.path)
-        own, values = float(np.trace(theta_covariance(self.path, d))), [0.0]
-        for t in range(rounds):
-            path = self.at(t)
-            within = float(np.trace(theta_covariance(path, d))) / own if own > 0.0 else 0.0
-            across = values[-1] / self.plateau if self.plateau > 0.0 else 0.0
-            P = A @ P @ A.T + path + within * self.local + across * self.state
-            values.append(float(np.trace(theta_covariance(P, d))))
-        return values[1:]
-
-
-def path_noise(s: Setting, state: PlateauState, paths: Array, *, spread: bool = False) -> Array:
-    """Q_c with the noise at given paths; with `spread`, of clouds around them as wide as one round makes."""
-    Q = np.empty_like(state.Q)
-
-    def work(block: ClientBlock) -> None:
-        at = block.clients
-        cur, points = state.cur[at], s.optimum + paths[at]
-        if spread:
-            clouds = s.gamma**2 * cur.rotate_back(accumulate(s.steps, cur, state.noise[at], s.steps.along))
-            noise = s.averages.over_clouds(block, points, clouds, s.factors[at]).noise
-        else:
-            noise = s.averages.noise_at(block, points, s.factors[at])
-        Q[at] = accumulate(s.steps, cur, rotate(cur.U[:, None], noise), [s.H])[:, 0]
-
-    for_blocks(s.problem, work, copies=s.steps.nodes.size)
-    return Q
-
-
-def input_of(s: Setting, state: PlateauState, Q: Array) -> Array:
-    """γ² Cov ε of the reduced state; of θ for FedAvg."""
-    if state.system is not None:
-        return s.gamma**2 * noise_input(state.system, s.problem.weights * s.own, state.cur, Q)
-    U = state.cur.U
-    return s.gamma**2 * weighted(s.problem.weights * s.own, U @ Q @ np.swapaxes(U, 1, 2))

@@ -22,7 +22,8 @@ from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.family.family_setting import FamilySetting, family_setting
 from fedscaffold.theory.prediction.family.stationary_law import StationaryLaw, laws_of_rounds, stationary_law
-from fedscaffold.theory.prediction.setting import setting
+from fedscaffold.theory.prediction.plateau import PlateauState
+from fedscaffold.theory.prediction.setting import Setting, setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
 
 
@@ -189,10 +190,14 @@ def scaffold_long_run_covariance(
     s = setting(problem, method, Batches(batch_size, sampling))
     if not s.scaffold:
         raise InvalidInput(f"this is about the average of Scaffold, not of {method.kind}; use predict_average")
-    state = solve_stationary(s)
-    cur, w = state.cur, problem.weights * s.own
+    return long_run_of(s, solve_stationary(s))
+
+
+def long_run_of(s: Setting, state: PlateauState) -> Array:
+    """The limit of T Cov θ̄ of Scaffold's average for a stationary law, (d, d)."""
+    cur, w = state.cur, s.weights * s.own
     inner = state.Q / (s.H**2 * cur.delta[:, :, None] * cur.delta[:, None, :])
     middle = np.einsum("k,kij->ij", w, cur.U @ inner @ np.swapaxes(cur.U, 1, 2))
-    mean = np.einsum("k,kij->ij", problem.weights, cur.with_eigenvalues(cur.lam))
+    mean = np.einsum("k,kij->ij", s.weights, cur.with_eigenvalues(cur.lam))
     inverse = np.asarray(np.linalg.inv(mean), dtype=np.float64)
     return inverse @ middle @ inverse

@@ -7,15 +7,24 @@ direction helps.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.federation.study.measure import SiteMeasurement
 
 FACTOR = 4  # between two numbers of local steps that are tried
 FIRST_LOCAL_STEPS = 64
 MAX_LOCAL_STEPS = 4096
 ROUNDS_PER_STAGE = 3
 STAGES_UNTIL_NEXT_TRIAL = 3
+DRAWING = 5  # times the cost of a row that is read in order, for one that is drawn
+MIN_BATCH = 32
+PATIENCE = 12  # rounds of a stage on batches before its local steps are changed
+KURTOSIS = 3.0
 MUCH_WORSE = 0.5  # a stage with less than this share of the earlier rate starts a new trial at once
 
 
@@ -105,3 +114,92 @@ def safe_step_size(smoothness: list[float]) -> float:
     if not 0.0 < largest < math.inf:
         raise InvalidInput(f"the sites' smoothness must be a positive number, got {largest!r}")
     return 1.0 / largest
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSearch:
+    """Local steps of stages on minibatches, which last until the run is stationary.
+
+    A stage that does not become so in `PATIENCE` rounds, and still moves less and less, is followed by one with
+    four times the local steps, as long as these take no longer than the rest of a round; one that moves more and
+    more, by one with a quarter, and the number is not raised again.
+
+    Parameters
+    ----------
+    local_steps
+        H of the next stage.
+    most
+        Local steps that take as long as the rest of a round.
+    may_grow
+        Whether the number may still be raised.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.federation.study.training.autopilot import BatchSearch
+    >>> search = BatchSearch(most=1000)
+    >>> approaching = [np.array([0.9**t]) for t in range(12)]
+    >>> search.after(approaching).local_steps
+    256
+    """
+
+    local_steps: int = FIRST_LOCAL_STEPS
+    most: float = MAX_LOCAL_STEPS
+    may_grow: bool = True
+
+    @property
+    def rounds(self) -> float:
+        """Most rounds of the next stage; without limit once the number of local steps stays."""
+        return PATIENCE if self.may_grow else math.inf
+
+    @property
+    def _can_grow(self) -> bool:
+        return self.may_grow and FACTOR * self.local_steps <= min(self.most, MAX_LOCAL_STEPS)
+
+    def after(self, models: Sequence[Array]) -> "BatchSearch":
+        """The search after a stage that did not become stationary, from the models of its rounds."""
+        half = len(models) // 2
+        first = float(np.linalg.norm(models[half - 1] - models[0]))
+        second = float(np.linalg.norm(models[-1] - models[half]))
+        if second >= first and self.local_steps >= FACTOR:
+            return replace(self, local_steps=self.local_steps // FACTOR, may_grow=False)
+        if self._can_grow:
+            return replace(self, local_steps=self.local_steps * FACTOR)
+        return replace(self, may_grow=False)
+
+    def settled(self) -> "BatchSearch":
+        """The search after a stationary stage: with half the step size, twice the local steps."""
+        return replace(self, local_steps=2 * self.local_steps, may_grow=False)
+
+
+def choose_batch(asked: int | str, largest_site: int, per_round: float, per_step: float) -> int | None:
+    """The batch size of local steps; None for all rows.
+
+    By default batches are taken where the first stage's local steps on all rows would take longer than the rest of
+    a round, and as large as they can be so that they do not.
+
+    Parameters
+    ----------
+    asked
+        What the study's settings say: a number, "all" or "auto".
+    largest_site
+        Rows of the largest site.
+    per_round, per_step
+        Seconds that a round takes apart from local steps, and a local step on all rows at the slowest site.
+    """
+    if isinstance(asked, int):
+        return asked if asked < largest_site else None
+    if asked == "all" or FIRST_LOCAL_STEPS * per_step <= per_round:
+        return None
+    share = per_round / (FIRST_LOCAL_STEPS * per_step * DRAWING)
+    size = max(MIN_BATCH, int(share * largest_site))
+    return size if DRAWING * size < largest_site else None
+
+
+def batch_step_size(measured: list[SiteMeasurement], batch_size: int) -> float:
+    """γ = 1/max_c (L_c + 3 σ_c²/B), for which steps on batches are stable too.
+
+    σ_c² is the trace of the noise of single rows' gradients, which for standardised columns is about the mean
+    curvature of a row; the factor 3 allows for rows that are larger than others.
+    """
+    return safe_step_size([one.smoothness + KURTOSIS * one.noise / batch_size for one in measured])

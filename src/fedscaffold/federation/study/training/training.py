@@ -1,31 +1,27 @@
 """Training on autopilot: settings come from what sites told and what rounds achieved, none from the optimum."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
-from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.server.backup import StateBackup
-from fedscaffold.federation.server.ledger import initial_ledger
-from fedscaffold.federation.server.round import run_round
-from fedscaffold.federation.server.rules import RoundRules
-from fedscaffold.federation.study.certificate import Certificate, certify
+from fedscaffold.federation.study.certificate import Certificate, certify, slopes_of
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.measure import SiteMeasurement
 from fedscaffold.federation.study.report.history import ErrorPoint, How
 from fedscaffold.federation.study.training import autopilot
 from fedscaffold.federation.study.training.by_gradients import Products, certify_by_gradients
-from fedscaffold.methods import Scaffold
-from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.federation.study.training.plateau import PlateauMean, estimate_stage, find_plateau
+from fedscaffold.federation.study.training.rounds import StudyRounds
 
 CLOSE_ENOUGH = 3e-4  # relative error from which one Newton step leaves about its square
 CLOSING_BELOW = 0.1  # relative error at which Newton steps take over from Scaffold
 RELATIVE_TOLERANCE = 0.005  # where a tolerance in standard errors cannot be checked, for lack of Hessians
+WITHIN_REACH = 0.5  # certified error from which Newton steps are cheaper than another stage on batches
+MOST_PLATEAUS = 4  # of a run on batches, after which Newton steps take over wherever it is
 ENOUGH_DECREASE = 0.1  # of what Newton's quadratic model promises
 MOST_HALVINGS = 30
 NEWTON_STEPS, SCAFFOLD_ROUNDS = 8, 30  # what each usually takes from θ = 0, to choose between them
@@ -162,48 +158,98 @@ class StudyTraining:
 
         At θ the gradient has this norm; a round and a local step cost this many seconds.
         """
-        coordinator, settings = self.coordinator, self.coordinator.settings
-        send = partial(coordinator.send, part=self.part)
+        batch = autopilot.choose_batch(
+            self.coordinator.settings.batch_size, self._largest_site, per_round, per_step
+        )
+        self._tell_error(1.0, how="estimated", method="no rounds yet")
+        if batch is not None:
+            per_step *= autopilot.DRAWING * batch / self._largest_site
+            return self._run_on_batches(theta, batch, affordable=per_round / max(per_step, 1e-300))
         search = autopilot.LocalStepsSearch.start(per_round, per_step)
         step_size = autopilot.safe_step_size([one.smoothness for one in self.measured.values()])
-        n_rows = np.array([self.measured[site].n_rows for site in coordinator.transport.sites], dtype=np.float64)
-        config = RunConfig(
-            name=coordinator.name, seed=settings.seed, dim=theta.size,
-            method=Scaffold(step_size=step_size, local_steps=search.local_steps), n_clients=n_rows.size,
-        )  # fmt: skip
-        ledger = initial_ledger(config, theta, run=coordinator.run_id(part=self.part))
-        rules = RoundRules(min_clients=n_rows.size, outlier_factor=None)
+        rounds = self._rounds(theta, None)
         found: Certificate | None = None
-        self._tell_error(1.0, how="estimated", method="no rounds yet")
-        while self.rounds < settings.max_rounds and norm > 0.0:
-            change = (ledger.round, step_size, search.local_steps)
-            config = replace(config, schedule=(*config.schedule, change))
-            begin = ledger.server.theta[0]
+        while not self._out_of_rounds and norm > 0.0:
+            rounds.change(step_size, search.local_steps)
+            begin = rounds.theta
             for _ in range(autopilot.ROUNDS_PER_STAGE):
-                self.rounds += 1
-                ledger = run_round(
-                    config, ledger, n_rows / n_rows.sum(), send, backup=StateBackup(None), rules=rules,
-                    limit=divergence_limit(theta),
-                ).ledger  # fmt: skip
-            now = ledger.server.theta[0]
+                self._run_round(rounds)
+            now = rounds.theta
             before, norm = norm, float(np.linalg.norm(self._gradient_and_loss(now)[0]))
+            method = f"Scaffold, {search.local_steps} local steps"
             search = search.after_stage(before, norm)
             moved = float(np.linalg.norm(now - begin)) / max(float(np.linalg.norm(now)), 1e-300)
             ratio = min(norm / before, 0.99)
             estimate = moved * ratio / (1.0 - ratio)
-            method = f"Scaffold, {config.schedule[-1][2]} local steps"
             self._tell_error(estimate, how="estimated", method=method)
             if estimate <= CLOSING_BELOW:
                 found = self.certificate(now)
                 if found.relative_error <= CLOSING_BELOW:
                     break
-        tried = ", ".join(str(steps) for _, _, steps in config.schedule)
+        tried = ", ".join(map(str, rounds.local_steps))
         self._note(
-            f"Scaffold ran {ledger.round} rounds with step size {step_size:.3g} and, in stages of "
+            f"Scaffold ran {rounds.ledger.round} rounds with step size {step_size:.3g} and, in stages of "
             f"{autopilot.ROUNDS_PER_STAGE} rounds, {tried} local steps."
         )
-        now = ledger.server.theta[0]
+        now = rounds.theta
         return found if found is not None and np.array_equal(found.theta, now) else self.certificate(now)
+
+    def _run_on_batches(self, theta: Array, batch_size: int, affordable: float) -> Certificate:
+        """Stages of Scaffold on minibatches: when one is stationary, half the step size, twice the local steps.
+
+        The model is the tail average of the newest stage; its error is known from the walk on the plateau and from
+        the difference between stages. So many local steps take no longer than the rest of a round.
+        """
+        step_size = autopilot.batch_step_size(list(self.measured.values()), batch_size)
+        search = autopilot.BatchSearch(most=affordable)
+        rounds, slopes = self._rounds(theta, batch_size), slopes_of(self.agreement)
+        plateaus: list[PlateauMean] = []
+        found: Certificate | None = None
+        while not self._out_of_rounds and len(plateaus) < MOST_PLATEAUS:
+            rounds.change(step_size, search.local_steps)
+            models, plateau = self._run_stage(rounds, search.rounds)
+            if plateau is None:
+                search = search.after(models)
+                continue
+            plateaus.append(plateau)
+            estimate = estimate_stage(plateaus, slopes)
+            norm = max(float(np.linalg.norm(estimate.theta[slopes])), 1e-300)
+            method = f"Scaffold, {search.local_steps} local steps on batches of {batch_size}"
+            self._tell_error(estimate.error / norm, how="estimated", method=method)
+            likely = estimate.error if estimate.bias_known else estimate.fluctuation
+            if likely <= CLOSING_BELOW * norm or len(plateaus) == MOST_PLATEAUS:
+                found = self.certificate(estimate.theta)
+                if found.relative_error <= WITHIN_REACH:
+                    break
+            step_size, search = step_size / 2.0, search.settled()
+        tried = ", ".join(f"{step:.3g} × {steps}" for _, step, steps in rounds.config.schedule)
+        self._note(
+            f"Scaffold ran {rounds.ledger.round} rounds on batches of {batch_size} rows, in stages with these "
+            f"step sizes × local steps: {tried}; {len(plateaus)} of them became stationary."
+        )
+        return found if found is not None else self.certificate(rounds.theta)
+
+    def _run_stage(self, rounds: StudyRounds, most: float) -> tuple[list[Array], PlateauMean | None]:
+        """Rounds until they are stationary, or so many are done: the models, and their plateau if there is one."""
+        models: list[Array] = []
+        while len(models) < min(most, self.coordinator.settings.max_rounds) and not self._out_of_rounds:
+            models.append(self._run_round(rounds))
+            if len(models) % autopilot.ROUNDS_PER_STAGE == 0:
+                plateau = find_plateau(models)
+                if plateau is not None:
+                    return models, plateau
+        return models, None
+
+    def _rounds(self, theta: Array, batch_size: int | None) -> StudyRounds:
+        return StudyRounds.start(self.coordinator, self.measured, theta, part=self.part, batch_size=batch_size)
+
+    def _run_round(self, rounds: StudyRounds) -> Array:
+        self.rounds += 1
+        return rounds.run()
+
+    @property
+    def _largest_site(self) -> int:
+        return max(one.n_rows for one in self.measured.values())
 
     def _close(self, first: Certificate) -> TrainingResult:
         """Newton steps until the certified error is within the tolerance, and one more.

@@ -63,7 +63,8 @@ def small_prediction(s: Setting, rounds: int | None) -> Prediction:
         reliability = Reliability(50.0, "third cumulants, which matter here, have no stationary value")
     else:
         before = None if plain is None else squared_error(s, plain)
-        reliability = neglected(s, local, map, before, squared_error(s, found))
+        bias = float(found.theta @ found.theta)
+        reliability = neglected(s, local, map, before, squared_error(s, found), bias)
     return Prediction(
         cov_theta=theta_covariance(s, found.cov),
         bias=found.theta,

@@ -1,0 +1,150 @@
+"""What each method of the family is predicted to reach, as the search for the cheapest method asks it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Method
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, TwoSidedScaffold
+from fedscaffold.theory.planning.curve_model import CurveModel
+from fedscaffold.theory.planning.pattern import Outcome
+from fedscaffold.theory.planning.request import PlanRequest
+from fedscaffold.theory.prediction.family.family_setting import family_setting
+from fedscaffold.theory.prediction.family.predict_family import error_curve
+from fedscaffold.theory.prediction.iterate_average import long_run_of
+from fedscaffold.theory.prediction.stationary import solve_stationary
+
+MAKE: dict[str, Callable[[float, int], Method]] = {
+    "scaffold_average": lambda gamma, H: Scaffold(step_size=gamma, local_steps=H),
+    "fedavg": lambda gamma, H: FedAvg(step_size=gamma, local_steps=H),
+    "two_sided": lambda gamma, H: TwoSidedScaffold(step_size=gamma, local_steps=H, server_step_size=1.0),
+    "proxskip": lambda gamma, H: ProxSkip(step_size=gamma, communication_probability=1.0 / H),
+    "fedlin": lambda gamma, H: FedLin(step_size=gamma, local_steps=H),
+    "fedlin_minibatch": lambda gamma, H: FedLin(step_size=gamma, local_steps=H, correction_gradients="minibatch"),
+}
+FIRST_ROUNDS = 16
+SHARES = (0.0, 0.06, 0.12, 0.25, 0.4, 0.6, 0.8)  # of the rounds, that an average leaves out
+
+
+def gradients_per_round(request: PlanRequest, method: Method, H: int) -> float:
+    """Stochastic gradients of a client in a round; an exchanged full gradient counts as its batches."""
+    if method.exchange is None:
+        return float(H)
+    if method.exchange == "minibatch" or request.batches.size is None:
+        return H + 1.0
+    return H + float(request.problem.sizes.mean()) / request.batches.size
+
+
+def cost_of_rounds(request: PlanRequest, method: Method, H: int, rounds: float) -> float:
+    """T (round_cost · vectors/2 + gradients · gradient_cost): a round of Scaffold exchanges two vectors."""
+    communication = 0.5 * method.vectors_per_round * request.round_cost
+    return rounds * (communication + gradients_per_round(request, method, H) * request.gradient_cost)
+
+
+@dataclass(frozen=True, eq=False)
+class Foresight:
+    """Predictions of one method, by its name in MAKE, for any γ and H.
+
+    Attributes
+    ----------
+    request
+        The problem, limits and prices.
+    name
+        The method.
+    aim
+        The error to reach.
+    most_cost
+        Plans that cost more are not looked at.
+    """
+
+    request: PlanRequest
+    name: str
+    aim: float
+    most_cost: float
+    model: CurveModel | None = field(default=None)
+
+    @classmethod
+    def of(cls, request: PlanRequest, name: str, aim: float, most_cost: float) -> "Foresight":
+        """Predictions of a method; refuses what cannot be foreseen."""
+        plain = name in ("scaffold_average", "fedavg")
+        model = CurveModel.of(request, MAKE[name](1e-6, 1)) if plain else None
+        if model is None:
+            family_setting(request.problem, MAKE[name](1e-6, 2), request.batches)
+        return cls(request, name, aim, most_cost, model)
+
+    def ask(self, gamma: float, H: int, most_cost: float) -> Outcome:
+        """The first round in which the error is below the aim, if it costs no more than `most_cost`."""
+        method = MAKE[self.name](gamma, H)
+        each = cost_of_rounds(self.request, method, H, 1.0)
+        most = int(max(1.0, min(self.request.most_rounds, min(most_cost, self.most_cost) / each)))
+        T, lowest, after = min(FIRST_ROUNDS, most), math.inf, None
+        while True:
+            errors, afters = self.errors(method, gamma, H, T)
+            if errors is None:
+                return Outcome(gamma, H, None, math.inf, math.inf)
+            below = np.flatnonzero(errors <= self.aim)
+            if below.size:
+                rounds = int(below[0]) + 1
+                after = None if afters is None else int(afters[rounds - 1])
+                return Outcome(gamma, H, rounds, rounds * each, float(errors[rounds - 1]), after)
+            lowest = float(errors.min())
+            settled = T > 8 and errors[-1] > 0.9 * errors[T // 2]
+            if most <= T or settled:
+                return Outcome(gamma, H, None, math.inf, lowest)
+            T = min(4 * T, most)
+
+    def errors(self, method: Method, gamma: float, H: int, rounds: int) -> tuple[Array | None, IntArray | None]:
+        """Predicted errors after 1, ..., rounds rounds, and what averages leave out; None where none exists."""
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                if self.model is None:
+                    family = family_setting(self.request.problem, method, self.request.batches)
+                    return error_curve(family, rounds)[1:], None
+                parts = self.model.parts(gamma, H, rounds)
+                if parts is None:
+                    return None, None
+                if self.name == "fedavg":
+                    return np.add(*parts)[1:], None
+                s = self.model.at(gamma, H)
+                long_run = float(np.trace(long_run_of(s, solve_stationary(s))))
+        except InvalidInput:
+            return None, None
+        return average_errors(*parts, long_run)
+
+
+def average_errors(squares: Array, variances: Array, long_run: float) -> tuple[Array, IntArray]:
+    """About E‖θ̄ − θ*‖² for averages up to 1, ..., T rounds with the best of some tails, and what these leave out.
+
+    Of the mean, the norm of an average is at most the average of norms; of the noise, n consecutive models have at
+    most the variance of one, and about (1/n) lim T Cov θ̄.
+    """
+    T = np.arange(1, squares.size)
+    norms = np.concatenate([[0.0], np.cumsum(np.sqrt(squares[1:]))])
+    best, left_out = np.full(T.size, np.inf), np.zeros(T.size, dtype=np.int64)
+    for share in SHARES:
+        after = np.minimum(np.floor(share * T).astype(np.int64), T - 1)
+        n = T - after
+        errors = np.square((norms[T] - norms[after]) / n) + np.minimum(long_run / n, variances[1:])
+        left_out = np.where(errors < best, after, left_out)
+        best = np.minimum(errors, best)
+    return best, left_out
+
+
+def describe(method: Method) -> str:
+    """A method with its settings, as one would write it."""
+    shown: dict[str, Any] = {
+        name: value
+        for name, value in vars(method).items()
+        if name in ("step_size", "local_steps", "communication_probability", "server_step_size")
+    }
+    if method.exchange is not None:
+        shown["correction_gradients"] = method.exchange
+    words = (
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value!r}" for name, value in shown.items()
+    )
+    return f"{type(method).__name__}({', '.join(words)})"
