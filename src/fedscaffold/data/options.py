@@ -208,7 +208,6 @@ def _column_names(name: str, value: Any) -> tuple[str, ...]:
         raise InvalidInput(Option(name), f" must be a list of column names, got the text {given(value)}")
     if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidInput(Option(name), f" must be a list of column names, got {given(value)}")
-    try:
-        return tuple(value)
-    except TypeError:  # an array without axes
-        raise InvalidInput(Option(name), f" must be a list of column names, got {given(value)}") from None
+    if getattr(value, "ndim", 1) != 1:
+        raise InvalidInput(Option(name), f" must be a list of column names, got {given(value)}")
+    return tuple(value)

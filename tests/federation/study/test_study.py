@@ -219,3 +219,15 @@ def test_a_site_that_does_not_accept_ends_the_study() -> None:
     }
     with pytest.raises(InvalidInput, match="not accepted by lyon"):
         conduct_study(InProcess(members), StudySettings(target="y"))
+
+
+def test_categories_that_are_no_feature_are_refused() -> None:
+    tables = {site: pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0)}) for site in ("bonn", "lyon")}
+    study = Study(target="y", kind="ridge", categorical=["colour"])
+    with pytest.raises(InvalidInput, match=r"categorical names 'colour', which is no feature"):
+        study.run(tables, engine="reference")
+
+
+def test_all_problems_of_settings_are_told_at_once() -> None:
+    with pytest.raises(InvalidInput, match=r"(?s)3 problems.*kind.*min_cell.*evaluate"):
+        Study(target="y", kind="probit", min_cell=0, evaluate=1.5)

@@ -15,6 +15,7 @@ from fedscaffold import FedAvg, Scaffold, problems, theory
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
+from fedscaffold.theory.prediction.reliability import measured_anyway
 from tests.samples import KINDS, Kind, make
 from tests.theory.measured import Measured, curve, plateau
 from tests.theory.prediction.test_expansion import curved
@@ -79,7 +80,8 @@ def check_bias(gamma_H_L: float, H: int, *, rounds: int, repetitions: int) -> No
     problem = curved(clients=10)
     L = problem.smoothness(Batches(None))
     method = Scaffold(step_size=gamma_H_L / (H * L), local_steps=H)
-    found = theory.predict(problem, method, batch_size=1)
+    with measured_anyway():
+        found = theory.predict(problem, method, batch_size=1)
     level = plateau(
         problem, method, batch_size=1, repetitions=repetitions, rounds=rounds, start=problem.optimum(), after=150
     )

@@ -1,4 +1,4 @@
-"""All problems of a table in one error, so that nobody mends a table one message at a time."""
+"""All problems of a table, or of settings, in one error, so that nobody mends them one message at a time."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +8,11 @@ from fedscaffold.core.errors import InvalidInput, Part, Remedy
 
 class Collector:
     """Problems found so far, raised together.
+
+    Parameters
+    ----------
+    what
+        What has the problems.
 
     Examples
     --------
@@ -23,7 +28,8 @@ class Collector:
     - column 'b' is constant; leave it out
     """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "the table") -> None:
+        self.what = what
         self.problems: list[InvalidInput] = []
 
     def add(self, *parts: Part, remedies: Sequence[Remedy] = ()) -> None:
@@ -44,4 +50,4 @@ class Collector:
             raise self.problems[0]
         if self.problems:
             listed = [part for problem in self.problems for part in ("\n- ", problem)]
-            raise InvalidInput(f"the table has {len(self.problems)} problems:", *listed)
+            raise InvalidInput(f"{self.what} has {len(self.problems)} problems:", *listed)

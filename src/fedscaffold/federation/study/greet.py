@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.data import arrow
 from fedscaffold.data.columns import check_names, some
@@ -94,6 +94,9 @@ def agree_on_columns(schemas: Mapping[str, SiteSchema], settings: StudySettings)
     wanted = tuple(name for name in wanted if name not in (*_needed(settings), *settings.ignore))
     if not wanted:
         raise InvalidInput(f"there are no features besides the target {settings.target!r}")
+    strange = [name for name in settings.categorical if name not in wanted]
+    if strange:
+        raise InvalidInput(Option("categorical"), f" names {some(strange)}, which is no feature of the study")
     kinds = {
         name: _most_common([schema.columns[name] for schema in schemas.values() if name in schema.columns])
         for name in wanted

@@ -1,16 +1,36 @@
 """What the people of a study decide before it begins."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Self, get_args
 
-from fedscaffold.core.checks import not_negative, seed_number, whole_number
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.checks import choice, not_negative, seed_number, set_fields, whole_number
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.storage.fields import Fields, shown
+from fedscaffold.data.checks.collector import Collector
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
 
 Trainer = Literal["auto", "scaffold", "newton"]
+
+
+def _share_of_rows(name: str, value: Any) -> float:
+    """Value as a float, refused unless it is at least 0 and below 1."""
+    share = not_negative(name, value)
+    if not share < 1.0:
+        raise InvalidInput(Option(name), f" must be a share of the rows below 1, got {value!r}")
+    return share
+
+
+_NUMBERS: dict[str, Callable[[str, Any], float]] = {
+    "l2": not_negative,
+    "min_cell": partial(whole_number, least=1),
+    "batch_size": partial(whole_number, least=1),
+    "max_rounds": partial(whole_number, least=1),
+    "seed": seed_number,
+    "evaluate": _share_of_rows,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,46 +106,32 @@ class StudySettings:
     client_intercepts: bool = False
 
     def __post_init__(self) -> None:
-        problems = []
+        found = Collector("the study")
         target: Any = self.target
         if not isinstance(target, str) or not target:
-            problems.append(f"target must be the name of a column, got {shown(self.target)}")
+            found.add(Option("target"), f" must be the name of a column, got {shown(self.target)}")
         for name, choices in (
             ("kind", KINDS),
             ("trainer", get_args(Trainer)),
             ("missing", ("error", "mean")),
         ):
-            if getattr(self, name) not in choices:
-                problems.append(f"{name} must be one of {', '.join(choices)}, got {shown(getattr(self, name))}")
-        problems += [
-            f"{name} must be a list of column names, got the text {shown(getattr(self, name))}"
-            for name in ("ignore", "categorical")
-            if isinstance(getattr(self, name), str)
-        ]
-        if isinstance(self.features, str) or (self.features is not None and not len(self.features)):
-            problems.append(f"features must be a list of column names, got {shown(self.features)}")
+            with found.catching():
+                choice(name, getattr(self, name), choices)
         for name in ("features", "ignore", "categorical", "classes"):
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        try:
-            object.__setattr__(self, "l2", not_negative("l2", self.l2))
-            object.__setattr__(self, "min_cell", whole_number("min_cell", self.min_cell, least=1))
-            if self.batch_size not in ("auto", "all"):
-                object.__setattr__(self, "batch_size", whole_number("batch_size", self.batch_size, least=1))
-            object.__setattr__(self, "max_rounds", whole_number("max_rounds", self.max_rounds, least=1))
-            object.__setattr__(self, "seed", seed_number("seed", self.seed))
-            share = not_negative("evaluate", self.evaluate)
-            if not share < 1.0:
-                problems.append(f"evaluate must be a share of the rows below 1, got {self.evaluate!r}")
-        except InvalidInput as error:
-            problems.append(str(error))
-        try:
+            value = getattr(self, name)
+            if isinstance(value, str) or (name == "features" and value is not None and not len(value)):
+                found.add(Option(name), f" must be a list, got {shown(value)}")
+            elif isinstance(value, list):
+                set_fields(self, **{name: tuple(value)})
+        for name, check in _NUMBERS.items():
+            if name != "batch_size" or self.batch_size not in ("auto", "all"):
+                with found.catching():
+                    set_fields(self, **{name: check(name, getattr(self, name))})
+        with found.catching():
             parse_tolerance(self.tolerance)
-        except InvalidInput as error:
-            problems.append(str(error))
-        problems += self._problems_of_columns() if not problems else []
-        if problems:
-            raise InvalidInput("; ".join(problems))
+        if not found.problems:
+            self._check_columns(found)
+        found.raise_any()
 
     def to_json(self) -> dict[str, Any]:
         """The settings as values that JSON can hold."""
@@ -141,25 +147,27 @@ class StudySettings:
         except TypeError as error:
             raise InvalidInput(f"the study's settings are incomplete: {error}") from None
 
-    def _problems_of_columns(self) -> list[str]:
-        found = []
+    def _check_columns(self, found: Collector) -> None:
         taken = [self.target, *(self.features or ())]
         for role, name in self.record_columns.items():
             known: Any = name
             if not isinstance(known, str) or name in taken:
-                found.append(f"{role} must be the name of a column that has no other part, got {shown(name)}")
+                found.add(Option(role), f" must be the name of a column that has no other part, got {shown(name)}")
             taken.append(name)
-        if self.client_intercepts not in (True, False):
-            found.append(f"client_intercepts must be True or False, got {shown(self.client_intercepts)}")
+        with found.catching():
+            choice("client_intercepts", self.client_intercepts, (True, False))
         if self.client_intercepts and self.trainer == "scaffold":
-            found.append("with client_intercepts training is by Newton's method; take trainer 'auto' or 'newton'")
-        if self.exposure is not None and self.offset is not None:
-            found.append("give either exposure or offset, its logarithm")
-        if self.exposure is not None and not self.family.log_link:
-            found.append(
-                f"exposure is for kind 'poisson' and 'gamma', where it multiplies the mean, not {self.kind!r}"
+            found.add(
+                *("with ", Option("client_intercepts"), " training is by Newton's method"),
+                remedies=[("take ", Option("trainer", "auto"))],
             )
-        return found
+        if self.exposure is not None and self.offset is not None:
+            found.add("give either ", Option("exposure"), " or ", Option("offset"), ", its logarithm")
+        if self.exposure is not None and not self.family.log_link:
+            found.add(
+                Option("exposure"),
+                f" is for models 'poisson' and 'gamma', where it multiplies the mean, not {self.kind!r}",
+            )
 
     @property
     def family(self) -> TargetFamily:

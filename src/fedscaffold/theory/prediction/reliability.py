@@ -1,6 +1,8 @@
 """How far a prediction can be trusted: what it leaves out, in percent, and why."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedscaffold.core.errors import UnreliablePrediction
@@ -43,6 +45,14 @@ class Reliability:
 EXACT = Reliability(0.0, "losses are quadratic, and means and covariances exact")
 NO_NOISE = Reliability(0.0, "without noise the mean follows the gradients exactly")
 GAUSSIAN = Reliability(2.0, "local models are taken to be Gaussian")
+
+
+@contextmanager
+def measured_anyway() -> Iterator[None]:
+    """No warnings about predictions that are compared with a simulation right where they are made."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnreliablePrediction)
+        yield
 
 
 def warn_if_unreliable(reliability: Reliability) -> None:
