@@ -21,7 +21,7 @@ def hospitals(columns: int = 30) -> dict[str, pd.DataFrame]:
     """Breast cancer, dealt to five hospitals that differ."""
     loaded = load_breast_cancer(as_frame=True)
     frame = loaded.data.iloc[:, :columns].assign(diagnosis=loaded.target.map({0: "malignant", 1: "benign"}))
-    order = frame.sort_values("mean radius").index
+    order = frame.sort_values("mean radius", kind="stable").index
     mixed = frame.loc[order].reset_index(drop=True)
     owner = (mixed.index.to_numpy() * 7 // 569 + mixed.index.to_numpy() % 5) % 5
     return {site: mixed[owner == k].reset_index(drop=True) for k, site in enumerate(SITES)}
