@@ -118,7 +118,7 @@ class Summary:
 
     @cached_property
     def p(self) -> Array:
-        """Two-sided probability of a |z| at least as large if the coefficient were zero, (k,)."""
+        """Two-sided probability of a z at least as large in size if the coefficient were zero, (k,)."""
         tail = -np.abs(self.z)
         return np.asarray(2.0 * (ndtr(tail) if self.df_resid is None else stdtr(self.df_resid, tail)))
 

@@ -43,7 +43,7 @@ class SitePolicy:
     methods
         Names of the methods that are allowed, such as ("Scaffold",); empty for all that the site knows.
     run_names
-        Patterns of names of runs that are allowed, such as ("pilot-*",).
+        Patterns of names of runs that are allowed, such as ``("pilot-*",)``.
     keep_back
         Share of the rows that is never used for training, chosen by a secret of the site; in [0, 1).
     tell_rows

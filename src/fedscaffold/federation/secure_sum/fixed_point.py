@@ -22,7 +22,7 @@ class FixedPoint:
     Parameters
     ----------
     limit
-        Largest |x| of a single client.
+        Largest size of a number of a single client.
     n_clients
         Number of vectors that a sum may have.
 

@@ -152,9 +152,16 @@ class Study:
 
     Parameters
     ----------
-    target, kind, features, ignore, categorical, l2, tolerance, missing, min_cell, trainer, batch_size,
-    max_rounds, evaluate, classes, exposure, offset, weight, client_intercepts
-        What the people of the study decide; see `StudySettings`.
+    target
+        The column to predict.
+    kind
+        The model: "ridge", "logistic", "poisson" or "gamma".
+    features, ignore, categorical, classes, exposure, offset, weight
+        Columns and their parts, as for `StudySettings`.
+    l2, missing, min_cell, client_intercepts
+        The model's penalty and what sites do with values and counts, as for `StudySettings`.
+    tolerance, trainer, batch_size, max_rounds, evaluate
+        How the model is trained and judged, as for `StudySettings`.
     name
         Name of the study.
 
