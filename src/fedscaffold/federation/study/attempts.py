@@ -49,7 +49,7 @@ class Without:
         return self.transport.last_seconds
 
     def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
-        """The sites' replies."""
+        """Send one message to each of some sites and return their replies by site."""
         return self.transport.exchange(requests)
 
     def deliver(self, requests: Mapping[str, Payload]) -> None:

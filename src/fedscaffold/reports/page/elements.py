@@ -55,7 +55,7 @@ def figure(svg: str, legend: Sequence[tuple[str, str]], caption: str) -> str:
 
 
 def code(text: str) -> str:
-    """A command line."""
+    """HTML of a command line, in a font of fixed width."""
     return f"<pre><code>{escape(text)}</code></pre>"
 
 

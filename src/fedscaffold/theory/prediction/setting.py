@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def gradients(self) -> Array:
-        """∇f_c(θ*), (N, d)."""
+        """∇f_c(θ*), each client's gradient at the optimum, (N, d)."""
         return self.at_optimum.gradients
 
     def places(self, block: ClientBlock) -> IntArray:

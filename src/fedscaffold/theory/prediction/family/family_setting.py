@@ -40,7 +40,7 @@ class FamilySetting:
 
     @property
     def size(self) -> int:
-        """Length of z̃."""
+        """Length of the vector z̃ that the method's round maps: 1, server state and client states."""
         K, J = self.linear.n_server, self.linear.n_client
         return 1 + (K + J * self.problem.n_clients) * self.problem.dim
 

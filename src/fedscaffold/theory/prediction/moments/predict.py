@@ -93,5 +93,5 @@ def gaussian_plateau(s: Setting) -> Moments | None:
 
 
 def squared_error(s: Setting, moments: Moments) -> float:
-    """E‖θ − θ*‖²."""
+    """E‖θ − θ*‖², the expected squared distance of the server's model to the optimum."""
     return float(np.trace(theta_covariance(s, moments.cov)) + moments.theta @ moments.theta)
