@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import HasMeanField, LocalSgd, NonUniformSampling, Streamed
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import check_drawable, drawn_batches
+from fedscaffold.core.random.noise import step_noise
 from fedscaffold.core.random.normals import check_streamed
 from fedscaffold.core.random.stream import Stream, batch
 from fedscaffold.core.types import Array, IntArray
+from fedscaffold.engines.clippable import check_clippable
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,18 @@ class Reference:
     name = "reference"
 
     @contextmanager
-    def open(self, problem: Any, batches: Batches, *, seed: int, first_client: int = 0) -> Iterator[LocalSgd]:
+    def open(
+        self,
+        problem: Any,
+        batches: Batches,
+        *,
+        seed: int,
+        first_client: int = 0,
+        privacy: RecordLevel | None = None,
+    ) -> Iterator[LocalSgd]:
         """Check that the batches fit the problem, and yield the function that does the local steps."""
+        if privacy is not None:
+            check_clippable(problem)
         if isinstance(problem, Streamed):
             check_streamed(batches, problem)
         if isinstance(problem, NonUniformSampling):
@@ -57,8 +70,14 @@ class Reference:
                 c = int(chosen[r, k])
                 stream = Stream(seed, repetition=r, round=round, client=first_client + c)
                 steps_taken = range(first_step, first_step + int(steps[r, k]))
-                for drawn in _draws(problem, c, stream, steps_taken, batches):
-                    local[r, k] -= step_size * (gradient(c, local[r, k], *drawn) + xi[r, k])
+                draws = _draws(problem, c, stream, steps_taken, batches)
+                for h, drawn in zip(steps_taken, draws, strict=True):
+                    if privacy is None:
+                        g = gradient(c, local[r, k], *drawn)
+                    else:
+                        g = problem.clipped_gradient(c, local[r, k], *drawn, privacy.clip)
+                        g = g + privacy.noise / drawn[0].size * step_noise(stream, h, problem.dim)
+                    local[r, k] -= step_size * (g + xi[r, k])
             return local
 
         yield local_sgd

@@ -13,6 +13,7 @@ from fedscaffold.core.sums import PartialSum, partial_sums, partial_sums_of_coho
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 
 OpenLocalSgd = Callable[[Batches], AbstractContextManager[LocalSgd]]
+Protect = Callable[[Array, Array, int, IntArray | None], Array]  # messages, θ, round, clients → messages
 
 
 class LocalResult(NamedTuple):
@@ -35,6 +36,7 @@ class Block:
     first_step: int
     local_sgd: LocalSgd
     gradient_sgd: LocalSgd  # computes the gradients that a method exchanges before local steps
+    protect: Protect | None = None  # clips messages and adds noise, for privacy at the level of clients
 
     def gradients(self, server: Any, info: RoundInfo) -> Array:
         """Each client's gradient at θ, computed as one local step of size one without correction."""
@@ -65,7 +67,10 @@ class Block:
             server.theta, self.method.correction(client_state, server, exchanged), step_size=self.method.step_size,
             local_steps=step_counts, round=info.round, clients=clients, first_step=self.first_step,
         )  # fmt: skip
-        return LocalResult(clients, client_state, local, self.method.message(local, server, step_counts))
+        sent = self.method.message(local, server, step_counts)
+        if self.protect is not None:
+            sent = self.protect(sent, server.theta, info.round, clients)
+        return LocalResult(clients, client_state, local, sent)
 
     def partial_sums(self, values: Array, info: RoundInfo) -> list[PartialSum]:
         """The block's part of Σ w_c v_c over the participants, whose weights are scaled to sum to one."""
@@ -112,6 +117,7 @@ def open_block(
     n_clients: int,
     first: int = 0,
     first_step: int = 0,
+    protect: Protect | None = None,
 ) -> Iterator[Block]:
     """A block of clients, ready to run.
 
@@ -131,6 +137,8 @@ def open_block(
         Index of the block's first client among them.
     first_step
         Local steps draw as steps first_step, first_step + 1, ... of their rounds.
+    protect
+        What is done to messages before they are sent and remembered; None for nothing.
     """
     with ExitStack() as stack:
         local_sgd = stack.enter_context(open_local_sgd(batches))
@@ -143,6 +151,7 @@ def open_block(
             first_step=first_step,
             local_sgd=local_sgd,
             gradient_sgd=stack.enter_context(open_local_sgd(Batches())) if full else local_sgd,
+            protect=protect,
         )
 
 

@@ -1,0 +1,20 @@
+"""Which problems have records whose gradients can be clipped."""
+
+from typing import Any
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import HasClippedGradient, Streamed
+
+
+def check_clippable(problem: Any) -> None:
+    """Refuse privacy at the level of records for a problem that has no records, or none that can be clipped."""
+    if isinstance(problem, Streamed):
+        raise InvalidInput(
+            "this problem's clients are distributions, which have no records to protect; "
+            "privacy=RecordLevel(...) is for tables, ClientLevel(...) for any problem"
+        )
+    if not isinstance(problem, HasClippedGradient):
+        raise InvalidInput(
+            f"single records of {problem.kind!r} cannot be clipped; privacy=RecordLevel(...) is for generalised "
+            "linear and multinomial regression and problems.Differentiable"
+        )
