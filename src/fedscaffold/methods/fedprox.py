@@ -47,7 +47,7 @@ class FedProx(FixedStepsMethod, CohortMethod):
 
     @property
     def pull(self) -> float:  # type: ignore[override]
-        """λ."""
+        """λ, the weight of the pull to where local steps began."""
         return self.proximal_weight
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:

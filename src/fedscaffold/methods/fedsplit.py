@@ -46,7 +46,7 @@ class FedSplit(KeepsControlVariates, FixedStepsMethod):
 
     @property
     def pull(self) -> float:  # type: ignore[override]
-        """λ."""
+        """λ, the weight of the pull to where local steps began."""
         return self.proximal_weight
 
     def aggregate(self, server: ServerState, mean: Array, share: Array) -> ServerState:

@@ -102,7 +102,7 @@ def _check_plain_steps(method: Method) -> None:
     if method.pull or own_start or method.anchor(clients, server) is not None:
         raise InvalidInput(
             "theory predicts local steps of gradient and correction alone, which begin at the server's model; "
-            f"those of {method.kind} pull to a model, subtract gradients at an anchor, or begin at the clients' own "
+            f"those of {method.kind} pull to a model, subtract gradients at an anchor, or begin at clients' own "
             "models; simulate it with fedscaffold.run"
         )
 
