@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedscaffold.core.random.noise import step_noise
 from fedscaffold.core.random.normals import check_streamed
 from fedscaffold.core.random.stream import Stream, batch
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.engines.clippable import check_clippable
+from fedscaffold.engines.clippable import check_clippable, refuse_anchor
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,20 @@ class Reference:
         if batches.size is None and isinstance(problem, HasMeanField):
             problem = problem.mean_field()
         gradient = problem.drawn_gradient if isinstance(problem, Streamed) else problem.batch_gradient
+        if privacy is not None:
+            gradient = partial(problem.clipped_gradient, clip=privacy.clip)
 
         def local_sgd(
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
-            clients: IntArray | None = None, first_step: int = 0,
+            clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0, anchor: Array | None = None,
         ) -> Array:  # fmt: skip
+            refuse_anchor(privacy, anchor)
             all_clients = np.arange(problem.n_clients)[None, :]
             chosen = np.atleast_2d(all_clients if clients is None else clients)
             chosen = np.broadcast_to(chosen, (theta.shape[0], chosen.shape[1]))
             steps = np.broadcast_to(local_steps, chosen.shape)
-            local = np.repeat(theta[:, None, :], chosen.shape[1], axis=1)
+            begun = theta if theta.ndim == 3 else theta[:, None, :]
+            local = np.broadcast_to(begun, (*chosen.shape, theta.shape[-1])).copy()
             xi = np.broadcast_to(correction, local.shape)
             for r, k in np.ndindex(chosen.shape):
                 c = int(chosen[r, k])
@@ -72,12 +77,14 @@ class Reference:
                 steps_taken = range(first_step, first_step + int(steps[r, k]))
                 draws = _draws(problem, c, stream, steps_taken, batches)
                 for h, drawn in zip(steps_taken, draws, strict=True):
-                    if privacy is None:
-                        g = gradient(c, local[r, k], *drawn)
-                    else:
-                        g = problem.clipped_gradient(c, local[r, k], *drawn, privacy.clip)
-                        g = g + privacy.noise / drawn[0].size * step_noise(stream, h, problem.dim)
-                    local[r, k] -= step_size * (g + xi[r, k])
+                    slope = gradient(c, local[r, k], *drawn) + xi[r, k]
+                    if privacy is not None:
+                        slope += privacy.noise / drawn[0].size * step_noise(stream, h, problem.dim)
+                    if anchor is not None:
+                        slope -= gradient(c, anchor[r], *drawn)
+                    if pull:
+                        slope += pull * (local[r, k] - begun[r, min(k, begun.shape[1] - 1)])
+                    local[r, k] -= step_size * slope
             return local
 
         yield local_sgd

@@ -64,8 +64,8 @@ def noise_numbers(d: int) -> int:
 @compiled
 def clipped_steps(
     loss: int, x: Any, y: Any, limits: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, kept: Any, z: Any, noise: Any, shrink: Any, scale: Any, free: int, ahead: int,
-    portion: int, noise_scale: float, key: Any, counter: Any, first_step: int,
+    theta: Any, shift: Any, kept: Any, z: Any, noise: Any, shrink: Any, back: float, scale: Any, free: int,
+    ahead: int, portion: int, noise_scale: float, key: Any, counter: Any, first_step: int,
 ) -> None:  # fmt: skip
     """`steps.steps` with slopes up to `limits` and noise of standard deviation noise_scale in every coordinate.
 
@@ -99,15 +99,15 @@ def clipped_steps(
         for j in range(d):
             shift[j] = kept[j] + own_noise[place + j]
         for j in range(d - free, d):
-            shift[j] -= (1.0 - shrink) * theta[j]
+            shift[j] -= back * theta[j]
         descend(x, d, base, rows, first, batch, theta, z, shrink, shift)
 
 
 @compiled
 def clipped_softmax_steps(
     x: Any, y: Any, limits: Any, height: int, d: int, classes: int, base: int, rows: Any, stride: int, batch: int,
-    count: int, theta: Any, shift: Any, kept: Any, z: Any, noise: Any, shrink: Any, scale: Any, free: int,
-    ahead: int, portion: int, noise_scale: float, key: Any, counter: Any, first_step: int,
+    count: int, theta: Any, shift: Any, kept: Any, z: Any, noise: Any, shrink: Any, back: float, scale: Any,
+    free: int, ahead: int, portion: int, noise_scale: float, key: Any, counter: Any, first_step: int,
 ) -> None:  # fmt: skip
     """`steps.softmax_steps` with slopes of norm up to `limits`, and noise."""
     tall, wide = d + PADDING, batch + PADDING
@@ -147,6 +147,6 @@ def clipped_softmax_steps(
             for j in range(d):
                 shift[k * tall + j] = kept[k * tall + j] + noise[begin % GROUP + k * d + j]
             for j in range(k * tall + d - free, k * tall + d):
-                shift[j] -= (1.0 - shrink) * theta[j]
+                shift[j] -= back * theta[j]
             block, own_shift = shifted(theta, k * tall), shifted(shift, k * tall)
             descend(x, d, base, rows, first, batch, block, shifted(z, k * wide), shrink, own_shift)
