@@ -48,10 +48,8 @@ def fastest_plan(problem: Any, batch_sizes: list[int | None], **goal: Any) -> Ba
     `goal` has target_mse and optimum, and perhaps max_local_steps and max_rounds. Refused where no batch size
     reaches the target. The plan's cost is in seconds.
     """
-    costs: list[tuple[int | None, dict[str, float]]] = [
-        (size, costs_in_seconds(problem, size)) for size in batch_sizes
-    ]
-    most = {"max_rounds": goal.pop("max_rounds", None) or MAX_ROUNDS}
+    costs: list[tuple[int | None, Any]] = [(size, costs_in_seconds(problem, size)) for size in batch_sizes]
+    most: Any = {"max_rounds": goal.pop("max_rounds", None) or MAX_ROUNDS}
     most["max_local_steps"] = goal.pop("max_local_steps", None) or MAX_LOCAL_STEPS
     best: BatchPlan | None = None
     refused: OutOfReach | None = None
@@ -61,7 +59,7 @@ def fastest_plan(problem: Any, batch_sizes: list[int | None], **goal: Any) -> Ba
         if not most["max_rounds"]:
             break
         try:
-            found: Any = plan(problem, mode="first_order", batch_size=size, **cost, **most, **goal)
+            found = plan(problem, mode="first_order", batch_size=size, **cost, **most, **goal)
         except OutOfReach as error:
             refused = error
             continue
