@@ -271,6 +271,50 @@ def fedlin(
     return Result(theta, [[0.0] * d for _ in range(N)], iterates)
 
 
+def fedprox(
+    clients: Clients, draw: Draw, *, gamma: float, mu: float, H: int, cohorts: list[list[int]], theta: Vector,
+    repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Li et al. 2020, Algorithm 2, its inexact minimisation of F_k(w) + μ/2 ‖w − w_t‖² by H gradient steps."""
+    d = len(theta)
+    iterates = [theta]
+    for t, cohort in enumerate(cohorts):
+        local = {}
+        for c in cohort:
+            w = list(theta)
+            for h in range(H):
+                g = gradient_of_batch(clients, c, w, draw(repetition, t, c, h))
+                w = [w[j] - gamma * (g[j] + mu * (w[j] - theta[j])) for j in range(d)]
+            local[c] = w
+        theta = mean_over(cohort, clients.weights, local)
+        iterates.append(theta)
+    return Result(theta, [[0.0] * d for _ in clients.weights], iterates)
+
+
+def fedsplit(
+    clients: Clients, draw: Draw, *, gamma: float, s: float, H: int, T: int, theta: Vector, repetition: int = 0
+) -> Result:
+    """Pathak & Wainwright 2020, Algorithm 1, with H gradient steps from x for each proximal step.
+
+    z_j^half = prox_{s f_j}(2x − z_j), approximately; z_j ← z_j + 2(z_j^half − x); x ← mean z_j. The library keeps
+    ξ_j = (z_j − x)/s.
+    """
+    N, d = len(clients.weights), len(theta)
+    x, z = list(theta), {c: list(theta) for c in range(N)}
+    iterates = [theta]
+    for t in range(T):
+        for c in range(N):
+            centre = [2 * x[j] - z[c][j] for j in range(d)]
+            half = list(x)
+            for h in range(H):
+                g = gradient_of_batch(clients, c, half, draw(repetition, t, c, h))
+                half = [half[j] - gamma * (g[j] + (half[j] - centre[j]) / s) for j in range(d)]
+            z[c] = [z[c][j] + 2 * (half[j] - x[j]) for j in range(d)]
+        x = mean_over(range(N), clients.weights, z)
+        iterates.append(x)
+    return Result(x, [[(z[c][j] - x[j]) / s for j in range(d)] for c in range(N)], iterates)
+
+
 SERVER = 2**32 - 1
 
 

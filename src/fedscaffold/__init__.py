@@ -28,7 +28,17 @@ if TYPE_CHECKING:
         MissingDependency,
         NotStationary,
     )
-    from fedscaffold.methods import FedAvg, FedLin, ProxSkip, ScaffLSA, Scaffold, ServerOptimizer, TwoSidedScaffold
+    from fedscaffold.methods import (
+        FedAvg,
+        FedLin,
+        FedProx,
+        FedSplit,
+        ProxSkip,
+        ScaffLSA,
+        Scaffold,
+        ServerOptimizer,
+        TwoSidedScaffold,
+    )
     from fedscaffold.models import Model
     from fedscaffold.models.from_data import fit
     from fedscaffold.simulation import RichardsonRomberg, Stage, Staged, Trace, richardson_romberg, run, staged
@@ -39,7 +49,9 @@ __all__ = [
     "Diverged",
     "FedAvg",
     "FedLin",
+    "FedProx",
     "FedScaffoldError",
+    "FedSplit",
     "InvalidInput",
     "MissingDependency",
     "Model",
@@ -81,7 +93,9 @@ _MODULE_OF = {
     "Diverged": "core.errors",
     "FedAvg": "methods",
     "FedLin": "methods",
+    "FedProx": "methods",
     "FedScaffoldError": "core.errors",
+    "FedSplit": "methods",
     "InvalidInput": "core.errors",
     "MissingDependency": "core.errors",
     "Model": "models",

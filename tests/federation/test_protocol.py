@@ -42,6 +42,8 @@ METHODS: list[Method] = [
     fs.ProxSkip(step_size=0.1, communication_probability=0.3),
     fs.FedLin(step_size=0.05, local_steps=4),
     fs.FedLin(step_size=0.05, local_steps=4, correction_gradients="minibatch"),
+    fs.FedProx(step_size=0.1, local_steps=4, proximal_weight=0.5, cohort=3),
+    fs.FedSplit(step_size=0.1, local_steps=4, proximal_weight=0.5),
 ]
 WITH_CLIENT_STATE = [
     METHODS[0],

@@ -81,6 +81,20 @@ CASES: dict[str, tuple[Method, Oracle]] = {
         fs.FedLin(step_size=GAMMA, local_steps=H, correction_gradients="minibatch"),
         lambda c, d, r: naive.fedlin(c, d, gamma=GAMMA, H=H, T=T, full=False, theta=THETA0, repetition=r),
     ),
+    "fedprox": (
+        fs.FedProx(step_size=GAMMA, local_steps=H, proximal_weight=0.6),
+        lambda c, d, r: naive.fedprox(c, d, gamma=GAMMA, mu=0.6, H=H, cohorts=ALL, theta=THETA0, repetition=r),
+    ),
+    "fedprox in cohorts": (
+        fs.FedProx(step_size=GAMMA, local_steps=H, proximal_weight=0.6, cohort=2),
+        lambda c, d, r: naive.fedprox(
+            c, d, gamma=GAMMA, mu=0.6, H=H, cohorts=some(r, 2), theta=THETA0, repetition=r
+        ),
+    ),
+    "fedsplit": (
+        fs.FedSplit(step_size=GAMMA, local_steps=H, proximal_weight=0.8),
+        lambda c, d, r: naive.fedsplit(c, d, gamma=GAMMA, s=1 / 0.8, H=H, T=T, theta=THETA0, repetition=r),
+    ),
 }  # fmt: skip
 
 

@@ -21,6 +21,8 @@ REACH: dict[str, Method] = {
     "TwoSidedScaffold, η = 1.5": fs.TwoSidedScaffold(step_size=GAMMA / 2, local_steps=H, server_step_size=1.5),
     "ProxSkip": fs.ProxSkip(step_size=GAMMA, communication_probability=1 / H),
     "FedLin": fs.FedLin(step_size=GAMMA, local_steps=H),
+    "FedSplit": fs.FedSplit(step_size=GAMMA, local_steps=H, proximal_weight=0.5),
+    "FedSplit, one step": fs.FedSplit(step_size=GAMMA, local_steps=1, proximal_weight=0.5),
 }
 
 
@@ -42,6 +44,33 @@ def test_fedavg_does_not() -> None:
     early, late = (distance(problem, method, rounds) for rounds in (600, 700))
     assert early > 1e-2
     assert early == pytest.approx(late, rel=1e-6)  # and it has stopped moving
+
+
+def test_fedprox_stops_where_its_clients_pulls_cancel() -> None:
+    """Without noise θ_c − θ = (I − (I − γ(A_c + λ))^H)(A_c + λ)⁻¹ (b_c − A_c θ), whose mean vanishes there."""
+    problem, weight = make("ridge", SIZES, DIM, weights=WEIGHTS), 0.4
+    left, right = np.zeros((DIM, DIM)), np.zeros(DIM)
+    for c, w in enumerate(problem.weights):
+        x, y = problem.x[slice(*problem.offsets[c : c + 2])], problem.y[slice(*problem.offsets[c : c + 2])]
+        A, b = x.T @ x / len(x) + problem.l2 * np.eye(DIM), x.T @ y / len(x)
+        pulled = A + weight * np.eye(DIM)
+        shares = np.eye(DIM) - np.linalg.matrix_power(np.eye(DIM) - GAMMA * pulled, H)
+        move = w * shares @ np.linalg.inv(pulled)
+        left, right = left + move @ A, right + move @ b
+    fixed = np.linalg.solve(left, right)
+    method = fs.FedProx(step_size=GAMMA, local_steps=H, proximal_weight=weight)
+    found = fs.run(problem, method, rounds=600, progress=False).theta[0]
+    np.testing.assert_allclose(found, fixed, rtol=0, atol=CLOSE)
+    assert np.linalg.norm(fixed - problem.optimum()) > 1e-2
+
+
+def test_a_stronger_pull_leaves_a_smaller_bias() -> None:
+    problem = make("ridge", SIZES, DIM, weights=WEIGHTS)
+    ends = [
+        distance(problem, fs.FedProx(step_size=0.05, local_steps=50, proximal_weight=weight), 3000)
+        for weight in (0.0, 0.3, 3.0)
+    ]
+    assert ends[0] > ends[1] > 2.0 * ends[2]
 
 
 N, COHORT = 50, 5

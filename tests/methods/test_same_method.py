@@ -100,8 +100,23 @@ def test_one_client_is_local_sgd(kind: Kind) -> None:
             fs.FedAvg(step_size=GAMMA, local_steps=7, cohort=2),
             0.0,
         ),
+        (
+            fs.FedProx(step_size=GAMMA, local_steps=7, proximal_weight=0.0, cohort=3),
+            fs.FedAvg(step_size=GAMMA, local_steps=7, cohort=3),
+            0.0,
+        ),
+        (
+            fs.FedProx(step_size=GAMMA, local_steps=1, proximal_weight=2.0),
+            fs.FedAvg(step_size=GAMMA, local_steps=1),
+            1e-13,
+        ),
+        (
+            fs.FedSplit(step_size=GAMMA / 2, local_steps=1, proximal_weight=2.0),
+            fs.FedAvg(step_size=GAMMA, local_steps=1),
+            1e-13,
+        ),
     ],
-    ids=["p = 1", "η = 1", "equal steps", "everyone", "half"],
+    ids=["p = 1", "η = 1", "equal steps", "everyone", "half", "λ = 0", "one step", "one step of splitting"],
 )
 def test_equal(kind: Kind, one: Method, other: Method, tolerance: float) -> None:
     np.testing.assert_allclose(thetas(kind, one), thetas(kind, other), rtol=0, atol=tolerance)
@@ -117,6 +132,8 @@ def test_what_is_not_equal(kind: Kind) -> None:
         fs.Scaffold(step_size=GAMMA, local_steps=(7, 7, 7, 6)),
         fs.Scaffold(step_size=GAMMA, local_steps=7, cohort=3),
         fs.FedLin(step_size=GAMMA, local_steps=7),
+        fs.FedProx(step_size=GAMMA, local_steps=7, proximal_weight=0.1),
+        fs.FedSplit(step_size=GAMMA, local_steps=7, proximal_weight=0.1),
         fs.ProxSkip(step_size=GAMMA, communication_probability=1 / 7),
     ):
         assert np.abs(thetas(kind, other) - scaffold).max() > 1e-4

@@ -174,6 +174,16 @@ class Method(Protocol):
     def init_server(self, theta: Array) -> Any:
         """Server state before the first round, from θ of shape (repetitions, dim)."""
 
+    @property
+    def pull(self) -> float:
+        """λ ≥ 0: local steps also add λ(θ_c − θ) to their gradients, θ being their start; 0 for most methods."""
+
+    def start(self, client_state: Any, server: Any) -> Array:
+        """Where local steps begin: θ (repetitions, dim), or the clients' own (repetitions, clients, dim)."""
+
+    def anchor(self, client_state: Any, server: Any) -> Array | None:
+        """The model whose gradients on the same records are subtracted, (repetitions, dim); None for most."""
+
     def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """ξ_c, what each client adds to its gradients in this round."""
 
@@ -191,16 +201,20 @@ class Method(Protocol):
 
 
 class LocalSgd(Protocol):
-    """The hot loop: H local steps θ_c ← θ_c − γ(g_c(θ_c) + ξ_c) on every client, or on those given."""
+    """The hot loop: H local steps θ_c ← θ_c − γ(g_c(θ_c) + ξ_c) on every client, or on those given.
+
+    With a pull λ and an anchor a they are θ_c ← θ_c − γ(g_c(θ_c) − g_c(a) + ξ_c + λ(θ_c − θ)), where θ is the
+    client's start, and both gradients are on the same records.
+    """
 
     def __call__(
         self, theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
-        clients: IntArray | None = None, first_step: int = 0,
+        clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0, anchor: Array | None = None,
     ) -> Array:  # fmt: skip
-        """Local models (repetitions, clients, dim) from θ (repetitions, dim).
+        """Local models (repetitions, clients, dim) from θ (repetitions, dim), or (repetitions, clients, dim).
 
         `clients` has shape (repetitions or 1, clients), or is None for all. Records are drawn as in steps
-        first_step, first_step + 1, ... of the round.
+        first_step, first_step + 1, ... of the round. `pull` is λ, and `anchor` is a, (repetitions, dim).
         """
 
 

@@ -45,20 +45,26 @@ class Reference:
 
         def local_sgd(
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
-            clients: IntArray | None = None, first_step: int = 0,
+            clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0, anchor: Array | None = None,
         ) -> Array:  # fmt: skip
             all_clients = np.arange(problem.n_clients)[None, :]
             chosen = np.atleast_2d(all_clients if clients is None else clients)
             chosen = np.broadcast_to(chosen, (theta.shape[0], chosen.shape[1]))
             steps = np.broadcast_to(local_steps, chosen.shape)
-            local = np.repeat(theta[:, None, :], chosen.shape[1], axis=1)
+            begun = theta if theta.ndim == 3 else theta[:, None, :]
+            local = np.broadcast_to(begun, (*chosen.shape, theta.shape[-1])).copy()
             xi = np.broadcast_to(correction, local.shape)
             for r, k in np.ndindex(chosen.shape):
                 c = int(chosen[r, k])
                 stream = Stream(seed, repetition=r, round=round, client=first_client + c)
                 steps_taken = range(first_step, first_step + int(steps[r, k]))
                 for drawn in _draws(problem, c, stream, steps_taken, batches):
-                    local[r, k] -= step_size * (gradient(c, local[r, k], *drawn) + xi[r, k])
+                    slope = gradient(c, local[r, k], *drawn) + xi[r, k]
+                    if anchor is not None:
+                        slope -= gradient(c, anchor[r], *drawn)
+                    if pull:
+                        slope += pull * (local[r, k] - begun[r, min(k, begun.shape[1] - 1)])
+                    local[r, k] -= step_size * slope
             return local
 
         yield local_sgd

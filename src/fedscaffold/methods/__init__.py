@@ -2,6 +2,8 @@
 
 from fedscaffold.methods.fedavg import FedAvg
 from fedscaffold.methods.fedlin import FedLin
+from fedscaffold.methods.fedprox import FedProx
+from fedscaffold.methods.fedsplit import FedSplit
 from fedscaffold.methods.proxskip import ProxSkip
 from fedscaffold.methods.scaffold import Scaffold
 from fedscaffold.methods.server_optimizer import ServerOptimizer
@@ -9,7 +11,17 @@ from fedscaffold.methods.two_sided import TwoSidedScaffold
 
 ScaffLSA = Scaffold  # what Mangold et al. (2024) call it on linear stochastic approximation
 
-__all__ = ["FedAvg", "FedLin", "ProxSkip", "ScaffLSA", "Scaffold", "ServerOptimizer", "TwoSidedScaffold"]
+__all__ = [
+    "FedAvg",
+    "FedLin",
+    "FedProx",
+    "FedSplit",
+    "ProxSkip",
+    "ScaffLSA",
+    "Scaffold",
+    "ServerOptimizer",
+    "TwoSidedScaffold",
+]
 
 
 def __dir__() -> list[str]:

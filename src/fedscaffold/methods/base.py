@@ -25,6 +25,7 @@ class BaseMethod:
     exchange: ClassVar[GradientKind | None] = None
     vectors_per_round: ClassVar[int] = 2
     clients_receive_new_theta: ClassVar[bool] = False  # whether `update_clients` needs θ⁺
+    pull: ClassVar[float] = 0.0
 
     step_size: float
 
@@ -44,6 +45,14 @@ class BaseMethod:
     def init_server(self, theta: Array) -> Any:
         """Server state before the first round: the model θ alone."""
         return ServerState(theta)
+
+    def start(self, client_state: Any, server: Any) -> Array:
+        """Where local steps begin: the server's θ."""
+        return server.theta
+
+    def anchor(self, client_state: Any, server: Any) -> Array | None:
+        """No gradients are subtracted."""
+        return None
 
     def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """ξ_c = 0, shape (1, 1, dim), the same for all clients and repetitions."""

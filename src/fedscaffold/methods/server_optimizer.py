@@ -101,6 +101,19 @@ class ServerOptimizer:
             theta, theta, *own[1:], *state
         )
 
+    @property
+    def pull(self) -> float:
+        """The wrapped method's λ."""
+        return self.method.pull
+
+    def start(self, client_state: Any, server: Any) -> Array:
+        """Where the wrapped method's local steps begin."""
+        return self.method.start(client_state, self._own(server, server.theta))
+
+    def anchor(self, client_state: Any, server: Any) -> Array | None:
+        """The wrapped method's anchor."""
+        return self.method.anchor(client_state, self._own(server, server.theta))
+
     def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """The wrapped method's ξ_c."""
         return self.method.correction(client_state, self._own(server, server.theta), exchanged)

@@ -61,9 +61,11 @@ class Block:
             empty = np.zeros((*clients.shape, server.theta.shape[-1]))
             return LocalResult(clients, client_state, empty, empty)
         step_counts = self._step_counts(info, clients)
+        method = self.method
         local = self.local_sgd(
-            server.theta, self.method.correction(client_state, server, exchanged), step_size=self.method.step_size,
-            local_steps=step_counts, round=info.round, clients=clients, first_step=self.first_step,
+            method.start(client_state, server), method.correction(client_state, server, exchanged),
+            step_size=method.step_size, local_steps=step_counts, round=info.round, clients=clients,
+            first_step=self.first_step, pull=method.pull, anchor=method.anchor(client_state, server),
         )  # fmt: skip
         return LocalResult(clients, client_state, local, self.method.message(local, server, step_counts))
 

@@ -103,11 +103,17 @@ class Jax:
 
         def local_sgd(
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
-            clients: IntArray | None = None, first_step: int = 0,
+            clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0, anchor: Array | None = None,
         ) -> Array:  # fmt: skip
             chosen = np.arange(problem.n_clients)[None, :] if clients is None else np.atleast_2d(clients)
             shape = (theta.shape[0], chosen.shape[1])
-            xi = np.broadcast_to(correction, (*shape, problem.dim))
+            begun, xi = (
+                np.broadcast_to(values, (*shape, problem.dim))
+                for values in (theta if theta.ndim == 3 else theta[:, None, :], correction)
+            )
+            if pull:  # the compiled steps add λθ_c
+                xi = xi - pull * begun
+            number = np.dtype(self.dtype).type
             # the repetitions of a client side by side, so that they find its records in the cache
             repetition, place = (grid.T.ravel() for grid in np.indices(shape))
             who = np.broadcast_to(chosen, shape)[repetition, place]
@@ -119,16 +125,17 @@ class Jax:
             chunks = min(-(-who.size // p), max(1, NUMBERS_PER_CALL // (p * problem.dim)))
             out = np.empty((*shape, problem.dim))
             with jax.enable_x64(wide):
-                model = there(theta)
+                reference = None if anchor is None else there(anchor)
                 for begin in range(0, who.size, chunks * p):
                     part = slice(begin, begin + chunks * p)
                     r, k = repetition[part], place[part]
-                    filled = np.zeros((chunks * p, problem.dim), dtype=self.dtype)
-                    filled[: r.size] = xi[r, k]
+                    filled = np.zeros((2, chunks * p, problem.dim), dtype=self.dtype)
+                    filled[0, : r.size], filled[1, : r.size] = begun[r, k], xi[r, k]
+                    model, added = (there(values.reshape(chunks, p, -1)) for values in filled)
                     pairs = Pairs(*(_filled(v[part], (chunks, p)) for v in (who, repetition, steps)))
                     local = local_models(
-                        config=config, table=table, theta=model, xi=there(filled.reshape(chunks, p, -1)),
-                        pairs=there(pairs), step_size=np.dtype(self.dtype).type(step_size), draw=draw,
+                        config=config, table=table, theta=model, xi=added, anchor=reference, pairs=there(pairs),
+                        step_size=number(step_size), pull=number(pull) if pull else None, draw=draw,
                     )  # fmt: skip
                     out[r, k] = np.asarray(local).reshape(chunks * p, -1)[: r.size]
             return out

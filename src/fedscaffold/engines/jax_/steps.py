@@ -56,30 +56,40 @@ class Draw(NamedTuple):
 
 @partial(jax.jit, static_argnames="config", donate_argnames="xi")
 def local_models(
-    *, config: StepsConfig, table: Table, theta: Any, xi: Any, pairs: Pairs, step_size: Any, draw: Draw
-) -> Any:
-    """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c) for all pairs: models (chunks, p, d) from θ (repetitions, d) and ξ."""
+    *, config: StepsConfig, table: Table, theta: Any, xi: Any, anchor: Any, pairs: Pairs, step_size: Any,
+    pull: Any, draw: Draw,
+) -> Any:  # fmt: skip
+    """θ_c ← θ_c − γ(g_c(θ_c) − g_c(a) + ξ_c + λθ_c) for all pairs: models (chunks, p, d).
 
-    def chunk(arguments: tuple[Any, Pairs]) -> Any:
-        return _chunk(config, table, theta, *arguments, step_size, draw)
+    θ and ξ are (chunks, p, d), the anchor a is (repetitions, d) or None, λ is None where nothing pulls.
+    """
 
-    return lax.map(chunk, (xi, pairs))
+    def chunk(arguments: tuple[Any, Any, Pairs]) -> Any:
+        return _chunk(config, table, *arguments, anchor, step_size, pull, draw)
+
+    return lax.map(chunk, (theta, xi, pairs))
 
 
 def _chunk(
-    config: StepsConfig, table: Table, theta: Any, xi: Any, pairs: Pairs, step_size: Any, draw: Draw
-) -> Any:
+    config: StepsConfig, table: Table, theta: Any, xi: Any, pairs: Pairs, anchor: Any, step_size: Any, pull: Any,
+    draw: Draw,
+) -> Any:  # fmt: skip
     begins, sizes = table.begins[pairs.clients][:, None], table.sizes[pairs.clients]
     longest = pairs.steps.max()
 
     def stepped(h: Any, local: Any, batch: Any, share: Any) -> Any:
-        gradient = jax.vmap(config.gradient, in_axes=(0, 0, None if share is None else 0))(local, batch, share)
-        return jnp.where((h < pairs.steps)[:, None], local - step_size * (gradient + xi), local)
+        gradients = jax.vmap(config.gradient, in_axes=(0, 0, None if share is None else 0))
+        slope = gradients(local, batch, share) + xi
+        if anchor is not None:
+            slope -= gradients(anchor[pairs.repetitions], batch, share)
+        if pull is not None:
+            slope += pull * local
+        return jnp.where((h < pairs.steps)[:, None], local - step_size * slope, local)
 
     def of(rows: Any) -> Any:
         return jax.tree.map(lambda array: array.at[begins + rows].get(mode="promise_in_bounds"), table.records)
 
-    local = theta[pairs.repetitions]
+    local = theta
     if config.sampling is None:
         which = jnp.arange(config.batch, dtype=jnp.int32)
         batch = of(jnp.minimum(which, sizes[:, None] - 1))

@@ -97,24 +97,31 @@ class Numba:
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
         chosen_kernel = partial(choose, read, problem.dim)
-        kernel, seconds = chosen_kernel(specialise=self.specialise is True), 0.0
+        special, seconds = self.specialise is True, 0.0
+        chosen_kernel(specialise=special)  # compiled before the first round
         all_clients = np.arange(problem.n_clients)[None, :]
         with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as reader:
 
             def local_sgd(
                 theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
-                clients: IntArray | None = None, first_step: int = 0,
+                clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0,
+                anchor: Array | None = None,
             ) -> Array:  # fmt: skip
-                nonlocal kernel, seconds
+                nonlocal special, seconds
                 began = time.perf_counter()
+                kernel = chosen_kernel(specialise=special, anchored=anchor is not None)
+                begun = theta if theta.ndim == 3 else theta[:, None, :]
+                reference = np.empty((0, 0)) if anchor is None else anchor
+                if pull:  # the kernels add λθ_c
+                    correction = correction - pull * begun
                 steps = np.atleast_2d(np.asarray(local_steps, dtype=np.int64))
                 chosen = all_clients if clients is None else clients
                 out = np.empty((theta.shape[0], chosen.shape[1], problem.dim))
 
                 def steps_of(begin: int, end: int) -> None:
                     kernel(
-                        *read, theta, correction, float(step_size), steps, first_step, chosen,
-                        key, round, first_client, begin, end, out,
+                        *read, begun, correction, reference, float(step_size), float(pull), steps, first_step,
+                        chosen, key, round, first_client, begin, end, out,
                     )  # fmt: skip
 
                 work = int(out.size // problem.dim * read.batch * read.width * steps.mean())
@@ -131,7 +138,7 @@ class Numba:
                         future.result()
                 seconds += time.perf_counter() - began
                 if self.specialise == "auto" and seconds > SECONDS_WORTH_COMPILING:
-                    kernel = chosen_kernel(specialise=True)
+                    special = True
                 return out
 
             try:
