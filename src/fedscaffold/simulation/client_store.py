@@ -124,6 +124,6 @@ def open_store(
     """The store of a problem's clients, a block of n_clients that begins with client `first`."""
     with open_block(
         method, lambda batches: engine.open(problem, batches, seed=seed, first_client=first), batches,
-        weights=weights, n_clients=n_clients, first=first, first_step=first_step,
+        weights=weights, n_clients=n_clients, seed=seed, first=first, first_step=first_step,
     ) as block:  # fmt: skip
         yield ClientStore(block, folder)

@@ -211,7 +211,7 @@ def open_clients(
             yield StoredClients(workers, method, weights)
         return
     open_local_sgd = partial(engine.open, problem, seed=seed)
-    with open_block(method, open_local_sgd, batches, weights=weights, **shared) as block:
+    with open_block(method, open_local_sgd, batches, weights=weights, seed=seed, **shared) as block:
         if folder is None:
             yield InMemoryClients(block)
         else:

@@ -146,6 +146,21 @@ def costs(
     return gradients, share * method.vectors_per_round * np.arange(rounds + 1.0)
 
 
+def bits(problem: Problem, method: Method, *, rounds: int) -> tuple[Array, Array]:
+    """Bits sent and received per client up to each round, on average over the clients, (rounds + 1,) each.
+
+    A number has 64 bits. A client sends its message, compressed by some methods, and what it exchanges.
+    """
+    participants = method.participants(problem.n_clients)
+    vector, exchanged = 64.0 * problem.dim, int(method.exchange is not None)
+    message = vector
+    if method.compressor is not None:
+        message = method.compressor.bits(problem.dim, participants)
+    counted = participants / problem.n_clients * np.arange(rounds + 1.0)
+    received = (method.vectors_per_round - 1 - exchanged) * vector
+    return counted * (message + exchanged * vector), counted * received
+
+
 def validate_run(
     problem: Problem,
     method: Method,
@@ -203,6 +218,7 @@ def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **mo
     gradients, vectors = costs(
         setup.problem, setup.method, setup.batches, seed=setup.seed, repetitions=repetitions, rounds=setup.rounds
     )
+    sent, received = bits(setup.problem, setup.method, rounds=setup.rounds)
     return Trace(
         theta=state.theta,
         control_variates=np.broadcast_to(xi, (repetitions, setup.problem.n_clients, setup.problem.dim)),
@@ -210,6 +226,8 @@ def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **mo
         rounds=state.round,
         gradients_per_client=gradients,
         vectors_per_client=vectors,
+        bits_sent_per_client=sent,
+        bits_received_per_client=received,
         provenance={
             "method": provenance.describe(setup.method),
             "problem": setup.problem.describe(),
