@@ -315,6 +315,104 @@ def fedsplit(
     return Result(x, [[(z[c][j] - x[j]) / s for j in range(d)] for c in range(N)], iterates)
 
 
+Compress = Callable[[Vector, int, int, int], Vector]  # (vector, repetition, round, client) → what arrives
+
+
+def scallion(
+    clients: Clients, draw: Draw, *, gamma: float, H: int, alpha: float, compress: Compress,
+    cohorts: list[list[int]], theta: Vector, repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Huang, Li & Li 2023, SCALLION with η_g = 1; 1/N becomes the client's weight."""
+    d, w = len(theta), clients.weights
+    own = [[0.0] * d for _ in w]
+    server = [0.0] * d
+    iterates = [theta]
+    for t, cohort in enumerate(cohorts):
+        delta = {}
+        for c in cohort:
+            y = list(theta)
+            for h in range(H):
+                g = gradient_of_batch(clients, c, y, draw(repetition, t, c, h))
+                y = [y[j] - gamma * (g[j] - own[c][j] + server[j]) for j in range(d)]
+            increment = [alpha * ((theta[j] - y[j]) / (gamma * H) - server[j]) for j in range(d)]
+            delta[c] = compress(increment, repetition, t, c)
+        mean = mean_over(cohort, w, delta)
+        theta = [theta[j] - gamma * H * (mean[j] + server[j]) for j in range(d)]
+        server = [server[j] + math.fsum(w[c] * delta[c][j] for c in cohort) for j in range(d)]
+        for c in cohort:
+            own[c] = [own[c][j] + delta[c][j] for j in range(d)]
+        iterates.append(theta)
+    return Result(theta, [[server[j] - own[c][j] for j in range(d)] for c in range(len(w))], iterates)
+
+
+def tamuna(
+    clients: Clients, draw: Draw, *, gamma: float, p: float, s: int, lengths: Sequence[int],
+    cohorts: list[list[int]], owners: Callable[[int, int], list[int]], theta: Vector, repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Condat et al. 2023, Algorithm 1 with η = pχ; owners(t, j) are the s clients that send coordinate j."""
+    d, w, n = len(theta), clients.weights, len(clients.weights)
+    chi = n * (s - 1) / (s * (n - 1))
+    h = [[0.0] * d for _ in w]  # their sign: −ξ
+    iterates = [theta]
+    for t, (L, cohort) in enumerate(zip(lengths, cohorts, strict=True)):
+        x = {}
+        for c in cohort:
+            minus = [-value for value in h[c]]
+            x[c] = local_steps(
+                clients, draw, gamma=gamma, H=L, theta=theta, xi=minus, c=c, t=t, repetition=repetition
+            )
+        new = list(theta)
+        for j in range(d):
+            who = owners(t, j)
+            new[j] = math.fsum(w[c] * x[c][j] for c in who) / math.fsum(w[c] for c in who)
+            for c in who:
+                h[c][j] += p * chi / gamma * (new[j] - x[c][j])
+        theta = new
+        iterates.append(theta)
+    return Result(theta, [[-value for value in row] for row in h], iterates)
+
+
+SLOT = 2**31  # added to the repetition: the words for messages
+
+
+def owners_of(seed: int, repetition: int, round: int, cohort: list[int], s: int, j: int) -> list[int]:
+    """Whose masks keep coordinate j: columns are in the order of random words, and j's are the s from sj on."""
+    c = len(cohort)
+    words = [word(seed, SLOT + repetition, round, SERVER, i) for i in range(c)]
+    order = sorted(range(c), key=lambda i: words[i])
+    return sorted(cohort[order[(s * j + k) % c]] for k in range(s))
+
+
+def compressing(seed: int, kind: str, setting: float) -> Compress:
+    """Compressors with the random words that the library documents."""
+
+    def compress(v: Vector, repetition: int, round: int, client: int) -> Vector:
+        d = len(v)
+        words = [word(seed, SLOT + repetition, round, client, j) for j in range(d)]
+        uniform = [(u + 0.5) / 2**32 for u in words]
+        if kind == "random_k":
+            kept = sorted(range(d), key=lambda j: words[j])[: math.ceil(setting * d)]
+            return [v[j] * d / len(kept) if j in kept else 0.0 for j in range(d)]
+        if kind == "top_k":
+            kept = sorted(range(d), key=lambda j: -abs(v[j]))[: math.ceil(setting * d)]
+            return [v[j] if j in kept else 0.0 for j in range(d)]
+        if kind == "natural":
+            lower = [2.0 ** math.floor(math.log2(abs(x))) if x else 0.0 for x in v]
+            up = [abs(x) - low > u * low for x, low, u in zip(v, lower, uniform, strict=True)]
+            return [math.copysign(low * (2 if b else 1), x) for x, low, b in zip(v, lower, up, strict=True)]
+        found: Vector = []
+        for begin in range(0, d, 64):
+            part = v[begin : begin + 64]
+            norm = math.sqrt(math.fsum(x * x for x in part))
+            for x, u in zip(part, uniform[begin:], strict=False):
+                exact = setting * abs(x) / norm
+                level = math.floor(exact) + (exact - math.floor(exact) > 1 - u)
+                found.append(math.copysign(norm * level / setting, x))
+        return found
+
+    return compress
+
+
 SERVER = 2**32 - 1
 
 

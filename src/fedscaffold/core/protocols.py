@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws
+from fedscaffold.core.random.messages import MessageDraws
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.sums import PartialSum
 from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, RoundInfo, WorstClient
@@ -143,6 +144,19 @@ class Divisible(Protocol):
         """The problem of some of the clients, in the given order."""
 
 
+class Compressor(Protocol):
+    """What is sent instead of a vector, with fewer bits."""
+
+    def bits(self, dim: int, participants: int) -> float:
+        """Bits of the message of one of a round's participants, for vectors of length dim."""
+
+    def message_length(self, dim: int) -> int:
+        """How many numbers the server receives for a vector of length dim: dim, or more for masks."""
+
+    def compress(self, values: Array, draws: MessageDraws) -> Array:
+        """The messages of some clients, (repetitions, clients, dim), as the server receives them."""
+
+
 class Method(Protocol):
     """Where the correction ξ_c comes from, and what the server does with the local models.
 
@@ -167,6 +181,10 @@ class Method(Protocol):
     @property
     def exchange(self) -> GradientKind | None:
         """Which gradients at θ clients exchange before their local steps; None if they exchange none."""
+
+    @property
+    def compressor(self) -> Compressor | None:
+        """Through what messages go before they are sent; None for most methods."""
 
     def participants(self, n_clients: int) -> int:
         """Number of clients that take part in a round."""

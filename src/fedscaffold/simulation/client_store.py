@@ -130,6 +130,7 @@ def open_store(
     """
     with open_block(
         method, lambda batches: engine.open(problem, batches, seed=seed, first_client=first, **own), batches,
-        weights=weights, n_clients=n_clients, first=first, first_step=first_step, protect=protect,
+        weights=weights, n_clients=n_clients, seed=seed, first=first, first_step=first_step,
+        protect=protect,
     ) as block:  # fmt: skip
         yield ClientStore(block, folder)

@@ -225,7 +225,9 @@ def open_clients(
         return
     open_local_sgd = partial(engine.open, problem, seed=seed, **own)
     protect = protection(0, n_clients)
-    with open_block(method, open_local_sgd, batches, weights=weights, protect=protect, **shared) as block:
+    with open_block(
+        method, open_local_sgd, batches, weights=weights, seed=seed, protect=protect, **shared
+    ) as block:
         if folder is None:
             yield InMemoryClients(block)
         else:

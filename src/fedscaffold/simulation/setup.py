@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from fedscaffold.core import provenance
 from fedscaffold.core.checks import check_problem_and_method, given, numbers, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput, Option
-from fedscaffold.core.privacy import Privacy, RecordLevel
+from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.stream import WORDS_PER_ROUND, round_uniforms
@@ -154,6 +154,21 @@ def costs(
     return gradients, share * method.vectors_per_round * np.arange(rounds + 1.0)
 
 
+def bits(problem: Problem, method: Method, *, rounds: int) -> tuple[Array, Array]:
+    """Bits sent and received per client up to each round, on average over the clients, (rounds + 1,) each.
+
+    A number has 64 bits. A client sends its message, compressed by some methods, and what it exchanges.
+    """
+    participants = method.participants(problem.n_clients)
+    vector, exchanged = 64.0 * problem.dim, int(method.exchange is not None)
+    message = vector
+    if method.compressor is not None:
+        message = method.compressor.bits(problem.dim, participants)
+    counted = participants / problem.n_clients * np.arange(rounds + 1.0)
+    received = (method.vectors_per_round - 1 - exchanged) * vector
+    return counted * (message + exchanged * vector), counted * received
+
+
 def validate_run(
     problem: Problem,
     method: Method,
@@ -220,6 +235,13 @@ def check_privacy(privacy: Any, problem: Problem, method: Method, local_steps: i
             f"{type(method).__name__} sends gradients before its local steps, which nothing would protect; "
             "use Scaffold or FedAvg with privacy"
         )
+    if isinstance(privacy, ClientLevel):
+        still = np.ones((1, 1, problem.dim))
+        if not np.array_equal(method.message(still, method.init_server(still[0]), np.ones((1, 1), int)), still):
+            raise InvalidInput(
+                f"messages of {type(method).__name__} are no models, so that their change cannot be clipped; "
+                "use Scaffold or FedAvg with privacy=ClientLevel(...)"
+            )
     if isinstance(privacy, RecordLevel):
         check_clippable(problem)
         if local_steps * problem.dim > WORDS_PER_ROUND:
@@ -236,6 +258,7 @@ def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **mo
     gradients, vectors = costs(
         setup.problem, setup.method, setup.batches, seed=setup.seed, repetitions=repetitions, rounds=setup.rounds
     )
+    sent, received = bits(setup.problem, setup.method, rounds=setup.rounds)
     return Trace(
         theta=state.theta,
         control_variates=np.broadcast_to(xi, (repetitions, setup.problem.n_clients, setup.problem.dim)),
@@ -243,6 +266,8 @@ def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **mo
         rounds=state.round,
         gradients_per_client=gradients,
         vectors_per_client=vectors,
+        bits_sent_per_client=sent,
+        bits_received_per_client=received,
         provenance={
             "method": provenance.describe(setup.method),
             "problem": setup.problem.describe(),
