@@ -41,11 +41,11 @@ class Counting(InProcess):
         )
         self.allowed, self.asked = 10**6, 0
 
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
         if self.asked == self.allowed:
             raise Stopped
         self.asked += 1
-        return super().exchange(requests)
+        return super().exchange(requests, enough=enough)
 
 
 def conduct(sites: Counting, folder: Path, **changes: Any) -> Any:

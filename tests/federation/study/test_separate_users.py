@@ -29,7 +29,7 @@ class Piped:
     def __init__(self, pipe: Any, sites: Sequence[str]) -> None:
         self.pipe, self.sites, self.last_seconds = pipe, list(sites), 1.0
 
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
         self.pipe.send({site: (dict(p.values), dict(p.arrays)) for site, p in requests.items()})
         return {site: Payload(*reply) for site, reply in self.pipe.recv().items()}
 

@@ -48,9 +48,9 @@ class Without:
         """How long the latest exchange took."""
         return self.transport.last_seconds
 
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
         """Send one message to each of some sites and return their replies by site."""
-        return self.transport.exchange(requests)
+        return self.transport.exchange(requests, enough=enough)
 
     def deliver(self, requests: Mapping[str, Payload]) -> None:
         """Send a last message to each of some sites."""

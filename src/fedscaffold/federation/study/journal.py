@@ -55,14 +55,14 @@ class Journal:
         """Names of the sites."""
         return self.transport.sites
 
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
         """The sites' replies, from the folder if the same was asked at this place before."""
         self.count += 1
         path = self.folder / f"exchange-{self.count:06d}.npz"
         asked = _digest(requests)
         if path.exists():
             return self._stored(path, asked)
-        replies = self.transport.exchange(requests)
+        replies = self.transport.exchange(requests, enough=enough)
         self.last_seconds = self.transport.last_seconds
         names = list(replies)
         arrays = {f"{k}/{name}": a for k, site in enumerate(names) for name, a in replies[site].arrays.items()}

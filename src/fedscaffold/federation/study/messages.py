@@ -50,6 +50,8 @@ class SiteProblems(InvalidInput):
     ----------
     problems
         A sentence for each of these sites.
+    codes
+        The codes with which some of them refused.
 
     Examples
     --------
@@ -58,9 +60,9 @@ class SiteProblems(InvalidInput):
     the table of site lyon has no column 'age'
     """
 
-    def __init__(self, problems: Mapping[str, str]) -> None:
+    def __init__(self, problems: Mapping[str, str], codes: Mapping[str, RefusalCode] | None = None) -> None:
         super().__init__("; ".join(problems.values()))
-        self.problems = dict(problems)
+        self.problems, self.codes = dict(problems), dict(codes or {})
 
 
 def pack(message: StudyMessage) -> Payload:

@@ -15,6 +15,8 @@ import numpy as np
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.types import Array
+from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.requests import handle_request
@@ -22,7 +24,7 @@ from fedscaffold.federation.client.store import MemoryStore, SiteStore
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload, pack_reply, unpack_request
 from fedscaffold.federation.refusals import Refusal, RefusalCode
-from fedscaffold.federation.study.certificate import pack_sums
+from fedscaffold.federation.study.certificate import SumsAsked, pack_sums
 from fedscaffold.federation.study.evaluate import SiteEvaluation, evaluate_site, with_intercept_of
 from fedscaffold.federation.study.greet import PROTOCOL, ColumnKind, SiteSchema, agree_on_columns, describe_table
 from fedscaffold.federation.study.measure import measure_site
@@ -245,23 +247,15 @@ class StudySite:
 
     def _sums(self, message: StudyMessage, address: Address) -> StudyMessage:
         problem = self._agreed(address).problem_of(address.part)
-        wanted = Fields(message.body, "the request")
+        asked = _parsed(lambda: SumsAsked.from_json(message.body))
         theta = _parsed(lambda: Fields(message.arrays, "the request").array("theta", (problem.dim,)))
         own = self._agreed(address).agreement.client_intercepts
-        if not wanted.flag("hessian") and own:
-            n = int(problem.sizes[0])
-            found, penalty = client_sums(problem, 0, theta, scores=False, intercept=True), n * problem.penalty
-            body = {"rows": n, "loss": found.loss + 0.5 * float(penalty @ theta**2)}
-            return StudyMessage("sums", body, {"gradient": found.gradient + penalty * theta})
-        if not wanted.flag("hessian"):
-            n = int(problem.sizes[0])
-            body = {"rows": n, "loss": n * float(problem.loss(theta))}
-            return StudyMessage("sums", body, {"gradient": n * problem.gradient(theta)})
+        if not asked.hessian:
+            return StudyMessage("sums", *_loss_and_gradient(problem, theta, own_intercept=own))
         if not self.rules.allow_hessians or problem.dim > self.rules.max_hessian_dim:
             raise Refusal(RefusalCode.POLICY_HESSIAN)
-        scores, fixed = wanted.flag("scores"), wanted.flag("fixed")
-        found = client_sums(problem, 0, theta, scores=scores, intercept=own)
-        return StudyMessage("sums", *pack_sums(found, scores=scores, fixed=fixed))
+        found = client_sums(problem, 0, theta, scores=asked.scores, intercept=own)
+        return StudyMessage("sums", *pack_sums(found, asked))
 
     def _evaluate(self, message: StudyMessage, address: Address) -> StudyMessage:
         agreed = self._agreed(address)
@@ -322,6 +316,18 @@ class StudySite:
         values = {name: json.loads(v) if name == "body" else v for name, v in reply.values.items()}
         size = Traffic.of(reply).bytes
         self.store.audit.write("sent", phase=phase, bytes=size, values=values, vectors=vectors)
+
+
+def _loss_and_gradient(
+    problem: EncodedProblem, theta: Array, *, own_intercept: bool
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Rows, Σ f and Σ ∇f of a site's rows at θ, with the penalty."""
+    n = int(problem.sizes[0])
+    if not own_intercept:
+        return {"rows": n, "loss": n * float(problem.loss(theta))}, {"gradient": n * problem.gradient(theta)}
+    found, penalty = client_sums(problem, 0, theta, scores=False, intercept=True), n * problem.penalty
+    body = {"rows": n, "loss": found.loss + 0.5 * float(penalty @ theta**2)}
+    return body, {"gradient": found.gradient + penalty * theta}
 
 
 def _settings(message: StudyMessage) -> StudySettings:

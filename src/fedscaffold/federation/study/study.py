@@ -14,6 +14,7 @@ from fedscaffold.data.files import read_table
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.store import MemoryStore
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.attempts import PAUSE, Absent, until_done
 from fedscaffold.federation.study.coordinator import Coordinator, Transport
 from fedscaffold.federation.study.greet import agree_on_columns
@@ -99,11 +100,11 @@ def _all_phases(coordinator: Coordinator) -> StudyResult:
     if settings.evaluate:
         coordinator.board.phase("evaluate")
         without = replace(training, part=True, rounds=0, notes=[], history=[]).run(start=trained.theta)
-        evaluation = coordinator.evaluate(without.theta)
+        evaluation = coordinator.evaluate(without.theta, agreement)
     return StudyResult(
         settings=settings,
         agreement=agreement,
-        measured=measured,
+        totals=measured,
         training=trained,
         evaluation=evaluation,
         traffic=coordinator.traffic,
@@ -129,16 +130,17 @@ class InProcess:
         """Names of the sites."""
         return list(self.members)
 
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
         """Let each site answer; what one of them refuses is told with its name."""
-        replies, problems = {}, {}
+        replies, problems, codes = dict[str, Payload](), dict[str, str](), dict[str, RefusalCode]()
         for site, payload in requests.items():
             try:
                 replies[site] = self.members[site].answer(payload)
             except FedScaffoldError as error:
                 problems[site] = f"site {site}: {error}"
-        if problems:
-            raise SiteProblems(problems)
+                codes |= {site: error.code} if isinstance(error, Refusal) else {}
+        if problems and (enough is None or len(replies) < enough):
+            raise SiteProblems(problems, codes)
         return replies
 
     def deliver(self, requests: Mapping[str, Payload]) -> None:

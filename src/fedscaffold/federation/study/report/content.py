@@ -26,9 +26,9 @@ def study_content(result: "StudyResult") -> StudyContent:
     settings, agreement, training = result.settings, result.agreement, result.training
     error = error_text(result.certified_error["relative"])
     return StudyContent(
-        title=f"A study of {settings.target}: {len(result.measured)} sites, one model, no pooled rows",
+        title=f"A study of {settings.target}: {len(result.sites)} sites, one model, no pooled rows",
         summary=(
-            f"{len(result.measured)} sites with {result.n_rows:,} rows in all have one model. It is certified "
+            f"{len(result.sites)} sites with {result.n_rows:,} rows in all have one model. It is certified "
             f"to be within {error} of the model that pooled rows would give, "
             f"{'within' if result.reached else 'NOT within'} the tolerance of {settings.tolerance}, after "
             f"{result.rounds:,} exchanges."
