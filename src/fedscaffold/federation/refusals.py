@@ -3,9 +3,13 @@
 The full text of an error may hold values of the site's table. It stays at the site, in its log.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
+from typing import TypeVar
 
-from fedscaffold.core.errors import FedScaffoldError
+from fedscaffold.core.errors import FedScaffoldError, InvalidInput
+
+T = TypeVar("T")
 
 
 class RefusalCode(StrEnum):
@@ -122,3 +126,11 @@ class Refusal(FedScaffoldError):
     def __init__(self, code: RefusalCode, text: str | None = None) -> None:
         super().__init__(MEANING[code] if text is None else text)
         self.code = code
+
+
+def parsed(read: Callable[[], T]) -> T:
+    """What a part of a request holds; a text about what is invalid in it becomes a refusal."""
+    try:
+        return read()
+    except InvalidInput as error:
+        raise Refusal(RefusalCode.BAD_REQUEST, str(error)) from None

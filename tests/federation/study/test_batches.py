@@ -8,9 +8,9 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation import Study, StudyResult
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.study.measure import Measurements, SiteMeasurement
 from fedscaffold.federation.study.rows import recode
-from fedscaffold.federation.study.site import SiteRules
 from fedscaffold.federation.study.training import training
 from fedscaffold.federation.study.training.autopilot import BatchSearch, batch_step_size, choose_batch
 from fedscaffold.federation.study.training.plateau import PlateauMean, StageEstimate, estimate_stage, find_plateau

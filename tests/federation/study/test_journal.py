@@ -9,8 +9,9 @@ import pytest
 
 from fedscaffold.core.errors import CheckpointMismatch
 from fedscaffold.federation import SitePolicy, StudySettings
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from tests.federation.study.tables import TABLES, deal
 

@@ -13,9 +13,10 @@ import pytest
 
 from fedscaffold.federation import SitePolicy, StudySettings
 from fedscaffold.federation.client.files import SiteFolder
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.rows import TableFile
-from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from tests.federation.study.tables import TABLES, deal
 

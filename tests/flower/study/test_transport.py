@@ -12,9 +12,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import Study
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal
-from fedscaffold.federation.study.site import SiteRules
 from fedscaffold.flower.study import transport as transport_module
 from fedscaffold.flower.study.signing import Signer, check_signature
 from tests.federation.conftest import no_waiting_for_disks

@@ -4,14 +4,13 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
-from fedscaffold.federation.history import new_run_id
 from fedscaffold.federation.messages import ClientFailed, Reply, TrainRequest
 from fedscaffold.federation.payloads import Payload, pack_request, unpack_reply
 from fedscaffold.federation.run_config import RunConfig
@@ -28,6 +27,7 @@ from fedscaffold.federation.study.certificate import (
 )
 from fedscaffold.federation.study.evaluate import SiteEvaluation
 from fedscaffold.federation.study.greet import PROTOCOL, ColumnKind, SiteSchema
+from fedscaffold.federation.study.journal import Journal
 from fedscaffold.federation.study.measure import Measurements, SiteMeasurement
 from fedscaffold.federation.study.messages import (
     Address,
@@ -50,28 +50,6 @@ class NotAccepted(SiteProblems):
     """Some sites do not accept the agreement; asking again would not change that."""
 
 
-class Transport(Protocol):
-    """Carries messages to sites and their replies back."""
-
-    @property
-    def sites(self) -> Sequence[str]:
-        """Names of the sites, which are clients 0, 1, ... of training in this order."""
-
-    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
-        """Send one message to each of some sites and return all their replies by site, or raise `SiteProblems`.
-
-        Where so many replies are `enough`, the sites that refuse, or are slower than the others by some seconds,
-        may be missing among them.
-        """
-
-    def deliver(self, requests: Mapping[str, Payload]) -> None:
-        """Send a last message to each of some sites, as far as they can be reached."""
-
-    @property
-    def last_seconds(self) -> float:
-        """How long the latest exchange took; a nominal number where results must not depend on the clock."""
-
-
 @dataclass(kw_only=True)
 class Coordinator:
     """Asks the sites of a study and validates what they answer.
@@ -79,13 +57,11 @@ class Coordinator:
     Parameters
     ----------
     transport
-        Carries messages.
+        Carries messages, and keeps what was answered.
     settings
         What the people of the study decided.
     name
         Name of the study, which the sites' policies may allow or not.
-    study_id
-        Random identity of the study.
     board
         Is told how the study stands.
     traffic
@@ -95,13 +71,17 @@ class Coordinator:
         not left out.
     """
 
-    transport: Transport
+    transport: Journal
     settings: StudySettings
     name: str = "study"
-    study_id: str = field(default_factory=new_run_id)
     board: StatusBoard = field(default_factory=StatusBoard)
     traffic: dict[str, dict[str, Traffic]] = field(default_factory=dict)
     fixed_sums: dict[bool, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def study_id(self) -> str:
+        """Random identity of the study."""
+        return self.transport.study_id
 
     def run_id(self, *, part: bool) -> str:
         """The identity of a training of this study, the same when the study is continued."""
@@ -189,6 +169,11 @@ class Coordinator:
         """Tell all sites that can be reached the result, which each keeps in its folder."""
         payload = with_address(pack(StudyMessage("finish", told)), self._address(False))
         self.transport.deliver(dict.fromkeys(self.transport.sites, payload))
+
+    @property
+    def sites_are_fixed(self) -> bool:
+        """Whether the study can no longer go on without one of its sites."""
+        return False
 
     @property
     def last_seconds(self) -> float:

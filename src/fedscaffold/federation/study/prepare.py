@@ -261,10 +261,10 @@ def agree_on_encoding(total: TableSums, kinds: Mapping[str, ColumnKind], setting
             )
     if problems:
         raise InvalidInput("; ".join(problems))
-    records: Any = settings.record_columns
+    options: Any = {"kind": settings.kind, **settings.record_columns}
     encoding = Encoding(
         columns=tuple(columns), target=settings.target, client="site", classes=classes,
-        intercept=not settings.client_intercepts, kind=settings.kind, **records,
+        intercept=not settings.client_intercepts, **options,
     )  # fmt: skip
     return Agreement(
         encoding=encoding,

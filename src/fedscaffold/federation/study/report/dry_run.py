@@ -6,11 +6,12 @@ from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.client.store import MemoryStore
 from fedscaffold.federation.study.report.content import plain_text
 from fedscaffold.federation.study.report.traffic import Traffic, traffic_of_log
 from fedscaffold.federation.study.settings import StudySettings
-from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from fedscaffold.reports.page.sizes import format_bytes
 

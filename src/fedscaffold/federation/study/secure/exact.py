@@ -23,7 +23,7 @@ from fedscaffold.federation.secure_sum.fixed_point import Words
 from fedscaffold.federation.study.measure import STEPS_PER_OCTAVE, step_up
 
 LIMB = 40  # bits
-OCTAVES = 32  # the ladder goes from 2⁻³² to 2³²
+LOWEST, HIGHEST = -40, 80  # powers of two between which the ladder is
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,14 @@ def exact_sum_of_squares(values: Array) -> Fraction:
 
 def ladder_size() -> int:
     """Number of words of a ladder."""
-    return 2 * OCTAVES * STEPS_PER_OCTAVE + 1
+    return (HIGHEST - LOWEST) * STEPS_PER_OCTAVE + 1
 
 
 def reached(value: float) -> Words:
     """The ladder as words, a random one at each step up to the number's own; none for 0."""
     words = np.zeros(ladder_size(), np.uint64)
     if value > 0.0:
-        place = max(round(STEPS_PER_OCTAVE * math.log2(step_up(value))) + OCTAVES * STEPS_PER_OCTAVE, 0)
+        place = max(round(STEPS_PER_OCTAVE * (math.log2(step_up(value)) - LOWEST)), 0)
         if place >= words.size:
             raise InvalidInput("a number is beyond the range of secure sums; nothing was sent")
         words[: place + 1] = np.frombuffer(secrets.token_bytes(8 * (place + 1)), np.uint64)
@@ -127,4 +127,4 @@ def highest(words: Words) -> float:
     places = np.flatnonzero(words)
     if not places.size:
         return 0.0
-    return float(2.0 ** ((int(places[-1]) - OCTAVES * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE))
+    return float(2.0 ** ((int(places[-1]) + LOWEST * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE))
