@@ -16,6 +16,7 @@ from fedscaffold.federation.study.certificate import SumsAsked
 from fedscaffold.federation.study.evaluate import evaluate_site
 from fedscaffold.federation.study.measure import measure_site
 from fedscaffold.federation.study.messages import StudyMessage, address_of, is_study_message, unpack
+from fedscaffold.federation.study.report.site_page import KEPT
 from fedscaffold.federation.study.secure import numbers
 from fedscaffold.federation.study.secure.blocks import SumBlock
 from fedscaffold.federation.study.secure.tables import TableWords, read_labels
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from fedscaffold.federation.study.site import StudySite
 
 WORD = np.uint64
-KEPT = "kept"  # an event of the site's log: what it knows of itself and tells nobody
 
 
 def numbers_at_site(

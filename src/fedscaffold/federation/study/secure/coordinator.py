@@ -61,6 +61,10 @@ class SecureCoordinator(Coordinator):
 
     def greet(self) -> dict[str, SiteSchema]:
         """Names and kinds of the columns of every site's table; the sites' keys go to all of them."""
+        self.board.note(
+            f"Secure sums: the coordinator learns only sums over all sites; {self.sums.threshold} of "
+            f"{len(self.transport.sites)} sites must be there to the end of each."
+        )
         schemas = super().greet()
         without = {
             site: f"site {site} told no key for secure sums; has it the package cryptography?"
