@@ -65,7 +65,7 @@ def site_page(content: SiteContent) -> Page:
             elements.paragraph(
                 "Everything that this site sent, from its own log, in order. Values are shown as they were sent; "
                 "of vectors, which are sums over rows or models, the length and a digest, with which the message "
-                "can be recognised."
+                "can be recognised. Vectors of secure sums left masked, and their entries say so."
             ),
             _phases(content.traffic),
             _messages(content.messages),
