@@ -1,5 +1,6 @@
 """`fedscaffold fit`: a table with a client column becomes a model, its trace and a page about it."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -72,10 +73,12 @@ def command(
         if test is not None:
             is_parquet(existing_file(test))
         with folder.output_folder(out):
+            began = time.perf_counter()
             with progress_bar("Reading the table", None):
                 problem = folder.open_with_cache(
                     table.opener(data), out, cache_dir=table.cache_dir, overwrite=overwrite
                 )
+            reading_seconds = time.perf_counter() - began
             kind = tables.describe_kind(problem, table.kind)
             console.print(f"Model: {kind}", soft_wrap=True, markup=False)
             if in_file(problem.x):
@@ -97,6 +100,7 @@ def command(
                 test=test,
                 text=table.text,
                 overwrite=overwrite,
+                reading_seconds=reading_seconds,
                 announce=console.print,
             )
     _print(content, out, console)
@@ -123,4 +127,6 @@ def _print(content: ReportContent, out: Path, console: Console) -> None:
         shown.add_row(*cells)
     console.print(shown)
     console.print(content.summary, soft_wrap=True, markup=False)
+    phases = ", ".join(f"{name} {seconds}" for name, seconds in content.time)
+    console.print(f"Time: {phases}", soft_wrap=True, markup=False)
     console.print(f"Model, trace and report are in {out}", soft_wrap=True, markup=False)
