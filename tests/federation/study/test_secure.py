@@ -184,7 +184,7 @@ def test_nothing_else_of_a_table_is_told_than_names_and_frequent_labels() -> Non
         assert not payload.arrays
         body = json.loads(str(payload.values["body"]))
         if "secure-step" in payload.values:
-            assert set(body) == {"phase", "content"}  # keys, shares and signatures
+            assert set(body) == {"content"}  # keys, shares and signatures
         elif payload.values["study-phase"] == "greet":
             assert set(body) == {"protocol", "columns", "n_rows", "max_hessian_dim", "identity"}
             assert body["n_rows"] is None

@@ -11,7 +11,7 @@ from fedscaffold.core.storage.fields import Fields
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.secure_sum import Announcement
 from fedscaffold.federation.secure_sum.client import STEPS
-from fedscaffold.federation.study.messages import BODY, LONGEST_BODY, SECURE_STEP
+from fedscaffold.federation.study.messages import BODY, LONGEST_BODY, PHASE, SECURE_STEP
 
 TOLD = "secure"  # name of a value: the step's content as JSON text
 MASKED = "masked"  # name of a vector
@@ -43,8 +43,8 @@ def unpack_step(payload: Payload) -> tuple[str, Fields, Payload]:
 def pack_reply(step: str, phase: str, content: Any) -> Payload:
     """A site's reply to a step."""
     if step == MASK:
-        return Payload({SECURE_STEP: step, BODY: json.dumps({"phase": phase})}, {MASKED: content})
-    return Payload({SECURE_STEP: step, BODY: json.dumps({"phase": phase, "content": _plain(content)})})
+        return Payload({SECURE_STEP: step, PHASE: phase}, {MASKED: content})
+    return Payload({SECURE_STEP: step, PHASE: phase, BODY: json.dumps({"content": _plain(content)})})
 
 
 def unpack_reply(payload: Payload, step: str, site: str, length: int) -> Any:
