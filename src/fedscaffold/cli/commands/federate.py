@@ -61,13 +61,8 @@ def command(
         given: Any = {"kind": kind, "missing": missing, "trainer": trainer}
         settings = StudySettings(
             target=target, features=tables.parse_names(features), l2=l2, min_cell=min_cell,
-<<<<<<< HEAD
-            categorical=tables.parse_names(categorical) or (), tolerance=tables.parse_tolerance(tolerance),
-            evaluate=evaluate, seed=seed, secure=secure, secure_threshold=secure_threshold, **given,
-=======
             categorical=tables.parse_names(categorical) or (), tolerance=tables.parse_number(tolerance),
-            evaluate=evaluate, seed=seed, **given,
->>>>>>> 7b94e17424dcce663f468d8e026ab592f1ae8da7
+            evaluate=evaluate, seed=seed, secure=secure, secure_threshold=secure_threshold, **given,
         )  # fmt: skip
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InvalidInput(f"{out} exists and is not empty; give the name of a new folder")

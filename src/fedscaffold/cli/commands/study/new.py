@@ -83,14 +83,9 @@ def command(
         settings = StudySettings(
             target=target, kind=kinds, features=tables.parse_names(features),
             ignore=tables.parse_names(ignore) or (), categorical=tables.parse_names(categorical) or (),
-<<<<<<< HEAD
-            classes=tables.parse_names(classes), l2=l2, tolerance=tables.parse_tolerance(tolerance),
+            classes=tables.parse_names(classes), l2=l2, tolerance=tables.parse_number(tolerance),
             min_cell=min_cell, evaluate=evaluate, seed=seed, secure=secure, secure_threshold=secure_threshold,
             **others,
-=======
-            classes=tables.parse_names(classes), l2=l2, tolerance=tables.parse_number(tolerance),
-            min_cell=min_cell, evaluate=evaluate, seed=seed, **others,
->>>>>>> 7b94e17424dcce663f468d8e026ab592f1ae8da7
         )  # fmt: skip
         absent: Any = missing_sites
         study = StudyFile(
