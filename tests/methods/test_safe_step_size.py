@@ -23,6 +23,9 @@ MAKE: dict[str, Callable[[float], Method]] = {
     "two-sided": lambda gamma: fs.TwoSidedScaffold(step_size=gamma, local_steps=H, server_step_size=3.0),
     "proxskip": lambda gamma: fs.ProxSkip(step_size=gamma, communication_probability=1 / H),
     "fedavg": lambda gamma: fs.FedAvg(step_size=gamma, local_steps=H),
+    "fedprox": lambda gamma: fs.FedProx(step_size=gamma, local_steps=H, proximal_weight=0.5),
+    "fedsplit": lambda gamma: fs.FedSplit(step_size=gamma, local_steps=H, proximal_weight=0.5),
+    "tamuna": lambda gamma: fs.Tamuna(step_size=gamma, communication_probability=1 / H, owners=2),
 }
 
 
@@ -83,14 +86,36 @@ def test_every_round_brings_the_model_closer(name: str) -> None:
     assert found[-1] < 0.7 * found[0]
 
 
-def test_proxskip_converges_with_its_random_numbers_of_steps() -> None:
-    found = distances(MAKE["proxskip"](safe("proxskip")), rounds=150)
+@pytest.mark.parametrize("compression", ["random_k:0.5", "top_k:0.5", "natural", "quantised:4", "quantised:100"])
+@pytest.mark.parametrize("steps", [1, 20])
+def test_scallion_converges_with_every_compressor(compression: str, steps: int) -> None:
+    def method(gamma: float) -> Method:
+        return fs.Scallion(step_size=gamma, local_steps=steps, compression=compression)
+
+    found = distances(method(method(1.0).safe_step_size(L, MU)), rounds=1500)
+    assert found[-1] < 0.05 * found[0]
+    assert max(found) < 1.2 * found[0]
+
+
+@pytest.mark.parametrize("name", ["proxskip", "tamuna"])
+def test_converges_with_its_random_numbers_of_steps(name: str) -> None:
+    found = distances(MAKE[name](safe(name)), rounds=150)
     assert found[-1] < 1e-6 * found[0]
 
 
-def test_fedavg_forgets_where_it_started() -> None:
-    """It is biased, so not the distance to θ* shrinks but the one between two runs."""
-    method = MAKE["fedavg"](safe("fedavg"))
+@pytest.mark.parametrize("steps", [1, 3, 200])
+@pytest.mark.parametrize("weight", [0.01, 0.5, 20.0])
+def test_fedsplit_converges_however_exact_its_proximal_steps(steps: int, weight: float) -> None:
+    method = fs.FedSplit(step_size=1.0 / (L + weight), local_steps=steps, proximal_weight=weight)
+    assert method.step_size == method.safe_step_size(L, MU)
+    found = distances(method, rounds=1500)
+    assert found[-1] < 0.05 * found[0]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox"])
+def test_biased_methods_forget_where_they_started(name: str) -> None:
+    """They are biased, so not the distance to θ* shrinks but the one between two runs."""
+    method = MAKE[name](safe(name))
 
     def after(rounds: int, start: Array) -> Array:
         return fs.run(PROBLEM, method, rounds=rounds, theta0=start, engine="reference").theta[0]
@@ -105,7 +130,7 @@ def test_scaffold_with_four_times_as_much_does_not_always_get_closer() -> None:
     assert not falls_always(distances(MAKE["scaffold"](4.2 * safe("scaffold"))))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "proxskip"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsplit", "proxskip"])
 def test_four_times_as_much_diverges(name: str) -> None:
     with pytest.raises(fs.Diverged):
         distances(MAKE[name](4.2 * safe(name)))

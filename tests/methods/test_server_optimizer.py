@@ -177,6 +177,16 @@ def test_theory_and_what_builds_on_it_refuse_it() -> None:
         fs.richardson_romberg(task, method, rounds=9, batch_size=3)
 
 
+@pytest.mark.parametrize("method", [
+    fs.FedProx(step_size=0.1, local_steps=5, proximal_weight=0.5),
+    fs.FedSplit(step_size=0.1, local_steps=5, proximal_weight=0.5),
+])  # fmt: skip
+def test_theory_refuses_what_it_does_not_model(method: Method) -> None:
+    for each in (method, wrapped(method, "sgd", 0.5)):
+        with pytest.raises(fs.InvalidInput, match="gradient and correction alone"):
+            fs.theory.predict(problem(), each, batch_size=3)
+
+
 def test_divergence_vouches_for_no_step_size() -> None:
     with pytest.raises(fs.Diverged, match=r"ServerOptimizer diverged .* No step size can be vouched for"):
         fs.run(problem(), wrapped(optimizer="sgd", rate=1e3), rounds=300)

@@ -17,7 +17,17 @@ from fedscaffold.core.figures import load_matplotlib
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage.files import check_writable
 from fedscaffold.federation.known_methods import find_method
-from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, TwoSidedScaffold
+from fedscaffold.methods import (
+    FedAvg,
+    FedLin,
+    FedProx,
+    FedSplit,
+    ProxSkip,
+    Scaffold,
+    Scallion,
+    Tamuna,
+    TwoSidedScaffold,
+)
 from fedscaffold.simulation import Trace
 
 METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"scaffold": Scaffold, "fedavg": FedAvg}
@@ -26,6 +36,15 @@ COMPARED: dict[str, type[Any]] = {
     "two-sided": TwoSidedScaffold,
     "proxskip": ProxSkip,
     "fedlin": FedLin,
+    "fedprox": FedProx,
+    "fedsplit": FedSplit,
+    "scallion": Scallion,
+    "tamuna": Tamuna,
+}
+UNLESS_GIVEN: dict[str, Any] = {
+    "server_step_size": 1.0,
+    "proximal_weight": 1.0,
+    "compression": "random_k:0.1",
 }
 METHOD_NAMES = f"{', '.join(COMPARED)}, or module.Class of your own"
 FIGURES = (".png", ".svg", ".pdf")
@@ -93,16 +112,16 @@ def candidates_of(text: str, *, step_sizes: Sequence[float], local_steps: Sequen
 
     NAME is one of COMPARED, the class name of an installed method, or an import path.
 
-    The grid is over the step size and the number of local steps, for ProxSkip its mean 1/p. A server step size
-    that is not given is 1.
+    The grid is over the step size and the number of local steps, for methods with random numbers of steps their
+    mean 1/p. Other settings that a method needs and that are not given are those of UNLESS_GIVEN.
     """
     kind = _method_class(text.partition(":")[0])
     allowed = [field.name for field in fields(kind)]
     _, given = fields_of("--method", text, allowed=allowed)
-    if "server_step_size" in allowed:
-        given = {"server_step_size": 1.0, **given}
-    steps = "communication_probability" if kind is ProxSkip else "local_steps"
-    lengths = [given.pop(steps)] if steps in given else [1 / H if kind is ProxSkip else H for H in local_steps]
+    given = {name: value for name, value in UNLESS_GIVEN.items() if name in allowed} | given
+    random = "communication_probability" in allowed
+    steps = "communication_probability" if random else "local_steps"
+    lengths = [given.pop(steps)] if steps in given else [1 / H if random else H for H in local_steps]
     sizes = [given.pop("step_size")] if "step_size" in given else step_sizes
     return [kind(step_size=size, **{steps: length}, **given) for length in lengths for size in sizes]
 

@@ -59,7 +59,7 @@ class TrainingTask:
 
 
 class CorrectedSGD(torch.optim.Optimizer):  # type: ignore[misc]
-    """p ← p − γ(∇p + ξ_p) for each parameter p, at each step; a step after the last one is refused.
+    """p ← p − γ(∇p + ξ_p + λp) for each parameter p, at each step; a step after the last one is refused.
 
     Parameters
     ----------
@@ -71,13 +71,21 @@ class CorrectedSGD(torch.optim.Optimizer):  # type: ignore[misc]
         ξ_p of each parameter, in the same order.
     local_steps
         H, the number of steps to take.
+    pull
+        λ ≥ 0, of methods that pull to a model; 0 for most. Its constant part is in the correction.
     """
 
     def __init__(
-        self, params: Sequence[Any], *, step_size: float, correction: Sequence[Any], local_steps: int
+        self,
+        params: Sequence[Any],
+        *,
+        step_size: float,
+        correction: Sequence[Any],
+        local_steps: int,
+        pull: float = 0.0,
     ) -> None:
         super().__init__(params, {"lr": step_size})
-        self.step_size, self.local_steps, self.taken = step_size, local_steps, 0
+        self.step_size, self.local_steps, self.pull, self.taken = step_size, local_steps, pull, 0
         self.pairs = list(zip(params, correction, strict=True))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -96,6 +104,8 @@ class CorrectedSGD(torch.optim.Optimizer):  # type: ignore[misc]
                 loss = closure()
         with torch.no_grad():
             for parameter, xi in self.pairs:
+                if self.pull:
+                    parameter.mul_(1.0 - self.step_size * self.pull)
                 if parameter.grad is not None:
                     parameter.add_(parameter.grad, alpha=-self.step_size)
                 parameter.add_(xi, alpha=-self.step_size)
@@ -141,12 +151,20 @@ class Training:
 
         def local_sgd(
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
-            clients: IntArray | None = None, first_step: int = 0,
+            clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0, anchor: Array | None = None,
         ) -> Array:  # fmt: skip
+            if anchor is not None:
+                raise InvalidInput(
+                    "a training loop gives gradients at its own model only, and this method also takes them at an "
+                    "anchor; use a method without variance reduction"
+                )
             steps = int(np.max(local_steps))
-            set_parameters(self.model, theta[0])
-            xi = _like(self.model, np.broadcast_to(correction, (1, 1, self.dim))[0, 0])
-            optimizer = CorrectedSGD(trainable(self.model), step_size=step_size, correction=xi, local_steps=steps)
+            begun = theta.reshape(-1, self.dim)[0]
+            set_parameters(self.model, begun)
+            xi = _like(self.model, np.broadcast_to(correction, (1, 1, self.dim))[0, 0] - pull * begun)
+            optimizer = CorrectedSGD(
+                trainable(self.model), step_size=step_size, correction=xi, local_steps=steps, pull=pull
+            )
             task = TrainingTask(
                 client=client,
                 round=round,

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Compressor
 from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, ServerState
 
 MOST_LOCAL_STEPS = 2**31 - 1
@@ -25,6 +26,8 @@ class BaseMethod:
     exchange: ClassVar[GradientKind | None] = None
     vectors_per_round: ClassVar[int] = 2
     clients_receive_new_theta: ClassVar[bool] = False  # whether `update_clients` needs θ⁺
+    pull: ClassVar[float] = 0.0
+    compressor: ClassVar[Compressor | None] = None
 
     step_size: float
 
@@ -44,6 +47,14 @@ class BaseMethod:
     def init_server(self, theta: Array) -> Any:
         """Server state before the first round: the model θ alone."""
         return ServerState(theta)
+
+    def start(self, client_state: Any, server: Any) -> Array:
+        """Where local steps begin: the server's θ."""
+        return server.theta
+
+    def anchor(self, client_state: Any, server: Any) -> Array | None:
+        """No gradients are subtracted."""
+        return None
 
     def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """ξ_c = 0, shape (1, 1, dim), the same for all clients and repetitions."""

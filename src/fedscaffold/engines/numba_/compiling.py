@@ -74,7 +74,8 @@ def compiled_for(function: Any, *arguments: Any) -> Any:
 
 INT, FLOAT, KEY, NONE = numba.int64, numba.float64, types.UniTuple(numba.int64, 2), types.none
 ROUND_ARGUMENTS = (
-    *(numbers("f8", 2), numbers("f8", 3), FLOAT, numbers("i8", 2), INT, numbers("i8", 2)),
+    *(numbers("f8", 3), numbers("f8", 3), numbers("f8", 2), FLOAT, FLOAT, numbers("i8", 2), INT, numbers("i8", 2)),
     *(KEY, INT, INT, INT, INT, types.Array(FLOAT, 3, "C")),
 )
-"""Types of what every kernel takes: θ, ξ, γ, H, first step, clients, key, round, first client, begin, end, out."""
+"""Types of what every kernel takes: θ, ξ, anchor, γ, pull, H, first step, clients; key, round, first client,
+begin, end, out."""

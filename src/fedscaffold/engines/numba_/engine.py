@@ -13,9 +13,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedscaffold.core.checks import choice, set_fields, whole_number
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import LinearSystems, LocalSgd, Streamed, TabularRecords
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
+from fedscaffold.engines.clippable import check_clippable, refuse_anchor
 from fedscaffold.engines.numba_.losses import STREAM_LOSSES, table_loss
 
 Dtype = Literal["float64", "float32"]
@@ -80,6 +82,7 @@ class Numba:
         *,
         seed: int,
         first_client: int = 0,
+        privacy: RecordLevel | None = None,
     ) -> Iterator[LocalSgd]:
         """Convert the problem's records, compile the kernel, start the threads, and yield the local steps."""
         from fedscaffold.engines.numba_ import kernels, streams
@@ -90,31 +93,41 @@ class Numba:
         choose: Any
         files: Reading | None = None
         if isinstance(problem, Streamed):
+            if privacy is not None:
+                check_clippable(problem)
             read, choose = streams.sources(problem, batches, self.dtype), streams.stream_kernel
         else:
-            read, choose = tables(problem, batches, self.dtype), kernels.kernel
+            read, choose = tables(problem, batches, self.dtype, seed=seed, privacy=privacy), kernels.kernel
             files = Reading(read)
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
         chosen_kernel = partial(choose, read, problem.dim)
-        kernel, seconds = chosen_kernel(specialise=self.specialise is True), 0.0
+        special, seconds = self.specialise is True, 0.0
+        chosen_kernel(specialise=special)  # compiled before the first round
         all_clients = np.arange(problem.n_clients)[None, :]
         with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as reader:
 
             def local_sgd(
                 theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
-                clients: IntArray | None = None, first_step: int = 0,
+                clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0,
+                anchor: Array | None = None,
             ) -> Array:  # fmt: skip
-                nonlocal kernel, seconds
+                nonlocal special, seconds
+                refuse_anchor(privacy, anchor)
                 began = time.perf_counter()
+                kernel = chosen_kernel(specialise=special, anchored=anchor is not None)
+                begun = theta if theta.ndim == 3 else theta[:, None, :]
+                reference = np.empty((0, 0)) if anchor is None else anchor
+                if pull:  # the kernels add λθ_c
+                    correction = correction - pull * begun
                 steps = np.atleast_2d(np.asarray(local_steps, dtype=np.int64))
                 chosen = all_clients if clients is None else clients
                 out = np.empty((theta.shape[0], chosen.shape[1], problem.dim))
 
                 def steps_of(begin: int, end: int) -> None:
                     kernel(
-                        *read, theta, correction, float(step_size), steps, first_step, chosen,
-                        key, round, first_client, begin, end, out,
+                        *read, begun, correction, reference, float(step_size), float(pull), steps, first_step,
+                        chosen, key, round, first_client, begin, end, out,
                     )  # fmt: skip
 
                 work = int(out.size // problem.dim * read.batch * read.width * steps.mean())
@@ -131,7 +144,7 @@ class Numba:
                         future.result()
                 seconds += time.perf_counter() - began
                 if self.specialise == "auto" and seconds > SECONDS_WORTH_COMPILING:
-                    kernel = chosen_kernel(specialise=True)
+                    special = True
                 return out
 
             try:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedscaffold.engines.numba_.compiling import FLOAT, INT, NONE, ROUND_ARGUMENTS, compiled_for, numbers
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.engines.numba_.clipped_steps import clipped_softmax_steps, clipped_steps, noise_numbers
+from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_ARGUMENTS, compiled_for, numbers
 from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
 from fedscaffold.engines.numba_.losses import DENSE, POISSON, RIDGE, SOFTMAX, WEIGHTED_LOSSES, WEIGHTED_SOFTMAX
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
@@ -17,6 +19,8 @@ from fedscaffold.engines.numba_.steps import (
     CACHE_LINE_NUMBERS,
     PADDING,
     dense_steps,
+    margins,
+    slopes,
     softmax_steps,
     steps_on_heap,
     steps_on_stack,
@@ -39,7 +43,14 @@ COMPILED_FOR = 64  # features, at most, to be worth a kernel of their own
 
 @cache
 def local_sgd_for(
-    dim: int | None, form: int, dtype: str, with_margins: bool, by_probability: bool, on_heap: bool
+    dim: int | None,
+    form: int,
+    dtype: str,
+    with_margins: bool,
+    by_probability: bool,
+    on_heap: bool,
+    anchored: bool = False,
+    clipped: bool = False,
 ) -> Any:
     """The kernel for one form of records, and for one number of features or for any (None).
 
@@ -60,13 +71,19 @@ def local_sgd_for(
         Whether records are drawn by probabilities of their own.
     on_heap
         Whether vectors are too long for the stack.
+    anchored
+        Whether gradients at an anchor are subtracted; for records with margins and one or three targets.
+    clipped
+        Whether records are clipped and steps get noise, for privacy.
     """
     several_classes, weighted = form in (SOFTMAX, WEIGHTED_SOFTMAX), form in (WEIGHTED, WEIGHTED_SOFTMAX)
 
     def local_sgd(
         loss: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free: int, sampling: int, batch_size: int,
         ends: Any, guide: Any, chain_ends: Any, follows: Any, branching: int,
-        theta: Any, correction: Any, step_size: float, local_steps: Any, first_step: int, clients: Any,
+        limits: Any, noise_scale: float, noise_key: Any,
+        theta: Any, correction: Any, anchor: Any, step_size: float, pull: float, local_steps: Any, first_step: int,
+        clients: Any,
         key: Any, round_: int, first_client: int, begin: int, end: int, out: Any,
     ) -> None:  # fmt: skip
         """out[r, k] = the model of client clients[r, k] after its local steps, for begin <= k < end.
@@ -76,13 +93,13 @@ def local_sgd_for(
         for x; for dense records x holds d × d matrices and y their right-hand sides; for weighted ones y holds
         target, offset and weight. ends, guide,
         chain_ends, follows and branching say how records are drawn by probability: `core.draws.Draws`, and
-        `stream.located` for guide.
-        correction, local_steps and clients may have a single repetition, which then serves for all; correction
-        and local_steps a single client. A step draws as if it were the first_step-th or later of its round,
-        and client c as client first_client + c.
+        `stream.located` for guide. limits, noise_scale and noise_key are for privacy: see `clipped_steps`.
+        correction, local_steps and clients may have a single repetition, which then serves for all; theta,
+        correction and local_steps a single client. A step draws as if it were the first_step-th or later of its
+        round, and client c as client first_client + c.
         """
         repetitions = theta.shape[0]
-        d = theta.shape[1] if dim is None else dim
+        d = theta.shape[2] if dim is None else dim
         width, height = (d * d, d) if form == DENSE else (d, 1)  # numbers of a record in x, in y
         if weighted:
             height = TARGET_COLUMNS
@@ -104,6 +121,7 @@ def local_sgd_for(
         t, shift = np.empty(classes * tall, x.dtype), np.empty(classes * tall, x.dtype)
         kept, total = np.empty(classes * tall, x.dtype), np.empty(height + PADDING, x.dtype)
         z = np.empty(classes * (max(largest if sampling == FULL else batch_size, height) + PADDING), x.dtype)
+        noise = np.empty(noise_numbers(d) if clipped else 0, x.dtype)
         for i in range(order.size):
             order[i] = i
         for i in range(t.size):
@@ -112,7 +130,14 @@ def local_sgd_for(
             total[i] = 0.0
         for i in range(z.size):
             z[i] = 0.0
-        shrink = x.dtype.type(1.0 - step_size * l2)
+        shrink, pulled = x.dtype.type(1.0 - step_size * (l2 + pull)), x.dtype.type(step_size * pull)
+        back = 1.0 - x.dtype.type(1.0 - step_size * l2)
+        every = np.empty((largest if anchored else 0) + PADDING, np.int32)
+        aside = np.empty(every.size, x.dtype)
+        for i in range(every.size):
+            every[i] = i if i < largest else 0
+            aside[i] = 0.0
+        at_anchor = pointer(aside) if anchored else None
         base = n = batch = stride = at_once = portion = ahead = 0
         scale = shrink
 
@@ -149,8 +174,17 @@ def local_sgd_for(
                 xi = correction[min(r, correction.shape[0] - 1), min(k, correction.shape[1] - 1)]
                 for g in range(classes):
                     for j in range(part):
-                        t[g * tall + j] = theta[r, g * part + j]
+                        t[g * tall + j] = theta[r, min(k, theta.shape[1] - 1), g * part + j]
                         shift[g * tall + j] = kept[g * tall + j] = step_size * xi[g * part + j]
+                if anchored:
+                    for j in range(d):
+                        shift[j] = anchor[r, j]
+                        kept[j] -= step_size * l2 * anchor[r, j] if j < d - free else 0.0
+                    table = x if m is None else m
+                    margins(pointer(table), d, base, pointer(every), 0, n, pointer(shift), at_anchor)
+                    slopes(weighted, loss, pointer(y), base, pointer(every), 0, n, at_anchor, scale)
+                    for j in range(d):
+                        shift[j] = kept[j]
                 last = np.int64(-1)
                 if by_probability and sampling == ALONG_CHAIN:  # the steps before the first are walked through
                     for begun in range(0, first_step * batch, room):
@@ -186,35 +220,51 @@ def local_sgd_for(
                     if form == DENSE:
                         dense_steps(
                             pointer(x), pointer(y), d, base, pointer(rows), stride, batch, count, pointer(t),
-                            pointer(shift), pointer(z), pointer(total), pointer(order), scale, ahead, portion,
+                            pointer(shift), pointer(z), pointer(total), pointer(order), pulled, scale, ahead,
+                            portion,
+                        )  # fmt: skip
+                    elif clipped and several_classes:
+                        clipped_softmax_steps(
+                            pointer(x), pointer(y), pointer(limits), height, part, classes, base, pointer(rows),
+                            stride, batch, count, pointer(t), pointer(shift), pointer(kept), pointer(z),
+                            pointer(noise), shrink, back, scale, free, ahead, portion,
+                            step_size * noise_scale / batch, noise_key, (round_, first_client + c, r),
+                            first_step + h,
+                        )  # fmt: skip
+                    elif clipped:
+                        clipped_steps(
+                            loss, pointer(x), pointer(y), pointer(limits), d, base, pointer(rows), stride, batch,
+                            count, pointer(t), pointer(shift), pointer(kept), pointer(z), pointer(noise), shrink,
+                            back, scale, free, ahead, portion, step_size * noise_scale / batch, noise_key,
+                            (round_, first_client + c, r), first_step + h,
                         )  # fmt: skip
                     elif several_classes:
                         softmax_steps(
                             pointer(x), pointer(y), height, part, classes, base, pointer(rows), stride, batch,
-                            count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
-                            ahead, portion,
+                            count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, back, scale,
+                            free, ahead, portion,
                         )  # fmt: skip
                     elif weighted and on_heap:
                         weighted_steps_on_heap(
                             loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
-                            count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
-                            ahead, portion,
+                            count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, back, scale,
+                            free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     elif weighted:
                         weighted_steps_on_stack(
                             loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
-                            count, pointer(t), pointer(kept), shrink, scale, free, ahead, portion,
+                            count, pointer(t), pointer(kept), shrink, back, scale, free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     elif on_heap:
                         steps_on_heap(
                             loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
-                            count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, scale, free,
-                            ahead, portion,
+                            count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, back, scale,
+                            free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     else:
                         steps_on_stack(
                             loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
-                            count, pointer(t), pointer(kept), shrink, scale, free, ahead, portion,
+                            count, pointer(t), pointer(kept), shrink, back, scale, free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     ahead += count * portion
                     h += count
@@ -226,18 +276,26 @@ def local_sgd_for(
     return compiled_for(
         local_sgd,
         INT, records, records if with_margins else NONE, records, numbers("i8", 1), FLOAT, INT, INT, INT,
-        numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), INT, *ROUND_ARGUMENTS,
+        numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), INT,
+        records if clipped else NONE, FLOAT, KEY, *ROUND_ARGUMENTS,
     )  # fmt: skip
 
 
-def kernel(read: "Tables", dim: int, *, specialise: bool = True) -> Any:
+def kernel(read: "Tables", dim: int, *, specialise: bool = True, anchored: bool = False) -> Any:
     """The fastest kernel for what is read, with `dim` features."""
     form = WEIGHTED if read.loss in WEIGHTED_LOSSES.values() else LINEAR
     on_heap = dim + read.batch > STACK_NUMBERS
+    clipped = read.limits is not None
     special = specialise and dim <= COMPILED_FOR and not on_heap
     if read.loss in (DENSE, SOFTMAX, WEIGHTED_SOFTMAX):
         form, special, on_heap = read.loss, False, False
+        if anchored:
+            raise InvalidInput(
+                "the numba engine subtracts gradients at an anchor for losses of one margin, not for several "
+                "classes or linear systems; use engine='reference', or 'jax' for several classes"
+            )
     by_probability = read.sampling in (BY_CHANCE, ALONG_CHAIN)
     return local_sgd_for(
-        dim if special else None, form, read.x.dtype.str, read.margins is not None, by_probability, on_heap
-    )
+        dim if special else None, form, read.x.dtype.str, read.margins is not None, by_probability, on_heap,
+        anchored, clipped,
+    )  # fmt: skip

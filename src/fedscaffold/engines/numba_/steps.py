@@ -77,19 +77,40 @@ def descend(
 
 
 @njit(forceinline=True)
+def slopes(
+    weighted: bool, loss: int, y: Any, base: int, rows: Any, first: int, batch: int, z: Any, scale: Any
+) -> None:
+    """z_b ← scale·ℓ'(z_b, y_b) for the batch's records."""
+    if weighted:
+        if loss == WEIGHTED_RIDGE:
+            weighted_ridge(y, base, rows, first, batch, z, scale)
+        elif loss == WEIGHTED_LOGISTIC:
+            weighted_logistic(y, base, rows, first, batch, z, scale)
+        elif loss == POISSON:
+            poisson(y, base, rows, first, batch, z, scale)
+        else:
+            gamma(y, base, rows, first, batch, z, scale)
+    elif loss == RIDGE:
+        ridge(y, base, rows, first, batch, z, scale)
+    else:
+        logistic(y, base, rows, first, batch, z, scale)
+
+
+@njit(forceinline=True)
 def steps(
     weighted: bool, loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int,
-    count: int, theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int,
-    portion: int,
+    count: int, theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, back: float, scale: Any, free: int,
+    at_anchor: Any, ahead: int, portion: int,
 ) -> None:  # fmt: skip
-    """`count` local steps of one client; shift = kept = γξ, shrink = 1 − γ·l2, scale = γ/B.
+    """`count` local steps of one client; shift = kept = γξ, shrink = 1 − γ(l2 + pull), back = γ·l2, scale = γ/B.
 
     `weighted` says whether records have three targets; callers give it as a constant, so that kernels for one
     target are compiled without the rest.
 
     Step h uses the records rows[h·stride], ..., and prefetches `portion` numbers of x from `ahead` on. Margins are
     taken with m, or where that is None with x: which of the two is settled when compiling. The last `free`
-    coordinates are not penalised: what shrinking takes from them, they get back through shift.
+    coordinates are not penalised: what l2 takes from them, they get back through shift. at_anchor holds
+    scale·ℓ'(m_iᵀa, y_i) of all records of the client at an anchor a, which is subtracted; None without one.
     """
     for h in range(count):
         for k in range(0, portion, CACHE_LINE_NUMBERS):
@@ -101,40 +122,33 @@ def steps(
             for k in range(0, portion, CACHE_LINE_NUMBERS):
                 prefetch(m, ahead + h * portion + k)
             margins(m, d, base, rows, first, batch, theta, z)
-        if weighted:
-            if loss == WEIGHTED_RIDGE:
-                weighted_ridge(y, base, rows, first, batch, z, scale)
-            elif loss == WEIGHTED_LOGISTIC:
-                weighted_logistic(y, base, rows, first, batch, z, scale)
-            elif loss == POISSON:
-                poisson(y, base, rows, first, batch, z, scale)
-            else:
-                gamma(y, base, rows, first, batch, z, scale)
-        elif loss == RIDGE:
-            ridge(y, base, rows, first, batch, z, scale)
-        else:
-            logistic(y, base, rows, first, batch, z, scale)
+        slopes(weighted, loss, y, base, rows, first, batch, z, scale)
+        if at_anchor is not None:
+            for b in range(batch):
+                z[b] -= at_anchor[rows[first + b]]
         for j in range(d - free, d):
-            shift[j] = kept[j] - (1.0 - shrink) * theta[j]
+            shift[j] = kept[j] - back * theta[j]
         descend(x, d, base, rows, first, batch, theta, z, shrink, shift)
 
 
 @compiled
 def steps_on_heap(
     loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, back: float, scale: Any, free: int, at_anchor: Any,
+    ahead: int, portion: int,
 ) -> None:  # fmt: skip
     """`steps`, compiled once for any length of vectors."""
     steps(
-        False, loss, x, m, y, d, base, rows, stride, batch, count, theta, shift, kept, z, shrink, scale, free,
-        ahead, portion,
+        False, loss, x, m, y, d, base, rows, stride, batch, count, theta, shift, kept, z, shrink, back, scale,
+        free, at_anchor, ahead, portion,
     )  # fmt: skip
 
 
 @compiled
 def steps_on_stack(
     loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+    theta: Any, shift: Any, shrink: Any, back: float, scale: Any, free: int, at_anchor: Any, ahead: int,
+    portion: int,
 ) -> None:  # fmt: skip
     """`steps` on copies of θ and shift that provably alias nothing."""
     length = d + PADDING
@@ -143,8 +157,8 @@ def steps_on_stack(
         t[j] = theta[j]
         s[j] = shift[j]
     steps(
-        False, loss, x, m, y, d, base, rows, stride, batch, count, t, s, shift, z, shrink, scale, free, ahead,
-        portion,
+        False, loss, x, m, y, d, base, rows, stride, batch, count, t, s, shift, z, shrink, back, scale, free,
+        at_anchor, ahead, portion,
     )  # fmt: skip
     for j in range(d):
         theta[j] = t[j]
@@ -153,19 +167,21 @@ def steps_on_stack(
 @compiled
 def weighted_steps_on_heap(
     loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, back: float, scale: Any, free: int, at_anchor: Any,
+    ahead: int, portion: int,
 ) -> None:  # fmt: skip
     """`steps_on_heap` for records with offsets and weights."""
     steps(
-        True, loss, x, m, y, d, base, rows, stride, batch, count, theta, shift, kept, z, shrink, scale, free,
-        ahead, portion,
+        True, loss, x, m, y, d, base, rows, stride, batch, count, theta, shift, kept, z, shrink, back, scale,
+        free, at_anchor, ahead, portion,
     )  # fmt: skip
 
 
 @compiled
 def weighted_steps_on_stack(
     loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+    theta: Any, shift: Any, shrink: Any, back: float, scale: Any, free: int, at_anchor: Any, ahead: int,
+    portion: int,
 ) -> None:  # fmt: skip
     """`steps_on_stack` for records with offsets and weights."""
     length = d + PADDING
@@ -174,8 +190,8 @@ def weighted_steps_on_stack(
         t[j] = theta[j]
         s[j] = shift[j]
     steps(
-        True, loss, x, m, y, d, base, rows, stride, batch, count, t, s, shift, z, shrink, scale, free, ahead,
-        portion,
+        True, loss, x, m, y, d, base, rows, stride, batch, count, t, s, shift, z, shrink, back, scale, free,
+        at_anchor, ahead, portion,
     )  # fmt: skip
     for j in range(d):
         theta[j] = t[j]
@@ -184,11 +200,11 @@ def weighted_steps_on_stack(
 @compiled
 def dense_steps(
     A: Any, b: Any, d: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, z: Any, total: Any, every: Any, scale: Any, ahead: int, portion: int,
+    theta: Any, shift: Any, z: Any, total: Any, every: Any, pulled: float, scale: Any, ahead: int, portion: int,
 ) -> None:  # fmt: skip
-    """`count` steps θ ← θ − shift − scale Σ_i (A_i θ − b_i) of one client; the rows of A_i are margins' records.
+    """`count` steps θ ← θ − shift − pulled·θ − scale Σ_i (A_i θ − b_i) of one client.
 
-    every is 0, 1, ..., d − 1.
+    The rows of A_i are margins' records; every is 0, 1, ..., d − 1.
     """
     for h in range(count):
         for k in range(0, portion, CACHE_LINE_NUMBERS):
@@ -201,13 +217,14 @@ def dense_steps(
             for j in range(d):
                 total[j] += z[j] - b[begin + j]
         for j in range(d):
-            theta[j] -= shift[j] + scale * total[j]
+            theta[j] -= shift[j] + pulled * theta[j] + scale * total[j]
 
 
 @compiled
 def softmax_steps(
     x: Any, y: Any, height: int, d: int, classes: int, base: int, rows: Any, stride: int, batch: int, count: int,
-    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, scale: Any, free: int, ahead: int, portion: int,
+    theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, back: float, scale: Any, free: int, ahead: int,
+    portion: int,
 ) -> None:  # fmt: skip
     """`steps` for several classes: θ_k ← shrink·θ_k − shift_k − scale Σ_b (p_k(x_b) − [y_b = k]) x_b.
 
@@ -240,6 +257,6 @@ def softmax_steps(
                 z[b] = math.nan
         for k in range(classes):
             for j in range(k * tall + d - free, k * tall + d):
-                shift[j] = kept[j] - (1.0 - shrink) * theta[j]
+                shift[j] = kept[j] - back * theta[j]
             block, own = shifted(theta, k * tall), shifted(shift, k * tall)
             descend(x, d, base, rows, first, batch, block, shifted(z, k * wide), shrink, own)

@@ -92,7 +92,8 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any
     def stream_sgd(
         loss_: int, ids: Any, own_key: Any, scale_spread: float, heterogeneity: float, roots: Any, centre: Any,
         tilt: Any, noise: float, l2: float, batch: int, like: Any,
-        theta: Any, correction: Any, step_size: float, local_steps: Any, first_step: int, clients: Any,
+        theta: Any, correction: Any, anchor: Any, step_size: float, pull: float, local_steps: Any, first_step: int,
+        clients: Any,
         key: Any, round_: int, first_client: int, begin: int, end: int, out: Any,
     ) -> None:  # fmt: skip
         """out[r, k] = the model of client clients[r, k] after its local steps, for begin <= k < end.
@@ -100,7 +101,7 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any
         The first row of arguments is `Sources`; the others are those of `kernels.local_sgd_for`.
         """
         repetitions = theta.shape[0]
-        d = theta.shape[1] if dim is None else dim
+        d = theta.shape[2] if dim is None else dim
         own_cohorts = clients.shape[0] > 1
         at_once = max(1, NUMBERS_AT_ONCE // (batch * d))  # steps
         records = at_once * batch
@@ -119,7 +120,7 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any
         for j in range(d + PADDING):
             w[j] = t[j] = shift[j] = kept[j] = 0.0
         exact = np.empty(d)  # w_c in double precision
-        shrink, share = like.dtype.type(1.0 - step_size * l2), like.dtype.type(step_size / batch)
+        shrink, share = like.dtype.type(1.0 - step_size * (l2 + pull)), like.dtype.type(step_size / batch)
         scale = 1.0
 
         for k in range(begin, end):
@@ -134,11 +135,12 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any
                         w[j] = exact[j]
                 xi = correction[min(r, correction.shape[0] - 1), min(k, correction.shape[1] - 1)]
                 for j in range(d):
+                    begun = theta[r, min(k, theta.shape[1] - 1), j]
                     if loss == RIDGE:
-                        t[j] = theta[r, j] - exact[j]
-                        shift[j] = kept[j] = step_size * (xi[j] + l2 * exact[j])
+                        t[j] = begun - exact[j]
+                        shift[j] = kept[j] = step_size * (xi[j] + (l2 + pull) * exact[j])
                     else:
-                        t[j] = theta[r, j]
+                        t[j] = begun
                         shift[j] = kept[j] = step_size * xi[j]
                 counter = (round_, first_client + c, r)
                 h = 0
@@ -164,12 +166,12 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any
                     if on_heap:
                         steps_on_heap(
                             loss, features, None, targets, d, 0, pointer(rows), batch, batch, count, pointer(t),
-                            pointer(shift), pointer(kept), pointer(z), shrink, share, 0, 0, 0,
+                            pointer(shift), pointer(kept), pointer(z), shrink, 0.0, share, 0, None, 0, 0,
                         )  # fmt: skip
                     else:
                         steps_on_stack(
                             loss, features, None, targets, d, 0, pointer(rows), batch, batch, count, pointer(t),
-                            pointer(kept), shrink, share, 0, 0, 0,
+                            pointer(kept), shrink, 0.0, share, 0, None, 0, 0,
                         )  # fmt: skip
                     h += count
                 for j in range(d):
@@ -183,8 +185,10 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any
     )  # fmt: skip
 
 
-def stream_kernel(read: Sources, dim: int, *, specialise: bool = True) -> Any:
+def stream_kernel(read: Sources, dim: int, *, specialise: bool = True, anchored: bool = False) -> Any:
     """The fastest kernel for what is drawn, with `dim` features."""
+    if anchored:
+        raise InvalidInput("clients that are distributions have no full gradients at an anchor; use a table")
     on_heap = dim + read.batch > STACK_NUMBERS
     special = specialise and dim <= COMPILED_FOR and not on_heap
     return stream_sgd_for(dim if special else None, read.loss, read.like.dtype.str, on_heap)

@@ -74,6 +74,7 @@ class LinearMethod:
 def linear_method(method: Method, weights: Array) -> LinearMethod:
     """The coefficients of a method for clients of given weights; refuses one that is not linear."""
     N = weights.size
+    _check_plain_steps(method)
     participants = method.participants(N)
     if participants < N and np.ptp(weights) > 1e-12:
         raise InvalidInput(
@@ -92,6 +93,18 @@ def linear_method(method: Method, weights: Array) -> LinearMethod:
         noisy_exchange=method.exchange == "minibatch",
         **found,
     )
+
+
+def _check_plain_steps(method: Method) -> None:
+    """Refuse methods whose local steps have more terms than gradient and correction."""
+    clients, server = method.init_clients(1, np.ones(1), 1, None), method.init_server(np.zeros((1, 1)))
+    own_start = method.start(clients, server).ndim > 2
+    if method.pull or own_start or method.anchor(clients, server) is not None or method.compressor is not None:
+        raise InvalidInput(
+            "theory predicts local steps of gradient and correction alone, which begin at the server's model; "
+            f"{method.kind} pulls to a model, subtracts gradients at an anchor, begins at clients' own models, or "
+            "compresses what it sends; simulate it with fedscaffold.run"
+        )
 
 
 def _step_distribution(method: Method, n_clients: int) -> tuple[IntArray, Array | None]:
