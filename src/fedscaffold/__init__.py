@@ -29,17 +29,21 @@ if TYPE_CHECKING:
         NotStationary,
     )
     from fedscaffold.methods import (
+        AmplifiedScaffold,
         FedAvg,
         FedLin,
         FedProx,
         FedSplit,
+        LocalSvrg,
         ProxSkip,
+        RandProx,
         ScaffLSA,
         Scaffold,
         Scallion,
         ServerOptimizer,
         Tamuna,
         TwoSidedScaffold,
+        VRProxSkip,
     )
     from fedscaffold.models import Model
     from fedscaffold.models.from_data import fit
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from fedscaffold.theory import Plan, plan
 
 __all__ = [
+    "AmplifiedScaffold",
     "CheckpointMismatch",
     "Diverged",
     "FedAvg",
@@ -55,11 +60,13 @@ __all__ = [
     "FedScaffoldError",
     "FedSplit",
     "InvalidInput",
+    "LocalSvrg",
     "MissingDependency",
     "Model",
     "NotStationary",
     "Plan",
     "ProxSkip",
+    "RandProx",
     "RichardsonRomberg",
     "ScaffLSA",
     "Scaffold",
@@ -70,6 +77,7 @@ __all__ = [
     "Tamuna",
     "Trace",
     "TwoSidedScaffold",
+    "VRProxSkip",
     "benchmarking",
     "conformance",
     "dashboard",
@@ -93,6 +101,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "AmplifiedScaffold": "methods",
     "CheckpointMismatch": "core.errors",
     "Diverged": "core.errors",
     "FedAvg": "methods",
@@ -101,11 +110,13 @@ _MODULE_OF = {
     "FedScaffoldError": "core.errors",
     "FedSplit": "methods",
     "InvalidInput": "core.errors",
+    "LocalSvrg": "methods",
     "MissingDependency": "core.errors",
     "Model": "models",
     "NotStationary": "core.errors",
     "Plan": "theory",
     "ProxSkip": "methods",
+    "RandProx": "methods",
     "RichardsonRomberg": "simulation",
     "ScaffLSA": "methods",
     "Scaffold": "methods",
@@ -116,6 +127,7 @@ _MODULE_OF = {
     "Tamuna": "methods",
     "Trace": "simulation",
     "TwoSidedScaffold": "methods",
+    "VRProxSkip": "methods",
     "fit": "models.from_data",
     "plan": "theory",
     "richardson_romberg": "simulation",

@@ -69,7 +69,7 @@ class Block:
             step_size=method.step_size, local_steps=step_counts, round=info.round, clients=clients,
             first_step=self.first_step, pull=method.pull, anchor=method.anchor(client_state, server),
         )  # fmt: skip
-        sent = self._compressed(method.message(local, server, step_counts), info, clients)
+        sent = self._compressed(method.message(client_state, local, server, step_counts), info, clients)
         return LocalResult(clients, client_state, local, sent)
 
     def partial_sums(self, values: Array, info: RoundInfo) -> list[PartialSum]:
@@ -157,7 +157,7 @@ def open_block(
     """
     with ExitStack() as stack:
         local_sgd = stack.enter_context(open_local_sgd(batches))
-        full = method.exchange == "full"
+        full = method.exchange in ("full", "own")
         yield Block(
             method=method,
             weights=weights,
@@ -168,6 +168,13 @@ def open_block(
             local_sgd=local_sgd,
             gradient_sgd=stack.enter_context(open_local_sgd(Batches())) if full else local_sgd,
         )
+
+
+def message_length(method: Method, dim: int) -> int:
+    """How many numbers arrive at the server from each client that takes part, for a model of dim numbers."""
+    clients, server = method.init_clients(1, np.ones(1), dim, None), method.init_server(np.zeros((1, dim)))
+    sent = method.message(clients, np.zeros((1, 1, dim)), server, np.ones((1, 1), np.int64)).shape[-1]
+    return sent if method.compressor is None else method.compressor.message_length(sent)
 
 
 def _rows_of(values: Any, clients: IntArray) -> Any:
