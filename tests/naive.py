@@ -672,3 +672,58 @@ def drawing_transitions(seed: int, environments: list[Environment], batch_size: 
         return drawn[step * batch_size :]
 
     return draw
+
+
+def clipped(vector: Vector, norm: float) -> Vector:
+    """The vector, shortened to a norm where it is longer."""
+    length = math.sqrt(math.fsum(v * v for v in vector))
+    return vector if length <= norm else [v * norm / length for v in vector]
+
+
+def normal_number(seed: int, repetition: int, round: int, client: int, place: int) -> float:
+    """Normal number `place` of the stream that the library documents."""
+    block, which = 8 * (place // 32) + place % 8, place // 8 % 4
+    words = philox((block, round, client, repetition), (seed % 2**32, seed // 2**32))
+    u, v = (words[0], words[1]) if which < 2 else (words[2], words[3])
+    radius, angle = math.sqrt(-2.0 * math.log((u + 0.5) / 2**32)), 2.0 * math.pi * v / 2**32
+    return radius * (math.sin(angle) if which % 2 else math.cos(angle))
+
+
+RECORD_KEY, CLIENT_KEY = 0x9E3779B97F4A7C15, 0x3C6EF372FE94F82A
+
+
+def private_scaffold(
+    clients: Clients, draw: Draw, *, gamma: float, H: int, T: int, theta: Vector, seed: int, repetition: int = 0,
+    record: tuple[float, float] | None = None, client: tuple[float, float] | None = None, remember: bool = True,
+) -> Result:  # fmt: skip
+    """Scaffold, or without memory FedAvg, with (clip, noise multiplier) of records or of clients' messages."""
+    N, d, w = len(clients.features), len(theta), clients.weights
+    xi = [[0.0] * d for _ in range(N)]
+    iterates = [theta]
+    for t in range(T):
+        sent = []
+        for c in range(N):
+            local = list(theta)
+            for h in range(H):
+                rows = draw(repetition, t, c, h)
+                if record is None:
+                    g = gradient_of_batch(clients, c, local, rows)
+                else:
+                    clip, noise = record
+                    records = [(clients.features[c][i], clients.targets[c][i]) for i in rows]
+                    each = [clipped(gradient_of_record(clients.kind, local, x, y), clip) for x, y in records]
+                    drawn = [normal_number(seed ^ RECORD_KEY, repetition, t, c, h * d + j) for j in range(d)]
+                    noisy = [math.fsum(one[j] for one in each) + noise * clip * drawn[j] for j in range(d)]
+                    g = [noisy[j] / len(rows) + clients.l2 * local[j] for j in range(d)]
+                local = [local[j] - gamma * (g[j] + xi[c][j]) for j in range(d)]
+            if client is not None:
+                clip, noise = client
+                change = clipped([local[j] - theta[j] for j in range(d)], clip)
+                drawn = [normal_number(seed ^ CLIENT_KEY, repetition, t, c, j) for j in range(d)]
+                local = [theta[j] + change[j] + noise * clip * drawn[j] for j in range(d)]
+            sent.append(local)
+        theta = [math.fsum(w[c] * sent[c][j] for c in range(N)) for j in range(d)]
+        if remember:
+            xi = [[xi[c][j] + (sent[c][j] - theta[j]) / (gamma * H) for j in range(d)] for c in range(N)]
+        iterates.append(theta)
+    return Result(theta, xi, iterates)

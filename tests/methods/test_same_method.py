@@ -170,7 +170,7 @@ def test_equal(kind: Kind, one: Method, other: Method, tolerance: float) -> None
 )
 def test_on_full_gradients_variance_reduction_changes_nothing(kind: Kind, one: Method, other: Method) -> None:
     full = [thetas(kind, method, batch_size=None) for method in (one, other)]
-    np.testing.assert_allclose(*full, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(full[0], full[1], rtol=0, atol=1e-12)
     assert np.abs(thetas(kind, one) - thetas(kind, other)).max() > 1e-4
 
 

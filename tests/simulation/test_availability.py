@@ -14,7 +14,7 @@ SCAFFOLD = fs.Scaffold(step_size=0.05, local_steps=3)
 
 
 def run(availability: Any, method: Any = SCAFFOLD, **options: Any) -> fs.Trace:
-    settings = {"rounds": 6, "engine": "reference", "progress": False} | options
+    settings: dict[str, Any] = {"rounds": 6, "engine": "reference", "progress": False} | options
     return fs.run(make("ridge", (5,) * 8, 3), method, availability=availability, **settings)
 
 
@@ -93,6 +93,10 @@ def test_windows_survive_checkpoints_and_folders(tmp_path: Path) -> None:
         (lambda: run(Periodic(9)), "groups=9, but there are 8"),
         (lambda: run(Periodic), "availability must be one such as"),
         (lambda: run("periodic"), "availability must be one such as"),
+        (
+            lambda: run(Periodic(2), privacy=fs.privacy.ClientLevel(clip=1.0, noise_multiplier=1.0)),
+            "give privacy or availability",
+        ),
     ],
 )
 def test_refusals(make_it: Any, message: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws
 from fedscaffold.core.random.messages import MessageDraws
@@ -51,6 +52,14 @@ class HasBatchGradient(Problem, Protocol):
 
     def batch_gradient(self, client: int, theta: Array, rows: IntArray) -> Array:
         """Mean gradient at θ over some of a client's records, shape (dim,)."""
+
+
+@runtime_checkable
+class HasClippedGradient(Protocol):
+    """A problem whose records' gradients can be clipped one by one, for privacy at the level of records."""
+
+    def clipped_gradient(self, client: int, theta: Array, rows: IntArray, clip: float) -> Array:
+        """Mean over some of a client's records of gradients shortened to norm `clip`, plus the penalty's."""
 
 
 @runtime_checkable
@@ -256,11 +265,18 @@ class Engine(Protocol):
         """Name in provenance and checkpoints, with every setting that changes the numbers."""
 
     def open(
-        self, problem: Any, batches: Batches, *, seed: int, first_client: int = 0
+        self,
+        problem: Any,
+        batches: Batches,
+        *,
+        seed: int,
+        first_client: int = 0,
+        privacy: RecordLevel | None = None,
     ) -> AbstractContextManager[LocalSgd]:
         """Prepare a run; what was opened is closed when the context is left.
 
         The problem may be a block of a larger problem's clients: then client c draws as client first_client + c.
+        With `privacy`, local steps clip every record's gradient and add noise.
         """
 
 

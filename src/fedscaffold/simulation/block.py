@@ -14,6 +14,7 @@ from fedscaffold.core.sums import PartialSum, partial_sums, partial_sums_of_coho
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 
 OpenLocalSgd = Callable[[Batches], AbstractContextManager[LocalSgd]]
+Protect = Callable[[Array, Array, int, IntArray | None], Array]  # messages, θ, round, clients → messages
 
 
 class LocalResult(NamedTuple):
@@ -37,6 +38,7 @@ class Block:
     seed: int  # of what compressors draw
     local_sgd: LocalSgd
     gradient_sgd: LocalSgd  # computes the gradients that a method exchanges before local steps
+    protect: Protect | None = None  # clips messages and adds noise, for privacy at the level of clients
 
     def gradients(self, server: Any, info: RoundInfo) -> Array:
         """Each client's gradient at θ, computed as one local step of size one without correction."""
@@ -61,7 +63,8 @@ class Block:
             client_state = type(client_state)(*(_rows_of(values, clients) for values in client_state))
         if clients is not None and clients.size == 0:  # no client of this block takes part
             empty = np.zeros((*clients.shape, server.theta.shape[-1]))
-            return LocalResult(clients, client_state, empty, self._compressed(empty, info, clients))
+            sent = self.method.message(client_state, empty, server, self._step_counts(info, clients))
+            return LocalResult(clients, client_state, empty, self._compressed(sent, info, clients))
         step_counts = self._step_counts(info, clients)
         method = self.method
         local = self.local_sgd(
@@ -69,7 +72,10 @@ class Block:
             step_size=method.step_size, local_steps=step_counts, round=info.round, clients=clients,
             first_step=self.first_step, pull=method.pull, anchor=method.anchor(client_state, server),
         )  # fmt: skip
-        sent = self._compressed(method.message(client_state, local, server, step_counts), info, clients)
+        sent = method.message(client_state, local, server, step_counts)
+        if self.protect is not None:
+            sent = self.protect(sent, server.theta, info.round, clients)
+        sent = self._compressed(sent, info, clients)
         return LocalResult(clients, client_state, local, sent)
 
     def partial_sums(self, values: Array, info: RoundInfo) -> list[PartialSum]:
@@ -133,6 +139,7 @@ def open_block(
     seed: int,
     first: int = 0,
     first_step: int = 0,
+    protect: Protect | None = None,
 ) -> Iterator[Block]:
     """A block of clients, ready to run.
 
@@ -154,6 +161,8 @@ def open_block(
         Index of the block's first client among them.
     first_step
         Local steps draw as steps first_step, first_step + 1, ... of their rounds.
+    protect
+        What is done to messages before they are sent and remembered; None for nothing.
     """
     with ExitStack() as stack:
         local_sgd = stack.enter_context(open_local_sgd(batches))
@@ -167,6 +176,7 @@ def open_block(
             seed=seed,
             local_sgd=local_sgd,
             gradient_sgd=stack.enter_context(open_local_sgd(Batches())) if full else local_sgd,
+            protect=protect,
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Availability, Clients, Engine, Method, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.stream import cohorts, round_uniforms
@@ -141,6 +142,7 @@ def open_rounds(
     first_step: int = 0,
     folder: str | os.PathLike[str] | None = None,
     availability: Availability | None = None,
+    privacy: Privacy | None = None,
 ) -> Iterator[RoundStep]:
     """A function from a state to the state one round later.
 
@@ -148,7 +150,7 @@ def open_rounds(
     not. The client state is part of the state, unless the engine keeps it in its workers or a folder is given.
     """
     with open_clients(
-        problem, method, engine, batches, seed=seed, first_step=first_step, folder=folder
+        problem, method, engine, batches, seed=seed, first_step=first_step, folder=folder, privacy=privacy
     ) as clients:
 
         @lru_cache(maxsize=1)

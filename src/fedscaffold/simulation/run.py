@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Availability, Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Sampling
@@ -31,6 +32,7 @@ def run(
     checkpoint_every: int | None = None,
     client_state_dir: str | os.PathLike[str] | None = None,
     availability: Availability | None = None,
+    privacy: Privacy | None = None,
 ) -> Trace:
     """Run a method on a problem and return the trace: final models, recorded metrics, costs and provenance.
 
@@ -72,6 +74,10 @@ def run(
     availability
         Which clients are available in which rounds, such as `fedscaffold.simulation.Periodic(4)`: of these all
         take part, or as many as the method takes, drawn at random. By default all are available.
+    privacy
+        Clipping and noise: `privacy.RecordLevel(...)` in every local step or `privacy.ClientLevel(...)` in what
+        clients send; none by default. The noise of a run follows from its seed: it shows what privacy costs, and
+        protects nobody.
 
     Examples
     --------
@@ -83,7 +89,7 @@ def run(
     """
     setup = validate_run(
         problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
-        theta0=theta0, sampling=sampling, availability=availability,
+        theta0=theta0, sampling=sampling, availability=availability, privacy=privacy,
     )  # fmt: skip
     observers = resolve_observers(record)
     if control_variates0 is not None:

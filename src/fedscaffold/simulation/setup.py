@@ -11,13 +11,15 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core import provenance
 from fedscaffold.core.checks import check_problem_and_method, given, numbers, seed_number, whole_number
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Availability, Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.stream import WORDS_PER_ROUND, round_uniforms
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
+from fedscaffold.engines.clippable import check_clippable
 from fedscaffold.simulation.block import message_length
 from fedscaffold.simulation.checkpoint import CheckpointFile
 from fedscaffold.simulation.divergence import divergence_limit
@@ -40,6 +42,7 @@ class RunSetup:
     seed: int
     theta: Array  # (repetitions, dim)
     availability: Availability | None = None
+    privacy: Privacy | None = None
 
     def checkpoint_file(
         self,
@@ -72,6 +75,7 @@ class RunSetup:
             "start": hashlib.sha256(b"".join(array.tobytes() for array in start)).hexdigest(),
             "record": [provenance.describe(observer) for observer in observers],
             **self.described_availability(),
+            **self.described_privacy(),
             **more,
         }
         return CheckpointFile(path, every, identity)
@@ -79,6 +83,10 @@ class RunSetup:
     def described_availability(self) -> dict[str, Any]:
         """Who is available, where not everyone is."""
         return {} if self.availability is None else {"availability": provenance.describe(self.availability)}
+
+    def described_privacy(self) -> dict[str, Any]:
+        """Clipping and noise as plain values, for identity and provenance; nothing for a run without."""
+        return {} if self.privacy is None else {"privacy": provenance.describe(self.privacy)}
 
     def run_to_end(
         self,
@@ -117,7 +125,7 @@ class RunSetup:
             open_rounds(
                 self.problem, method or self.method, self.engine, self.batches, seed=self.seed,
                 limit=divergence_limit(self.theta), first_step=first_step, folder=folder,
-                availability=self.availability,
+                availability=self.availability, privacy=self.privacy,
             ) as step,
         ):  # fmt: skip
             if state is None:
@@ -207,6 +215,7 @@ def validate_run(
     theta0: ArrayLike | None,
     sampling: Sampling,
     availability: Availability | None = None,
+    privacy: Privacy | None = None,
 ) -> RunSetup:
     """Check the arguments that all kinds of runs share, before any work."""
     check_problem_and_method(problem, method)
@@ -222,8 +231,15 @@ def validate_run(
                 f"availability must be one such as fedscaffold.simulation.Periodic(4), got {given(availability)}"
             )
         availability.available(0, problem.n_clients)
+        if privacy is not None:
+            raise InvalidInput(
+                "the cost of privacy is known for clients that are drawn at random from all; give privacy or "
+                "availability, not both"
+            )
     counts = method.local_step_counts(problem.n_clients, np.full(1, 0.5))
     check_draws(batches, int(counts.max()))
+    if privacy is not None:
+        check_privacy(privacy, problem, method, int(counts.max()))
     models = (
         f"the models of {repetitions:,} repetitions and {problem.n_clients:,} clients with dim={problem.dim:,}"
     )
@@ -238,6 +254,7 @@ def validate_run(
         seed=seed,
         theta=_starting_point(theta0, repetitions, problem.dim),
         availability=availability,
+        privacy=privacy,
     )
 
 
@@ -251,6 +268,35 @@ def check_draws(batches: Batches, local_steps: int) -> None:
             f"records in a round, but the random stream has {WORDS_PER_ROUND:,} for it; take fewer"
         )
     check_memory(f"batches of {batches.size:,} records", BYTES_PER_DRAW * batches.size)
+
+
+def check_privacy(privacy: Any, problem: Problem, method: Method, local_steps: int) -> None:
+    """Refuse what is no privacy, what would send something unprotected, and more noise than the stream has."""
+    if not isinstance(privacy, Privacy):
+        raise InvalidInput(
+            Option("privacy"),
+            f" must be privacy.RecordLevel(...) or privacy.ClientLevel(...), got {given(privacy)}",
+        )
+    if method.exchange is not None:
+        raise InvalidInput(
+            f"{type(method).__name__} sends gradients before its local steps, which nothing would protect; "
+            "use Scaffold or FedAvg with privacy"
+        )
+    if isinstance(privacy, ClientLevel):
+        still = np.ones((1, 1, problem.dim))
+        clients, server = method.init_clients(1, np.ones(1), problem.dim, None), method.init_server(still[0])
+        if not np.array_equal(method.message(clients, still, server, np.ones((1, 1), np.int64)), still):
+            raise InvalidInput(
+                f"messages of {type(method).__name__} are no models, so that their change cannot be clipped; "
+                "use Scaffold or FedAvg with privacy=ClientLevel(...)"
+            )
+    if isinstance(privacy, RecordLevel):
+        check_clippable(problem)
+        if local_steps * problem.dim > WORDS_PER_ROUND:
+            raise InvalidInput(
+                f"{local_steps:,} local steps with dim={problem.dim:,} need more noise in a round than the random "
+                "stream has; take fewer"
+            )
 
 
 def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **more: Any) -> Trace:
@@ -280,6 +326,7 @@ def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **mo
             "repetitions": repetitions,
             **setup.described_availability(),
             "engine": setup.engine.name,
+            **setup.described_privacy(),
             "versions": provenance.versions(),
             "machine": provenance.machine(),
             "finished": provenance.now(),
@@ -292,11 +339,11 @@ def _starting_point(theta0: ArrayLike | None, repetitions: int, dim: int) -> Arr
     if theta0 is None:
         return np.zeros((repetitions, dim))
     try:
-        found = numbers(theta0)
+        start = numbers(theta0)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"theta0 must hold numbers: {error}") from None
-    if found.shape not in ((dim,), (repetitions, dim)):
-        raise InvalidInput(f"theta0 must have shape ({dim},) or ({repetitions}, {dim}), got {found.shape}")
-    if not np.isfinite(found).all():
+    if start.shape not in ((dim,), (repetitions, dim)):
+        raise InvalidInput(f"theta0 must have shape ({dim},) or ({repetitions}, {dim}), got {start.shape}")
+    if not np.isfinite(start).all():
         raise InvalidInput("theta0 holds NaN or infinite values")
-    return np.broadcast_to(found, (repetitions, dim)).copy()
+    return np.broadcast_to(start, (repetitions, dim)).copy()
