@@ -90,7 +90,7 @@ class Library:
                     before.theta, xi, step_size=self.method.step_size, local_steps=own, round=0,
                     clients=np.array([[c]]),
                 )  # fmt: skip
-                sent[c] = self.method.message(local, before, own)
+                sent[c] = self.method.message(None, local, before, own)
         weights = self.problem.weights[list(cohort)]
         mean = sum(w * vector[:, 0] for w, vector in zip(weights, sent.values(), strict=True)) / weights.sum()
         self.server = self.method.aggregate(before, mean, np.array([weights.sum()]))
