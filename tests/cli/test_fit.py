@@ -196,6 +196,16 @@ def test_output_and_page_say_where_the_time_went(tmp_path: Path) -> None:
     assert all(f">{phase}<" in page for phase in phases)
 
 
+def test_a_dispersion_is_asked_for_by_a_flag(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=90), "hospital": ["a", "b", "c"] * 30})
+    table = written(frame.assign(falls=rng.poisson(np.exp(frame.x))), tmp_path / "f.csv")
+    words = ["fit", table, "--target", "falls", *HERE, "--kind", "poisson", "--out", tmp_path / "m"]
+    invoke(*words, "--dispersion", "pearson")
+    assert Model.load(tmp_path / "m" / "model.json").summary().facts["family"] == "Poisson (quasi)"
+    assert "--dispersion must be a positive number or 'pearson'" in refused(*words, "--dispersion", "much")
+
+
 def test_missing_values_can_be_filled(tmp_path: Path) -> None:
     frame = cancer()
     frame.loc[::7, "mean area"] = np.nan

@@ -96,9 +96,10 @@ class Fit(Summarised):
         level
             Confidence level of the intervals.
         dispersion
-            None for the family's own, "pearson" to estimate it, or a number.
+            "pearson" to estimate it, or a number; None for that of the fit's settings.
         """
-        return summary_of(self.planned, self.closed, cov=cov, level=level, dispersion=dispersion)
+        own = self.settings.dispersion if dispersion is None else dispersion
+        return summary_of(self.planned, self.closed, cov=cov, level=level, dispersion=own)
 
     @property
     def relative_distance(self) -> float:
@@ -282,7 +283,9 @@ def run_fit(
         origin["newton_steps"] = closed.steps
     model = planned.model(trace.theta[0] if closed is None else closed.theta, {**origin, **(provenance or {})})
     if closed is not None and has_variance(closed.sums):
-        model = replace(model, standard_errors=summary_to_plain(summary_of(planned, closed)))
+        model = replace(
+            model, standard_errors=summary_to_plain(summary_of(planned, closed, dispersion=settings.dispersion))
+        )
     seconds = {
         "pooled model": planned.pooled_seconds, "planning": planned.planning_seconds, "running": ended - began,
         "closing": time.perf_counter() - ended,

@@ -164,6 +164,7 @@ def _request_facts(fit: Fit, inputs: ReportInputs) -> list[tuple[str, str]]:
             "intercept",
             "one for each client, which never leaves it" if fit.settings.client_intercepts else "common",
         ),
+        ("dispersion", None if fit.settings.dispersion is None else str(fit.settings.dispersion)),
         ("penalty l2", f"{fit.planned.problem.l2:g}"),
         ("missing values", None if inputs.missing is None else handled[inputs.missing]),
         ("tolerance", str(fit.settings.tolerance)),

@@ -41,6 +41,9 @@ def command(
     close: Annotated[
         bool, typer.Option(help="Let up to two Newton steps, from sums over clients, end the fit at the optimum.")
     ] = True,
+    dispersion: Annotated[
+        str | None, typer.Option(help="Factor of the variance: 'pearson' (quasi-Poisson) or a number.")
+    ] = None,
     seed: tables.Seed = 0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the fit of other data or settings that the folder holds.")
@@ -56,7 +59,7 @@ def command(
     console = Console(highlight=False)
     with refusals(interrupted=RESUMABLE):
         settings = FitSettings(
-            tolerance=tables.parse_tolerance(table.tolerance),
+            tolerance=tables.parse_number(table.tolerance),
             batch_size=tables.parse_batch(batch_size),
             step_size=step_size,
             local_steps=local_steps,
@@ -64,6 +67,7 @@ def command(
             seed=seed,
             close=close,
             client_intercepts=table.client_intercepts,
+            dispersion=None if dispersion is None else tables.parse_number(dispersion),
         )
         is_parquet(data if data.is_dir() else existing_file(data))
         if test is not None and table.client_intercepts:

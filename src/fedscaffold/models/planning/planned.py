@@ -14,6 +14,7 @@ from fedscaffold.core.errors import InvalidInput, Option, OutOfReach
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.inference.closing import Dispersion, check_dispersion
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.model import Model, in_own_units
@@ -58,6 +59,9 @@ class FitSettings:
     client_intercepts
         Whether each client has an intercept of its own, as if there were one indicator column per client. It is
         fitted with the common slopes and never leaves the client.
+    dispersion
+        The factor of the variance in standard errors: None for that of the family (1 for classes, counts);
+        "pearson" to estimate it, which makes that of counts a quasi-Poisson regression; or a number.
 
     Examples
     --------
@@ -74,9 +78,10 @@ class FitSettings:
     rounds: int | None = None
     seed: int = 0
     client_intercepts: bool = False
+    dispersion: Dispersion = None
 
     def __post_init__(self) -> None:
-        set_fields(self, seed=seed_number("seed", self.seed))
+        set_fields(self, seed=seed_number("seed", self.seed), dispersion=check_dispersion(self.dispersion))
         _, number = parse_tolerance(self.tolerance)
         if not isinstance(self.tolerance, str):
             set_fields(self, tolerance=number)
