@@ -184,10 +184,10 @@ def test_another_run_with_the_same_loss_and_shapes_compiles_nothing(caplog: pyte
 
 
 def test_jax_settings_stay_as_they_are() -> None:
-    before = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    before = jax.config.jax_enable_x64
     assert jnp.zeros(1).dtype == ("float64" if before else "float32")
     fs.run(PROBLEMS["ridge"](), METHODS["Scaffold"], rounds=1, batch_size=3, engine="jax")
-    assert jax.config.jax_enable_x64 == before  # type: ignore[attr-defined]
+    assert jax.config.jax_enable_x64 == before
     assert jnp.zeros(1).dtype == ("float64" if before else "float32")
 
 

@@ -148,6 +148,8 @@ class StudySettings:
             raise InvalidInput(f"the study's settings are incomplete: {error}") from None
 
     def _check_columns(self, found: Collector) -> None:
+        if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
+            found.add(Option("classes"), f" must be two or more different classes, got {shown(self.classes)}")
         taken = [self.target, *(self.features or ())]
         for role, name in self.record_columns.items():
             known: Any = name
