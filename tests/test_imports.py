@@ -27,11 +27,13 @@ LIBRARY = {
     "models",
     "reports",
     "federation",
+    "privacy",
 }
 STUDIES = {"paper", "benchmarking"}
 FRONT = {"__init__"}  # the package itself, which imports the simulator
 MAY_IMPORT = {
     **{room: {"core", room} for room in ("core", "problems", "methods", "engines", "conformance")},
+    "privacy": {"core", "privacy"},
     "data": {"core", "problems", "data"},
     "inference": {"core", "problems", "inference"},
     "simulation": {"core", "engines", "simulation"},
@@ -60,7 +62,19 @@ MAY_IMPORT = {
     "__init__": LIBRARY | DOORS | {"conformance", "benchmarking"},  # lazily
     **{door: LIBRARY | FRONT | STUDIES | {door, "conformance"} for door in DOORS},
 }
-HEAVY = ("numba", "sklearn", "matplotlib", "typer", "rich", "pandas", "jax", "optax", "ray", "flwr")
+HEAVY = (
+    "numba",
+    "sklearn",
+    "matplotlib",
+    "typer",
+    "rich",
+    "pandas",
+    "jax",
+    "optax",
+    "ray",
+    "flwr",
+    "dp_accounting",
+)
 MAY_IMPORT["cli"] |= {"flower", "dashboard"}  # the outermost door
 
 

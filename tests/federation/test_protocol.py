@@ -44,6 +44,7 @@ METHODS: list[Method] = [
     fs.FedLin(step_size=0.05, local_steps=4, correction_gradients="minibatch"),
     fs.FedProx(step_size=0.1, local_steps=4, proximal_weight=0.5, cohort=3),
     fs.FedSplit(step_size=0.1, local_steps=4, proximal_weight=0.5),
+    fs.Scallion(step_size=0.05, local_steps=4, compression="random_k:0.5", cohort=3),
 ]
 WITH_CLIENT_STATE = [
     METHODS[0],
@@ -70,6 +71,12 @@ def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method, bat
             federation.control_variates(), simulated.control_variates[0], rtol=0, atol=1e-11
         )
         federation.check_backup()
+
+
+def test_a_method_with_masks_is_refused(tmp_path: Path) -> None:
+    method = fs.Tamuna(step_size=0.1, communication_probability=0.3, owners=2)
+    with pytest.raises(fs.InvalidInput, match="Tamuna cannot run on a federation, since its messages are longer"):
+        Federation(tmp_path, problem(), method)
 
 
 @pytest.mark.slow

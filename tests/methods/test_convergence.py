@@ -22,6 +22,11 @@ REACH: dict[str, Method] = {
     "ProxSkip": fs.ProxSkip(step_size=GAMMA, communication_probability=1 / H),
     "FedLin": fs.FedLin(step_size=GAMMA, local_steps=H),
     "FedSplit": fs.FedSplit(step_size=GAMMA, local_steps=H, proximal_weight=0.5),
+    "Scallion, random coordinates": fs.Scallion(step_size=0.05, local_steps=H, compression="random_k:0.4"),
+    "Scallion, largest coordinates": fs.Scallion(step_size=0.05, local_steps=H, compression="top_k:0.4"),
+    "Scallion, powers of two": fs.Scallion(step_size=GAMMA, local_steps=H, compression="natural"),
+    "Scallion, levels": fs.Scallion(step_size=0.1, local_steps=H, compression="quantised:8"),
+    "Tamuna": fs.Tamuna(step_size=GAMMA, communication_probability=1 / H, owners=2),
     "FedSplit, one step": fs.FedSplit(step_size=GAMMA, local_steps=1, proximal_weight=0.5),
 }
 
@@ -88,8 +93,20 @@ SPREAD = tuple(1.0 + 3.0 * (c % 4) for c in range(N))
         (fs.Scaffold(step_size=0.1, local_steps=UNEQUAL, cohort=COHORT), SPREAD, 4000),
         (fs.TwoSidedScaffold(step_size=0.1, local_steps=4, server_step_size=1.0, cohort=COHORT), None, 3000),
         (fs.TwoSidedScaffold(step_size=0.1, local_steps=4, server_step_size=0.7, cohort=COHORT), SPREAD, 4000),
+        (fs.Scallion(step_size=0.05, local_steps=4, compression="random_k:0.4", cohort=COHORT), SPREAD, 6000),
+        (fs.Tamuna(step_size=0.15, communication_probability=0.25, owners=4, cohort=COHORT), SPREAD, 6000),
     ],
-    ids=["cohort", "share", "steps", "weights", "all at once", "two-sided cohort", "two-sided cohort, weights"],
+    ids=[
+        "cohort",
+        "share",
+        "steps",
+        "weights",
+        "all at once",
+        "two-sided cohort",
+        "two-sided cohort, weights",
+        "Scallion",
+        "Tamuna",
+    ],
 )
 def test_some_clients_unequal_steps_and_weights(
     method: Method, weights: tuple[float, ...] | None, rounds: int
@@ -112,7 +129,7 @@ def situations(draw: st.DrawFn) -> tuple[Ridge | fs.problems.Logistic, Method, i
     problem = make(kind, sizes, draw(st.integers(1, 6)), weights=weights)
     cohort = draw(st.integers(min(2, n), n))
     gamma, steps = 0.05, draw(st.integers(1, 12))
-    which = draw(st.sampled_from(("scaffold", "unequal", "two-sided", "proxskip")))
+    which = draw(st.sampled_from(("scaffold", "unequal", "two-sided", "proxskip", "scallion", "tamuna")))
     method: Method
     if which == "scaffold":
         method = fs.Scaffold(step_size=gamma, local_steps=steps, cohort=cohort)
@@ -122,6 +139,11 @@ def situations(draw: st.DrawFn) -> tuple[Ridge | fs.problems.Logistic, Method, i
     elif which == "two-sided":
         eta = draw(st.floats(0.1, 2.0))
         method = fs.TwoSidedScaffold(step_size=gamma, local_steps=steps, server_step_size=eta, cohort=cohort)
+    elif which == "scallion":
+        kind = draw(st.sampled_from(("random_k:0.3", "top_k:0.5", "natural", "quantised:3")))
+        method = fs.Scallion(step_size=gamma, local_steps=steps, compression=kind, cohort=cohort)
+    elif which == "tamuna":
+        method = fs.Tamuna(step_size=gamma, communication_probability=1.0 / steps, owners=2, cohort=cohort)
     else:
         method = fs.ProxSkip(step_size=gamma, communication_probability=1.0 / steps)
     return problem, method, draw(st.none() | st.integers(1, 2))

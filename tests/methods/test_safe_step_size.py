@@ -25,6 +25,7 @@ MAKE: dict[str, Callable[[float], Method]] = {
     "fedavg": lambda gamma: fs.FedAvg(step_size=gamma, local_steps=H),
     "fedprox": lambda gamma: fs.FedProx(step_size=gamma, local_steps=H, proximal_weight=0.5),
     "fedsplit": lambda gamma: fs.FedSplit(step_size=gamma, local_steps=H, proximal_weight=0.5),
+    "tamuna": lambda gamma: fs.Tamuna(step_size=gamma, communication_probability=1 / H, owners=2),
 }
 
 
@@ -85,8 +86,20 @@ def test_every_round_brings_the_model_closer(name: str) -> None:
     assert found[-1] < 0.7 * found[0]
 
 
-def test_proxskip_converges_with_its_random_numbers_of_steps() -> None:
-    found = distances(MAKE["proxskip"](safe("proxskip")), rounds=150)
+@pytest.mark.parametrize("compression", ["random_k:0.5", "top_k:0.5", "natural", "quantised:4", "quantised:100"])
+@pytest.mark.parametrize("steps", [1, 20])
+def test_scallion_converges_with_every_compressor(compression: str, steps: int) -> None:
+    def method(gamma: float) -> Method:
+        return fs.Scallion(step_size=gamma, local_steps=steps, compression=compression)
+
+    found = distances(method(method(1.0).safe_step_size(L, MU)), rounds=1500)
+    assert found[-1] < 0.05 * found[0]
+    assert max(found) < 1.2 * found[0]
+
+
+@pytest.mark.parametrize("name", ["proxskip", "tamuna"])
+def test_converges_with_its_random_numbers_of_steps(name: str) -> None:
+    found = distances(MAKE[name](safe(name)), rounds=150)
     assert found[-1] < 1e-6 * found[0]
 
 

@@ -34,6 +34,10 @@ def test_as_many_in_a_run() -> None:
         fs.ProxSkip(step_size=0.1, communication_probability=0.5),
         fs.TwoSidedScaffold(step_size=0.1, local_steps=2, server_step_size=1.0),
         fs.FedLin(step_size=0.1, local_steps=2),
+        fs.FedProx(step_size=0.1, local_steps=2, proximal_weight=0.5),
+        fs.FedSplit(step_size=0.1, local_steps=2, proximal_weight=0.5),
+        fs.Scallion(step_size=0.1, local_steps=2, compression="natural"),
+        fs.Tamuna(step_size=0.1, communication_probability=0.5),
     ],
     ids=lambda method: method.kind,
 )

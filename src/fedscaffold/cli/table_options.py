@@ -194,8 +194,8 @@ def parse_reference(given: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def parse_tolerance(text: str) -> float | str:
-    """A number, or text such as 'se:0.05', which `FitSettings` checks."""
+def parse_number(text: str) -> Any:
+    """A number, or the text as it is, such as 'se:0.05' or 'pearson', which `FitSettings` checks."""
     try:
         return float(text)
     except ValueError:

@@ -6,8 +6,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws
+from fedscaffold.core.random.messages import MessageDraws
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.sums import PartialSum
 from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, RoundInfo, WorstClient
@@ -50,6 +52,14 @@ class HasBatchGradient(Problem, Protocol):
 
     def batch_gradient(self, client: int, theta: Array, rows: IntArray) -> Array:
         """Mean gradient at θ over some of a client's records, shape (dim,)."""
+
+
+@runtime_checkable
+class HasClippedGradient(Protocol):
+    """A problem whose records' gradients can be clipped one by one, for privacy at the level of records."""
+
+    def clipped_gradient(self, client: int, theta: Array, rows: IntArray, clip: float) -> Array:
+        """Mean over some of a client's records of gradients shortened to norm `clip`, plus the penalty's."""
 
 
 @runtime_checkable
@@ -134,6 +144,19 @@ class Divisible(Protocol):
         """The problem of some of the clients, in the given order."""
 
 
+class Compressor(Protocol):
+    """What is sent instead of a vector, with fewer bits."""
+
+    def bits(self, dim: int, participants: int) -> float:
+        """Bits of the message of one of a round's participants, for vectors of length dim."""
+
+    def message_length(self, dim: int) -> int:
+        """How many numbers the server receives for a vector of length dim: dim, or more for masks."""
+
+    def compress(self, values: Array, draws: MessageDraws) -> Array:
+        """The messages of some clients, (repetitions, clients, dim), as the server receives them."""
+
+
 class Method(Protocol):
     """Where the correction ξ_c comes from, and what the server does with the local models.
 
@@ -158,6 +181,10 @@ class Method(Protocol):
     @property
     def exchange(self) -> GradientKind | None:
         """Which gradients at θ clients exchange before their local steps; None if they exchange none."""
+
+    @property
+    def compressor(self) -> Compressor | None:
+        """Through what messages go before they are sent; None for most methods."""
 
     def participants(self, n_clients: int) -> int:
         """Number of clients that take part in a round."""
@@ -227,11 +254,18 @@ class Engine(Protocol):
         """Name in provenance and checkpoints, with every setting that changes the numbers."""
 
     def open(
-        self, problem: Any, batches: Batches, *, seed: int, first_client: int = 0
+        self,
+        problem: Any,
+        batches: Batches,
+        *,
+        seed: int,
+        first_client: int = 0,
+        privacy: RecordLevel | None = None,
     ) -> AbstractContextManager[LocalSgd]:
         """Prepare a run; what was opened is closed when the context is left.
 
         The problem may be a block of a larger problem's clients: then client c draws as client first_client + c.
+        With `privacy`, local steps clip every record's gradient and add noise.
         """
 
 

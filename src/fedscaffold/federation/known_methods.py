@@ -53,6 +53,11 @@ def check_method(method: Method) -> None:
             f"Scaffold(step_size=0.05, local_steps=100); got {method!r}"
         )
     kind, description = type(method), describe_method(method)
+    if method.compressor is not None and method.compressor.message_length(1) != 1:
+        raise InvalidInput(
+            f"{kind.__name__} cannot run on a federation, since its messages are longer than a model, and every "
+            "owner of a coordinate must answer; use Scallion or ProxSkip"
+        )
     find_method(kind.__name__, [kind])
     try:
         text = json.dumps(description, allow_nan=False, default=plain_number)

@@ -6,7 +6,9 @@ from fedscaffold.methods.fedprox import FedProx
 from fedscaffold.methods.fedsplit import FedSplit
 from fedscaffold.methods.proxskip import ProxSkip
 from fedscaffold.methods.scaffold import Scaffold
+from fedscaffold.methods.scallion import Scallion
 from fedscaffold.methods.server_optimizer import ServerOptimizer
+from fedscaffold.methods.tamuna import Tamuna
 from fedscaffold.methods.two_sided import TwoSidedScaffold
 
 ScaffLSA = Scaffold  # what Mangold et al. (2024) call it on linear stochastic approximation
@@ -19,7 +21,9 @@ __all__ = [
     "ProxSkip",
     "ScaffLSA",
     "Scaffold",
+    "Scallion",
     "ServerOptimizer",
+    "Tamuna",
     "TwoSidedScaffold",
 ]
 

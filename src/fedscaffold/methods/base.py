@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Compressor
 from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, ServerState
 
 MOST_LOCAL_STEPS = 2**31 - 1
@@ -26,6 +27,7 @@ class BaseMethod:
     vectors_per_round: ClassVar[int] = 2
     clients_receive_new_theta: ClassVar[bool] = False  # whether `update_clients` needs θ⁺
     pull: ClassVar[float] = 0.0
+    compressor: ClassVar[Compressor | None] = None
 
     step_size: float
 

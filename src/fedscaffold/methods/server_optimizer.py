@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.checks import choice, given, positive, set_fields
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
-from fedscaffold.core.protocols import Method
+from fedscaffold.core.protocols import Compressor, Method
 from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray
 
 Optimizer = Literal["adagrad", "adam", "amsgrad", "rmsprop", "sgd", "yogi"]
@@ -100,6 +100,11 @@ class ServerOptimizer:
         return make("ServerOptimizerState", ["theta", "mean", *own._fields[1:], *names])(
             theta, theta, *own[1:], *state
         )
+
+    @property
+    def compressor(self) -> Compressor | None:
+        """The wrapped method's compressor."""
+        return self.method.compressor
 
     @property
     def pull(self) -> float:

@@ -66,3 +66,10 @@ def of_records(function: Callable[[Array, Array], Array], z: Array, y: Array) ->
     if y.ndim == 1:
         return function(z, y)
     return y[:, WEIGHT] * function(z + y[:, OFFSET], y[:, TARGET])
+
+
+def clipped_slopes(slopes: Array, x: Array, clip: float) -> Array:
+    """Slopes ℓ' of records x, (records,) or (records, classes), for gradients of norm ‖ℓ'‖ ‖x‖ up to `clip`."""
+    sizes = np.abs(slopes) if slopes.ndim == 1 else np.linalg.norm(slopes, axis=1)
+    factors = clip / np.maximum(sizes * np.linalg.norm(x, axis=1), clip)
+    return slopes * (factors if slopes.ndim == 1 else factors[:, None])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Clients, Engine, Method, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.stream import cohorts, round_uniforms
@@ -115,6 +116,7 @@ def open_rounds(
     limit: float,
     first_step: int = 0,
     folder: str | os.PathLike[str] | None = None,
+    privacy: Privacy | None = None,
 ) -> Iterator[RoundStep]:
     """A function from a state to the state one round later.
 
@@ -122,7 +124,7 @@ def open_rounds(
     not. The client state is part of the state, unless the engine keeps it in its workers or a folder is given.
     """
     with open_clients(
-        problem, method, engine, batches, seed=seed, first_step=first_step, folder=folder
+        problem, method, engine, batches, seed=seed, first_step=first_step, folder=folder, privacy=privacy
     ) as clients:
 
         @lru_cache(maxsize=1)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Sampling
@@ -30,6 +31,7 @@ def run(
     control_variates0: ArrayLike | None = None,
     checkpoint_every: int | None = None,
     client_state_dir: str | os.PathLike[str] | None = None,
+    privacy: Privacy | None = None,
 ) -> Trace:
     """Run a method on a problem and return the trace: final models, recorded metrics, costs and provenance.
 
@@ -68,6 +70,10 @@ def run(
         Folder for the client state, for runs in which the control variates of all clients do not fit in memory and
         a cohort of them takes part in a round: only the cohort's rows are then read and written. What an earlier
         run left there is overwritten.
+    privacy
+        Clipping and noise: `privacy.RecordLevel(...)` in every local step or `privacy.ClientLevel(...)` in what
+        clients send; none by default. The noise of a run follows from its seed: it shows what privacy costs, and
+        protects nobody.
 
     Examples
     --------
@@ -79,7 +85,7 @@ def run(
     """
     setup = validate_run(
         problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
-        theta0=theta0, sampling=sampling,
+        theta0=theta0, sampling=sampling, privacy=privacy,
     )  # fmt: skip
     observers = resolve_observers(record)
     if control_variates0 is not None:

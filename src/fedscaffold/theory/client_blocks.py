@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from fedscaffold.core.protocols import Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
 
+T = TypeVar("T")
 NUMBERS_AT_ONCE = 1 << 19  # in a block: 4 megabytes; fewer would cost more in calls than they gain in cache
 
 
@@ -26,6 +29,17 @@ class ClientBlock:
     x: Array  # (k, n, d); n = 0 for problems without tables
     y: Array  # (k, n)
     share: Array  # (k, n): 1/n_c for a record, 0 for filling
+
+    @cached_property
+    def pairs(self) -> Array:
+        """Products x_a x_b of all pairs of features a ≤ b, (k, d (d + 1)/2, n); found once for a block."""
+        k, n, d = self.x.shape
+        features = np.ascontiguousarray(np.swapaxes(self.x, 1, 2))
+        pairs, begin = np.empty((k, d * (d + 1) // 2, n)), 0
+        for a in range(d):
+            np.multiply(features[:, a : a + 1], features[:, a:], out=pairs[:, begin : begin + d - a])
+            begin += d - a
+        return pairs
 
 
 def for_blocks(
@@ -60,11 +74,16 @@ def for_blocks(
             work(_without_records(np.array([client])))
 
 
-def list_blocks(problem: Problem) -> list[ClientBlock]:
-    """Blocks that together hold every client once, to be passed many times; for problems that fit in memory."""
+def list_blocks(problem: Problem, *, copies: int = 1, clients: IntArray | None = None) -> list[ClientBlock]:
+    """The blocks of `for_blocks`, to be passed many times; for clients that fit in memory."""
     found: list[ClientBlock] = []
-    for_blocks(problem, found.append)
+    for_blocks(problem, found.append, copies=copies, clients=clients)
     return found
+
+
+def for_kept_blocks(blocks: list[ClientBlock], work: Callable[[ClientBlock], None]) -> None:
+    """Call work on each of some blocks, from several threads at once."""
+    _in_threads(work, blocks)
 
 
 def noise_factors(problem: Problem, batches: Batches) -> Array:
@@ -76,7 +95,7 @@ def noise_factors(problem: Problem, batches: Batches) -> Array:
     return np.array([factors[int(n)] for n in problem.sizes])
 
 
-def _in_threads(work: Callable[[IntArray], None], groups: list[IntArray]) -> None:
+def _in_threads(work: Callable[[T], None], groups: list[T]) -> None:
     if len(groups) == 1:
         work(groups[0])
         return

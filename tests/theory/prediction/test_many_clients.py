@@ -14,7 +14,8 @@ from fedscaffold.theory.client_blocks import ClientBlock, list_blocks
 from fedscaffold.theory.prediction import stationary
 from fedscaffold.theory.prediction.client_sample import draw, inclusion, sample_clients
 from fedscaffold.theory.prediction.clouds.margins import MarginAverages, RecordProducts, record_products
-from fedscaffold.theory.prediction.plateau import PlateauState, squared_parts
+from fedscaffold.theory.prediction.first_guess import guess_pulls
+from fedscaffold.theory.prediction.plateau import PlateauState, linear_start, squared_parts
 from fedscaffold.theory.prediction.setting import Setting, setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
 from tests.samples import Kind, make
@@ -63,10 +64,19 @@ def test_a_sample_of_clients_is_as_good_as_all(
 
 def test_a_sample_that_says_too_little_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     s = setting(heavy_clients(Logistic), SCAFFOLD, Batches(1))
-    monkeypatch.setattr(stationary, "PRECISE_ENOUGH", 0.0)
+    monkeypatch.setattr(stationary, "PRECISE_ENOUGH", 1e-9)
+    used: list[int] = []
+    monkeypatch.setattr(stationary, "for_everyone", lambda *_: used.append(1))
     alone = solve_stationary(s)
-    monkeypatch.setattr(stationary, "MANY_CLIENTS", 10**9)
-    assert squared_parts(alone).sum() == squared_parts(solve_stationary(s)).sum()
+    assert not used
+    assert squared_parts(alone).sum() == pytest.approx(squared_parts(slowly(s, monkeypatch)).sum(), rel=2e-3)
+
+
+def test_the_first_guess_of_pulls_is_near_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = setting(heavy_clients(Logistic), Scaffold(step_size=0.03, local_steps=20), Batches(4))
+    guess, slow = guess_pulls(s, linear_start(s)), slowly(s, monkeypatch)
+    assert guess.bias @ slow.bias > 0.0
+    assert np.linalg.norm(guess.bias - slow.bias) < 0.1 * np.linalg.norm(slow.bias)
 
 
 def test_samples_stand_for_all_clients() -> None:
@@ -79,11 +89,9 @@ def test_samples_stand_for_all_clients() -> None:
     assert sample.scale @ sizes[sample.clients] == pytest.approx(sizes.sum(), rel=0.05)
     one = np.zeros(500)
     one[7] = 1.0
-    chosen = sample_clients(np.full(500, 1 / 500), 1e-3 * one)
-    assert chosen is not None
+    chosen = sample_clients(np.full(500, 1 / 500), 1e-3 * one, 60)
     assert 7 in chosen.clients
     assert chosen.scale[chosen.clients == 7] == 1.0
-    assert sample_clients(np.full(500, 1 / 500), rng.exponential(size=500)) is None
 
 
 @pytest.mark.parametrize("kind", ["ridge", "logistic"])
@@ -122,7 +130,7 @@ def test_packed_products_are_the_products() -> None:
     rng = np.random.default_rng(0)
     x, half, weights = rng.normal(size=(2, 6, 4)), rng.normal(size=(2, 3, 4, 4)), rng.normal(size=(2, 3, 6))
     matrices = half + np.swapaxes(half, -1, -2)
-    plain, packed = RecordProducts(x), record_products(x)
+    plain, packed = RecordProducts(x), record_products(ClientBlock(np.arange(2), x, x[..., 0], x[..., 0]))
     assert type(packed) is not type(plain)
     np.testing.assert_allclose(packed.quadratic_forms(matrices), plain.quadratic_forms(matrices), atol=1e-12)
     np.testing.assert_allclose(packed.sums(weights), plain.sums(weights), atol=1e-12)

@@ -59,7 +59,7 @@ def command(
         given: Any = {"kind": kind, "missing": missing, "trainer": trainer}
         settings = StudySettings(
             target=target, features=tables.parse_names(features), l2=l2, min_cell=min_cell,
-            categorical=tables.parse_names(categorical) or (), tolerance=tables.parse_tolerance(tolerance),
+            categorical=tables.parse_names(categorical) or (), tolerance=tables.parse_number(tolerance),
             evaluate=evaluate, seed=seed, **given,
         )  # fmt: skip
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):

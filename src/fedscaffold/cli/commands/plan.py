@@ -96,7 +96,7 @@ def command(
                 raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
             batching = tables.parse_batch(batch_size or "auto")
             settings = FitSettings(
-                tolerance=tables.parse_tolerance(table.tolerance),
+                tolerance=tables.parse_number(table.tolerance),
                 batch_size=batching,
                 seed=seed,
                 client_intercepts=table.client_intercepts,

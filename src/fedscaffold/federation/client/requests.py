@@ -163,7 +163,7 @@ def _open_block(request: TrainRequest, task: LocalTask, seed: int) -> AbstractCo
     config, client = request.config, request.client
     return open_block(
         config.method_at(request.round), partial(task.open, seed=seed, client=client), config.batches,
-        weights=np.ones(1), n_clients=config.n_clients, first=client,
+        weights=np.ones(1), n_clients=config.n_clients, seed=config.seed, first=client,
     )  # fmt: skip
 
 

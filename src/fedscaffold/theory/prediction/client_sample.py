@@ -4,13 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.types import Array, IntArray
+from fedscaffold.theory.client_blocks import list_blocks
 from fedscaffold.theory.prediction.setting import AtOptimum, Setting
 
-PRECISION = 1e-2  # of what later passes change, as guessed; what a sample finds says better, see `Sample.error`
-NEXT = 0.1  # how much of the last change later passes are expected to change
-UNLIKE = 0.4  # how much clients' next changes differ from what their last ones foretell, relative
-FEWEST = 80
+LARGEST_KEPT = 8_000_000  # numbers in the products of all pairs of features of a sample's records
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +25,10 @@ class Sample:
         some = AtOptimum(
             whole.gradients[at], whole.U[at], whole.lam[at], whole.noise[at], whole.smallest, whole.largest
         )
+        keep = (
+            isinstance(s.problem, GeneralisedLinear)
+            and int(s.problem.sizes[s.clients[at]].sum()) * s.problem.dim**2 <= 2 * LARGEST_KEPT
+        )
         return replace(
             s,
             clients=s.clients[at],
@@ -33,6 +36,7 @@ class Sample:
             factors=s.factors[at],
             own=s.own[at],
             at_optimum=some,
+            kept=list_blocks(s.problem, copies=s.steps.nodes.size, clients=s.clients[at]) if keep else None,
         )
 
     def error(self, changes: Array) -> float:
@@ -42,27 +46,12 @@ class Sample:
         return float(np.sqrt((left * np.square(changes - level)).sum()))
 
 
-def sample_clients(weights: Array, sizes: Array) -> Sample | None:
-    """The smallest sample whose sums of what later passes change are precise enough; None where most are needed.
+def sample_clients(weights: Array, sizes: Array, count: int) -> Sample:
+    """About so many clients, drawn systematically and without replacement.
 
-    Clients are drawn systematically, without replacement, with probabilities that grow with their weights and with
-    what they changed in the last pass, `sizes`, relative to the whole.
+    Their probabilities grow with their weights and with `sizes`, of what they are thought to contribute.
     """
-    chances = 0.5 * weights / weights.sum() + 0.5 * sizes / max(float(sizes.sum()), 1e-300)
-    for share in (8, 4, 2):
-        count = max(FEWEST, weights.size // share)
-        p = inclusion(chances, count)
-        if standard_error(sizes, p) <= PRECISION and count <= weights.size // 2:
-            return draw(p)
-    return None
-
-
-def standard_error(sizes: Array, p: Array) -> float:
-    """Of the sum of what clients change in the next pass, for a sample of fixed size (Hájek, 1964)."""
-    left = p * (1.0 - p)
-    level = float((sizes * (1.0 - p)).sum()) / max(float(left.sum()), 1e-300)
-    spread = left * np.square(sizes / p - level) + np.square(UNLIKE * sizes) * (1.0 / p - 1.0)
-    return NEXT * float(np.sqrt(spread.sum()))
+    return draw(inclusion(0.5 * weights / weights.sum() + 0.5 * sizes / max(float(sizes.sum()), 1e-300), count))
 
 
 def inclusion(chances: Array, count: int) -> Array:

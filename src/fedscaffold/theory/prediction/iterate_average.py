@@ -195,9 +195,9 @@ def scaffold_long_run_covariance(
 
 def long_run_of(s: Setting, state: PlateauState) -> Array:
     """The limit of T Cov θ̄ of Scaffold's average for a stationary law, (d, d)."""
-    cur, w = state.cur, s.weights * s.own
-    inner = state.Q / (s.H**2 * cur.delta[:, :, None] * cur.delta[:, None, :])
-    middle = np.einsum("k,kij->ij", w, cur.U @ inner @ np.swapaxes(cur.U, 1, 2))
-    mean = np.einsum("k,kij->ij", s.weights, cur.with_eigenvalues(cur.lam))
-    inverse = np.asarray(np.linalg.inv(mean), dtype=np.float64)
+    assert state.system is not None  # of Scaffold
+    M, d, _ = state.system.J.shape
+    gains = 1.0 / (1.0 - state.system.c)  # of the reduced system for what stays the same from round to round
+    middle = np.einsum("a,aibj,b->ij", gains, state.sums.noise.reshape(M, d, M, d), gains)
+    inverse = np.asarray(np.linalg.inv(state.sums.curvature), dtype=np.float64)
     return inverse @ middle @ inverse

@@ -45,8 +45,10 @@ class Steps:
         return 0.5 * (gaps[:-1] + gaps[1:]) / (self.nodes[-1] - self.nodes[0])
 
 
-def steps(gamma: float, H: int, smallest: float, largest: float, tolerance: float) -> Steps:
+def steps(gamma: float, H: int, smallest: float, largest: float, tolerance: float, *, least: int = 1) -> Steps:
     """Nodes and rates for curvatures from `smallest` to `largest`, as many as the tolerance asks for.
+
+    `least` asks for more: where H steps change little, what grows from zero along them would else be seen at one.
 
     Means of local models vary as combinations of 1 and g^h, their second moments also of (g g')^h, with g and g'
     eigenvalues of Γ. An interpolative decomposition of all such powers, a QR factorisation that pivots first over
@@ -67,7 +69,7 @@ def steps(gamma: float, H: int, smallest: float, largest: float, tolerance: floa
     powers = weight[:, None] * candidates[None, :] ** where[:, None]
     basis, triangle, order = qr(powers / np.abs(powers).max(axis=0), mode="economic", pivoting=True)
     left = np.abs(np.diag(triangle))
-    m = min(MOST_NODES, int((left > tolerance * left[0]).sum()))
+    m = min(MOST_NODES, left.size, max(least, int((left > tolerance * left[0]).sum())))
     _, _, rows = qr(basis[:, :m].T, mode="economic", pivoting=True)
     rates, nodes = candidates[order[:m]], np.sort(where[rows[:m]])
     return Steps(gamma, H, nodes, rates, np.linalg.inv(rates[None, :] ** nodes[:, None]))
@@ -149,12 +151,14 @@ def divided(base: Array, power: Array, rate: float, h: int | IntArray) -> Array:
     """Σ_{k<h} base^{h−1−k} rate^k = (base^h − rate^h)/(base − rate), given power = base^h."""
     gap = base - rate
     near = np.abs(gap) * h < NEAR * abs(rate)
-    if not near.any():
+    some = near.nonzero()
+    if not some[0].size:
         return (power - rate**h) / gap
-    x = gap / rate
-    series = 1.0 + 0.5 * (h - 1) * x * (1.0 + (h - 2) / 3.0 * x * (1.0 + (h - 3) / 4.0 * x))
-    safe = np.where(near, 1.0, gap)
-    return np.where(near, h * rate ** (h - 1.0) * series, (power - rate**h) / safe)
+    found = (power - rate**h) / np.where(gap == 0.0, 1.0, gap)
+    x, k = np.broadcast_to(gap, near.shape)[some] / rate, np.broadcast_to(np.asarray(h), near.shape)[some]
+    series = 1.0 + 0.5 * (k - 1) * x * (1.0 + (k - 2) / 3.0 * x * (1.0 + (k - 3) / 4.0 * x))
+    found[some] = k * rate ** (k - 1.0) * series
+    return found
 
 
 def rotate(U: Array, matrices: Array) -> Array:

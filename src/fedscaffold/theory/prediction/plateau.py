@@ -11,12 +11,12 @@ they cause; a few passes over the clients find the fixed point. For ridge t = 0,
 fixed point is exact.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
+from fedscaffold.theory.client_blocks import ClientBlock
 from fedscaffold.theory.prediction.expansion import weighted
 from fedscaffold.theory.prediction.local_steps import (
     Curvature,
@@ -115,7 +115,7 @@ def one_pass(s: Setting, state: PlateauState) -> PlateauState:
         Q[at] = accumulate(s.steps, own, noise[at], [s.H])[:, 0]
         residual[at] = (found.gradient - s.gradients[at][:, None] - mean @ matrices) @ own.U
 
-    for_blocks(s.problem, work, copies=m, clients=s.clients)
+    s.for_blocks(work)
     cur = state.cur if s.quadratic else Curvature.of(U, lam, s.gamma, s.H)
     return solved(s, cur, noise, Q, residual, others=state.others)
 
@@ -129,23 +129,54 @@ def solved(
     equations exactly. FedAvg: (I − Γ̄) b = −Σ w_c (γ Σ_h Γ_c^h ∇f_c(θ*) + r_c) and Σ = Γ̄ΣΓ̄ + γ² Σ w_c² Q_c.
     Here r_c = γ Σ_h Γ_c^{H−1−h} t_c(h).
     """
-    r = s.gamma * accumulate(s.steps, cur, residual, [s.H])[:, 0]
+    r = round_pulls(s, cur, residual)
     sums = client_sums(s, cur, Q, r, None if others is None else others.points)
     sums = sums if others is None else sums.plus(others)
     if s.scaffold:
         system = system_of(sums.points, sums.coupling)
         P = solve_lyapunov(system.A, sums.noise)
         cov = theta_covariance(P, s.problem.dim)
-        bias = -np.asarray(np.linalg.solve(sums.curvature, sums.pull), dtype=np.float64)
-        eta = control_means(cur, bias, r)
+        bias, eta = means(s, cur, sums, r)
         return PlateauState(cur, system, system.A, P, cov, bias, eta, noise, Q, residual, sums, others)
     radius = float(np.abs(np.linalg.eigvalsh(sums.coupling)).max())
     if radius >= 1.0:
         raise no_contraction(radius)
-    bias = -np.asarray(np.linalg.solve(np.eye(s.problem.dim) - sums.coupling, sums.pull), dtype=np.float64)
     cov = solve_lyapunov(sums.coupling, sums.noise)
-    zero = np.zeros_like(s.gradients)
+    bias, zero = means(s, cur, sums, r)
     return PlateauState(cur, None, sums.coupling, cov, cov, bias, zero, noise, Q, residual, sums, others)
+
+
+def with_residual(s: Setting, state: PlateauState, residual: Array) -> PlateauState:
+    """A law of all clients with other residuals and the means that these cause, but the same covariances."""
+    r = round_pulls(s, state.cur, residual)
+    sums = replace(state.sums, pull=total_pull(s, state.cur, r))
+    bias, eta = means(s, state.cur, sums, r)
+    return replace(state, residual=residual, sums=sums, bias=bias, eta=eta)
+
+
+def round_pulls(s: Setting, cur: Curvature, residual: Array) -> Array:
+    """r_c = γ Σ_h Γ_c^{H−1−h} t_c(h), in the eigenbasis, (N, d)."""
+    if s.quadratic:
+        return np.zeros(cur.lam.shape)
+    return s.gamma * accumulate(s.steps, cur, residual, [s.H])[:, 0]
+
+
+def total_pull(s: Setting, cur: Curvature, r: Array) -> Array:
+    """The pull of all clients on the mean, (d,)."""
+    if s.scaffold:
+        each = r / cur.delta
+    else:
+        each = s.gamma * s.H * cur.delta * np.einsum("kij,ki->kj", cur.U, s.gradients) + r
+    return np.einsum("kij,kj->i", cur.U, s.weights[:, None] * each)
+
+
+def means(s: Setting, cur: Curvature, sums: Sums, r: Array) -> tuple[Array, Array]:
+    """E θ − θ*, and E η_c − θ* in the original basis, (N, d); the latter zero for FedAvg."""
+    if s.scaffold:
+        bias = -np.asarray(np.linalg.solve(sums.curvature, sums.pull), dtype=np.float64)
+        return bias, control_means(cur, bias, r)
+    bias = -np.asarray(np.linalg.solve(np.eye(s.problem.dim) - sums.coupling, sums.pull), dtype=np.float64)
+    return bias, np.zeros_like(s.gradients)
 
 
 def control_means(cur: Curvature, bias: Array, r: Array) -> Array:
@@ -159,21 +190,21 @@ def client_sums(s: Setting, cur: Curvature, Q: Array, r: Array, points: Array | 
     w, U = s.weights, cur.U
     total = s.gamma * s.H * weighted(w, cur.with_eigenvalues(cur.lam))
     if not s.scaffold:
-        drift = s.gamma * s.H * cur.delta * np.einsum("kij,ki->kj", U, s.gradients) + r
-        pull = np.einsum("k,kij,kj->i", w, U, drift)
         noise = s.gamma**2 * weighted(w * s.own, U @ Q @ np.swapaxes(U, 1, 2))
-        return Sums(np.empty(0), weighted(w, cur.with_eigenvalues(cur.gH)), noise, total, pull)
+        return Sums(np.empty(0), weighted(w, cur.with_eigenvalues(cur.gH)), noise, total, total_pull(s, cur, r))
     if points is None:
         sampled_later = s.clients.size > MANY_CLIENTS and not s.quadratic
         points = points_for(cur, s.tolerance, MARGIN if sampled_later else 0.0)
     system = system_of(points, coupling(points, w, cur))
     noise = s.gamma**2 * noise_input(system, w * s.own, cur, Q)
-    return Sums(points, system.J, noise, total, np.einsum("k,kij,kj->i", w, U, r / cur.delta))
+    return Sums(points, system.J, noise, total, total_pull(s, cur, r))
 
 
 def local_means(s: Setting, state: PlateauState, at: IntArray) -> Array:
     """E θ_c^h − θ* = Γ^h b − γ Σ_{k<h} Γ^k (E ξ_c − ξ*_c) − γ Σ_{k<h} Γ^{h−1−k} t_c(k) at the nodes, (k, m, d)."""
     cur = state.cur[at]
+    if s.scaffold and s.quadratic:  # the mean is where the optimum is
+        return np.zeros((at.size, s.steps.nodes.size, s.problem.dim))
     ahead = (state.eta[at] - state.bias) / (s.gamma * s.H) if s.scaffold else s.gradients[at]
     start, pull = np.einsum("kij,i->kj", cur.U, state.bias), np.einsum("kij,ki->kj", cur.U, ahead)
     powers, sums = cur.powers(s.steps.along), cur.sums(s.steps.along)
@@ -190,7 +221,12 @@ def covariances(s: Setting, state: PlateauState) -> tuple[Array, Array]:
 
 
 def local_covariances(s: Setting, state: PlateauState, at: IntArray, theta_eta: Array, eta: Array) -> Array:
-    """M_c^h = Cov θ_c^h at the nodes, in the original basis, (k, m, d, d).
+    """M_c^h = Cov θ_c^h at the nodes, in the original basis, (k, m, d, d)."""
+    return state.cur[at].rotate_back(eigenbasis_covariances(s, state, at, theta_eta, eta))
+
+
+def eigenbasis_covariances(s: Setting, state: PlateauState, at: IntArray, theta_eta: Array, eta: Array) -> Array:
+    """M_c^h = Cov θ_c^h at the nodes, in the clients' eigenbases, (k, m, d, d).
 
     θ_c^h = (Γ^h + K_h/γH) θ − (K_h/γH) η_c − γ Σ_{k<h} Γ^{h−1−k} ε(k) with K_h = γ Σ_{k<h} Γ^k; FedAvg has no η_c.
     """
@@ -206,7 +242,7 @@ def local_covariances(s: Setting, state: PlateauState, at: IntArray, theta_eta: 
         clouds -= np.swapaxes(mixed, -1, -2)
         clouds += k[..., :, None] * eta[:, None] * k[..., None, :]
     clouds += a[..., :, None] * theta * a[..., None, :]
-    return cur.rotate_back(clouds)
+    return clouds
 
 
 def control_variate_biases(s: Setting, state: PlateauState) -> Array:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
+from fedscaffold.theory.client_blocks import ClientBlock
 from fedscaffold.theory.prediction.client_sample import Sample, draw, inclusion
 from fedscaffold.theory.prediction.expansion import weighted
 from fedscaffold.theory.prediction.local_steps import Curvature, accumulate, curvature, rotate
@@ -109,7 +109,7 @@ class RoundNoises:
             U[at], lam[at] = own.U, own.lam
             found_noise[at] = rotate(own.U[:, None], found.noise)
 
-        for_blocks(s.problem, work, copies=m, clients=s.clients)
+        s.for_blocks(work)
         return cur if s.quadratic else Curvature.of(U, lam, s.gamma, s.H), found_noise, pull
 
     def noise_at(self, paths: Array) -> Array:
@@ -121,7 +121,7 @@ class RoundNoises:
             at = s.places(block)
             noise[at] = s.averages.noise_at(block, s.optimum + paths[at], s.factors[at])
 
-        for_blocks(s.problem, work, copies=s.steps.nodes.size, clients=s.clients)
+        s.for_blocks(work)
         return rotate(self.state.cur.U[:, None], noise)
 
     def input_of(self, Q: Array) -> Array:

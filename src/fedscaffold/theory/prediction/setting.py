@@ -1,5 +1,6 @@
 """What all passes of a prediction share: the problem, the method, θ*, and how finely to compute."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from fedscaffold.core.capabilities import GeneralisedLinear, HasRecordGradients,
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.theory.client_blocks import ClientBlock, for_blocks, noise_factors
+from fedscaffold.theory.client_blocks import ClientBlock, for_blocks, for_kept_blocks, noise_factors
 from fedscaffold.theory.prediction.clouds.averages import Averages, CloudAverages
 from fedscaffold.theory.prediction.clouds.cubature import RecordAverages, StreamAverages
 from fedscaffold.theory.prediction.clouds.margins import MarginAverages
@@ -60,6 +61,7 @@ class Setting:
     tolerance: float
     settled: float
     quadratic: bool
+    kept: list[ClientBlock] | None = None  # the clients' records, where they are few enough to be kept
 
     @property
     def gradients(self) -> Array:
@@ -69,6 +71,13 @@ class Setting:
     def places(self, block: ClientBlock) -> IntArray:
         """Where the clients of a block are in the arrays over clients."""
         return np.searchsorted(self.clients, block.clients)
+
+    def for_blocks(self, work: Callable[[ClientBlock], None]) -> None:
+        """Call work on blocks of the clients, of a size that suits arrays (k, nodes, d, d)."""
+        if self.kept is not None:
+            for_kept_blocks(self.kept, work)
+        else:
+            for_blocks(self.problem, work, copies=self.steps.nodes.size, clients=self.clients)
 
     def with_method(self, gamma: float, H: int) -> "Setting":
         """The same problem with another step size and other local steps."""

@@ -1,13 +1,20 @@
-"""The stationary law by passes over the clients: all of them first, then, of many, a sample of them."""
+"""The stationary law by passes over the clients: all of them, or, of many, a sample of them.
+
+A law has sums over all clients. Where passes over a sample change what its clients add to them, the sums are taken
+to change by as much for all clients like them. The less there is left to change, the smaller a sample will do: it
+starts from a first guess for all clients or, where that says too little, from one pass over all of them.
+"""
 
 from dataclasses import replace
 
 import numpy as np
 
+from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.anderson import Anderson
 from fedscaffold.theory.prediction.client_sample import Sample, sample_clients
+from fedscaffold.theory.prediction.first_guess import guess_pulls
 from fedscaffold.theory.prediction.local_steps import accumulate, rotate
 from fedscaffold.theory.prediction.plateau import (
     PlateauState,
@@ -15,6 +22,7 @@ from fedscaffold.theory.prediction.plateau import (
     control_means,
     linear_start,
     one_pass,
+    round_pulls,
     solved,
     squared_parts,
     theta_covariance,
@@ -25,14 +33,25 @@ MOST_PASSES = 40
 MEMORY = 6
 LARGEST_ACCELERATED = 2_000_000  # numbers in the noise of all clients, of which a dozen copies are kept
 NOTHING = 1e-22  # of ‖θ*‖²: rounding errors
-UNSEEN = 0.01  # of what a sample changes: what its error leaves out
+FEWEST = 64  # clients of a first sample; for ridge twice as many, as the guess is further off
+SAMPLES = 2  # that are drawn at most
+LARGEST_SHARE = 0.5  # of all clients in a sample: with more, passes over all of them take as long
+UNSEEN = 0.005  # of what a sample changes: what its error leaves out
 PRECISE_ENOUGH = 1e-3  # standard error that a sample may cause, relative to the squared error that is predicted
 
 
 def solve_stationary(s: Setting) -> PlateauState:
     """The stationary law of a setting."""
     state = linear_start(s)
-    return state if s.scaffold and not s.factors.any() else settle(s, state)
+    if s.scaffold and not s.factors.any():
+        return state
+    if s.clients.size > MANY_CLIENTS and isinstance(s.problem, GeneralisedLinear):
+        guess = state if s.quadratic else guess_pulls(s, state)
+        found = settle_sample(s, guess, np.abs(changes(s, state, guess)) + noise_shares(s, guess))
+        if found is not None:
+            return found
+        state = guess
+    return settle(s, state)
 
 
 def settle(s: Setting, state: PlateauState) -> PlateauState:
@@ -55,9 +74,10 @@ def settle(s: Setting, state: PlateauState) -> PlateauState:
         rate = float(np.clip(change.sum() / max(last, 1e-300), 0.0, 0.9)) if np.isfinite(last) else 0.5
         if (change * rate / (1.0 - rate) <= s.settled * np.array([now[0], now.sum()]) + floor).all():
             return later
-        found = settle_sample(s, state, later)
-        if found is not None:
-            return found
+        if s.clients.size > MANY_CLIENTS and state.others is None:
+            found = settle_sample(s, later, np.abs(changes(s, state, later)))
+            if found is not None:
+                return found
         last = float(change.sum())
         state, before = later if history is None else accelerated(s, history, state, later), now
     raise InvalidInput(
@@ -74,39 +94,53 @@ def accelerated(s: Setting, history: Anderson, state: PlateauState, later: Plate
     return solved(s, later.cur, noise, Q, later.residual, others=later.others)
 
 
-def settle_sample(s: Setting, state: PlateauState, later: PlateauState) -> PlateauState | None:
-    """The law after further passes over a sample of the clients; None where a sample would not do.
+def settle_sample(s: Setting, guess: PlateauState, sizes: Array) -> PlateauState | None:
+    """The law from a guess by passes over a sample of the clients; None where most of them would be needed.
 
-    `later` is what a pass over all clients made of `state`. From there on, sums over all clients change by what
-    those over the sample do. Where the sample says that this was not precise enough, it is not used.
+    `sizes` is how much each client's part is thought to change. The sample says itself how precise it was; where
+    that was not enough, one larger sample is drawn.
     """
-    if s.clients.size <= MANY_CLIENTS or state.others is not None:
-        return None
-    chosen = sample_clients(s.weights, np.abs(changes(s, state, later)))
-    if chosen is None:
-        return None
-    sub, start = chosen.of(s), restricted(s, later, chosen)
-    try:
-        found = settle(sub, start)
-    except InvalidInput:
-        return None
-    changed = changes(sub, start, found)
-    if chosen.error(changed) + UNSEEN * abs(float(changed.sum())) > PRECISE_ENOUGH:
-        return None
-    return for_everyone(s, later, found)
+    count = min(FEWEST * (2 if s.quadratic else 1), int(s.clients.size * LARGEST_SHARE))
+    for _ in range(SAMPLES):
+        if count > s.clients.size * LARGEST_SHARE:
+            return None
+        chosen = sample_clients(s.weights, sizes, count)
+        sub, start = chosen.of(s), restricted(s, guess, chosen)
+        try:
+            found = settle(sub, start)
+        except InvalidInput:
+            return None
+        changed = changes(sub, start, found)
+        error = chosen.error(changed)
+        if error + UNSEEN * abs(float(changed.sum())) <= PRECISE_ENOUGH:
+            return for_everyone(s, guess, found)
+        count = int(count * max(1.5, 1.5 * (error / PRECISE_ENOUGH) ** 2))
+    return None
+
+
+def noise_shares(s: Setting, state: PlateauState) -> Array:
+    """About how much each client's noise adds to E‖θ − θ*‖², as a share of it, (N,)."""
+    inverse = np.asarray(np.linalg.inv(response(s, state)), dtype=np.float64)
+    found = s.weights * s.own * (state.Q * rotate(state.cur.U, inverse)).sum(axis=(1, 2))
+    variance, bias = squared_parts(state)
+    return np.asarray(found * float(variance) / max(float(found.sum() * (variance + bias)), 1e-300))
+
+
+def response(s: Setting, state: PlateauState) -> Array:
+    """S = γHḠ, for FedAvg I − Γ̄: a pull r on the mean moves it to −S⁻¹ r."""
+    return state.sums.curvature if s.scaffold else np.eye(s.problem.dim) - state.sums.coupling
 
 
 def changes(s: Setting, state: PlateauState, later: PlateauState) -> Array:
     """What each client changed in the predicted squared error, relative to it, about: by its noise and its pull.
 
-    With S = γHḠ, for FedAvg I − Γ̄, the variance of θ grows with tr(S⁻¹ Q) of all noise, and the mean b is −S⁻¹
-    times the sum of all pulls, so that ‖b‖² changes by −2 bᵀS⁻¹ times what that changes.
+    With S as in `response`, the variance of θ grows with tr(S⁻¹ Q) of all noise, and the mean b is −S⁻¹ times the
+    sum of all pulls, so that ‖b‖² changes by −2 bᵀS⁻¹ times what that changes.
     """
     sums, d = later.sums, s.problem.dim
     variance, bias = squared_parts(later)
     size = max(float(variance + bias), 1e-300)
-    matrix = sums.curvature if s.scaffold else np.eye(d) - sums.coupling
-    inverse = np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+    inverse = np.asarray(np.linalg.inv(response(s, later)), dtype=np.float64)
     U, noise = later.cur.U, s.gamma**2 * s.weights * s.own
     moved = later.Q - np.swapaxes(U, 1, 2) @ state.cur.U @ state.Q @ np.swapaxes(state.cur.U, 1, 2) @ U
     total = float(np.sum(theta_covariance(sums.noise, d) * inverse.T))
@@ -120,7 +154,7 @@ def changes(s: Setting, state: PlateauState, later: PlateauState) -> Array:
 
 def client_pulls(s: Setting, state: PlateauState) -> Array:
     """Each client's share of the pull on the mean, in its eigenbasis, (N, d)."""
-    r = s.gamma * accumulate(s.steps, state.cur, state.residual, [s.H])[:, 0]
+    r = round_pulls(s, state.cur, state.residual)
     return r / state.cur.delta if s.scaffold else r
 
 
@@ -128,7 +162,7 @@ def restricted(s: Setting, whole: PlateauState, chosen: Sample) -> PlateauState:
     """A law with the arrays of a sample of clients, and the sums of the others."""
     at, sub = chosen.clients, chosen.of(s)
     cur, Q = whole.cur[at], whole.Q[at]
-    r = s.gamma * accumulate(s.steps, cur, whole.residual[at], [s.H])[:, 0]
+    r = round_pulls(s, cur, whole.residual[at])
     others = whole.sums.plus(client_sums(sub, cur, Q, r, whole.sums.points), -1.0)
     arrays = {name: getattr(whole, name)[at] for name in ("cur", "eta", "noise", "Q", "residual")}
     return replace(whole, **arrays, others=others)
@@ -136,7 +170,7 @@ def restricted(s: Setting, whole: PlateauState, chosen: Sample) -> PlateauState:
 
 def for_everyone(s: Setting, whole: PlateauState, found: PlateauState) -> PlateauState:
     """The law found with a sample, with all clients as they were in the last pass over all of them."""
-    r = s.gamma * accumulate(s.steps, whole.cur, whole.residual, [s.H])[:, 0]
+    r = round_pulls(s, whole.cur, whole.residual)
     eta = control_means(whole.cur, found.bias, r) if s.scaffold else whole.eta
     law = {name: getattr(found, name) for name in ("system", "A", "P", "cov_theta", "bias", "sums")}
     return replace(whole, **law, eta=eta)

@@ -81,7 +81,7 @@ def command(
         settings = StudySettings(
             target=target, kind=kinds, features=tables.parse_names(features),
             ignore=tables.parse_names(ignore) or (), categorical=tables.parse_names(categorical) or (),
-            classes=tables.parse_names(classes), l2=l2, tolerance=tables.parse_tolerance(tolerance),
+            classes=tables.parse_names(classes), l2=l2, tolerance=tables.parse_number(tolerance),
             min_cell=min_cell, evaluate=evaluate, seed=seed, **others,
         )  # fmt: skip
         absent: Any = missing_sites

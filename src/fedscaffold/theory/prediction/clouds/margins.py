@@ -42,7 +42,7 @@ class MarginAverages:
         Means over a margin by Gauss and Hermite's rule, its mean slope by Stein's identity E ℓ'' = E[u ℓ']/s for a
         margin z + s u; the gradient is linearised in the last term.
         """
-        problem, records = self.problem, record_products(block.x)
+        problem, records = self.problem, record_products(block)
         z = mean @ np.swapaxes(block.x, 1, 2)
         variance = records.quadratic_forms(cov)
         y, share = block.y[:, None], block.share[:, None]
@@ -90,7 +90,7 @@ class MarginAverages:
         """C_c at points (k, m, d), shape (k, m, d, d)."""
         first = self.problem.d1(points @ np.swapaxes(block.x, 1, 2), block.y[:, None])
         gradient = (first * block.share[:, None]) @ block.x
-        second_moment = record_products(block.x).sums(first * first * block.share[:, None])
+        second_moment = record_products(block).sums(first * first * block.share[:, None])
         return factors[:, None, None, None] * (second_moment - gradient[..., :, None] * gradient[..., None, :])
 
 
@@ -127,17 +127,9 @@ class PackedProducts(RecordProducts):
         return np.moveaxis(packed[:, place], -1, 1)
 
 
-def record_products(x: Array) -> RecordProducts:
-    """Products of records (k, n, d), packed where they are of few features."""
-    k, n, d = x.shape
-    if d > MOST_PACKED:
-        return RecordProducts(x)
-    features = np.ascontiguousarray(np.swapaxes(x, 1, 2))
-    pairs, begin = np.empty((k, d * (d + 1) // 2, n)), 0
-    for a in range(d):
-        np.multiply(features[:, a : a + 1], features[:, a:], out=pairs[:, begin : begin + d - a])
-        begin += d - a
-    return PackedProducts(x, pairs)
+def record_products(block: ClientBlock) -> RecordProducts:
+    """Products of the records of a block, packed where they are of few features."""
+    return RecordProducts(block.x) if block.x.shape[2] > MOST_PACKED else PackedProducts(block.x, block.pairs)
 
 
 @cache
