@@ -191,7 +191,9 @@ def test_jax_settings_stay_as_they_are() -> None:
     assert jnp.zeros(1).dtype == ("float64" if before else "float32")
 
 
-@pytest.mark.parametrize("kind", PROBLEMS)
+@pytest.mark.parametrize(
+    "kind", [k if k == "logistic" else pytest.param(k, marks=pytest.mark.slow) for k in PROBLEMS]
+)
 def test_single_precision_to_its_own_accuracy(kind: str) -> None:
     problem, method = PROBLEMS[kind](), METHODS["Scaffold"]
     wide = fs.run(problem, method, rounds=2, batch_size=3, engine="jax")
