@@ -33,7 +33,7 @@ def oracle_of(problem: Any) -> naive.Clients:
     )
 
 
-ENGINES = {"reference": Reference(), "numba": Numba(specialise=False), "jax": Jax()}
+ENGINES: dict[str, Any] = {"reference": Reference(), "numba": Numba(specialise=False), "jax": Jax()}
 BATCHES: list[tuple[int | None, Sampling]] = [
     (3, "with_replacement"), (3, "without_replacement"), (None, "with_replacement")
 ]  # fmt: skip
