@@ -119,3 +119,9 @@ def test_a_bad_value_is_refused_in_the_commands_words(
     names = (option, value.rpartition("/")[0] or value, repr(value.partition("=")[0]))
     assert any(name in result.output for name in names), result.output
     check_words(command, result.output)
+
+
+def test_a_number_of_clients_that_the_problem_cannot_have() -> None:
+    result = runner.invoke(app, ["run", "--problem", "regression", "--clients", "3"])
+    assert result.exit_code == 2
+    assert "--clients must be even" in result.output
