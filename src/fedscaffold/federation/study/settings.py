@@ -10,7 +10,7 @@ from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.storage.fields import Fields, shown
 from fedscaffold.data.checks.collector import Collector
 from fedscaffold.inference.tolerance import parse_tolerance
-from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
+from fedscaffold.problems.families import FAMILIES, KINDS, TargetFamily
 
 Trainer = Literal["auto", "scaffold", "newton"]
 
@@ -77,6 +77,11 @@ class StudySettings:
     client_intercepts
         Whether each site has an intercept of its own, as with one indicator column per site in pooled rows. It
         never leaves the site; training is by Newton's method.
+    secure
+        Whether the coordinator learns only sums over all sites (`federation.secure_sum`).
+    secure_threshold
+        Number of sites that must be there to the end of a secure sum, and that would have to work together with
+        the coordinator to learn a single site's numbers; more than half, and two thirds of them unless given.
 
     Examples
     --------
@@ -86,15 +91,15 @@ class StudySettings:
     """
 
     target: str
-    kind: Kind = "logistic"
+    kind: str = "logistic"
     features: Sequence[str] | None = None
     ignore: Sequence[str] = ()
     categorical: Sequence[str] = ()
     l2: float = 0.01
     tolerance: str | float = "se:0.05"
-    missing: Literal["error", "mean"] = "error"
+    missing: str = "error"
     min_cell: int = 5
-    trainer: Trainer = "auto"
+    trainer: str = "auto"
     batch_size: int | Literal["auto", "all"] = "auto"
     max_rounds: int = 500
     evaluate: float = 0.2
@@ -104,6 +109,8 @@ class StudySettings:
     offset: str | None = None
     weight: str | None = None
     client_intercepts: bool = False
+    secure: bool = False
+    secure_threshold: int | None = None
 
     def __post_init__(self) -> None:
         found = Collector("the study")
@@ -129,6 +136,13 @@ class StudySettings:
                     set_fields(self, **{name: check(name, getattr(self, name))})
         with found.catching():
             parse_tolerance(self.tolerance)
+        with found.catching():
+            choice("secure", self.secure, (True, False))
+        if self.secure_threshold is not None:
+            with found.catching():
+                set_fields(self, secure_threshold=whole_number("secure_threshold", self.secure_threshold, least=2))
+            if self.secure is False:
+                found.add(Option("secure_threshold"), " is of secure sums", remedies=[("take ", Option("secure"))])
         if not found.problems:
             self._check_columns(found)
         found.raise_any()
@@ -172,7 +186,19 @@ class StudySettings:
     @property
     def family(self) -> TargetFamily:
         """What the kind of model asks of the target."""
-        return FAMILIES[self.kind]
+        kind: Any = self.kind  # checked to be one of them
+        return FAMILIES[kind]
+
+    def threshold(self, n_sites: int) -> int:
+        """The threshold of secure sums over so many sites; refused if there are too few or too many for it."""
+        given = self.secure_threshold
+        found = max(2, -(-2 * n_sites // 3)) if given is None else given
+        if not n_sites // 2 < found <= n_sites:
+            raise InvalidInput(
+                Option("secure_threshold"),
+                f" must be more than half of the {n_sites} sites, and no more than there are, got {found}",
+            )
+        return found
 
     @property
     def record_columns(self) -> dict[str, str]:
