@@ -41,7 +41,8 @@ def fit(table: Path, target: str, client: str) -> dict[str, Any]:
             process = subprocess.Popen(["fedscaffold", *words], stdout=file, stderr=subprocess.DEVNULL)
             _, status, used = os.wait4(process.pid, 0)
         seconds, text = time.perf_counter() - begin, output.read_text()
-    if status:
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
         raise RuntimeError(f"the fit failed: {text}")
     (line,) = [line for line in text.splitlines() if line.startswith("Time: ")]
     phases = [each.rsplit(" ", 2) for each in line.removeprefix("Time: ").split(", ")]
