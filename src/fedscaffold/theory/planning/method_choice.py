@@ -21,7 +21,7 @@ from fedscaffold.theory.prediction.iterate_average import predict_average
 
 METHODS = ("scaffold", *MAKE)
 NOT_PLANNED = {
-    "scaffold_cohort": "a plan's cost is what a client spends when all take part in every round, and no price says "
+    "scaffold_cohort": "a plan's cost is what a client spends when all take part in each round, and no price says "
     "what sitting out saves; theory.predict says what Scaffold(..., cohort=...) reaches",
     "scaffold_momentum": "its learning rate and momentum are two more settings, which are not searched; "
     "theory.predict says what a ServerOptimizer with 'sgd' reaches",
