@@ -9,6 +9,7 @@
 from fedscaffold.benchmarking.comparison import compare, nested_problems
 from fedscaffold.benchmarking.costs import Cost, Growth, LineFit, best, cheapest, fit_line, growth, holds_from
 from fedscaffold.benchmarking.curves import Curve, curves_to_frame
+from fedscaffold.benchmarking.newton import FedNewton
 from fedscaffold.benchmarking.sweeps.cells import SweepRow
 from fedscaffold.benchmarking.sweeps.grid import Cell, Family, Sweep
 from fedscaffold.benchmarking.sweeps.loop import sweep
@@ -19,6 +20,7 @@ __all__ = [
     "Cost",
     "Curve",
     "Family",
+    "FedNewton",
     "Growth",
     "LineFit",
     "Saturation",
