@@ -9,7 +9,7 @@ import fedscaffold as fs
 from fedscaffold.core.errors import UnreliablePrediction
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.privacy import ClientLevel, RecordLevel, noise_for
-from fedscaffold.theory.prediction.private import private_setting
+from fedscaffold.theory.prediction.moments.private import private_setting
 
 N, D, RECORDS = 5, 4, 150
 

@@ -15,9 +15,9 @@ from fedscaffold.theory.prediction.curve import curve_parts
 from fedscaffold.theory.prediction.family.predict_family import is_plain, predict_family
 from fedscaffold.theory.prediction.moments.curve import small_curve
 from fedscaffold.theory.prediction.moments.predict import is_small, plateau_is_small, small_prediction, small_round
+from fedscaffold.theory.prediction.moments.private import predict_private
 from fedscaffold.theory.prediction.plateau import control_variate_biases
 from fedscaffold.theory.prediction.prediction import Prediction
-from fedscaffold.theory.prediction.private import predict_private
 from fedscaffold.theory.prediction.reliability import EXACT, GAUSSIAN, warn_if_unreliable
 from fedscaffold.theory.prediction.setting import Setting, setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
