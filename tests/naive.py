@@ -372,6 +372,126 @@ def tamuna(
     return Result(theta, [[-value for value in row] for row in h], iterates)
 
 
+def amplified_scaffold(
+    clients: Clients, draw: Draw, *, eta: float, K: int, P: int, a: float, cohorts: list[list[int]], theta: Vector,
+    repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Crawshaw & Liu 2024, Algorithm 1: windows of P rounds, control variates G_i from the window's gradients."""
+    N, d, w = len(clients.weights), len(theta), clients.weights
+    G = [[0.0] * d for _ in range(N)]
+    x, iterates = list(theta), [theta]
+    begin = list(x)
+    seen: dict[int, list[Vector]] = {}
+    for r, cohort in enumerate(cohorts):
+        mean_G = mean_over(range(N), w, dict(enumerate(G)))
+        local = {}
+        for i in cohort:
+            y, gradients = list(x), []
+            for k in range(K):
+                g = gradient_of_batch(clients, i, y, draw(repetition, r, i, k))
+                gradients.append(g)
+                y = [y[j] - eta * (g[j] - G[i][j] + mean_G[j]) for j in range(d)]
+            local[i] = y
+            seen.setdefault(i, []).append([math.fsum(g[j] for g in gradients) / K for j in range(d)])
+        x = mean_over(cohort, w, local)
+        if (r + 1) % P == 0:
+            x = [begin[j] + a * (x[j] - begin[j]) for j in range(d)]
+            begin = list(x)
+            for i, each in seen.items():
+                G[i] = [math.fsum(g[j] for g in each) / len(each) for j in range(d)]
+            seen = {}
+        iterates.append(x)
+    mean_G = mean_over(range(N), w, dict(enumerate(G)))
+    return Result(x, [[mean_G[j] - G[i][j] for j in range(d)] for i in range(N)], iterates)
+
+
+def local_svrg(
+    clients: Clients, draw: Draw, *, gamma: float, H: int, T: int, theta: Vector, repetition: int = 0
+) -> Result:
+    """Gorbunov, Hanzely & Richtárik 2021, S-Local-SVRG; the reference point y is renewed at each communication."""
+    N, d, w = len(clients.weights), len(theta), clients.weights
+    iterates = [theta]
+    for t in range(T):
+        y = list(theta)
+        full = {c: gradient_of_batch(clients, c, y, range(len(clients.targets[c]))) for c in range(N)}
+        whole = mean_over(range(N), w, full)
+        local = {}
+        for c in range(N):
+            x = list(theta)
+            for h in range(H):
+                rows = draw(repetition, t, c, h)
+                here, there = gradient_of_batch(clients, c, x, rows), gradient_of_batch(clients, c, y, rows)
+                x = [x[j] - gamma * (here[j] - there[j] + whole[j]) for j in range(d)]
+            local[c] = x
+        theta = mean_over(range(N), w, local)
+        iterates.append(theta)
+    return Result(theta, [[0.0] * d for _ in range(N)], iterates)
+
+
+def vr_proxskip(
+    clients: Clients, draw: Draw, *, gamma: float, p: float, lengths: Sequence[int], theta: Vector,
+    repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Malinovsky, Yi & Richtárik 2022, ProxSkip-VR with SVRG, whose y is the last common model."""
+    N, d, w = len(clients.weights), len(theta), clients.weights
+    h = [[0.0] * d for _ in range(N)]  # their sign: −ξ
+    iterates = [theta]
+    for t, L in enumerate(lengths):
+        y, hat = list(theta), {}
+        for c in range(N):
+            full = gradient_of_batch(clients, c, y, range(len(clients.targets[c])))
+            x = list(theta)
+            for step in range(L):
+                rows = draw(repetition, t, c, step)
+                here, there = gradient_of_batch(clients, c, x, rows), gradient_of_batch(clients, c, y, rows)
+                x = [x[j] - gamma * (here[j] - there[j] + full[j] - h[c][j]) for j in range(d)]
+            hat[c] = x
+        shifted = {c: [hat[c][j] - gamma / p * h[c][j] for j in range(d)] for c in range(N)}
+        theta = mean_over(range(N), w, shifted)
+        h = [[h[c][j] + p / gamma * (theta[j] - hat[c][j]) for j in range(d)] for c in range(N)]
+        iterates.append(theta)
+    return Result(theta, [[-value for value in row] for row in h], iterates)
+
+
+def randprox(
+    clients: Clients, draw: Draw, *, gamma: float, p: float, lengths: Sequence[int],
+    sent: Callable[[int], Sequence[int]], theta: Vector, repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Condat & Richtárik 2022, RandProx-FL, step by step.
+
+    x̂_i = x_i − γ∇f_i(x_i) − γu_i; d_i = R(x̂_i) − mean R(x̂_i); x_i = x̂_i − d_i/(1 + ω); u_i += d_i/(γ(1 +
+    ω)²), where R(v) is v/(p k/d) on the k coordinates sent(t) at the t-th communication, and 0 elsewhere and
+    between them.
+    """
+    N, d, w = len(clients.weights), len(theta), clients.weights
+    x, u = [list(theta) for _ in range(N)], [[0.0] * d for _ in range(N)]
+    server, iterates = list(theta), [theta]
+    for t, L in enumerate(lengths):
+        k = len(sent(t))
+        one_plus_omega = d / (p * k)
+        for step in range(L):
+            hat = []
+            for c in range(N):
+                g = gradient_of_batch(clients, c, x[c], draw(repetition, t, c, step))
+                hat.append([x[c][j] - gamma * g[j] - gamma * u[c][j] for j in range(d)])
+            x = hat
+        for j in sent(t):
+            mean = math.fsum(w[c] * x[c][j] for c in range(N))
+            difference = [one_plus_omega * (x[c][j] - mean) for c in range(N)]
+            for c in range(N):
+                x[c][j] -= difference[c] / one_plus_omega
+                u[c][j] += difference[c] / (gamma * one_plus_omega**2)
+            server[j] = mean
+        iterates.append(list(server))
+    return Result(server, u, iterates)
+
+
+def shared_coordinates(seed: int, repetition: int, round: int, k: int, d: int) -> list[int]:
+    """The coordinates that all clients send in a round: those with the smallest words."""
+    words = [word(seed, SLOT + repetition, round, SERVER, j) for j in range(d)]
+    return sorted(range(d), key=lambda j: words[j])[:k]
+
+
 SLOT = 2**31  # added to the repetition: the words for messages
 
 

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "data": {"core", "problems", "data"},
     "inference": {"core", "problems", "inference"},
     "simulation": {"core", "engines", "simulation"},
-    "theory": {"core", "methods", "theory"},
+    "theory": {"core", "methods", "privacy", "theory"},
     "reports": {"core", "simulation", "theory", "reports"},
     "models": {
         *(

@@ -30,17 +30,21 @@ if TYPE_CHECKING:
         NotStationary,
     )
     from fedscaffold.methods import (
+        AmplifiedScaffold,
         FedAvg,
         FedLin,
         FedProx,
         FedSplit,
+        LocalSvrg,
         ProxSkip,
+        RandProx,
         ScaffLSA,
         Scaffold,
         Scallion,
         ServerOptimizer,
         Tamuna,
         TwoSidedScaffold,
+        VRProxSkip,
     )
     from fedscaffold.models import Model
     from fedscaffold.models.from_data import fit
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from fedscaffold.theory import Plan, plan
 
 __all__ = [
+    "AmplifiedScaffold",
     "CheckpointMismatch",
     "Diverged",
     "FedAvg",
@@ -56,11 +61,13 @@ __all__ = [
     "FedScaffoldError",
     "FedSplit",
     "InvalidInput",
+    "LocalSvrg",
     "MissingDependency",
     "Model",
     "NotStationary",
     "Plan",
     "ProxSkip",
+    "RandProx",
     "RichardsonRomberg",
     "ScaffLSA",
     "Scaffold",
@@ -71,6 +78,7 @@ __all__ = [
     "Tamuna",
     "Trace",
     "TwoSidedScaffold",
+    "VRProxSkip",
     "benchmarking",
     "conformance",
     "dashboard",
@@ -95,6 +103,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "AmplifiedScaffold": "methods",
     "CheckpointMismatch": "core.errors",
     "Diverged": "core.errors",
     "FedAvg": "methods",
@@ -103,11 +112,13 @@ _MODULE_OF = {
     "FedScaffoldError": "core.errors",
     "FedSplit": "methods",
     "InvalidInput": "core.errors",
+    "LocalSvrg": "methods",
     "MissingDependency": "core.errors",
     "Model": "models",
     "NotStationary": "core.errors",
     "Plan": "theory",
     "ProxSkip": "methods",
+    "RandProx": "methods",
     "RichardsonRomberg": "simulation",
     "ScaffLSA": "methods",
     "Scaffold": "methods",
@@ -118,6 +129,7 @@ _MODULE_OF = {
     "Tamuna": "methods",
     "Trace": "simulation",
     "TwoSidedScaffold": "methods",
+    "VRProxSkip": "methods",
     "fit": "models.from_data",
     "plan": "theory",
     "richardson_romberg": "simulation",

@@ -123,6 +123,30 @@ CASES: dict[str, tuple[Method, Oracle]] = {
     "scallion, powers of two": scallion("natural", 8 / 9),
     "scallion, levels": scallion("quantised:10", 1 / (1 + 64 / 100), cohort=3),
     "scallion, largest coordinates": scallion("top_k:0.6", 1.0),
+    "amplified scaffold": (
+        fs.AmplifiedScaffold(step_size=GAMMA, local_steps=H, window=3, amplification=1.4, cohort=2),
+        lambda c, d, r: naive.amplified_scaffold(
+            c, d, eta=GAMMA, K=H, P=3, a=1.4, cohorts=some(r, 2), theta=THETA0, repetition=r
+        ),
+    ),
+    "local svrg": (
+        fs.LocalSvrg(step_size=GAMMA, local_steps=H),
+        lambda c, d, r: naive.local_svrg(c, d, gamma=GAMMA, H=H, T=T, theta=THETA0, repetition=r),
+    ),
+    "proxskip with variance reduction": (
+        fs.VRProxSkip(step_size=GAMMA, communication_probability=P),
+        lambda c, d, r: naive.vr_proxskip(
+            c, d, gamma=GAMMA, p=P, lengths=[naive.length(SEED, r, t, P) for t in range(T)], theta=THETA0,
+            repetition=r,
+        ),
+    ),
+    "randprox": (
+        fs.RandProx(step_size=GAMMA, communication_probability=P, share=0.5),
+        lambda c, d, r: naive.randprox(
+            c, d, gamma=GAMMA, p=P, lengths=[naive.length(SEED, r, t, P) for t in range(T)],
+            sent=lambda t: naive.shared_coordinates(SEED, r, t, 2, DIM), theta=THETA0, repetition=r,
+        ),
+    ),
     "tamuna": tamuna(2, N),
     "tamuna, three owners": tamuna(3, N),
     "tamuna in cohorts": tamuna(2, 4),

@@ -87,6 +87,7 @@ def test_masks_change_from_round_to_round_and_are_fair() -> None:
 METHODS: list[Any] = [
     fs.Scallion(step_size=0.05, local_steps=3, compression="random_k:0.5", cohort=3),
     fs.Tamuna(step_size=0.05, communication_probability=0.3, owners=2, cohort=3),
+    fs.AmplifiedScaffold(step_size=0.05, local_steps=3, window=2, cohort=3),
 ]
 
 

@@ -18,15 +18,19 @@ from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage.files import check_writable
 from fedscaffold.federation.known_methods import find_method
 from fedscaffold.methods import (
+    AmplifiedScaffold,
     FedAvg,
     FedLin,
     FedProx,
     FedSplit,
+    LocalSvrg,
     ProxSkip,
+    RandProx,
     Scaffold,
     Scallion,
     Tamuna,
     TwoSidedScaffold,
+    VRProxSkip,
 )
 from fedscaffold.simulation import Trace
 
@@ -40,11 +44,17 @@ COMPARED: dict[str, type[Any]] = {
     "fedsplit": FedSplit,
     "scallion": Scallion,
     "tamuna": Tamuna,
+    "local-svrg": LocalSvrg,
+    "vr-proxskip": VRProxSkip,
+    "randprox": RandProx,
+    "amplified-scaffold": AmplifiedScaffold,
 }
 UNLESS_GIVEN: dict[str, Any] = {
     "server_step_size": 1.0,
     "proximal_weight": 1.0,
     "compression": "random_k:0.1",
+    "share": 0.1,
+    "window": 4,
 }
 METHOD_NAMES = f"{', '.join(COMPARED)}, or module.Class of your own"
 FIGURES = (".png", ".svg", ".pdf")

@@ -12,7 +12,7 @@ from fedscaffold.core.random.draws import Draws
 from fedscaffold.core.random.messages import MessageDraws
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.sums import PartialSum
-from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, RoundInfo, WorstClient
+from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray, RoundInfo, WorstClient
 
 
 @runtime_checkable
@@ -144,6 +144,14 @@ class Divisible(Protocol):
         """The problem of some of the clients, in the given order."""
 
 
+@runtime_checkable
+class Availability(Protocol):
+    """Which clients can take part in a round, the same in all repetitions."""
+
+    def available(self, round: int, n_clients: int) -> IntArray:
+        """Indices of the clients that are available in a round, ascending; at least one."""
+
+
 class Compressor(Protocol):
     """What is sent instead of a vector, with fewer bits."""
 
@@ -179,8 +187,11 @@ class Method(Protocol):
         """Number of vectors of θ's length that a participating client receives and sends in a round."""
 
     @property
-    def exchange(self) -> GradientKind | None:
-        """Which gradients at θ clients exchange before their local steps; None if they exchange none."""
+    def exchange(self) -> Exchange | None:
+        """Which gradients at θ clients exchange before their local steps; None if they exchange none.
+
+        "minibatch" or "full" are sent, and their mean comes back; "own" are full ones that are not sent.
+        """
 
     @property
     def compressor(self) -> Compressor | None:
@@ -214,8 +225,8 @@ class Method(Protocol):
     def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """ξ_c, what each client adds to its gradients in this round."""
 
-    def message(self, local: Array, server: Any, step_counts: IntArray) -> Array:
-        """The vector that each client sends, computed from its local model."""
+    def message(self, client_state: Any, local: Array, server: Any, step_counts: IntArray) -> Array:
+        """The vector that each client sends, computed from its local model and its state."""
 
     def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
         """Next server state, from the weighted mean of the messages and the senders' share of the weight."""

@@ -3,19 +3,16 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from numpy.typing import ArrayLike
-
 from fedscaffold.core.checks import positive, set_fields
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, ExchangedGradients, IntArray
+from fedscaffold.core.types import Array, IntArray
 from fedscaffold.methods.base import CohortMethod, FixedStepsMethod
+from fedscaffold.methods.both_sides import ClientVariates, KeepsVariatesOnBothSides, VariateServerState
 from fedscaffold.methods.compression import compressor_of, text_of
-from fedscaffold.methods.two_sided import ClientVariates, VariateServerState
-from fedscaffold.methods.variates import initial_control_variates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scallion(FixedStepsMethod, CohortMethod):
+class Scallion(KeepsVariatesOnBothSides, FixedStepsMethod, CohortMethod):
     """θ_i ← θ_i − γ(g_i(θ_i) − c_i + c), H times; δ_i = C(α((θ − θ_i)/(γH) − c)); c_i ← c_i + δ_i.
 
     The server takes θ⁺ = θ − γH(c + mean δ_i) and c⁺ = c + s mean δ_i over the clients that took part, with s
@@ -67,23 +64,9 @@ class Scallion(FixedStepsMethod, CohortMethod):
         """The compressor that `compression` names."""
         return compressor_of(self.compression)
 
-    def init_clients(
-        self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None
-    ) -> ClientVariates:
-        """c_i = −ξ_i: zero, or from given control variates with Σ w_i ξ_i = 0."""
-        return ClientVariates(own=-initial_control_variates(repetitions, weights, dim, control_variates))
-
-    def init_server(self, theta: Array) -> VariateServerState:
-        """θ and c = Σ w_i c_i = 0."""
-        return VariateServerState(theta, theta * 0.0)
-
-    def correction(
-        self, client_state: ClientVariates, server: VariateServerState, exchanged: ExchangedGradients | None
+    def message(
+        self, client_state: ClientVariates, local: Array, server: VariateServerState, step_counts: IntArray
     ) -> Array:
-        """ξ_i = c − c_i."""
-        return server.variate[:, None, :] - client_state.own
-
-    def message(self, local: Array, server: VariateServerState, step_counts: IntArray) -> Array:
         """α((θ − θ_i)/(γH) − c), which is α times the client's mean gradient minus c_i; before compression."""
         alpha = 1.0 / (1.0 + self.compressor.variance) if self.damping is None else self.damping
         direction = (server.theta[:, None, :] - local) / (self.step_size * self.local_steps)

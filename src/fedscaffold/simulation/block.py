@@ -63,7 +63,8 @@ class Block:
             client_state = type(client_state)(*(_rows_of(values, clients) for values in client_state))
         if clients is not None and clients.size == 0:  # no client of this block takes part
             empty = np.zeros((*clients.shape, server.theta.shape[-1]))
-            return LocalResult(clients, client_state, empty, self._compressed(empty, info, clients))
+            sent = self.method.message(client_state, empty, server, self._step_counts(info, clients))
+            return LocalResult(clients, client_state, empty, self._compressed(sent, info, clients))
         step_counts = self._step_counts(info, clients)
         method = self.method
         local = self.local_sgd(
@@ -71,7 +72,7 @@ class Block:
             step_size=method.step_size, local_steps=step_counts, round=info.round, clients=clients,
             first_step=self.first_step, pull=method.pull, anchor=method.anchor(client_state, server),
         )  # fmt: skip
-        sent = method.message(local, server, step_counts)
+        sent = method.message(client_state, local, server, step_counts)
         if self.protect is not None:
             sent = self.protect(sent, server.theta, info.round, clients)
         sent = self._compressed(sent, info, clients)
@@ -165,7 +166,7 @@ def open_block(
     """
     with ExitStack() as stack:
         local_sgd = stack.enter_context(open_local_sgd(batches))
-        full = method.exchange == "full"
+        full = method.exchange in ("full", "own")
         yield Block(
             method=method,
             weights=weights,
@@ -177,6 +178,13 @@ def open_block(
             gradient_sgd=stack.enter_context(open_local_sgd(Batches())) if full else local_sgd,
             protect=protect,
         )
+
+
+def message_length(method: Method, dim: int) -> int:
+    """How many numbers arrive at the server from each client that takes part, for a model of dim numbers."""
+    clients, server = method.init_clients(1, np.ones(1), dim, None), method.init_server(np.zeros((1, dim)))
+    sent = method.message(clients, np.zeros((1, 1, dim)), server, np.ones((1, 1), np.int64)).shape[-1]
+    return sent if method.compressor is None else method.compressor.message_length(sent)
 
 
 def _rows_of(values: Any, clients: IntArray) -> Any:

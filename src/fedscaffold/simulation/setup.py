@@ -13,16 +13,17 @@ from fedscaffold.core import provenance
 from fedscaffold.core.checks import check_problem_and_method, given, numbers, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
-from fedscaffold.core.protocols import Engine, Method, Observer, Problem
+from fedscaffold.core.protocols import Availability, Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.stream import WORDS_PER_ROUND, round_uniforms
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.engines.clippable import check_clippable
+from fedscaffold.simulation.block import message_length
 from fedscaffold.simulation.checkpoint import CheckpointFile
 from fedscaffold.simulation.divergence import divergence_limit
-from fedscaffold.simulation.rounds import State, open_rounds, run_rounds
+from fedscaffold.simulation.rounds import State, open_rounds, participants_of, run_rounds
 from fedscaffold.simulation.trace import Trace
 
 CHECKPOINTS_PER_RUN = 20
@@ -40,6 +41,7 @@ class RunSetup:
     engine: Engine
     seed: int
     theta: Array  # (repetitions, dim)
+    availability: Availability | None = None
     privacy: Privacy | None = None
 
     def checkpoint_file(
@@ -72,10 +74,15 @@ class RunSetup:
             "engine": self.engine.name,
             "start": hashlib.sha256(b"".join(array.tobytes() for array in start)).hexdigest(),
             "record": [provenance.describe(observer) for observer in observers],
+            **self.described_availability(),
             **self.described_privacy(),
             **more,
         }
         return CheckpointFile(path, every, identity)
+
+    def described_availability(self) -> dict[str, Any]:
+        """Who is available, where not everyone is."""
+        return {} if self.availability is None else {"availability": provenance.describe(self.availability)}
 
     def described_privacy(self) -> dict[str, Any]:
         """Clipping and noise as plain values, for identity and provenance; nothing for a run without."""
@@ -117,7 +124,8 @@ class RunSetup:
             np.errstate(over="ignore", invalid="ignore"),
             open_rounds(
                 self.problem, method or self.method, self.engine, self.batches, seed=self.seed,
-                limit=divergence_limit(self.theta), first_step=first_step, folder=folder, privacy=self.privacy,
+                limit=divergence_limit(self.theta), first_step=first_step, folder=folder,
+                availability=self.availability, privacy=self.privacy,
             ) as step,
         ):  # fmt: skip
             if state is None:
@@ -137,35 +145,61 @@ class RunSetup:
 
 
 def costs(
-    problem: Problem, method: Method, batches: Batches, *, seed: int, repetitions: int, rounds: int
+    problem: Problem,
+    method: Method,
+    batches: Batches,
+    *,
+    seed: int,
+    repetitions: int,
+    rounds: int,
+    availability: Availability | None = None,
 ) -> tuple[Array, Array]:
     """Minibatch gradients and vectors per client up to each round, on average over the clients.
 
     Shapes (repetitions, rounds + 1) and (rounds + 1,). A full gradient counts as n_c/B minibatch gradients.
     """
-    share = method.participants(problem.n_clients) / problem.n_clients
+    share = shares(problem, method, rounds, availability)
     uniform = round_uniforms(seed, repetitions, range(rounds)).reshape(-1)
     each = method.local_step_counts(problem.n_clients, uniform).mean(axis=1)
     if method.exchange is not None:
-        full = method.exchange == "full" and batches.size is not None
+        full = method.exchange in ("full", "own") and batches.size is not None
         each = each + (float(np.mean(problem.sizes)) / (batches.size or 1) if full else 1.0)
-    each = np.broadcast_to(share * each, uniform.shape).reshape(repetitions, rounds)
+    each = share * np.broadcast_to(each, uniform.shape).reshape(repetitions, rounds)
     gradients = np.concatenate([np.zeros((repetitions, 1)), np.cumsum(each, axis=1)], axis=1)
-    return gradients, share * method.vectors_per_round * np.arange(rounds + 1.0)
+    return gradients, method.vectors_per_round * _summed(share)
 
 
-def bits(problem: Problem, method: Method, *, rounds: int) -> tuple[Array, Array]:
+def shares(problem: Problem, method: Method, rounds: int, availability: Availability | None) -> Array:
+    """The share of the clients that takes part in each round, (rounds,)."""
+    counts = [
+        participants_of(method, problem.n_clients, round, availability)[1]
+        for round in range(rounds if availability is not None else 1)
+    ]
+    return np.broadcast_to(np.array(counts) / problem.n_clients, (rounds,))
+
+
+def _summed(values: Array) -> Array:
+    """Sums up to each round, from 0 on."""
+    return np.concatenate([np.zeros(1), np.cumsum(values)])
+
+
+def bits(
+    problem: Problem, method: Method, *, rounds: int, availability: Availability | None = None
+) -> tuple[Array, Array]:
     """Bits sent and received per client up to each round, on average over the clients, (rounds + 1,) each.
 
     A number has 64 bits. A client sends its message, compressed by some methods, and what it exchanges.
     """
     participants = method.participants(problem.n_clients)
-    vector, exchanged = 64.0 * problem.dim, int(method.exchange is not None)
-    message = vector
+    vector, exchanged = 64.0 * problem.dim, int(method.exchange in ("minibatch", "full"))
+    sent, message = 1, vector
     if method.compressor is not None:
         message = method.compressor.bits(problem.dim, participants)
-    counted = participants / problem.n_clients * np.arange(rounds + 1.0)
-    received = (method.vectors_per_round - 1 - exchanged) * vector
+    else:
+        sent = message_length(method, 1)
+        message *= sent
+    counted = _summed(shares(problem, method, rounds, availability))
+    received = (method.vectors_per_round - sent - exchanged) * vector
     return counted * (message + exchanged * vector), counted * received
 
 
@@ -180,6 +214,7 @@ def validate_run(
     engine: str | Engine,
     theta0: ArrayLike | None,
     sampling: Sampling,
+    availability: Availability | None = None,
     privacy: Privacy | None = None,
 ) -> RunSetup:
     """Check the arguments that all kinds of runs share, before any work."""
@@ -190,6 +225,17 @@ def validate_run(
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
     method.participants(problem.n_clients)  # both refuse settings that do not fit the problem
+    if availability is not None:
+        if isinstance(availability, type) or not isinstance(availability, Availability):
+            raise InvalidInput(
+                f"availability must be one such as fedscaffold.simulation.Periodic(4), got {given(availability)}"
+            )
+        availability.available(0, problem.n_clients)
+        if privacy is not None:
+            raise InvalidInput(
+                "the cost of privacy is known for clients that are drawn at random from all; give privacy or "
+                "availability, not both"
+            )
     counts = method.local_step_counts(problem.n_clients, np.full(1, 0.5))
     check_draws(batches, int(counts.max()))
     if privacy is not None:
@@ -207,6 +253,7 @@ def validate_run(
         engine=choose_engine(engine, problem),
         seed=seed,
         theta=_starting_point(theta0, repetitions, problem.dim),
+        availability=availability,
         privacy=privacy,
     )
 
@@ -237,7 +284,8 @@ def check_privacy(privacy: Any, problem: Problem, method: Method, local_steps: i
         )
     if isinstance(privacy, ClientLevel):
         still = np.ones((1, 1, problem.dim))
-        if not np.array_equal(method.message(still, method.init_server(still[0]), np.ones((1, 1), int)), still):
+        clients, server = method.init_clients(1, np.ones(1), problem.dim, None), method.init_server(still[0])
+        if not np.array_equal(method.message(clients, still, server, np.ones((1, 1), np.int64)), still):
             raise InvalidInput(
                 f"messages of {type(method).__name__} are no models, so that their change cannot be clipped; "
                 "use Scaffold or FedAvg with privacy=ClientLevel(...)"
@@ -256,9 +304,10 @@ def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **mo
     xi = setup.method.correction(state.client_state, state.server, None)
     repetitions = len(state.theta)
     gradients, vectors = costs(
-        setup.problem, setup.method, setup.batches, seed=setup.seed, repetitions=repetitions, rounds=setup.rounds
-    )
-    sent, received = bits(setup.problem, setup.method, rounds=setup.rounds)
+        setup.problem, setup.method, setup.batches, seed=setup.seed, repetitions=repetitions, rounds=setup.rounds,
+        availability=setup.availability,
+    )  # fmt: skip
+    sent, received = bits(setup.problem, setup.method, rounds=setup.rounds, availability=setup.availability)
     return Trace(
         theta=state.theta,
         control_variates=np.broadcast_to(xi, (repetitions, setup.problem.n_clients, setup.problem.dim)),
@@ -275,6 +324,7 @@ def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **mo
             "sampling": setup.batches.sampling,
             "seed": setup.seed,
             "repetitions": repetitions,
+            **setup.described_availability(),
             "engine": setup.engine.name,
             **setup.described_privacy(),
             "versions": provenance.versions(),

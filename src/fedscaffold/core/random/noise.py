@@ -7,7 +7,7 @@ h·d + d − 1.
 
 import numpy as np
 
-from fedscaffold.core.random.normals import normals
+from fedscaffold.core.random.normals import normals, normals_of
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.types import Array, IntArray
 
@@ -22,7 +22,7 @@ def step_noise(stream: Stream, step: int, dim: int) -> Array:
 
 def message_noise(seed: int, round: int, clients: IntArray, first_client: int, dim: int) -> Array:
     """Standard normal numbers for the messages of a round, (repetitions, clients, dim)."""
-    out = np.empty((*clients.shape, dim))
-    for r, k in np.ndindex(clients.shape):
-        out[r, k] = normals(Stream(seed ^ CLIENT_KEY, r, round, first_client + int(clients[r, k])), 0, dim)
-    return out
+    streams = [Stream(seed ^ CLIENT_KEY, r, round, 0) for r in range(len(clients))]
+    return np.stack([
+        normals_of(stream, first_client + row, dim) for stream, row in zip(streams, clients, strict=True)
+    ])  # fmt: skip

@@ -161,6 +161,9 @@ def _local_steps(
     exchanged = _exchanged_gradients(request, stored)
     with _open_block(request, task, seed) as block:
         info = request.config.round_info(request.round)
+        if request.config.method.exchange == "own":
+            own = block.gradients(request.server, info)
+            exchanged = ExchangedGradients(own, own[:, 0])
         sent = block.run_local_steps(stored.client_state, request.server, info, exchanged).sent
     sent = sent if rounded is None else rounded(sent)
     update = PendingUpdate(request.round, request.history, mean_gradient, sent, request.server)

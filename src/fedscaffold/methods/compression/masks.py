@@ -6,7 +6,7 @@ import numpy as np
 
 from fedscaffold.core.random.messages import MessageDraws
 from fedscaffold.core.types import Array
-from fedscaffold.methods.compression.base import BITS
+from fedscaffold.methods.compression.base import BITS, kept_entries, largest_first
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,32 @@ class CoordinateMasks:
         mask = ((column[..., None] - s * np.arange(dim)) % c < s).astype(np.float64)
         scale = n * (s - 1.0) / (s * (n - 1.0)) if n > 1 else 1.0
         return scale * np.concatenate([mask * values, mask], axis=-1)
+
+
+@dataclass(frozen=True)
+class SharedCoordinates:
+    """k coordinates drawn at random, the same for all clients of a round; k is `share` of d, rounded up.
+
+    A message is (v, m), with m the mask of the coordinates that are sent: what the server takes of the rest is
+    nothing, and the client needs it.
+    """
+
+    share: float
+
+    def kept(self, dim: int) -> int:
+        """k, the number of coordinates that are sent."""
+        return kept_entries(self.share, dim)
+
+    def bits(self, dim: int, participants: int) -> float:
+        """Bits of a message: 64 for each coordinate that is sent."""
+        return BITS * self.kept(dim)
+
+    def message_length(self, dim: int) -> int:
+        """How many numbers the server receives: values and mask."""
+        return 2 * dim
+
+    def compress(self, values: Array, draws: MessageDraws) -> Array:
+        """(v, m), (repetitions, clients, 2 d): the coordinates with the smallest of the round's words."""
+        dim = values.shape[-1]
+        mask = largest_first(-draws.shared_words(dim).astype(np.float64), self.kept(dim))
+        return np.concatenate([values, np.broadcast_to(mask[:, None, :], values.shape)], axis=-1)

@@ -159,7 +159,8 @@ class _Probe:
         """Messages from (server, local), (repetitions, N)."""
         shape = (len(inputs), self.weights.size, 1)
         local = np.broadcast_to(inputs[:, None, self.K :], shape).copy()
-        sent = self.method.message(local, self.server(inputs[:, : self.K]), self.counts)
+        clients = self.clients(np.zeros((len(inputs), self.J)))
+        sent = self.method.message(clients, local, self.server(inputs[:, : self.K]), self.counts)
         return np.broadcast_to(sent, shape)[:, :, 0]
 
     def aggregate(self, inputs: Array) -> Array:
