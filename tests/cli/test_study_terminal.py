@@ -106,7 +106,6 @@ def test_fingerprints_that_are_none_are_refused(tmp_path: Path) -> None:
     data = ("--data", tmp_path / "visits.csv", "--peer")
     assert "32 hexadecimal digits" in study("join", tmp_path / "bonn.invite", *data, "graz=12", code=2)
     assert "this is none" in study("join", tmp_path / "kiel.invite", *data, f"linz={'0' * 32}", code=2)
-    assert "more than half" in study(
-        "new", tmp_path / "few.toml", "--target", "ill", "--site", "a,b,c,d", "--secure", "--secure-threshold", "2",
-        code=2,
-    )  # fmt: skip
+    few = ("new", tmp_path / "few.toml", "--target", "ill", "--site", "a,b,c,d")
+    assert "more than half" in study(*few, "--secure", "--secure-threshold", "2", code=2)
+    assert "--secure-threshold is of secure sums" in study(*few, "--secure-threshold", "3", code=2)

@@ -35,7 +35,7 @@ def test_sums_and_sums_of_squares_have_no_rounding(values: "np.ndarray[tuple[int
 
 @given(st.lists(st.lists(SIZES, min_size=2, max_size=2), min_size=1, max_size=8))
 def test_sums_of_words_are_sums_of_numbers(sites: list[list[float]]) -> None:
-    total = np.sum([SCALAR.encode(numbers) for numbers in sites], axis=0, dtype=np.uint64)
+    total = np.asarray(np.sum([SCALAR.encode(numbers) for numbers in sites], axis=0, dtype=np.uint64))
     for k, found in enumerate(SCALAR.decode(total)):
         expected = sum(Fraction(numbers[k]) for numbers in sites)
         assert abs(found - expected) <= Fraction(len(sites), 2**SCALAR.fraction_bits)
@@ -50,7 +50,7 @@ def test_numbers_beyond_the_range_are_refused(value: float) -> None:
 
 @given(st.lists(st.floats(min_value=1e-10, max_value=1e20), min_size=1, max_size=6))
 def test_the_largest_number_is_found_on_the_ladder_and_nothing_else_of_it(values: list[float]) -> None:
-    total = np.sum([reached(value) for value in values], axis=0, dtype=np.uint64)
+    total = np.asarray(np.sum([reached(value) for value in values], axis=0, dtype=np.uint64))
     found = highest(total)
     assert found == pytest.approx(max(step_up(value) for value in values), rel=1e-12)
     assert max(values) <= found * (1 + 1e-9)
