@@ -202,7 +202,7 @@ class Glm(TabularProblem, ABC):
     def clipped_gradient(self, client: int, theta: Array, rows: NDArray[np.int64], clip: float) -> Array:
         """Mean gradient over some of a client's records, each shortened to norm `clip`, plus the penalty's.
 
-        A record's gradient is ℓ' x, of norm |ℓ'| ‖x‖.
+        A record's gradient is ℓ' x, whose norm is that of x times the size of ℓ'.
         """
         at = self.offsets[client] + rows
         x = self.x[at]
