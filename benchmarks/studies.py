@@ -21,9 +21,9 @@ from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, problem_class
-from fedscaffold.federation.study.prepare import recode
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.study.result import StudyResult
-from fedscaffold.federation.study.site import SiteRules
+from fedscaffold.federation.study.rows import recode
 from fedscaffold.models.planning.distance import RelativeDistance
 from tests.federation.study.tables import TABLES, deal
 

@@ -315,6 +315,224 @@ def fedsplit(
     return Result(x, [[(z[c][j] - x[j]) / s for j in range(d)] for c in range(N)], iterates)
 
 
+Compress = Callable[[Vector, int, int, int], Vector]  # (vector, repetition, round, client) → what arrives
+
+
+def scallion(
+    clients: Clients, draw: Draw, *, gamma: float, H: int, alpha: float, compress: Compress,
+    cohorts: list[list[int]], theta: Vector, repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Huang, Li & Li 2023, SCALLION with η_g = 1; 1/N becomes the client's weight."""
+    d, w = len(theta), clients.weights
+    own = [[0.0] * d for _ in w]
+    server = [0.0] * d
+    iterates = [theta]
+    for t, cohort in enumerate(cohorts):
+        delta = {}
+        for c in cohort:
+            y = list(theta)
+            for h in range(H):
+                g = gradient_of_batch(clients, c, y, draw(repetition, t, c, h))
+                y = [y[j] - gamma * (g[j] - own[c][j] + server[j]) for j in range(d)]
+            increment = [alpha * ((theta[j] - y[j]) / (gamma * H) - server[j]) for j in range(d)]
+            delta[c] = compress(increment, repetition, t, c)
+        mean = mean_over(cohort, w, delta)
+        theta = [theta[j] - gamma * H * (mean[j] + server[j]) for j in range(d)]
+        server = [server[j] + math.fsum(w[c] * delta[c][j] for c in cohort) for j in range(d)]
+        for c in cohort:
+            own[c] = [own[c][j] + delta[c][j] for j in range(d)]
+        iterates.append(theta)
+    return Result(theta, [[server[j] - own[c][j] for j in range(d)] for c in range(len(w))], iterates)
+
+
+def tamuna(
+    clients: Clients, draw: Draw, *, gamma: float, p: float, s: int, lengths: Sequence[int],
+    cohorts: list[list[int]], owners: Callable[[int, int], list[int]], theta: Vector, repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Condat et al. 2023, Algorithm 1 with η = pχ; owners(t, j) are the s clients that send coordinate j."""
+    d, w, n = len(theta), clients.weights, len(clients.weights)
+    chi = n * (s - 1) / (s * (n - 1))
+    h = [[0.0] * d for _ in w]  # their sign: −ξ
+    iterates = [theta]
+    for t, (L, cohort) in enumerate(zip(lengths, cohorts, strict=True)):
+        x = {}
+        for c in cohort:
+            minus = [-value for value in h[c]]
+            x[c] = local_steps(
+                clients, draw, gamma=gamma, H=L, theta=theta, xi=minus, c=c, t=t, repetition=repetition
+            )
+        new = list(theta)
+        for j in range(d):
+            who = owners(t, j)
+            new[j] = math.fsum(w[c] * x[c][j] for c in who) / math.fsum(w[c] for c in who)
+            for c in who:
+                h[c][j] += p * chi / gamma * (new[j] - x[c][j])
+        theta = new
+        iterates.append(theta)
+    return Result(theta, [[-value for value in row] for row in h], iterates)
+
+
+def amplified_scaffold(
+    clients: Clients, draw: Draw, *, eta: float, K: int, P: int, a: float, cohorts: list[list[int]], theta: Vector,
+    repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Crawshaw & Liu 2024, Algorithm 1: windows of P rounds, control variates G_i from the window's gradients."""
+    N, d, w = len(clients.weights), len(theta), clients.weights
+    G = [[0.0] * d for _ in range(N)]
+    x, iterates = list(theta), [theta]
+    begin = list(x)
+    seen: dict[int, list[Vector]] = {}
+    for r, cohort in enumerate(cohorts):
+        mean_G = mean_over(range(N), w, dict(enumerate(G)))
+        local = {}
+        for i in cohort:
+            y, gradients = list(x), []
+            for k in range(K):
+                g = gradient_of_batch(clients, i, y, draw(repetition, r, i, k))
+                gradients.append(g)
+                y = [y[j] - eta * (g[j] - G[i][j] + mean_G[j]) for j in range(d)]
+            local[i] = y
+            seen.setdefault(i, []).append([math.fsum(g[j] for g in gradients) / K for j in range(d)])
+        x = mean_over(cohort, w, local)
+        if (r + 1) % P == 0:
+            x = [begin[j] + a * (x[j] - begin[j]) for j in range(d)]
+            begin = list(x)
+            for i, each in seen.items():
+                G[i] = [math.fsum(g[j] for g in each) / len(each) for j in range(d)]
+            seen = {}
+        iterates.append(x)
+    mean_G = mean_over(range(N), w, dict(enumerate(G)))
+    return Result(x, [[mean_G[j] - G[i][j] for j in range(d)] for i in range(N)], iterates)
+
+
+def local_svrg(
+    clients: Clients, draw: Draw, *, gamma: float, H: int, T: int, theta: Vector, repetition: int = 0
+) -> Result:
+    """Gorbunov, Hanzely & Richtárik 2021, S-Local-SVRG; the reference point y is renewed at each communication."""
+    N, d, w = len(clients.weights), len(theta), clients.weights
+    iterates = [theta]
+    for t in range(T):
+        y = list(theta)
+        full = {c: gradient_of_batch(clients, c, y, range(len(clients.targets[c]))) for c in range(N)}
+        whole = mean_over(range(N), w, full)
+        local = {}
+        for c in range(N):
+            x = list(theta)
+            for h in range(H):
+                rows = draw(repetition, t, c, h)
+                here, there = gradient_of_batch(clients, c, x, rows), gradient_of_batch(clients, c, y, rows)
+                x = [x[j] - gamma * (here[j] - there[j] + whole[j]) for j in range(d)]
+            local[c] = x
+        theta = mean_over(range(N), w, local)
+        iterates.append(theta)
+    return Result(theta, [[0.0] * d for _ in range(N)], iterates)
+
+
+def vr_proxskip(
+    clients: Clients, draw: Draw, *, gamma: float, p: float, lengths: Sequence[int], theta: Vector,
+    repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Malinovsky, Yi & Richtárik 2022, ProxSkip-VR with SVRG, whose y is the last common model."""
+    N, d, w = len(clients.weights), len(theta), clients.weights
+    h = [[0.0] * d for _ in range(N)]  # their sign: −ξ
+    iterates = [theta]
+    for t, L in enumerate(lengths):
+        y, hat = list(theta), {}
+        for c in range(N):
+            full = gradient_of_batch(clients, c, y, range(len(clients.targets[c])))
+            x = list(theta)
+            for step in range(L):
+                rows = draw(repetition, t, c, step)
+                here, there = gradient_of_batch(clients, c, x, rows), gradient_of_batch(clients, c, y, rows)
+                x = [x[j] - gamma * (here[j] - there[j] + full[j] - h[c][j]) for j in range(d)]
+            hat[c] = x
+        shifted = {c: [hat[c][j] - gamma / p * h[c][j] for j in range(d)] for c in range(N)}
+        theta = mean_over(range(N), w, shifted)
+        h = [[h[c][j] + p / gamma * (theta[j] - hat[c][j]) for j in range(d)] for c in range(N)]
+        iterates.append(theta)
+    return Result(theta, [[-value for value in row] for row in h], iterates)
+
+
+def randprox(
+    clients: Clients, draw: Draw, *, gamma: float, p: float, lengths: Sequence[int],
+    sent: Callable[[int], Sequence[int]], theta: Vector, repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Condat & Richtárik 2022, RandProx-FL, step by step.
+
+    x̂_i = x_i − γ∇f_i(x_i) − γu_i; d_i = R(x̂_i) − mean R(x̂_i); x_i = x̂_i − d_i/(1 + ω); u_i += d_i/(γ(1 +
+    ω)²), where R(v) is v/(p k/d) on the k coordinates sent(t) at the t-th communication, and 0 elsewhere and
+    between them.
+    """
+    N, d, w = len(clients.weights), len(theta), clients.weights
+    x, u = [list(theta) for _ in range(N)], [[0.0] * d for _ in range(N)]
+    server, iterates = list(theta), [theta]
+    for t, L in enumerate(lengths):
+        k = len(sent(t))
+        one_plus_omega = d / (p * k)
+        for step in range(L):
+            hat = []
+            for c in range(N):
+                g = gradient_of_batch(clients, c, x[c], draw(repetition, t, c, step))
+                hat.append([x[c][j] - gamma * g[j] - gamma * u[c][j] for j in range(d)])
+            x = hat
+        for j in sent(t):
+            mean = math.fsum(w[c] * x[c][j] for c in range(N))
+            difference = [one_plus_omega * (x[c][j] - mean) for c in range(N)]
+            for c in range(N):
+                x[c][j] -= difference[c] / one_plus_omega
+                u[c][j] += difference[c] / (gamma * one_plus_omega**2)
+            server[j] = mean
+        iterates.append(list(server))
+    return Result(server, u, iterates)
+
+
+def shared_coordinates(seed: int, repetition: int, round: int, k: int, d: int) -> list[int]:
+    """The coordinates that all clients send in a round: those with the smallest words."""
+    words = [word(seed, SLOT + repetition, round, SERVER, j) for j in range(d)]
+    return sorted(range(d), key=lambda j: words[j])[:k]
+
+
+SLOT = 2**31  # added to the repetition: the words for messages
+
+
+def owners_of(seed: int, repetition: int, round: int, cohort: list[int], s: int, j: int) -> list[int]:
+    """Whose masks keep coordinate j: columns are in the order of random words, and j's are the s from sj on."""
+    c = len(cohort)
+    words = [word(seed, SLOT + repetition, round, SERVER, i) for i in range(c)]
+    order = sorted(range(c), key=lambda i: words[i])
+    return sorted(cohort[order[(s * j + k) % c]] for k in range(s))
+
+
+def compressing(seed: int, kind: str, setting: float) -> Compress:
+    """Compressors with the random words that the library documents."""
+
+    def compress(v: Vector, repetition: int, round: int, client: int) -> Vector:
+        d = len(v)
+        words = [word(seed, SLOT + repetition, round, client, j) for j in range(d)]
+        uniform = [(u + 0.5) / 2**32 for u in words]
+        if kind == "random_k":
+            kept = sorted(range(d), key=lambda j: words[j])[: math.ceil(setting * d)]
+            return [v[j] * d / len(kept) if j in kept else 0.0 for j in range(d)]
+        if kind == "top_k":
+            kept = sorted(range(d), key=lambda j: -abs(v[j]))[: math.ceil(setting * d)]
+            return [v[j] if j in kept else 0.0 for j in range(d)]
+        if kind == "natural":
+            lower = [2.0 ** math.floor(math.log2(abs(x))) if x else 0.0 for x in v]
+            up = [abs(x) - low > u * low for x, low, u in zip(v, lower, uniform, strict=True)]
+            return [math.copysign(low * (2 if b else 1), x) for x, low, b in zip(v, lower, up, strict=True)]
+        found: Vector = []
+        for begin in range(0, d, 64):
+            part = v[begin : begin + 64]
+            norm = math.sqrt(math.fsum(x * x for x in part))
+            for x, u in zip(part, uniform[begin:], strict=False):
+                exact = setting * abs(x) / norm
+                level = math.floor(exact) + (exact - math.floor(exact) > 1 - u)
+                found.append(math.copysign(norm * level / setting, x))
+        return found
+
+    return compress
+
+
 SERVER = 2**32 - 1
 
 
@@ -454,3 +672,58 @@ def drawing_transitions(seed: int, environments: list[Environment], batch_size: 
         return drawn[step * batch_size :]
 
     return draw
+
+
+def clipped(vector: Vector, norm: float) -> Vector:
+    """The vector, shortened to a norm where it is longer."""
+    length = math.sqrt(math.fsum(v * v for v in vector))
+    return vector if length <= norm else [v * norm / length for v in vector]
+
+
+def normal_number(seed: int, repetition: int, round: int, client: int, place: int) -> float:
+    """Normal number `place` of the stream that the library documents."""
+    block, which = 8 * (place // 32) + place % 8, place // 8 % 4
+    words = philox((block, round, client, repetition), (seed % 2**32, seed // 2**32))
+    u, v = (words[0], words[1]) if which < 2 else (words[2], words[3])
+    radius, angle = math.sqrt(-2.0 * math.log((u + 0.5) / 2**32)), 2.0 * math.pi * v / 2**32
+    return radius * (math.sin(angle) if which % 2 else math.cos(angle))
+
+
+RECORD_KEY, CLIENT_KEY = 0x9E3779B97F4A7C15, 0x3C6EF372FE94F82A
+
+
+def private_scaffold(
+    clients: Clients, draw: Draw, *, gamma: float, H: int, T: int, theta: Vector, seed: int, repetition: int = 0,
+    record: tuple[float, float] | None = None, client: tuple[float, float] | None = None, remember: bool = True,
+) -> Result:  # fmt: skip
+    """Scaffold, or without memory FedAvg, with (clip, noise multiplier) of records or of clients' messages."""
+    N, d, w = len(clients.features), len(theta), clients.weights
+    xi = [[0.0] * d for _ in range(N)]
+    iterates = [theta]
+    for t in range(T):
+        sent = []
+        for c in range(N):
+            local = list(theta)
+            for h in range(H):
+                rows = draw(repetition, t, c, h)
+                if record is None:
+                    g = gradient_of_batch(clients, c, local, rows)
+                else:
+                    clip, noise = record
+                    records = [(clients.features[c][i], clients.targets[c][i]) for i in rows]
+                    each = [clipped(gradient_of_record(clients.kind, local, x, y), clip) for x, y in records]
+                    drawn = [normal_number(seed ^ RECORD_KEY, repetition, t, c, h * d + j) for j in range(d)]
+                    noisy = [math.fsum(one[j] for one in each) + noise * clip * drawn[j] for j in range(d)]
+                    g = [noisy[j] / len(rows) + clients.l2 * local[j] for j in range(d)]
+                local = [local[j] - gamma * (g[j] + xi[c][j]) for j in range(d)]
+            if client is not None:
+                clip, noise = client
+                change = clipped([local[j] - theta[j] for j in range(d)], clip)
+                drawn = [normal_number(seed ^ CLIENT_KEY, repetition, t, c, j) for j in range(d)]
+                local = [theta[j] + change[j] + noise * clip * drawn[j] for j in range(d)]
+            sent.append(local)
+        theta = [math.fsum(w[c] * sent[c][j] for c in range(N)) for j in range(d)]
+        if remember:
+            xi = [[xi[c][j] + (sent[c][j] - theta[j]) / (gamma * H) for j in range(d)] for c in range(N)]
+        iterates.append(theta)
+    return Result(theta, xi, iterates)

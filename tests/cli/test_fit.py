@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -133,7 +134,7 @@ def start(words: list[str]) -> subprocess.Popen[str]:
 def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "c.csv")
     words = ["fit", str(table), "--target", "diagnosis", *HERE, "--batch-size", "8", "--step-size", "0.01",
-             "--local-steps", "3000", "--rounds", "200", "--out"]  # fmt: skip
+             "--local-steps", "3000", "--rounds", "80", "--out"]  # fmt: skip
     process = start([*words, str(tmp_path / "m")])
     checkpoint = tmp_path / "m" / "checkpoint.npz"
     begin = time.monotonic()
@@ -183,6 +184,26 @@ def test_the_page_tells_what_was_given_instead_of_planned(tmp_path: Path) -> Non
     text = (tmp_path / "n" / "report.html").read_text()
     assert "Nothing was planned" in text
     assert "MISSING the tolerance of 0.05 standard errors" in text
+
+
+def test_output_and_page_say_where_the_time_went(tmp_path: Path) -> None:
+    table = written(diabetes(), tmp_path / "d.csv")
+    text = invoke("fit", table, "--target", "target", "--client", "hospital", "--out", tmp_path / "m")
+    (line,) = [line for line in text.splitlines() if line.startswith("Time: ")]
+    phases = ["reading", "pooled model", "planning", "running", "closing", "comparing"]
+    assert re.findall(r"([a-z ]+) [\d.]+ s", line.removeprefix("Time: ").replace(", ", ",")) == phases
+    page = (tmp_path / "m" / "report.html").read_text()
+    assert all(f">{phase}<" in page for phase in phases)
+
+
+def test_a_dispersion_is_asked_for_by_a_flag(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=90), "hospital": ["a", "b", "c"] * 30})
+    table = written(frame.assign(falls=rng.poisson(np.exp(frame.x))), tmp_path / "f.csv")
+    words = ["fit", table, "--target", "falls", *HERE, "--kind", "poisson", "--out", tmp_path / "m"]
+    invoke(*words, "--dispersion", "pearson")
+    assert Model.load(tmp_path / "m" / "model.json").summary().facts["family"] == "Poisson (quasi)"
+    assert "--dispersion must be a positive number or 'pearson'" in refused(*words, "--dispersion", "much")
 
 
 def test_missing_values_can_be_filled(tmp_path: Path) -> None:

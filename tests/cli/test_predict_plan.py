@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from fedscaffold import FedAvg, Scaffold, problems, theory
 from fedscaffold.cli.main import app
+from tests.hospitals import cancer, written
 
 runner = CliRunner()
 SMALL = ["--clients", "4", "--local-steps", "20", "--rounds", "10"]
@@ -44,6 +45,34 @@ def test_plan_explains_and_simulates(tmp_path: Path) -> None:
     assert "Run Scaffold with step_size=" in result.output
     assert "Simulated squared error" in result.output
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_plans_under_privacy_budgets(tmp_path: Path) -> None:
+    table = written(cancer()[["mean radius", "mean texture", "hospital", "diagnosis"]], tmp_path / "visits.csv")
+    asked = ["plan", str(table), "--target", "diagnosis", "--client", "hospital", "--max-rounds", "4"]
+    plot = tmp_path / "p.svg"
+    result = runner.invoke(app, [*asked, "--epsilon", "2,8", "--delta", "1e-3", "--plot", str(plot)])
+    assert result.exit_code == 0, result.output
+    assert "(2, 0.001)-differentially private" in result.output
+    assert "(8, 0.001)-differentially private" in result.output
+    assert "privacy budget" in plot.read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--epsilon", "0", "--delta", "1e-3"], "--epsilon must be a positive number"),
+        (["--epsilon", "x", "--delta", "1e-3"], "--epsilon must be a number"),
+        (["--epsilon", "1", "--delta", "0.5"], "--delta must be below"),
+        (["--epsilon", "1", "--mode", "sharp"], "--mode is for plans without a privacy budget"),
+        (["--delta", "0.1"], "give --epsilon too"),
+    ],
+)
+def test_budgets_that_cannot_be(more: list[str], message: str, tmp_path: Path) -> None:
+    table = written(cancer()[["mean radius", "hospital", "diagnosis"]], tmp_path / "visits.csv")
+    result = runner.invoke(app, ["plan", str(table), "--target", "diagnosis", "--client", "hospital", *more])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,12 @@ class Bug:
     ignores_cohort: bool = False
     ignores_weights: bool = False
     averages_models: bool = False  # with unequal local steps, and each client's own γH_c in its state
-    server_share: str = "|S|/N"  # or "1": as if all took part; or "cohort": c is the cohort's mean of c_i
+    server_share: str = "|S|/N"  # or "1": as if all took part; "cohort": c is the cohort's mean of c_i; "seen":
+    # the mean over the clients seen so far; "weights": with weights that are normalised within the cohort
+    keeps_first_steps: bool = False  # a client divides by the H of its first round
+    counts_lost: bool = False  # a client whose reply is lost changes its state all the same
+    saves_a_view: bool = False  # save() returns an array that goes on changing
+    server_forgets: bool = False  # the server's variate, at a restart
     stale_server_variate: bool = False  # a client comes back with the c it had
     loses_state: bool = False  # at a restart
     option: int = 2  # of Karimireddy et al. (2020): 1 and 2 are both right
@@ -41,6 +46,8 @@ class Implementation:
         first = self.theta if self.bug.starts_at_model else self.server
         shared = first.copy()
         self.client_state = [shared if self.bug.aliased else first.copy() for _ in range(task.n_clients)]
+        self.seen: set[int] = set()
+        self.first_steps: dict[int, int] = {}
         self.weights: Array = np.array(task.weights, dtype=self.bug.dtype)
         if self.bug.ignores_weights:
             self.weights[:] = 1.0 / task.n_clients
@@ -66,7 +73,32 @@ class Implementation:
 
     def scale(self, client: int) -> Array:
         """1/(γH_c), by which the client state changes."""
-        return self.bug.dtype(1.0 / self.bug.divide(self.task.step_size, self.task.local_steps[client]))
+        steps = self.task.local_steps[client]
+        if self.bug.keeps_first_steps:
+            steps = self.first_steps.setdefault(client, steps)
+        return self.bug.dtype(1.0 / self.bug.divide(self.task.step_size, steps))
+
+    def reconfigure(self, task: Task) -> None:
+        self.task = task
+
+    def round_with_lost_replies(self, cohort: tuple[int, ...], lost: tuple[int, ...]) -> None:
+        before = self.theta
+        server = self.server
+        heard = tuple(c for c in cohort if c not in lost)
+        if self.bug.counts_lost:
+            states = {c: self.client_state[c].copy() for c in heard}
+            self.round(cohort)
+            for c in heard:
+                self.client_state[c][:] = states[c]
+            self.theta, self.server = before, server
+        self.round(heard)
+
+    def save_server(self) -> tuple[Array, Array]:
+        return self.theta.copy(), self.server.copy()
+
+    def restart_server(self, saved: tuple[Array, Array]) -> None:
+        self.theta = saved[0].copy()
+        self.server = np.zeros_like(self.theta) if self.bug.server_forgets else saved[1].copy()
 
     def round(self, cohort: tuple[int, ...]) -> None:
         raise NotImplementedError
@@ -98,7 +130,7 @@ class OneVariate(Implementation):
         self.theta = self.theta - mean_move
 
     def save(self, client: int) -> Array:
-        return self.client_state[client].copy()
+        return self.client_state[client] if self.bug.saves_a_view else self.client_state[client].copy()
 
     def restart(self, client: int, saved: Array) -> None:
         self.client_state[client] = np.zeros_like(saved) if self.bug.loses_state else saved.copy()
@@ -131,14 +163,19 @@ class TwoSided(Implementation):
                 new = self.gradient(c, self.theta)
             change += self.weights[c] * (new - self.client_state[c])
             self.client_state[c][:] = new
-        if self.bug.server_share == "cohort":
-            self.server = w @ np.stack([self.client_state[c] for c in who]) / w.sum()
+        self.seen |= set(who)
+        known = who if self.bug.server_share == "cohort" else sorted(self.seen)
+        if self.bug.server_share in ("cohort", "seen"):
+            each: Array = np.stack([self.client_state[c] for c in known])
+            self.server = self.weights[known] @ each / self.weights[known].sum()
         else:
-            self.server = self.server + (change if self.bug.server_share == "|S|/N" else change / w.sum())
+            normalised = {"|S|/N": 1.0, "1": w.sum(), "weights": w.sum() * self.task.n_clients / len(who)}
+            self.server = self.server + change / self.bug.dtype(normalised[self.bug.server_share])
         self.theta = w @ np.stack(local) / w.sum()
 
     def save(self, client: int) -> tuple[Array, Array]:
-        return self.client_state[client].copy(), self.server.copy()
+        state = self.client_state[client]
+        return state if self.bug.saves_a_view else state.copy(), self.server.copy()
 
     def restart(self, client: int, saved: tuple[Array, Array]) -> None:
         self.client_state[client] = np.zeros_like(saved[0]) if self.bug.loses_state else saved[0].copy()

@@ -15,8 +15,10 @@ SUM, OWN, GRADIENT = (
     "control variates are mean gradients",
 )
 PARTIAL, STEPS, WEIGHTS = "partial participation", "unequal local steps", "unequal weights"
-RESTART = "restart of a client"
-REACHES = {OPTIMUM, PARTIAL, STEPS, WEIGHTS}
+WEIGHTED_COHORTS, CHANGING = "unequal weights in cohorts", "settings that change between rounds"
+LOST, RESTART, SERVER = "lost replies", "restart of a client", "restart of the server"
+PATH = "follows Scaffold's path"
+REACHES = {OPTIMUM, PARTIAL, STEPS, WEIGHTS, WEIGHTED_COHORTS, CHANGING, LOST, PATH}
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
 BOTH = (OneVariate, TwoSided)
 ONE_STEP_MORE = Bug(divide=lambda gamma, steps: gamma * (steps + 1))
@@ -28,18 +30,29 @@ PLANTED: list[tuple[str, tuple[type[Implementation], ...], Bug, set[str]]] = [
     ("wrong sign, unseen in the corrections", BOTH, Bug(sign=-1.0, shows_state=True), REACHES | {GRADIENT}),
     ("never applied", BOTH, Bug(sign=0.0, shows_state=True), REACHES | {FEDAVG, GRADIENT}),
     ("starts at the model", BOTH, Bug(starts_at_model=True), REACHES | {SUM}),
-    ("|S|/N missing", (TwoSided,), Bug(server_share="1"), {SUM}),
-    ("c is the cohort's mean", (TwoSided,), Bug(server_share="cohort"), {SUM, PARTIAL}),
+    ("|S|/N missing", (TwoSided,), Bug(server_share="1"), {SUM, PATH, WEIGHTED_COHORTS, LOST}),
+    (
+        "c is the cohort's mean",
+        (TwoSided,),
+        Bug(server_share="cohort"),
+        {SUM, PARTIAL, PATH, WEIGHTED_COHORTS, LOST},
+    ),
     ("aliased", (OneVariate,), Bug(aliased=True), REACHES | {FEDAVG, SUM, OWN, GRADIENT, RESTART}),
     ("aliased", (TwoSided,), Bug(aliased=True), REACHES | {SUM, OWN, GRADIENT, RESTART}),
-    ("γ(H + 1)", BOTH, ONE_STEP_MORE, {GRADIENT}),
-    ("γ(H − 1)", BOTH, ONE_STEP_LESS, {GRADIENT, STEPS}),  # 1/0 if H = 1
+    ("γ(H + 1)", BOTH, ONE_STEP_MORE, {GRADIENT, PATH, CHANGING}),
+    ("γ(H − 1)", BOTH, ONE_STEP_LESS, {GRADIENT, STEPS, PATH, CHANGING}),  # 1/0 if H = 1
     ("γ", BOTH, NO_STEPS, REACHES | {GRADIENT}),
     ("H without γ", BOTH, Bug(divide=lambda gamma, steps: steps), REACHES | {FEDAVG, GRADIENT}),
     ("state lost at restart", BOTH, Bug(loses_state=True), {RESTART}),
     ("old server variate after restart", (TwoSided,), Bug(stale_server_variate=True), {RESTART}),
-    ("cohort ignored", BOTH, Bug(ignores_cohort=True), {OWN, RESTART}),
-    ("weights ignored", BOTH, Bug(ignores_weights=True), {SUM, WEIGHTS}),
+    ("cohort ignored", BOTH, Bug(ignores_cohort=True), {OWN, RESTART, PATH}),
+    ("weights ignored", BOTH, Bug(ignores_weights=True), {SUM, WEIGHTS, WEIGHTED_COHORTS}),
+    ("mean over the clients seen", (TwoSided,), Bug(server_share="seen"), {SUM, PATH}),
+    ("weights within the cohort", (TwoSided,), Bug(server_share="weights"), {SUM, WEIGHTED_COHORTS}),
+    ("H of the first round", BOTH, Bug(keeps_first_steps=True), {CHANGING}),
+    ("lost reply counted by its client", BOTH, Bug(counts_lost=True), {LOST}),
+    ("saved state goes on changing", BOTH, Bug(saves_a_view=True), {RESTART}),
+    ("server variate lost at restart", (TwoSided,), Bug(server_forgets=True), {SERVER}),
     ("models averaged, steps unequal", (OneVariate,), Bug(averages_models=True), {SUM, STEPS}),
 ]
 CASES = [  # a bug that both implementations can have is planted in the other one by `make test-slow`
@@ -78,7 +91,14 @@ HINTS = [
         OPTIMUM,
         "settled at a wrong point: does each client's control variate start at zero?",
     ),
-    (Bug(server_share="1"), SUM, "|S|/N times the cohort's mean change"),
+    (Bug(server_share="1"), SUM, "is |S|/N missing?"),
+    (Bug(server_share="seen"), SUM, "mean over the clients seen so far"),
+    (Bug(server_share="weights"), SUM, "weights that are normalised within the cohort"),
+    (Bug(starts_at_model=True), SUM, "must start at zero"),
+    (Bug(keeps_first_steps=True), CHANGING, "is one kept from an earlier round?"),
+    (Bug(counts_lost=True), LOST, "whose reply was lost"),
+    (Bug(saves_a_view=True), RESTART, "it must be a copy"),
+    (Bug(server_forgets=True), SERVER, "server variate"),
     (Bug(aliased=True), OWN, "do clients share one buffer"),
     (ONE_STEP_MORE, GRADIENT, "γ(H + 1) instead of γH"),
     (ONE_STEP_LESS, GRADIENT, "γ(H − 1) instead of γH"),

@@ -68,14 +68,14 @@ def test_tasks_are_what_they_say() -> None:
     for seed in range(50):
         tasks = {name: [scenario.task for scenario in those] for name, those in scenarios(seed).items()}
         for name, those in tasks.items():
-            assert all(task.has_equal_weights == (name != "weights") for task in those)
+            assert all(task.has_equal_weights == (name not in ("weights", "weighted cohorts")) for task in those)
             assert all(task.has_equal_local_steps == (name != "steps") for task in those)
             for task in those:
                 eigenvalues = np.linalg.eigvalsh(task.hessians)
                 assert eigenvalues.min() > 0.2 * eigenvalues.max()
                 assert task.weights.sum() == pytest.approx(1.0, abs=1e-12)
                 assert np.abs(task.theta0).max() > 0.1
-        for task in tasks["weights"]:
+        for task in tasks["weights"] + tasks["weighted cohorts"]:
             np.testing.assert_allclose(100 * task.weights, np.round(100 * task.weights), atol=1e-12)
             assert (
                 np.linalg.norm(optimum(task) - optimum(task, np.full(task.n_clients, 1 / task.n_clients))) > 0.01

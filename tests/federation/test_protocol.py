@@ -44,6 +44,9 @@ METHODS: list[Method] = [
     fs.FedLin(step_size=0.05, local_steps=4, correction_gradients="minibatch"),
     fs.FedProx(step_size=0.1, local_steps=4, proximal_weight=0.5, cohort=3),
     fs.FedSplit(step_size=0.1, local_steps=4, proximal_weight=0.5),
+    fs.Scallion(step_size=0.05, local_steps=4, compression="random_k:0.5", cohort=3),
+    fs.LocalSvrg(step_size=0.05, local_steps=4),
+    fs.VRProxSkip(step_size=0.05, communication_probability=0.3),
 ]
 WITH_CLIENT_STATE = [
     METHODS[0],
@@ -70,6 +73,16 @@ def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method, bat
             federation.control_variates(), simulated.control_variates[0], rtol=0, atol=1e-11
         )
         federation.check_backup()
+
+
+@pytest.mark.parametrize("method", [
+    fs.Tamuna(step_size=0.1, communication_probability=0.3, owners=2),
+    fs.RandProx(step_size=0.1, communication_probability=0.3, share=0.5),
+    fs.AmplifiedScaffold(step_size=0.1, local_steps=3, window=2),
+], ids=lambda method: method.kind)  # fmt: skip
+def test_methods_with_longer_messages_are_refused(tmp_path: Path, method: Method) -> None:
+    with pytest.raises(fs.InvalidInput, match="cannot run on a federation, since its messages are longer"):
+        Federation(tmp_path, problem(), method)
 
 
 @pytest.mark.slow

@@ -247,7 +247,11 @@ def test_a_column_that_varies_at_one_client_alone_is_noted() -> None:
         (lambda: summarise(Ridge(X, LABELS), names=("a",)), "3 features, but 1 names"),
         (lambda: summarise(Ridge(X[:1], LABELS[:1]), cov="cluster"), "compares clients, and there is one only"),
         (lambda: summarise(Ridge(X[:1, :3], LABELS[:1, :3])), "nothing is left to estimate"),
-        (lambda: summarise(Poisson(X, LABELS), dispersion="deviance"), "dispersion must be None, 'pearson'"),
+        (
+            lambda: summarise(Poisson(X, LABELS), dispersion="deviance"),
+            "dispersion must be a positive number or 'pearson'",
+        ),
+        (lambda: summarise(Poisson(X, LABELS), dispersion=-1.0), "dispersion must be a positive number, got"),
         (lambda: summarise(Logistic(X, LABELS)).wald_test(["age"]), "no coefficient 'age'"),
         (lambda: summarise(Logistic(X, LABELS)).wald_test([[1.0, 2.0]]), "must have 3 columns"),
         (lambda: summarise(Logistic(X, LABELS)).wald_test([[1, 0, 0], [2, 0, 0]]), "depend on each other"),

@@ -20,6 +20,29 @@ P = 0.3
 Oracle = Callable[..., naive.Result]
 
 
+def scallion(compression: str, alpha: float, cohort: int | None = None) -> tuple[Method, Oracle]:
+    kind, _, setting = compression.partition(":")
+    return (
+        fs.Scallion(step_size=GAMMA, local_steps=H, compression=compression, cohort=cohort),
+        lambda c, d, r: naive.scallion(
+            c, d, gamma=GAMMA, H=H, alpha=alpha, compress=naive.compressing(SEED, kind, float(setting or 0)),
+            cohorts=ALL if cohort is None else some(r, cohort), theta=THETA0, repetition=r,
+        ),
+    )  # fmt: skip
+
+
+def tamuna(owners: int, cohort: int) -> tuple[Method, Oracle]:
+    def oracle(c: Any, d: Any, r: int) -> naive.Result:
+        who = ALL if cohort == N else some(r, cohort)
+        return naive.tamuna(
+            c, d, gamma=GAMMA, p=P, s=owners, lengths=[naive.length(SEED, r, t, P) for t in range(T)], cohorts=who,
+            owners=lambda t, j: naive.owners_of(SEED, r, t, who[t], owners, j), theta=THETA0, repetition=r,
+        )  # fmt: skip
+
+    method = fs.Tamuna(step_size=GAMMA, communication_probability=P, owners=owners, cohort=cohort)
+    return method, oracle
+
+
 def some(r: int, count: int) -> list[list[int]]:
     return [naive.cohort(SEED, r, t, count, N) for t in range(T)]
 
@@ -95,6 +118,39 @@ CASES: dict[str, tuple[Method, Oracle]] = {
         fs.FedSplit(step_size=GAMMA, local_steps=H, proximal_weight=0.8),
         lambda c, d, r: naive.fedsplit(c, d, gamma=GAMMA, s=1 / 0.8, H=H, T=T, theta=THETA0, repetition=r),
     ),
+    "scallion, random coordinates": scallion("random_k:0.5", 0.5),
+    "scallion, random coordinates, in cohorts": scallion("random_k:0.3", 0.3, cohort=2),
+    "scallion, powers of two": scallion("natural", 8 / 9),
+    "scallion, levels": scallion("quantised:10", 1 / (1 + 64 / 100), cohort=3),
+    "scallion, largest coordinates": scallion("top_k:0.6", 1.0),
+    "amplified scaffold": (
+        fs.AmplifiedScaffold(step_size=GAMMA, local_steps=H, window=3, amplification=1.4, cohort=2),
+        lambda c, d, r: naive.amplified_scaffold(
+            c, d, eta=GAMMA, K=H, P=3, a=1.4, cohorts=some(r, 2), theta=THETA0, repetition=r
+        ),
+    ),
+    "local svrg": (
+        fs.LocalSvrg(step_size=GAMMA, local_steps=H),
+        lambda c, d, r: naive.local_svrg(c, d, gamma=GAMMA, H=H, T=T, theta=THETA0, repetition=r),
+    ),
+    "proxskip with variance reduction": (
+        fs.VRProxSkip(step_size=GAMMA, communication_probability=P),
+        lambda c, d, r: naive.vr_proxskip(
+            c, d, gamma=GAMMA, p=P, lengths=[naive.length(SEED, r, t, P) for t in range(T)], theta=THETA0,
+            repetition=r,
+        ),
+    ),
+    "randprox": (
+        fs.RandProx(step_size=GAMMA, communication_probability=P, share=0.5),
+        lambda c, d, r: naive.randprox(
+            c, d, gamma=GAMMA, p=P, lengths=[naive.length(SEED, r, t, P) for t in range(T)],
+            sent=lambda t: naive.shared_coordinates(SEED, r, t, 2, DIM), theta=THETA0, repetition=r,
+        ),
+    ),
+    "tamuna": tamuna(2, N),
+    "tamuna, three owners": tamuna(3, N),
+    "tamuna in cohorts": tamuna(2, 4),
+    "tamuna in cohorts, not compressed": tamuna(3, 3),
 }  # fmt: skip
 
 

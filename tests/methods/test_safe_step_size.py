@@ -25,6 +25,13 @@ MAKE: dict[str, Callable[[float], Method]] = {
     "fedavg": lambda gamma: fs.FedAvg(step_size=gamma, local_steps=H),
     "fedprox": lambda gamma: fs.FedProx(step_size=gamma, local_steps=H, proximal_weight=0.5),
     "fedsplit": lambda gamma: fs.FedSplit(step_size=gamma, local_steps=H, proximal_weight=0.5),
+    "svrg": lambda gamma: fs.LocalSvrg(step_size=gamma, local_steps=H),
+    "vr-proxskip": lambda gamma: fs.VRProxSkip(step_size=gamma, communication_probability=1 / H),
+    "randprox": lambda gamma: fs.RandProx(step_size=gamma, communication_probability=0.5, share=0.5),
+    "amplified": lambda gamma: fs.AmplifiedScaffold(
+        step_size=gamma, local_steps=H, window=2, amplification=1.5, cohort=1
+    ),
+    "tamuna": lambda gamma: fs.Tamuna(step_size=gamma, communication_probability=1 / H, owners=2),
 }
 
 
@@ -78,15 +85,27 @@ def test_two_sided_scaffold_takes_the_largest_step_size_of_its_theorem(
     assert found == pytest.approx(wanted, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["scaffold", "fedlin", "two-sided"])
+@pytest.mark.parametrize("name", ["scaffold", "fedlin", "two-sided", "svrg"])
 def test_every_round_brings_the_model_closer(name: str) -> None:
     found = distances(MAKE[name](safe(name)))
     assert falls_always(found)
     assert found[-1] < 0.7 * found[0]
 
 
-def test_proxskip_converges_with_its_random_numbers_of_steps() -> None:
-    found = distances(MAKE["proxskip"](safe("proxskip")), rounds=150)
+@pytest.mark.parametrize("compression", ["random_k:0.5", "top_k:0.5", "natural", "quantised:4", "quantised:100"])
+@pytest.mark.parametrize("steps", [1, 20])
+def test_scallion_converges_with_every_compressor(compression: str, steps: int) -> None:
+    def method(gamma: float) -> Method:
+        return fs.Scallion(step_size=gamma, local_steps=steps, compression=compression)
+
+    found = distances(method(method(1.0).safe_step_size(L, MU)), rounds=1500)
+    assert found[-1] < 0.05 * found[0]
+    assert max(found) < 1.2 * found[0]
+
+
+@pytest.mark.parametrize("name", ["proxskip", "tamuna", "vr-proxskip"])
+def test_converges_with_its_random_numbers_of_steps(name: str) -> None:
+    found = distances(MAKE[name](safe(name)), rounds=150)
     assert found[-1] < 1e-6 * found[0]
 
 
@@ -97,6 +116,12 @@ def test_fedsplit_converges_however_exact_its_proximal_steps(steps: int, weight:
     assert method.step_size == method.safe_step_size(L, MU)
     found = distances(method, rounds=1500)
     assert found[-1] < 0.05 * found[0]
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("randprox", 1500), ("amplified", 6000)])
+def test_converges_with_its_safe_step_size(name: str, rounds: int) -> None:
+    found = distances(MAKE[name](safe(name)), rounds=rounds)
+    assert found[-1] < 0.1 * found[0]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox"])
@@ -117,7 +142,7 @@ def test_scaffold_with_four_times_as_much_does_not_always_get_closer() -> None:
     assert not falls_always(distances(MAKE["scaffold"](4.2 * safe("scaffold"))))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsplit", "proxskip"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsplit", "proxskip", "tamuna", "randprox"])
 def test_four_times_as_much_diverges(name: str) -> None:
     with pytest.raises(fs.Diverged):
         distances(MAKE[name](4.2 * safe(name)))

@@ -115,11 +115,63 @@ def test_one_client_is_local_sgd(kind: Kind) -> None:
             fs.FedAvg(step_size=GAMMA, local_steps=1),
             1e-13,
         ),
+        (
+            fs.Scallion(step_size=GAMMA, local_steps=7, compression="identity"),
+            fs.Scaffold(step_size=GAMMA, local_steps=7),
+            1e-12,
+        ),
+        (
+            fs.Scallion(step_size=GAMMA, local_steps=7, compression="random_k:1", cohort=3),
+            fs.TwoSidedScaffold(step_size=GAMMA, local_steps=7, server_step_size=1.0, cohort=3),
+            1e-12,
+        ),
+        (
+            fs.Tamuna(step_size=GAMMA, communication_probability=0.2, owners=4),
+            fs.ProxSkip(step_size=GAMMA, communication_probability=0.2),
+            1e-12,
+        ),
+        (
+            fs.AmplifiedScaffold(step_size=GAMMA, local_steps=7, window=1, amplification=0.8, cohort=3),
+            fs.TwoSidedScaffold(step_size=GAMMA, local_steps=7, server_step_size=0.8, cohort=3),
+            1e-12,
+        ),
+        (
+            fs.RandProx(step_size=GAMMA, communication_probability=0.2, share=1.0),
+            fs.ProxSkip(step_size=GAMMA, communication_probability=0.2),
+            1e-12,
+        ),
     ],
-    ids=["p = 1", "η = 1", "equal steps", "everyone", "half", "λ = 0", "one step", "one step of splitting"],
+    ids=[
+        *("p = 1", "η = 1", "equal steps", "everyone", "half", "λ = 0", "one step", "one step of splitting"),
+        *(
+            "no compression",
+            "no compression, in cohorts",
+            "not compressed by masks",
+            "window of one",
+            "all coordinates",
+        ),
+    ],
 )
 def test_equal(kind: Kind, one: Method, other: Method, tolerance: float) -> None:
     np.testing.assert_allclose(thetas(kind, one), thetas(kind, other), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (fs.LocalSvrg(step_size=GAMMA, local_steps=7), fs.FedLin(step_size=GAMMA, local_steps=7)),
+        (
+            fs.VRProxSkip(step_size=GAMMA, communication_probability=0.2),
+            fs.ProxSkip(step_size=GAMMA, communication_probability=0.2),
+        ),
+    ],
+    ids=["FedLin", "ProxSkip"],
+)
+def test_on_full_gradients_variance_reduction_changes_nothing(kind: Kind, one: Method, other: Method) -> None:
+    full = [thetas(kind, method, batch_size=None) for method in (one, other)]
+    np.testing.assert_allclose(full[0], full[1], rtol=0, atol=1e-12)
+    assert np.abs(thetas(kind, one) - thetas(kind, other)).max() > 1e-4
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -135,6 +187,8 @@ def test_what_is_not_equal(kind: Kind) -> None:
         fs.FedProx(step_size=GAMMA, local_steps=7, proximal_weight=0.1),
         fs.FedSplit(step_size=GAMMA, local_steps=7, proximal_weight=0.1),
         fs.ProxSkip(step_size=GAMMA, communication_probability=1 / 7),
+        fs.Tamuna(step_size=GAMMA, communication_probability=1 / 7, owners=2),
+        fs.Scallion(step_size=GAMMA, local_steps=7, compression="natural"),
     ):
         assert np.abs(thetas(kind, other) - scaffold).max() > 1e-4
 

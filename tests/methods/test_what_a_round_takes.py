@@ -34,6 +34,12 @@ def test_as_many_in_a_run() -> None:
         fs.ProxSkip(step_size=0.1, communication_probability=0.5),
         fs.TwoSidedScaffold(step_size=0.1, local_steps=2, server_step_size=1.0),
         fs.FedLin(step_size=0.1, local_steps=2),
+        fs.FedProx(step_size=0.1, local_steps=2, proximal_weight=0.5),
+        fs.FedSplit(step_size=0.1, local_steps=2, proximal_weight=0.5),
+        fs.Scallion(step_size=0.1, local_steps=2, compression="natural"),
+        fs.Tamuna(step_size=0.1, communication_probability=0.5),
+        fs.LocalSvrg(step_size=0.1, local_steps=2),
+        fs.RandProx(step_size=0.1, communication_probability=0.5, share=0.5),
     ],
     ids=lambda method: method.kind,
 )
@@ -54,6 +60,7 @@ def test_vectors_are_the_servers_state_the_message_and_gradients_that_are_exchan
         (fs.Scaffold(step_size=0.01, local_steps=4, cohort=2), 4.0 * 2 / 5, 2.0 * 2 / 5),
         (fs.Scaffold(step_size=0.01, local_steps=(1, 2, 3, 4, 5)), 3.0, 2.0),
         (fs.FedLin(step_size=0.01, local_steps=4, correction_gradients="minibatch"), 4.0 + 1.0, 4.0),
+        (fs.VRProxSkip(step_size=0.01, communication_probability=1.0), 1.0 + 6.0 / 2, 2.0),
         (fs.FedLin(step_size=0.01, local_steps=4), 4.0 + 6.0 / 2, 4.0),  # six records a client, in batches of two
     ],
 )

@@ -135,7 +135,7 @@ def test_clients_whose_target_never_varies_are_left_out_and_counted() -> None:
     )  # fmt: skip
     np.testing.assert_allclose(fit.summary().coef, without.summary().coef, rtol=1e-6)
     np.testing.assert_allclose(fit.summary().se, without.summary().se, rtol=1e-6)
-    assert any("1 clients were left out" in note for note in fit.summary().notes)
+    assert any("1 client was left out" in note for note in fit.summary().notes)
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 import fedscaffold as fs
 from fedscaffold.cli.main import app
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.models.fit import run_fit
 from fedscaffold.models.heterogeneity import inspect_clients
 from fedscaffold.models.metrics import regression_metrics, streamed_regression_metrics
 from fedscaffold.models.scoring import score_table
@@ -97,6 +99,21 @@ def test_quasi_poisson(name: str) -> None:
     assert_equal(summary, wanted)
     assert summary.statistics.dispersion == pytest.approx(wanted.scale, rel=1e-8)
     assert summary.facts["family"] == "Poisson (quasi)"
+    assert np.isnan(summary.statistics.aic)  # there is no likelihood
+
+
+def test_a_dispersion_that_was_asked_for_is_that_of_the_model_file() -> None:
+    plain = fitted("poisson")
+    settings = replace(plain.settings, dispersion="pearson")
+    fit = run_fit(plain.planned, settings, progress=False)
+    wanted = pooled("poisson", "nonrobust", scale="X2")
+    assert_equal(fit.summary(), wanted)
+    assert_equal(fit.model.summary(), wanted)
+    assert_equal(fit.summary(dispersion=1.0), pooled("poisson", "nonrobust"))
+    cases: list[tuple[Any, str]] = [("deviance", "'pearson'"), (0.0, "positive"), (True, "number")]
+    for wrong, words in cases:
+        with pytest.raises(fs.InvalidInput, match=words):
+            fs.models.FitSettings(dispersion=wrong)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -197,8 +197,12 @@ def test_headline_and_table_state_the_same_distances(tmp_path: Path) -> None:
     assert comparison.before_closing.relative_distance == pytest.approx(fit.relative_distance, rel=1e-12)
     assert comparison.scaffold.relative_distance < 1e-9 < fit.relative_distance
     content = build_report(fit, comparison, ReportInputs.of_fit(fit))
-    assert f"came within {fit.relative_distance:.2%} of the model" in content.summary
-    assert "Newton steps left less than 0.01% of a standard error (within the tolerance of 0.05" in content.summary
+    begin, end = content.summary.split(". ", 1)
+    assert begin == (
+        "The model's coefficients are less than 0.01% of a standard error away from those that pooled data would "
+        "give (within the tolerance of 0.05 standard errors)"
+    )
+    assert f"came within {fit.relative_distance:.2%} of them, and 2 Newton steps closed the rest" in end
     missed = far_off(close=False)
     words = build_report(missed, missed.compare(), ReportInputs.of_fit(missed)).summary
     assert "MISSING the tolerance of 0.05 standard errors" in words

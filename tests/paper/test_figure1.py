@@ -22,6 +22,8 @@ def curve(kind: str, n_clients: int, method: str, plateau: float) -> PanelCurve:
         rounds=100,
         gradients_per_client=np.zeros((1, 1)),
         vectors_per_client=np.zeros(1),
+        bits_sent_per_client=np.zeros(1),
+        bits_received_per_client=np.zeros(1),
         provenance={},
     )
     return PanelCurve(kind, n_clients, method, trace)  # type: ignore[arg-type]

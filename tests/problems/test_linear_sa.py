@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.problems import GarnetTD, LinearSA
+from fedscaffold.problems import GarnetTD, LinearSA, MarkovChains
+from fedscaffold.problems.linear.garnet import matrices
 from tests.samples import systems
 
 WEIGHTS = (1.0, 5.0, 2.0)
@@ -52,7 +54,7 @@ def test_gradients_of_clients_are_means_of_their_records(problem: LinearSA | Gar
 def all_batches(problem: Any, c: int, batches: Batches) -> list[tuple[float, Array]]:
     """Every batch of two records, or one, or all, with its probability, as the matrix of its gradient."""
     n = int(problem.sizes[c])
-    shares = getattr(problem, "probabilities", np.full((3, n), 1 / n))[c]
+    shares = problem.probabilities[c] if isinstance(problem, GarnetTD) else np.full(n, 1 / n)
     if batches.size is None:
         return [(1.0, problem.client_matrices[c])]
     if batches.sampling == "with_replacement":
@@ -179,3 +181,87 @@ def test_identity() -> None:
     assert len({p.fingerprint() for p in (problem, *others)}) == 4
     assert problem.describe()["n_records"] == 6
     assert not problem.A.flags.writeable
+
+
+def with_probabilities() -> tuple[LinearSA, LinearSA]:
+    """Records drawn with probabilities 1/2, 1/4, 1/4, and the same as four records, the first of them twice."""
+    rng = np.random.default_rng(3)
+    A = np.eye(2) + 0.3 * rng.normal(size=(2, 3, 2, 2))
+    b = rng.normal(size=(2, 3, 2))
+    twice = [0, 0, 1, 2]
+    drawn = LinearSA(A, b, probabilities=[[2.0, 1.0, 1.0], (0.5, 0.25, 0.25)])
+    return drawn, LinearSA(A[:, twice], b[:, twice])
+
+
+def test_records_drawn_by_probability_are_like_repeated_records() -> None:
+    drawn, repeated = with_probabilities()
+    np.testing.assert_allclose(drawn.optimum(), repeated.optimum(), rtol=1e-13)
+    for batches in (Batches(), Batches(1), Batches(3)):
+        assert drawn.smoothness(batches) == pytest.approx(repeated.smoothness(batches), rel=1e-12)
+    assert drawn.fingerprint() != LinearSA(drawn.A.reshape(2, 3, 2, 2), drawn.b.reshape(2, 3, 2)).fingerprint()
+
+
+def test_records_are_drawn_with_their_probabilities_by_both_engines() -> None:
+    """One step of each of many rounds: the mean gradient is that of the mean system, to 4 standard errors."""
+    drawn, _ = with_probabilities()
+    method = fs.FedAvg(step_size=0.1, local_steps=3)
+    runs = [fs.run(drawn, method, rounds=20, batch_size=2, engine=engine) for engine in ("reference", "numba")]
+    np.testing.assert_allclose(runs[0].theta, runs[1].theta, rtol=1e-12)
+    theta, rounds = np.array([0.3, -0.7]), 4000
+    with fs.engines.Reference().open(drawn, Batches(1), seed=0) as local_sgd:
+        moved = np.concatenate(
+            [
+                local_sgd(theta[None], np.zeros((1, 1, 2)), step_size=1.0, local_steps=1, round=t)
+                for t in range(rounds)
+            ]
+        )
+    gradients = theta - moved
+    error = gradients.std(axis=0) / np.sqrt(rounds)
+    assert (np.abs(gradients.mean(axis=0) - drawn.client_gradients(theta)) < 4.0 * error).all()
+    uniform = LinearSA(drawn.A.reshape(2, 3, 2, 2), drawn.b.reshape(2, 3, 2)).client_gradients(theta)
+    assert (np.abs(gradients.mean(axis=0) - uniform) > 6.0 * error).any()
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "words"),
+    [
+        ([[1.0, 1.0, 1.0]], "one row for each of the 2 clients"),
+        ([[1.0, 1.0], [1.0, 1.0, 1.0]], "3 numbers for client 0"),
+        ([[1.0, 1.0, 1.0], [1.0, -1.0, 1.0]], "of client 1 must be finite, not negative"),
+        ([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]], "not all zero"),
+        ("abc", "one row for each"),
+    ],
+)
+def test_probabilities_that_are_none_are_refused(probabilities: Any, words: str) -> None:
+    drawn, _ = with_probabilities()
+    with pytest.raises(InvalidInput, match=words):
+        LinearSA(drawn.A.reshape(2, 3, 2, 2), drawn.b.reshape(2, 3, 2), probabilities=probabilities)
+
+
+def test_environments_from_outside_are_those_that_were_made() -> None:
+    made = GarnetTD(n_clients=3, states=6, dim=2, branching=3, discount=0.7, sampling="markov")
+    again = GarnetTD(environments=made.chains, discount=0.7, sampling="markov")
+    assert again.fingerprint() == made.fingerprint()
+    full = MarkovChains.from_transitions(matrices(made.chains), made.chains.rewards, made.chains.features)
+    dense = GarnetTD(environments=full, discount=0.7, sampling="markov")
+    np.testing.assert_allclose(dense.optimum(), made.optimum(), rtol=1e-10)
+    np.testing.assert_allclose(dense.client_matrices, made.client_matrices, rtol=0, atol=1e-13)
+    assert dense.describe()["environments"] == "given"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kernel": np.full((2, 2, 2), 0.6)}, "sum to one"),
+        ({"kernel": np.array([[[1.5, -0.5]] * 2] * 2)}, "must not be negative"),
+        ({"kernel": np.tile(np.eye(2), (2, 1, 1))}, "chain of client 0 has no single stationary law"),
+        ({"rewards": np.zeros((2, 3))}, r"rewards must have shape \(2, 2\), got \(2, 3\)"),
+        ({"features": np.zeros((3, 1))}, "features must have 2 rows"),
+        ({"successors": np.array([[0, 5], [0, 1]])}, "whole numbers from 0 to 1"),
+        ({"successors": [["a", "b"]]}, "successors must be numbers"),
+    ],
+)
+def test_environments_that_are_none_are_refused(changes: dict[str, Any], words: str) -> None:
+    chains = MarkovChains.from_transitions(np.full((2, 2, 2), 0.5), np.ones((2, 2)), np.eye(2))
+    with pytest.raises(InvalidInput, match=words):
+        GarnetTD(environments=chains._replace(**changes))

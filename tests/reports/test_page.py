@@ -73,7 +73,6 @@ def content(**changes: Any) -> ReportContent:
         plan="First line.\nSecond line.",
         distances={"Scaffold": np.geomspace(1, 1e-3, 30), "FedAvg": np.full(30, 0.2)},
         predicted=np.geomspace(1, 2e-3, 30),
-        predicted_end=0.004,
         tolerance=0.005,
         models=[
             ModelRow(name="Scaffold", loss=0.5002, distance=0.004, metrics=metrics, test={"accuracy": 0.8765}),
@@ -248,12 +247,9 @@ def test_of_many_clients_the_largest_and_the_extremes_are_shown() -> None:
     assert re.findall(r">(c\d\d)<", drawing[: drawing.index("</svg>")]) == shown
 
 
-def test_without_a_curve_the_plans_end_is_shown() -> None:
-    text = render(content(predicted=None))
-    assert "It predicted a distance of 0.004" in text
-    assert "predicted before the run" not in text
-    assert "predicted before the run" in render(content())
-    assert "prediction" not in render(content(predicted=None, predicted_end=None))
+def test_the_plans_curve_is_shown_where_there_is_a_plan() -> None:
+    assert "as the plan predicted it" in render(content())
+    assert "predicted it" not in render(content(predicted=None))
 
 
 def test_lines_are_where_their_values_are() -> None:

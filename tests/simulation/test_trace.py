@@ -24,7 +24,8 @@ def trace() -> fs.Trace:
 def test_frame(trace: fs.Trace) -> None:
     frame = trace.to_frame()
     assert list(frame.columns) == [
-        "repetition", "round", "gradients_per_client", "vectors_per_client", "mse", "loss",
+        "repetition", "round", "gradients_per_client", "vectors_per_client", "bits_sent_per_client",
+        "bits_received_per_client", "mse", "loss",
     ]  # fmt: skip
     assert frame["repetition"].tolist() == [0] * 6 + [1] * 6
     assert frame["round"].tolist() == [0, 1, 2, 3, 4, 5] * 2

@@ -17,7 +17,21 @@ from fedscaffold.core.figures import load_matplotlib
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage.files import check_writable
 from fedscaffold.federation.known_methods import find_method
-from fedscaffold.methods import FedAvg, FedLin, FedProx, FedSplit, ProxSkip, Scaffold, TwoSidedScaffold
+from fedscaffold.methods import (
+    AmplifiedScaffold,
+    FedAvg,
+    FedLin,
+    FedProx,
+    FedSplit,
+    LocalSvrg,
+    ProxSkip,
+    RandProx,
+    Scaffold,
+    Scallion,
+    Tamuna,
+    TwoSidedScaffold,
+    VRProxSkip,
+)
 from fedscaffold.simulation import Trace
 
 METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"scaffold": Scaffold, "fedavg": FedAvg}
@@ -28,8 +42,20 @@ COMPARED: dict[str, type[Any]] = {
     "fedlin": FedLin,
     "fedprox": FedProx,
     "fedsplit": FedSplit,
+    "scallion": Scallion,
+    "tamuna": Tamuna,
+    "local-svrg": LocalSvrg,
+    "vr-proxskip": VRProxSkip,
+    "randprox": RandProx,
+    "amplified-scaffold": AmplifiedScaffold,
 }
-UNLESS_GIVEN: dict[str, Any] = {"server_step_size": 1.0, "proximal_weight": 1.0}  # in a grid
+UNLESS_GIVEN: dict[str, Any] = {
+    "server_step_size": 1.0,
+    "proximal_weight": 1.0,
+    "compression": "random_k:0.1",
+    "share": 0.1,
+    "window": 4,
+}
 METHOD_NAMES = f"{', '.join(COMPARED)}, or module.Class of your own"
 FIGURES = (".png", ".svg", ".pdf")
 

@@ -53,6 +53,10 @@ Decimal = Annotated[str | None, typer.Option(help="CSV: the decimal mark.", show
 CsvEncoding = Annotated[
     str | None, typer.Option("--encoding", help="CSV: utf-8, latin-1, ...", show_default="detected")
 ]
+Secure = Annotated[bool, typer.Option("--secure", help="The coordinator learns only sums over all sites.")]
+SecureThreshold = Annotated[
+    int | None, typer.Option(help="Sites that a secure sum needs to its end.", show_default="two thirds")
+]
 TablePenalty = Annotated[float | None, typer.Option("--l2", help="Penalty.", show_default="1/rows")]
 Tolerance = Annotated[
     str, typer.Option(help="'se:0.05' for 5 % of standard errors, or relative distance to the pooled model.")
@@ -194,8 +198,8 @@ def parse_reference(given: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def parse_tolerance(text: str) -> float | str:
-    """A number, or text such as 'se:0.05', which `FitSettings` checks."""
+def parse_number(text: str) -> Any:
+    """A number, or the text as it is, such as 'se:0.05' or 'pearson', which `FitSettings` checks."""
     try:
         return float(text)
     except ValueError:

@@ -4,15 +4,17 @@ They need NumPy only and do not import the simulator, so the library's own metho
 """
 
 import traceback
+from collections.abc import Sequence
 
-from fedscaffold.conformance.checks import CHECKS, Check
+from fedscaffold.conformance.checks import CHECKS
+from fedscaffold.conformance.finding import Check
 from fedscaffold.conformance.recording import Bench
 from fedscaffold.conformance.report import Entry, Report, Verdict
 from fedscaffold.conformance.task import Federation, NotSupported, Start, Task
-from fedscaffold.core.checks import positive, seed_number
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.checks import choice, positive, seed_number
+from fedscaffold.core.errors import InvalidInput, Option
 
-__all__ = ["Entry", "Federation", "NotSupported", "Report", "Task", "check"]
+__all__ = ["Entry", "Federation", "NotSupported", "Report", "Task", "check", "check_options"]
 
 
 def __dir__() -> list[str]:
@@ -23,8 +25,8 @@ LARGEST_TOLERANCE = 1e-3
 RAISED = "the implementation, or the adapter around it, raised an exception"
 
 
-def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0) -> Report:
-    """Run all checks on an implementation of Scaffold.
+def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0, only: Sequence[str] | None = None) -> Report:
+    """Run all checks, or some, on an implementation of Scaffold.
 
     Parameters
     ----------
@@ -35,6 +37,8 @@ def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0) -> Report:
         Distances up to this count as zero; at most 0.001. The default suits float64; for float32 take 1e-4.
     seed
         Chooses the problems, and the clients that take part in each round.
+    only
+        Names of the checks to run, for example ``["reaches the optimum", "lost replies"]``; None for all.
 
     Examples
     --------
@@ -63,7 +67,7 @@ def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0) -> Report:
     ...         return np.zeros(self.task.dim)
     >>> report = check(WithoutCorrections)
     >>> report
-    Report(1 passed, 4 failed, 4 not supported)
+    Report(1 passed, 5 failed, 8 not supported)
     >>> report.failures[0]
     'reaches the optimum'
     >>> report.entries[0].hint
@@ -71,10 +75,26 @@ def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0) -> Report:
     """
     if not callable(start):
         raise InvalidInput(f"start must be a function or class that takes a Task, got {start!r}")
+    chosen = check_options(tolerance=tolerance, seed=seed, only=only)
+    bench = Bench(start, seed)
+    return Report(entries=tuple(_entry(name, CHECKS[name], bench, tolerance) for name in chosen))
+
+
+def check_options(*, tolerance: float, seed: int, only: Sequence[str] | None) -> tuple[str, ...]:
+    """Refuse options that `check` cannot use, before any work; returns the names of the checks to run.
+
+    Examples
+    --------
+    >>> from fedscaffold.conformance import check_options
+    >>> check_options(tolerance=1e-8, seed=0, only=["lost replies"])
+    ('lost replies',)
+    """
     if positive("tolerance", tolerance) > LARGEST_TOLERANCE:
-        raise InvalidInput(f"tolerance must be at most {LARGEST_TOLERANCE}, got {tolerance}")
-    bench = Bench(start, seed_number("seed", seed))
-    return Report(entries=tuple(_entry(name, function, bench, tolerance) for name, function in CHECKS.items()))
+        raise InvalidInput(Option("tolerance"), f" must be at most {LARGEST_TOLERANCE}, got {tolerance}")
+    seed_number("seed", seed)
+    names = tuple(CHECKS)
+    chosen = set(names) if only is None else {choice("only", name, names) for name in only}
+    return tuple(name for name in names if name in chosen)
 
 
 def _entry(name: str, function: Check, bench: Bench, tolerance: float) -> Entry:

@@ -1,40 +1,27 @@
 """The checks of `conformance.check`: each turns recordings of an implementation into a finding."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import numpy as np
 
-from fedscaffold.conformance.recording import Bench, Recording, Scenario, Stop, can_restart, record
-from fedscaffold.conformance.task import (
-    Array,
-    NotSupported,
-    Task,
-    fedavg_fixed_point,
-    fedavg_map,
-    mean_gradients,
-    optimum,
+from fedscaffold.conformance.finding import LOCAL_STEP, Check, Finding
+from fedscaffold.conformance.paths import KNOWN_PATHS
+from fedscaffold.conformance.recording import Bench, Recording, Scenario, Stop, goes_on_changing, record, require
+from fedscaffold.conformance.task import NotSupported, Task, fedavg_fixed_point, fedavg_map, optimum
+from fedscaffold.conformance.variates import (
+    are_mean_gradients,
+    gradient_errors,
+    own_control_variates,
+    sums_to_zero,
 )
 
 FEDAVG_NEAR = 0.05  # of the distance between FedAvg's fixed point and the optimum
-VARIATE_ROUNDS = 3
-PATH_ROUNDS = 6
-LOCAL_STEP = "θ ← θ − γ(g + ξ_c), with ξ_c = c − c_i where there is a server variate"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The worst value that a check measured over its tasks, whether it is acceptable, and a likely cause."""
-
-    measured: float
-    expected: str
-    ok: bool
-    hint: str
-
-
-Check = Callable[[Bench, float], Finding]
+FEDAVG_ROUNDS = 6
+PATH_ROUNDS = 30
+EARLY_ROUNDS = 6  # of those in which settings change: each of them, twice
 
 
 def reaches(scenario: str, settled_hint: str, bench: Bench, tolerance: float) -> Finding:
@@ -80,7 +67,7 @@ def differs_from_fedavg(bench: Bench, tolerance: float) -> Finding:
         task = rec.scenario.task
         m, b = fedavg_map(task)
         theta, early = m @ task.theta0 + b, []
-        for model in rec.models[2 : PATH_ROUNDS + 1]:
+        for model in rec.models[2 : FEDAVG_ROUNDS + 1]:
             theta = m @ theta + b
             early.append(float(np.linalg.norm(model - theta)))
         at_end = float(np.linalg.norm(rec.models[-1] - fedavg_fixed_point(task)))
@@ -95,121 +82,85 @@ def differs_from_fedavg(bench: Bench, tolerance: float) -> Finding:
     )
 
 
-def sums_to_zero(bench: Bench, tolerance: float) -> Finding:
-    """max_t ‖Σ_c w_c ξ_c‖ over the largest ‖ξ_c‖ or heterogeneity of gradients."""
-    drifts = []
-    for rec, xi in bench.with_corrections("some", "steps", "weights"):
-        task = rec.scenario.task
-        sums = np.linalg.norm(np.einsum("c,tcj->tj", task.weights, xi), axis=1)
-        sizes = np.maximum.accumulate(np.linalg.norm(xi, axis=2).max(axis=1))
-        drifts.append(float((sums / np.maximum(sizes, _heterogeneity(task))).max()))
-    return Finding(
-        max(drifts),
-        f"|Σ w_c ξ_c| over its terms' size ≤ {tolerance:g} in all rounds",
-        max(drifts) <= tolerance,
-        "control variates must start at zero and stay balanced: the server variate c is the mean of all c_i, so "
-        "it moves by |S|/N times the cohort's mean change; unequal weights and unequal steps enter that mean",
-    )
-
-
-def _heterogeneity(task: Task) -> float:
-    star = optimum(task)
-    return max(float(np.linalg.norm(task.gradient(c, star))) for c in range(task.n_clients))
-
-
-def own_control_variates(bench: Bench, tolerance: float) -> Finding:
-    """Share of pairs (a, b) whose ξ_a − ξ_b is wrong: zero after a round with both, or changed by one without."""
-    wrong = pairs = 0
-    for rec, xi in bench.with_corrections("some"):
-        task = rec.scenario.task
-        for t, cohort in enumerate(rec.scenario.cohorts[: min(VARIATE_ROUNDS, len(xi) - 1)]):
-            expected = mean_gradients(task, range(task.n_clients), rec.models[t], xi[t])
-            for a, b in combinations(cohort, 2):
-                pairs += 1
-                wrong += bool(_distance(xi[t + 1, [a, b]]) < 1e-3 * _distance(expected[[a, b]]))
-            for a, b in combinations(sorted(set(range(task.n_clients)) - set(cohort)), 2):
-                pairs += 1
-                moved = xi[t + 1, a] - xi[t + 1, b] - xi[t, a] + xi[t, b]
-                wrong += bool(np.linalg.norm(moved) > tolerance * max(_heterogeneity(task), np.abs(xi[t]).max()))
-    return Finding(
-        wrong / pairs,
-        "share of pairs of clients whose control variates mix is 0",
-        wrong == 0,
-        "clients that took part have the same control variate, or absent ones changed theirs: do clients share "
-        "one buffer, is it written at all, and does round() keep to its cohort?",
-    )
-
-
-def _distance(two: Array) -> float:
-    return float(np.linalg.norm(two[0] - two[1]))
-
-
-def are_mean_gradients(bench: Bench, tolerance: float) -> Finding:
-    """ξ_c = mean_S p − p_c + same for all, p_c the mean gradient on c's path (option II) or at θ (option I)."""
-    worst, hint = 0.0, ""
-    for rec, xi in bench.with_corrections("some"):
-        task = rec.scenario.task
-        for t, cohort in enumerate(rec.scenario.cohorts[: min(VARIATE_ROUNDS, len(xi) - 1)]):
-            found = _centred(xi[t + 1, list(cohort)])
-            on_path = -_centred(mean_gradients(task, cohort, rec.models[t], xi[t]))
-            at_model = -_centred(np.stack([task.gradient(c, rec.models[t]) for c in cohort]))
-            error = min(float(np.linalg.norm(found - p) / np.linalg.norm(p)) for p in (on_path, at_model))
-            if error > tolerance and not hint:  # the first failure says most about the cause
-                hint = _factor_hint(
-                    float(np.vdot(found, on_path) / np.vdot(on_path, on_path)), task.local_steps[0]
-                )
-            worst = max(worst, error)
-    return Finding(
-        worst,
-        f"control variates against the last round's gradients, relative error ≤ {tolerance:g}",
-        worst <= tolerance,
-        hint,
-    )
-
-
-def _centred(rows: Array) -> Array:
-    return rows - rows.mean(axis=0)
-
-
-def _factor_hint(factor: float, steps: int) -> str:
-    """The likely cause of control variates that are `factor` times what they should be."""
-    known = {
-        -1.0: "the sign is wrong: does correction() return what is added to the gradient, c − c_i?",
-        steps / (steps + 1): "is the change divided by γ(H + 1) instead of γH?",
-        steps / (steps - 1): "is the change divided by γ(H − 1) instead of γH?",
-        float(steps): "is the change divided by γ instead of γH?",
-        0.0: "is the control variate written at all, and to the client it belongs to?",
-    }
-    nearest = min(known, key=lambda value: abs(value - factor))
-    reason = known[nearest]
-    if not abs(nearest - factor) <= 0.02 * max(1.0, abs(nearest)):  # NaN too
-        reason = (
-            "is the change of the control variate divided by γH, with the H of the steps really taken, and is the "
-            f"correction that is reported the one that is applied? The local step is {LOCAL_STEP}"
-        )
-    return f"with H = {steps} control variates are {factor:.3g} times what they should be: {reason}"
-
-
-def restart(bench: Bench, tolerance: float) -> Finding:
-    """max_t ‖θ_t − θ'_t‖ between runs without and with clients that stop and come back from what they saved."""
-    if not can_restart(bench.start, bench.scenarios["everyone"][0]):
-        raise NotSupported("the adapter has no save(client) and restart(client, saved)")
+def follows_a_known_path(bench: Bench, tolerance: float) -> Finding:
+    """max_t ‖θ_t − θ'_t‖ over ‖θ_0 − θ*‖, θ' the nearest known form of Scaffold; needs no control variates."""
     gaps = []
     for rec in bench.recordings("everyone") + bench.completed("some"):
-        again = record(bench.start, replace(rec.scenario, stops=_stops(rec.scenario)))
+        models = rec.models[: PATH_ROUNDS + 1]
+        size = float(np.linalg.norm(models[0] - optimum(rec.scenario.task)))
+        away = {
+            name: np.abs(models - path(rec.scenario, len(models) - 1)).max() for name, path in KNOWN_PATHS.items()
+        }
+        gaps.append({name: float(np.nan_to_num(gap / size, nan=np.inf)) for name, gap in away.items()})
+    worst = {name: max(gap[name] for gap in gaps) for name in KNOWN_PATHS}
+    nearest = min(worst, key=lambda name: worst[name])
+    return Finding(
+        worst[nearest],
+        f"distance to the path of one variate, option I or option II ≤ {tolerance:g} in {PATH_ROUNDS} rounds",
+        worst[nearest] <= tolerance,
+        f"the path is none of Scaffold's, the nearest is that of {nearest!r}: control variates are scaled, "
+        "started, averaged or kept in another way",
+    )
+
+
+def changing_settings(bench: Bench, tolerance: float) -> Finding:
+    """The larger of ‖θ_T − θ*‖ and the error of control variates when step size and local steps change."""
+    require(bench, "reconfigure")
+    end = reaches(
+        "changing",
+        "are γ and H those of the round, in the local steps and in the control variates?",
+        bench,
+        tolerance,
+    )
+    errors = [
+        error
+        for rec in bench.recordings("changing")
+        if not isinstance(rec.read_corrections, NotSupported)
+        for error, _ in gradient_errors(rec, rec.corrections(), rounds=EARLY_ROUNDS)
+    ]
+    worst = max([end.measured, *errors])
+    return Finding(
+        worst,
+        f"distance to the optimum, and of control variates to the last round's gradients, ≤ {tolerance:g}",
+        worst <= tolerance,
+        end.hint
+        or "control variates are scaled by a γ or H that is not the round's: is one kept from an earlier round?",
+    )
+
+
+def lost_replies(bench: Bench, tolerance: float) -> Finding:
+    """‖θ_T − θ*‖ when some replies never reached the server."""
+    require(bench, "round_with_lost_replies")
+    return reaches(
+        "lost", "does a client whose reply was lost change its control variate all the same?", bench, tolerance
+    )
+
+
+def restart(
+    stops_of: Callable[[Scenario], tuple[Stop, ...]],
+    functions: tuple[str, str],
+    hint: str,
+    bench: Bench,
+    tolerance: float,
+) -> Finding:
+    """max_t ‖θ_t − θ'_t‖ between runs without and with clients or a server that come back from what they saved."""
+    require(bench, *functions)
+    first = bench.scenarios["everyone"][0]
+    if goes_on_changing(bench.start, first, stops_of(first)[0].client):
+        hint = f"what {functions[0]}() returned changes in later rounds: it must be a copy"
+        return Finding(np.inf, "what was saved stays as it was", False, hint)
+    gaps = []
+    for rec in bench.recordings("everyone") + bench.completed("some"):
+        again = record(bench.start, replace(rec.scenario, stops=stops_of(rec.scenario)))
         rounds = min(len(again.models), len(rec.models))
         gap = np.abs(again.models[:rounds] - rec.models[:rounds]).max()
         gaps.append(float(np.nan_to_num(gap, nan=np.inf)))
     return Finding(
-        max(gaps),
-        f"distance to the path without a restart ≤ {tolerance:g}",
-        max(gaps) <= tolerance,
-        "a client that came back did not go on as before: does save() hold all of its state, does restart() read "
-        "it, and does the client ask the server for c rather than keep an old one?",
+        max(gaps), f"distance to the path without a restart ≤ {tolerance:g}", max(gaps) <= tolerance, hint
     )
 
 
-def _stops(scenario: Scenario) -> tuple[Stop, ...]:
+def client_stops(scenario: Scenario) -> tuple[Stop, ...]:
     """Two clients that stop early on, until the next round they are in; two or more are missed if any."""
     missed = 0 if len(scenario.cohorts[0]) == scenario.task.n_clients else 2
     stops = []
@@ -219,9 +170,15 @@ def _stops(scenario: Scenario) -> tuple[Stop, ...]:
     return tuple(stops[:2])
 
 
+def server_stops(scenario: Scenario) -> tuple[Stop, ...]:
+    """The server stops after rounds 3 and 7, and comes back at once."""
+    return tuple(Stop(None, done, done + 1) for done in (3, 7))
+
+
 CHECKS: dict[str, Check] = {
     "reaches the optimum": partial(reaches, "everyone", "does each client's control variate start at zero?"),
     "differs from FedAvg": differs_from_fedavg,
+    "follows Scaffold's path": follows_a_known_path,
     "control variates sum to zero": sums_to_zero,
     "control variates are each client's own": own_control_variates,
     "control variates are mean gradients": are_mean_gradients,
@@ -242,5 +199,26 @@ CHECKS: dict[str, Check] = {
         "weights",
         "are the weights used both in the server's mean of models and in the mean of the control variates?",
     ),
-    "restart of a client": restart,
+    "unequal weights in cohorts": partial(
+        reaches,
+        "weighted cohorts",
+        "does a client's weight within its cohort enter the model's mean, and its weight among all clients the "
+        "server variate?",
+    ),
+    "settings that change between rounds": changing_settings,
+    "lost replies": lost_replies,
+    "restart of a client": partial(
+        restart,
+        client_stops,
+        ("save", "restart"),
+        "a client that came back did not go on as before: does save() hold all of its state, does "
+        "restart() read it, and does the client ask the server for c rather than keep an old one?",
+    ),
+    "restart of the server": partial(
+        restart,
+        server_stops,
+        ("save_server", "restart_server"),
+        "the server did not go on as before: does save_server() hold model and server variate, and "
+        "does restart_server() read both?",
+    ),
 }

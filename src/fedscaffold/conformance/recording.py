@@ -1,7 +1,9 @@
 """Runs of an implementation under test, recorded: its model and its corrections after each round."""
 
 import copy
-from dataclasses import dataclass
+import pickle
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,20 +18,53 @@ DIVERGED = 1e6
 
 @dataclass(frozen=True)
 class Stop:
-    """A client whose state is saved after one round and which restarts from it before a later one."""
+    """A client, or the server (None), that is saved after one round and restarts from it before a later one."""
 
-    client: int
+    client: int | None
     saved_after: int
     back_before: int
 
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """A task, the clients that take part in each round, and the clients that stop and restart."""
+    """A task and who takes part in each round, with what disturbs it.
+
+    Attributes
+    ----------
+    task
+        The problem, and the step size and local steps of the first round.
+    cohorts
+        The clients of each round.
+    settings
+        Step size and local steps of each round; empty where they stay those of the task.
+    lost
+        The clients of each round whose reply does not reach the server; empty where all replies do.
+    stops
+        Clients, or the server, that restart.
+    """
 
     task: Task
     cohorts: tuple[tuple[int, ...], ...]
+    settings: tuple[tuple[float, tuple[int, ...]], ...] = ()
+    lost: tuple[tuple[int, ...], ...] = ()
     stops: tuple[Stop, ...] = ()
+
+    def task_in(self, round: int) -> Task:
+        """The task with the step size and the local steps of a round, counted from 0."""
+        if not self.settings:
+            return self.task
+        step_size, local_steps = self.settings[round]
+        return replace(self.task, step_size=step_size, local_steps=local_steps)
+
+    def run_round(self, federation: Federation, round: int) -> None:
+        """Run one round of the scenario, counted from 0, on a federation that has run those before it."""
+        if self.settings and (round == 0 or self.settings[round] != self.settings[round - 1]):
+            federation.reconfigure(copy.deepcopy(self.task_in(round)))  # type: ignore[attr-defined]
+        lost = self.lost[round] if self.lost else ()
+        if lost:
+            federation.round_with_lost_replies(self.cohorts[round], lost)  # type: ignore[attr-defined]
+        else:
+            federation.round(self.cohorts[round])
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,16 +90,18 @@ class Recording:
 def record(start: Start, scenario: Scenario) -> Recording:
     """Run all rounds of a scenario, or until the model exceeds `DIVERGED`, and record them."""
     task = scenario.task
-    federation = _begin(start, task)
+    federation = begin(start, task)
+    saved: dict[Stop, Any] = {}
     models, corrections = [_vector("model()", federation.model(), task.dim)], [_read_corrections(federation, task)]
-    saved = {}
-    for done, cohort in enumerate(scenario.cohorts):
+    for done in range(len(scenario.cohorts)):
         for stop in scenario.stops:
             if stop.saved_after == done:
-                saved[stop] = federation.save(stop.client)  # type: ignore[attr-defined]
-            if stop.back_before == done + 1:
+                saved[stop] = copy.deepcopy(_save(federation, stop.client))
+            if stop.back_before == done + 1 and stop.client is None:
+                federation.restart_server(saved[stop])  # type: ignore[attr-defined]
+            elif stop.back_before == done + 1:
                 federation.restart(stop.client, saved[stop])  # type: ignore[attr-defined]
-        federation.round(cohort)
+        scenario.run_round(federation, done)
         models.append(_vector("model()", federation.model(), task.dim))
         if not np.abs(models[-1]).max() < DIVERGED:
             break
@@ -74,13 +111,30 @@ def record(start: Start, scenario: Scenario) -> Recording:
     return Recording(scenario, np.stack(models), np.stack(readable) if unreadable is None else unreadable)
 
 
-def can_restart(start: Start, scenario: Scenario) -> bool:
-    """Whether the implementation has `save` and `restart`."""
-    federation = _begin(start, scenario.task)
-    return all(callable(getattr(federation, name, None)) for name in ("save", "restart"))
+def goes_on_changing(start: Start, scenario: Scenario, client: int | None) -> bool:
+    """Whether what a client, or the server (None), saved after one round is changed by the next round."""
+    federation = begin(start, scenario.task)
+    scenario.run_round(federation, 0)
+    saved = _save(federation, client)
+    before = pickle.dumps(saved)  # only compared, never loaded
+    scenario.run_round(federation, 1)
+    return pickle.dumps(saved) != before
 
 
-def _begin(start: Start, task: Task) -> Federation:
+def _save(federation: Federation, client: int | None) -> Any:
+    if client is None:
+        return federation.save_server()  # type: ignore[attr-defined]
+    return federation.save(client)  # type: ignore[attr-defined]
+
+
+def require(bench: "Bench", *names: str) -> None:
+    """Raise `NotSupported` unless the implementation has the optional functions of these names."""
+    federation = begin(bench.start, bench.scenarios["everyone"][0].task)
+    if not all(callable(getattr(federation, name, None)) for name in names):
+        raise NotSupported(f"the adapter has no {' and '.join(names)}")
+
+
+def begin(start: Start, task: Task) -> Federation:
     """A new federation with its own copy of the task, checked to start at θ0."""
     federation = start(copy.deepcopy(task))
     missing = [name for name in ("round", "model", "correction") if not callable(getattr(federation, name, None))]
@@ -156,6 +210,24 @@ def scenarios(seed: int) -> dict[str, list[Scenario]]:
     def some(task: Task, size: int) -> Scenario:
         return Scenario(task, draw_cohorts(rng, task, size, COHORT_ROUNDS))
 
+    def lossy(task: Task, size: int) -> Scenario:
+        """Cohorts in which, for the first fifth of the rounds, the reply of one client is lost."""
+        cohorts = draw_cohorts(rng, task, size, COHORT_ROUNDS)
+        early = COHORT_ROUNDS // 5
+        return Scenario(
+            task, cohorts, lost=tuple((cohort[t % size],) if t < early else () for t, cohort in enumerate(cohorts))
+        )
+
+    def changing(task: Task) -> Scenario:
+        """Rounds by turns with the task's settings, with half the step size, and with twice as many steps."""
+        longer = tuple(2 * steps for steps in task.local_steps)
+        turns = (
+            (task.step_size, task.local_steps),
+            (0.5 * task.step_size, task.local_steps),
+            (0.5 * task.step_size, longer),
+        )
+        return replace(everyone(task), settings=tuple(turns[t % 3] for t in range(EVERYONE_ROUNDS)))
+
     rng = np.random.default_rng([seed, 20])
     make = make_task
     return {
@@ -178,4 +250,19 @@ def scenarios(seed: int) -> dict[str, list[Scenario]]:
             )
             for n, s, h in ((4, 1.0, 5), (7, 8.0, 3))
         ],
+        "weighted cohorts": [
+            some(
+                make(rng, n_clients=6, dim=3, smoothness=2.0, reach=0.8, local_steps=[4] * 6, equal_weights=False),
+                3,
+            ),
+            some(
+                make(rng, n_clients=5, dim=2, smoothness=0.5, reach=0.8, local_steps=[6] * 5, equal_weights=False),
+                2,
+            ),
+        ],
+        "changing": [
+            changing(make(rng, n_clients=4, dim=3, smoothness=1.0, reach=1.0, local_steps=[3] * 4)),
+            changing(make(rng, n_clients=6, dim=2, smoothness=10.0, reach=1.0, local_steps=[5] * 6, spread=2.0)),
+        ],
+        "lost": [lossy(make(rng, n_clients=8, dim=3, smoothness=2.0, reach=0.8, local_steps=[4] * 8), 4)],
     }

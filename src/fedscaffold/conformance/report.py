@@ -107,6 +107,11 @@ class Report:
                 row["measured"] = None
         return {"passed": self.passed, "checks": rows}
 
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Report":
+        """The report that `to_dict` wrote; a measured number that was not finite stays None."""
+        return cls(entries=tuple(Entry(**row) for row in data["checks"]))
+
     def __repr__(self) -> str:
         return f"Report({self._counts()})"
 

@@ -92,7 +92,14 @@ class Task:
 
 
 class Federation(Protocol):
-    """A Scaffold under test. It may also have `save(client)` and `restart(client, saved)`.
+    """A Scaffold under test.
+
+    It may also have, each for checks of its own:
+
+    - `reconfigure(task)`: from the next round on, use this task's step size and local steps;
+    - `round_with_lost_replies(cohort, lost)`: a round in which the replies of some clients do not arrive;
+    - `save(client)` and `restart(client, saved)`: what a client writes to disk, and a new client from that;
+    - `save_server()` and `restart_server(saved)`: the same for the server.
 
     Examples
     --------

@@ -6,11 +6,13 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws
+from fedscaffold.core.random.messages import MessageDraws
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.sums import PartialSum
-from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, RoundInfo, WorstClient
+from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray, RoundInfo, WorstClient
 
 
 @runtime_checkable
@@ -50,6 +52,14 @@ class HasBatchGradient(Problem, Protocol):
 
     def batch_gradient(self, client: int, theta: Array, rows: IntArray) -> Array:
         """Mean gradient at θ over some of a client's records, shape (dim,)."""
+
+
+@runtime_checkable
+class HasClippedGradient(Protocol):
+    """A problem whose records' gradients can be clipped one by one, for privacy at the level of records."""
+
+    def clipped_gradient(self, client: int, theta: Array, rows: IntArray, clip: float) -> Array:
+        """Mean over some of a client's records of gradients shortened to norm `clip`, plus the penalty's."""
 
 
 @runtime_checkable
@@ -134,6 +144,27 @@ class Divisible(Protocol):
         """The problem of some of the clients, in the given order."""
 
 
+@runtime_checkable
+class Availability(Protocol):
+    """Which clients can take part in a round, the same in all repetitions."""
+
+    def available(self, round: int, n_clients: int) -> IntArray:
+        """Indices of the clients that are available in a round, ascending; at least one."""
+
+
+class Compressor(Protocol):
+    """What is sent instead of a vector, with fewer bits."""
+
+    def bits(self, dim: int, participants: int) -> float:
+        """Bits of the message of one of a round's participants, for vectors of length dim."""
+
+    def message_length(self, dim: int) -> int:
+        """How many numbers the server receives for a vector of length dim: dim, or more for masks."""
+
+    def compress(self, values: Array, draws: MessageDraws) -> Array:
+        """The messages of some clients, (repetitions, clients, dim), as the server receives them."""
+
+
 class Method(Protocol):
     """Where the correction ξ_c comes from, and what the server does with the local models.
 
@@ -156,8 +187,15 @@ class Method(Protocol):
         """Number of vectors of θ's length that a participating client receives and sends in a round."""
 
     @property
-    def exchange(self) -> GradientKind | None:
-        """Which gradients at θ clients exchange before their local steps; None if they exchange none."""
+    def exchange(self) -> Exchange | None:
+        """Which gradients at θ clients exchange before their local steps; None if they exchange none.
+
+        "minibatch" or "full" are sent, and their mean comes back; "own" are full ones that are not sent.
+        """
+
+    @property
+    def compressor(self) -> Compressor | None:
+        """Through what messages go before they are sent; None for most methods."""
 
     def participants(self, n_clients: int) -> int:
         """Number of clients that take part in a round."""
@@ -187,8 +225,8 @@ class Method(Protocol):
     def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """ξ_c, what each client adds to its gradients in this round."""
 
-    def message(self, local: Array, server: Any, step_counts: IntArray) -> Array:
-        """The vector that each client sends, computed from its local model."""
+    def message(self, client_state: Any, local: Array, server: Any, step_counts: IntArray) -> Array:
+        """The vector that each client sends, computed from its local model and its state."""
 
     def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
         """Next server state, from the weighted mean of the messages and the senders' share of the weight."""
@@ -227,11 +265,18 @@ class Engine(Protocol):
         """Name in provenance and checkpoints, with every setting that changes the numbers."""
 
     def open(
-        self, problem: Any, batches: Batches, *, seed: int, first_client: int = 0
+        self,
+        problem: Any,
+        batches: Batches,
+        *,
+        seed: int,
+        first_client: int = 0,
+        privacy: RecordLevel | None = None,
     ) -> AbstractContextManager[LocalSgd]:
         """Prepare a run; what was opened is closed when the context is left.
 
         The problem may be a block of a larger problem's clients: then client c draws as client first_client + c.
+        With `privacy`, local steps clip every record's gradient and add noise.
         """
 
 

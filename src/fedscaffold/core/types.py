@@ -9,6 +9,7 @@ Array = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 GradientKind = Literal["minibatch", "full"]
+Exchange = Literal["minibatch", "full", "own"]  # "own": full gradients, which clients keep for themselves
 
 
 class ServerState(NamedTuple):

@@ -3,16 +3,20 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import HasMeanField, LocalSgd, NonUniformSampling, Streamed
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import check_drawable, drawn_batches
+from fedscaffold.core.random.noise import step_noise
 from fedscaffold.core.random.normals import check_streamed
 from fedscaffold.core.random.stream import Stream, batch
 from fedscaffold.core.types import Array, IntArray
+from fedscaffold.engines.clippable import check_clippable, refuse_anchor
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,18 @@ class Reference:
     name = "reference"
 
     @contextmanager
-    def open(self, problem: Any, batches: Batches, *, seed: int, first_client: int = 0) -> Iterator[LocalSgd]:
+    def open(
+        self,
+        problem: Any,
+        batches: Batches,
+        *,
+        seed: int,
+        first_client: int = 0,
+        privacy: RecordLevel | None = None,
+    ) -> Iterator[LocalSgd]:
         """Check that the batches fit the problem, and yield the function that does the local steps."""
+        if privacy is not None:
+            check_clippable(problem)
         if isinstance(problem, Streamed):
             check_streamed(batches, problem)
         if isinstance(problem, NonUniformSampling):
@@ -42,11 +56,14 @@ class Reference:
         if batches.size is None and isinstance(problem, HasMeanField):
             problem = problem.mean_field()
         gradient = problem.drawn_gradient if isinstance(problem, Streamed) else problem.batch_gradient
+        if privacy is not None:
+            gradient = partial(problem.clipped_gradient, clip=privacy.clip)
 
         def local_sgd(
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
             clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0, anchor: Array | None = None,
         ) -> Array:  # fmt: skip
+            refuse_anchor(privacy, anchor)
             all_clients = np.arange(problem.n_clients)[None, :]
             chosen = np.atleast_2d(all_clients if clients is None else clients)
             chosen = np.broadcast_to(chosen, (theta.shape[0], chosen.shape[1]))
@@ -58,8 +75,11 @@ class Reference:
                 c = int(chosen[r, k])
                 stream = Stream(seed, repetition=r, round=round, client=first_client + c)
                 steps_taken = range(first_step, first_step + int(steps[r, k]))
-                for drawn in _draws(problem, c, stream, steps_taken, batches):
+                draws = _draws(problem, c, stream, steps_taken, batches)
+                for h, drawn in zip(steps_taken, draws, strict=True):
                     slope = gradient(c, local[r, k], *drawn) + xi[r, k]
+                    if privacy is not None:
+                        slope += privacy.noise / drawn[0].size * step_noise(stream, h, problem.dim)
                     if anchor is not None:
                         slope -= gradient(c, anchor[r], *drawn)
                     if pull:

@@ -16,6 +16,7 @@ import numpy as np
 from fedscaffold import methods as library
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
+from fedscaffold.simulation.block import message_length
 
 GROUP = "fedscaffold.methods"
 
@@ -53,6 +54,11 @@ def check_method(method: Method) -> None:
             f"Scaffold(step_size=0.05, local_steps=100); got {method!r}"
         )
     kind, description = type(method), describe_method(method)
+    if message_length(method, 1) != 1:
+        raise InvalidInput(
+            f"{kind.__name__} cannot run on a federation, since its messages are longer than a model; use "
+            "Scaffold, Scallion or ProxSkip"
+        )
     find_method(kind.__name__, [kind])
     try:
         text = json.dumps(description, allow_nan=False, default=plain_number)

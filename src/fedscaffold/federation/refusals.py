@@ -3,9 +3,13 @@
 The full text of an error may hold values of the site's table. It stays at the site, in its log.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
+from typing import TypeVar
 
-from fedscaffold.core.errors import FedScaffoldError
+from fedscaffold.core.errors import FedScaffoldError, InvalidInput
+
+T = TypeVar("T")
 
 
 class RefusalCode(StrEnum):
@@ -41,6 +45,13 @@ class RefusalCode(StrEnum):
     OTHER_CLASSES = "other-classes"
     VALUES_OUT_OF_RANGE = "values-out-of-range"
     NO_ROWS = "no-rows"
+    MISSING_VALUES = "missing-values"
+    ONLY_SECURE = "only-secure"
+    PEERS_CHANGED = "peers-changed"
+    OTHER_SITES = "other-sites"
+    SUM_LOST = "sum-lost"
+    SUM_RANGE = "sum-range"
+    STATE_LOST = "state-lost"
     NO_GRADIENT = "no-gradient"
     NO_STATE_DIR = "no-state-dir"
     BUSY = "busy"
@@ -76,6 +87,17 @@ MEANING = {
     RefusalCode.VALUES_OUT_OF_RANGE: "the target, exposures, offsets or weights have values at the site that the "
     "study's kind of model cannot have; the site's log says which",
     RefusalCode.NO_ROWS: "the site's table has no rows",
+    RefusalCode.MISSING_VALUES: "the site's table has missing values that the study does not fill in; the "
+    "site's log says where",
+    RefusalCode.ONLY_SECURE: "the site was invited to a study with secure sums, and adds its numbers to such "
+    "sums only",
+    RefusalCode.PEERS_CHANGED: "the site knows another key of another site, or none; do not go on before the "
+    "people of both have compared fingerprints",
+    RefusalCode.OTHER_SITES: "the site has added its numbers to sums over other sites; by subtraction, sums over "
+    "both groups would tell the numbers of single ones",
+    RefusalCode.SUM_LOST: "the site no longer has its keys for this secure sum; it is repeated with new ones",
+    RefusalCode.SUM_RANGE: "a number of the site is beyond the range of the secure sum; the site's log says where",
+    RefusalCode.STATE_LOST: "the site does not have the control variate that the run counts on",
     RefusalCode.NO_GRADIENT: "the site no longer has the gradient that it sent in this round",
     RefusalCode.NO_STATE_DIR: "the site has no folder for its client state",
     RefusalCode.BUSY: "another process of the site is still working on this run",
@@ -104,3 +126,11 @@ class Refusal(FedScaffoldError):
     def __init__(self, code: RefusalCode, text: str | None = None) -> None:
         super().__init__(MEANING[code] if text is None else text)
         self.code = code
+
+
+def parsed(read: Callable[[], T]) -> T:
+    """What a part of a request holds; a text about what is invalid in it becomes a refusal."""
+    try:
+        return read()
+    except InvalidInput as error:
+        raise Refusal(RefusalCode.BAD_REQUEST, str(error)) from None

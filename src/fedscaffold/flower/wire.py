@@ -12,7 +12,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.federation.payloads import Payload
 
 VALUES, ARRAYS = "values", "arrays"  # names of records
-VECTOR = "vector:"  # begins the names of vectors among values
+VECTOR, WORDS = "vector:", "words:"  # begin the names of vectors among values: of float64, and of uint64
 LONGEST_HEADER = 1024  # bytes before the numbers in numpy's format
 
 
@@ -80,7 +80,9 @@ def _pack(values: Array, packed: dict[int, FlowerArray] | None) -> FlowerArray:
 def to_one_record(payload: Payload) -> RecordDict:
     """A message as one record, its vectors as bytes: Flower carries every array in a request of its own."""
     vectors = {
-        f"{VECTOR}{name}": np.ascontiguousarray(values, dtype="<f8").tobytes()
+        f"{WORDS}{name}" if values.dtype == np.uint64 else f"{VECTOR}{name}": np.ascontiguousarray(
+            values, dtype="<u8" if values.dtype == np.uint64 else "<f8"
+        ).tobytes()
         for name, values in payload.arrays.items()
     }
     return RecordDict({VALUES: ConfigRecord({**payload.values, **vectors})})
@@ -90,12 +92,14 @@ def from_one_record(records: RecordDict) -> Payload:
     """The message in a record that may hold anything; InvalidInput if it holds none."""
     if VALUES not in records.config_records:
         raise InvalidInput("the message is not one of fedscaffold's")
-    values, arrays = dict[str, Any](), dict[str, Array]()
+    values, arrays = dict[str, Any](), dict[str, Any]()
     for name, value in records.config_records[VALUES].items():
-        if not name.startswith(VECTOR):
+        if not name.startswith((VECTOR, WORDS)):
             values[name] = value
-        elif isinstance(value, bytes) and len(value) % 8 == 0:
+        elif not isinstance(value, bytes) or len(value) % 8:
+            raise InvalidInput("a vector of the message cannot be read")
+        elif name.startswith(VECTOR):
             arrays[name.removeprefix(VECTOR)] = np.frombuffer(value, dtype="<f8").astype(np.float64)
         else:
-            raise InvalidInput("a vector of the message cannot be read")
+            arrays[name.removeprefix(WORDS)] = np.frombuffer(value, dtype="<u8").astype(np.uint64)
     return Payload(values, arrays)

@@ -1,12 +1,12 @@
 """From closing sums to the distance left to the optimum, and Newton steps that remove it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
 from fedscaffold.inference.diagnosis import refuse_undetermined
 from fedscaffold.inference.families import family_of
@@ -144,15 +144,28 @@ def ties(sums: ClosingSums, penalty: Array) -> Array:
     return same * np.sqrt(np.outer(np.diagonal(sums.hessian), np.diagonal(sums.hessian)))
 
 
+Dispersion = float | Literal["pearson"] | None
+
+
+def check_dispersion(given: Any) -> Dispersion:
+    """A dispersion as `dispersion` takes it; anything else is refused."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        if given == "pearson":
+            return "pearson"
+        raise InvalidInput(Option("dispersion"), f" must be a positive number or 'pearson', got {given!r}")
+    return positive("dispersion", given)
+
+
 def dispersion(sums: ClosingSums, given: float | str | None = None) -> float:
     """The factor φ of the variance: 1, or Pearson's statistic over the degrees of freedom.
 
     `given` may be a number, or "pearson" for families that have none of their own (quasi-Poisson regression).
     """
-    if isinstance(given, float | int) and not isinstance(given, bool):
-        return float(given)
-    if given not in (None, "pearson"):
-        raise InvalidInput(f"dispersion must be None, 'pearson' or a number, got {given!r}")
+    given = check_dispersion(given)
+    if isinstance(given, float):
+        return given
     if given is None and not family_of(sums.kind).dispersion:
         return 1.0
     if sums.kind == "multinomial":

@@ -10,7 +10,7 @@ from fedscaffold.problems.newton import PENALISE
 DEPENDENT = (
     1e-11  # smallest eigenvalue of a Hessian with ones on its diagonal: below, columns depend on each other
 )
-SEPARATED = 1e-6  # smallest curvature over that at probabilities of one half: below, classes are separated
+SEPARATED = 1e-6  # smallest curvature over the usual one: below, some rows are fitted perfectly
 TAKES_PART, DEPENDS = 0.1, 1e-3  # of the largest entry of a direction: columns with less are not named
 MOST_NAMED = 5
 
@@ -41,15 +41,14 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
         why = "is the same in all rows of each client" if sums.intercepts else "is 0 in all rows"
         raise InvalidInput(f"{which} {why}, so it has no coefficient", remedies=["leave it out", PENALISE])
     more_than_a_constant = np.unique(columns).size > 1 or bool(sums.varying[columns].any())
-    if sums.kind in ("logistic", "multinomial") and more_than_a_constant:
-        value, direction = _flattest(A, 0.25 * sums.squares[columns])
+    usual = _usual_curvature(sums)
+    if usual is not None and more_than_a_constant:
+        value, direction = _flattest(A, usual * sums.squares[columns])
         if value < SEPARATED and sums.extreme:
             part = _part_of(direction, columns, TAKES_PART)
             guilty = [names[j] for j in part if sums.varying[j]] or [names[j] for j in part]
-            verb = "separates" if len(guilty) == 1 else "together separate"
             raise InvalidInput(
-                f"{_named(guilty)} {verb} the classes: for {sums.extreme:,} rows the class is certain, and "
-                "coefficients would grow for ever",
+                f"{_named(guilty)} {_certainty(sums, len(guilty) == 1)}, and coefficients would grow for ever",
                 remedies=["leave it out", "merge categories", PENALISE],
             )
     value, direction = _flattest(A, np.diagonal(A))
@@ -59,6 +58,24 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
         if len(involved) == 1:
             what = "has no coefficient of its own"
         raise InvalidInput(f"{_named(involved)} {what}", remedies=["leave one out", PENALISE])
+
+
+def _usual_curvature(sums: ClosingSums) -> float | None:
+    """ℓ'' of a record that is not fitted perfectly: at a probability of one half, or at the mean count.
+
+    None for families in which no coefficient can grow for ever.
+    """
+    if sums.kind == "poisson":
+        return float(sums.null[0]) / sums.weight
+    return 0.25 if sums.kind in ("logistic", "multinomial") else None
+
+
+def _certainty(sums: ClosingSums, one: bool) -> str:
+    if sums.kind == "poisson":
+        verb = "goes" if one else "together go"
+        return f"{verb} with counts of 0 alone: for {sums.extreme:,} rows the fitted mean is 0"
+    verb = "separates" if one else "together separate"
+    return f"{verb} the classes: for {sums.extreme:,} rows the class is certain"
 
 
 def _flattest(A: Array, weight: Array) -> tuple[float, Array]:

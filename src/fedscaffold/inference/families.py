@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
 HIGHEST = 700.0  # of an exponent, below what overflows
-EXTREME = 18.0  # |z| from which a fitted probability is within 1.5e-8 of 0 or 1
+EXTREME = 18.0  # |z| from which a fitted probability or mean is within 1.5e-8 of 0 or 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class ErrorFamily:
         Sums for the model with a constant alone, and its loss from these sums and the sum of the weights.
     expected
         a E ℓ'' of each record, where that differs from ℓ''; None where they agree.
+    extreme
+        Whether records of these margins are fitted perfectly, but for eight digits; None where none can be.
     """
 
     name: str
@@ -50,6 +53,7 @@ class ErrorFamily:
     null_sums: Callable[[Array, Array, Array], Array]
     null_loss: Callable[[Array, float], float]
     expected: Callable[[Array, Array], Array] | None = None
+    extreme: Callable[[Array], NDArray[np.bool_]] | None = None
 
 
 def _zero(y: Array, a: Array) -> float:
@@ -101,6 +105,7 @@ FAMILIES = {
         constant=_zero,
         null_sums=_logistic_null_sums,
         null_loss=_logistic_null_loss,
+        extreme=lambda z: np.abs(z) > EXTREME,
     ),
     "multinomial": ErrorFamily(
         name="Multinomial",
@@ -121,6 +126,7 @@ FAMILIES = {
         constant=lambda y, a: float(-(a @ gammaln(y + 1.0))),
         null_sums=lambda y, o, a: np.array([a @ y, a @ np.exp(o), a @ (y * o)]),
         null_loss=_poisson_null_loss,
+        extreme=lambda z: z < -EXTREME,
     ),
     "gamma": ErrorFamily(
         name="Gamma",

@@ -61,6 +61,8 @@ def fit_statistics(
     elif sums.kind == "gamma":
         own, other = (_gamma(sums, loss, phi) for loss in (sums.loss, null))
         r2 = math.nan
+    elif given is not None:  # a quasi-likelihood: the variance is no longer the family's
+        own = other = r2 = math.nan
     else:
         own, other = sums.constant - sums.loss, sums.constant - null
         r2 = 1.0 - own / other if other < 0.0 else math.nan

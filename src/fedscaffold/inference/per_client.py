@@ -154,8 +154,8 @@ def _glm_sums(
         constant += family.constant(yb, ab)
         pearson += family.pearson(z, yb, ab)
         null = null + family.null_sums(yb, ob, ab)
-        if problem.kind == "logistic":
-            extreme += int(((np.abs(z) > EXTREME) & (ab > 0)).sum())
+        if family.extreme is not None:
+            extreme += int((family.extreme(z) & (ab > 0)).sum())
     present = a > 0
     return ClosingSums(
         kind=problem.kind, theta=theta, rows=int(present.sum()), clients=int(present.any()), intercepts=0,

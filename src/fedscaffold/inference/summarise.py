@@ -23,6 +23,7 @@ MEANING = {
     "cluster": "Standard errors allow rows of a client to depend on each other, and assume independent clients.",
 }
 FEW_CLUSTERS = 30
+ROUNDING = 1e-13  # of the coefficients: an optimisation error that is rounding
 NEGLIGIBLE = 1e-3  # of the standard error: an optimisation error that is not worth a note
 
 
@@ -142,6 +143,7 @@ def summarise_sums(
     cov_theta = covariance(sums, penalty, cov, given=dispersion)
     matrix = T @ cov_theta @ T.T
     se, error = np.sqrt(np.maximum(np.diagonal(matrix), 0.0)), np.abs(T @ newton.step)
+    error[error <= ROUNDING * (np.abs(T) @ np.abs(sums.theta))] = 0.0  # what is left of a perfect fit
     with_t = sums.kind == "ridge" and cov == "nonrobust" and dispersion is None
     facts = {
         "family": family.name + (" (quasi)" if dispersion is not None and not family.dispersion else ""),

@@ -36,7 +36,7 @@ class ClosingSums:
     saturated, constant, pearson
         Σ a ℓ of a perfect fit, what the log-likelihood has besides the loss, and Pearson's statistic.
     extreme
-        Number of records whose fitted probability is 0 or 1 to eight digits.
+        Number of records whose fitted probability is 0 or 1, or whose fitted mean count is 0, to eight digits.
     null
         Sums for the model with a constant alone; which ones depends on the family.
     gradient

@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray, ServerState
+from fedscaffold.core.protocols import Compressor
+from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray, ServerState
 
 MOST_LOCAL_STEPS = 2**31 - 1
 
@@ -22,10 +23,11 @@ class BaseMethod:
     """What `core.protocols.Method` asks for, as it is in local SGD; methods override what they do differently."""
 
     kind: ClassVar[str]
-    exchange: ClassVar[GradientKind | None] = None
+    exchange: ClassVar[Exchange | None] = None
     vectors_per_round: ClassVar[int] = 2
     clients_receive_new_theta: ClassVar[bool] = False  # whether `update_clients` needs θ⁺
     pull: ClassVar[float] = 0.0
+    compressor: ClassVar[Compressor | None] = None
 
     step_size: float
 
@@ -58,7 +60,7 @@ class BaseMethod:
         """ξ_c = 0, shape (1, 1, dim), the same for all clients and repetitions."""
         return np.zeros((1, 1, server.theta.shape[-1]))
 
-    def message(self, local: Array, server: Any, step_counts: IntArray) -> Array:
+    def message(self, client_state: Any, local: Array, server: Any, step_counts: IntArray) -> Array:
         """What each client sends: its local model θ_c."""
         return local
 

@@ -20,7 +20,7 @@ class ProxSkip(KeepsControlVariates, BaseMethod):
 
     A communication is θ⁺ = Σ w_c θ_c; ξ_c ← ξ_c + p(θ_c − θ⁺)/γ. So it is Scaffold with a random number of
     local steps in each round, the same for all clients, with mean 1/p. Without noise and with p = 1/√κ it needs
-    of the order of √κ communications, where Scaffold needs κ.
+    of the order of √κ communications, where Scaffold with a fixed γHL needs κ.
 
     Parameters
     ----------

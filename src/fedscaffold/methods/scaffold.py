@@ -101,7 +101,9 @@ class Scaffold(KeepsControlVariates, CohortMethod):
             )
         return np.array([self.local_steps], dtype=np.int64)
 
-    def message(self, local: Array, server: ServerState, step_counts: IntArray) -> Array:
+    def message(
+        self, client_state: ControlVariates, local: Array, server: ServerState, step_counts: IntArray
+    ) -> Array:
         """Line 8: θ_c, or θ + (θ_c − θ) H̄/H_c where clients take different numbers of steps."""
         if not isinstance(self.local_steps, Sequence):
             return local

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.checks import choice, given, positive, set_fields
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
-from fedscaffold.core.protocols import Method
-from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, IntArray
+from fedscaffold.core.protocols import Compressor, Method
+from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray
 
 Optimizer = Literal["adagrad", "adam", "amsgrad", "rmsprop", "sgd", "yogi"]
 
@@ -75,7 +75,7 @@ class ServerOptimizer:
         return self.method.vectors_per_round + int(getattr(self.method, "clients_receive_new_theta", True))
 
     @property
-    def exchange(self) -> GradientKind | None:
+    def exchange(self) -> Exchange | None:
         """Which gradients the wrapped method exchanges."""
         return self.method.exchange
 
@@ -102,6 +102,11 @@ class ServerOptimizer:
         )
 
     @property
+    def compressor(self) -> Compressor | None:
+        """The wrapped method's compressor."""
+        return self.method.compressor
+
+    @property
     def pull(self) -> float:
         """The wrapped method's λ."""
         return self.method.pull
@@ -118,9 +123,9 @@ class ServerOptimizer:
         """The wrapped method's ξ_c."""
         return self.method.correction(client_state, self._own(server, server.theta), exchanged)
 
-    def message(self, local: Array, server: Any, step_counts: IntArray) -> Array:
+    def message(self, client_state: Any, local: Array, server: Any, step_counts: IntArray) -> Array:
         """What the wrapped method sends."""
-        return self.method.message(local, self._own(server, server.theta), step_counts)
+        return self.method.message(client_state, local, self._own(server, server.theta), step_counts)
 
     def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
         """θ⁺ = θ̄ + (update + (θ − θ̄)), which is θ̄ to the last bit where the update is θ̄ − θ."""

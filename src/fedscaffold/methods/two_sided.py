@@ -1,31 +1,16 @@
 """Scaffold with a server step size and a server variate (Karimireddy et al. 2020), option II."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
-
-from numpy.typing import ArrayLike
+from typing import ClassVar
 
 from fedscaffold.core.checks import positive, set_fields
-from fedscaffold.core.types import Array, ExchangedGradients
+from fedscaffold.core.types import Array
 from fedscaffold.methods.base import CohortMethod, FixedStepsMethod
-from fedscaffold.methods.variates import initial_control_variates
-
-
-class ClientVariates(NamedTuple):
-    """Client state: the variate c_i of each client."""
-
-    own: Array  # (repetitions, clients, dim)
-
-
-class VariateServerState(NamedTuple):
-    """Server state: the model θ, and the server's variate c = Σ w_i c_i."""
-
-    theta: Array  # (repetitions, dim)
-    variate: Array  # (repetitions, dim)
+from fedscaffold.methods.both_sides import ClientVariates, KeepsVariatesOnBothSides, VariateServerState
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoSidedScaffold(FixedStepsMethod, CohortMethod):
+class TwoSidedScaffold(KeepsVariatesOnBothSides, FixedStepsMethod, CohortMethod):
     """θ_i ← θ_i − γ(g_i(θ_i) − c_i + c), H times; θ⁺ = θ + η(mean θ_i − θ).
 
     Then c_i⁺ = c_i − c + (θ − θ_i)/(γH) for the clients that took part, and c⁺ = c + s mean(c_i⁺ − c_i). The means
@@ -63,22 +48,6 @@ class TwoSidedScaffold(FixedStepsMethod, CohortMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         set_fields(self, server_step_size=positive("server_step_size", self.server_step_size))
-
-    def init_clients(
-        self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None
-    ) -> ClientVariates:
-        """c_i = −ξ_i: zero, or from given control variates with Σ w_i ξ_i = 0."""
-        return ClientVariates(own=-initial_control_variates(repetitions, weights, dim, control_variates))
-
-    def init_server(self, theta: Array) -> VariateServerState:
-        """θ and c = Σ w_i c_i = 0."""
-        return VariateServerState(theta, theta * 0.0)
-
-    def correction(
-        self, client_state: ClientVariates, server: VariateServerState, exchanged: ExchangedGradients | None
-    ) -> Array:
-        """ξ_i = c − c_i."""
-        return server.variate[:, None, :] - client_state.own
 
     def aggregate(self, server: VariateServerState, mean: Array, share: Array) -> VariateServerState:
         """θ⁺ and c⁺; the mean of c_i⁺ − c_i is −c + (θ − mean θ_i)/(γH)."""

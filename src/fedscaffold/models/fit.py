@@ -3,8 +3,9 @@
 import math
 import os
 import tempfile
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from fedscaffold.models.compare import ModelComparison
 
 
-NEGLIGIBLE = 1e-4  # of a standard error
+NEGLIGIBLE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -52,6 +53,8 @@ class Fit(Summarised):
     closed
         Coefficients after closing with Newton steps, and the sums that standard errors are computed from; None
         where there are too many coefficients for a Hessian.
+    seconds
+        Where the time went: finding the pooled model, planning, running and closing.
 
     Examples
     --------
@@ -74,6 +77,7 @@ class Fit(Summarised):
     planned: PlannedFit
     settings: FitSettings
     closed: Closed | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def theta(self) -> Array:
@@ -92,9 +96,10 @@ class Fit(Summarised):
         level
             Confidence level of the intervals.
         dispersion
-            None for the family's own, "pearson" to estimate it, or a number.
+            "pearson" to estimate it, or a number; None for that of the fit's settings.
         """
-        return summary_of(self.planned, self.closed, cov=cov, level=level, dispersion=dispersion)
+        own = self.settings.dispersion if dispersion is None else dispersion
+        return summary_of(self.planned, self.closed, cov=cov, level=level, dispersion=own)
 
     @property
     def relative_distance(self) -> float:
@@ -121,16 +126,20 @@ class Fit(Summarised):
         return error <= self.settings.standard_errors
 
     @property
+    def newton_steps(self) -> str | None:
+        """The number of Newton steps after the run, in words; None where there were none."""
+        steps = 0 if self.closed is None else self.closed.steps
+        return f"{steps} Newton step{'s' * (steps > 1)}" if steps else None
+
+    @property
     def closing(self) -> str | None:
         """What the Newton steps left, in words; None where there were none."""
-        if self.closed is None or not self.closed.steps:
+        if self.newton_steps is None:
             return None
-        steps = f"{self.closed.steps} Newton step{'s' * (self.closed.steps > 1)}"
         error = self.error_in_standard_errors
         if error is None:
-            return f"{steps}, with too few rows for standard errors"
-        left = "less than 0.01%" if error < NEGLIGIBLE else f"{error:.2%}"
-        return f"{steps} left {left} of a standard error"
+            return f"{self.newton_steps}, with too few rows for standard errors"
+        return f"{self.newton_steps} left {small_percentage(error)} of a standard error"
 
     @property
     def relative_distances(self) -> Array:
@@ -176,9 +185,9 @@ class Fit(Summarised):
         progress
             As in `fedscaffold.run`.
         """
-        from fedscaffold.models.report import ReportInputs, build_report, write_report
+        from fedscaffold.models.report import ReportInputs, compared_report, write_report
 
-        write_report(build_report(self, self.compare(progress=progress), ReportInputs.of_fit(self, test)), path)
+        write_report(compared_report(self, ReportInputs.of_fit(self, test), progress=progress), path)
 
     def _facts(self) -> dict[str, str]:
         problem = self.planned.problem
@@ -200,6 +209,11 @@ class Fit(Summarised):
 
     def _title(self) -> str:
         return f"Fit of {self.model.encoding.target!r}"
+
+
+def small_percentage(share: float) -> str:
+    """A share as a percentage; one below 0.01 % is only called small."""
+    return "less than 0.01%" if share < NEGLIGIBLE else f"{share:.2%}"
 
 
 def fit(
@@ -249,6 +263,7 @@ def run_fit(
     Where rounds were planned and do not suffice, since the plan is a first-order model, a quarter more are run, up
     to twice as many in all.
     """
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "checkpoint.npz" if checkpoint is None else path_of(checkpoint)
         rounds_to_try = [planned.rounds]
@@ -261,14 +276,21 @@ def run_fit(
             )
             if _is_reached(trace, planned, settings):
                 break
+    ended = time.perf_counter()
     origin = {**arrays.plain(trace.provenance), "rounds": trace.rounds, "tolerance": settings.tolerance}
     closed = close_fit(planned, trace.theta[0], steps=settings.close, tolerance=settings.standard_errors)
     if closed is not None:
         origin["newton_steps"] = closed.steps
     model = planned.model(trace.theta[0] if closed is None else closed.theta, {**origin, **(provenance or {})})
     if closed is not None and has_variance(closed.sums):
-        model = replace(model, standard_errors=summary_to_plain(summary_of(planned, closed)))
-    return Fit(model=model, trace=trace, planned=planned, settings=settings, closed=closed)
+        model = replace(
+            model, standard_errors=summary_to_plain(summary_of(planned, closed, dispersion=settings.dispersion))
+        )
+    seconds = {
+        "pooled model": planned.pooled_seconds, "planning": planned.planning_seconds, "running": ended - began,
+        "closing": time.perf_counter() - ended,
+    }  # fmt: skip
+    return Fit(model=model, trace=trace, planned=planned, settings=settings, closed=closed, seconds=seconds)
 
 
 def run_method(planned: PlannedFit, method: Scaffold | FedAvg, *, rounds: int, seed: int, **more: Any) -> Trace:

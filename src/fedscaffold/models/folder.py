@@ -17,11 +17,10 @@ from fedscaffold.data.files import DETECTED
 from fedscaffold.data.on_disk.cache import CacheMismatch, remove_cache
 from fedscaffold.data.open import default_max_bytes_in_memory
 from fedscaffold.data.reading.csv_file import CsvFormat
-from fedscaffold.models.compare import compare_models
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.planned import FitSettings, plan_fit
-from fedscaffold.models.report import ReportInputs, build_report, read_test_table, write_report
+from fedscaffold.models.report import ReportInputs, compared_report, read_test_table, write_report
 from fedscaffold.reports.page import ReportContent
 
 MODEL, TRACE, REPORT = "model.json", "trace.npz", "report.html"
@@ -69,6 +68,7 @@ def fit_in_folder(
     test: Path | None = None,
     text: CsvFormat = DETECTED,
     overwrite: bool = False,
+    reading_seconds: float | None = None,
     announce: Callable[[str], None] = lambda line: None,
 ) -> ReportContent:
     """Fit a table, write model, trace and report to a folder, and return the content of the report.
@@ -88,6 +88,8 @@ def fit_in_folder(
         How a CSV file of test rows is to be read.
     overwrite
         Whether to replace another fit that the folder holds.
+    reading_seconds
+        Time that reading the table took, for the report.
     announce
         Called with a line of text when an interrupted fit is resumed.
     """
@@ -106,7 +108,6 @@ def fit_in_folder(
     except Diverged:
         finish(out)
         raise
-    comparison = compare_models(fitted)
     inputs = ReportInputs(
         data=str(data),
         kind=kind,
@@ -114,9 +115,10 @@ def fit_in_folder(
         command=command,
         test=None if test is None else str(test),
         test_table=test_table,
+        reading_seconds=reading_seconds,
     )
     with progress_bar("Comparing and writing", None):
-        content = build_report(fitted, comparison, inputs)
+        content = compared_report(fitted, inputs, progress=False)
         fitted.trace.save(out / TRACE)
         write_report(content, out / REPORT)
         fitted.model.save(out / MODEL)

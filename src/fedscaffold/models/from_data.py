@@ -12,6 +12,7 @@ from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.frame import from_frame
 from fedscaffold.data.open import guess_kind, open_problem
 from fedscaffold.data.options import FileKeywords, Penalty, TableOptions
+from fedscaffold.inference.closing import Dispersion
 from fedscaffold.models.fit import Fit, run_fit
 from fedscaffold.models.planning.planned import TOLERANCE, BatchSize, FitSettings, plan_fit
 from fedscaffold.problems.families import Kind
@@ -36,6 +37,7 @@ def fit(
     rounds: int | None = None,
     seed: int = 0,
     client_intercepts: bool = False,
+    dispersion: Dispersion = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress = None,
     **options: Unpack[FileKeywords],
@@ -57,7 +59,7 @@ def fit(
     l2
         Strength of the penalty l2/2 ‖θ‖² on the mean loss; the intercept is not penalised. "auto": 1 divided by
         the number of rows. 0 for coefficients without shrinkage.
-    tolerance, close, batch_size, step_size, local_steps, rounds, seed, client_intercepts
+    tolerance, close, batch_size, step_size, local_steps, rounds, seed, client_intercepts, dispersion
         As in `fedscaffold.models.FitSettings`.
     checkpoint, progress
         As in `fedscaffold.models.fit`.
@@ -77,7 +79,7 @@ def fit(
     """
     settings = FitSettings(
         tolerance=tolerance, close=close, batch_size=batch_size, step_size=step_size, local_steps=local_steps,
-        rounds=rounds, seed=seed, client_intercepts=client_intercepts,
+        rounds=rounds, seed=seed, client_intercepts=client_intercepts, dispersion=dispersion,
     )  # fmt: skip
     problem = problem_from(data, target=target, client=client, kind=kind, l2=l2, **options)
     return run_fit(plan_fit(problem, settings), settings, checkpoint=checkpoint, progress=progress)
@@ -95,7 +97,7 @@ def problem_from(
         "target": target, "client": client, "l2": l2, "weights": "rows", "standardize": True, "intercept": True,
         **options,
     }  # fmt: skip
-    TableOptions(kind=kind or "ridge", **same)  # refused before the table is read
+    TableOptions(kind="ridge" if kind is None else kind, **same)  # refused before the table is read
     if kind is None:
         source = frame_source(data)
         check_names(source.names)

@@ -2,32 +2,30 @@
 
 import math
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.progress import Progress
 from fedscaffold.core.storage.files import write_text
-from fedscaffold.core.storage.memmap import in_file
-from fedscaffold.core.types import Array
 from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.files import DETECTED, read_table
 from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.models.coefficients import fit_coefficients
-from fedscaffold.models.compare import ModelComparison, ModelScore
-from fedscaffold.models.fit import Fit
+from fedscaffold.models.compare import ModelComparison, ModelScore, compare_models
+from fedscaffold.models.fit import Fit, small_percentage
 from fedscaffold.models.heterogeneity import class_counts
 from fedscaffold.models.local_models import compare_local_models
 from fedscaffold.models.metrics import model_metrics, training_metrics
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.distance import slope_length
-from fedscaffold.models.planning.planned import PlannedFit, PreparedProblem
+from fedscaffold.models.planning.planned import PreparedProblem
 from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, fit_page, render
 from fedscaffold.reports.page.sizes import format_bytes
-from fedscaffold.theory import predict
 
-MAX_PREDICTION_WORK = 2_000_000  # N d² T / 100, above which the curve is not predicted
 BYTES_PER_NUMBER = 8
 MAX_NAMED_FEATURES = 12
 
@@ -50,6 +48,8 @@ class ReportInputs:
         Name of the test table; None if there is none.
     test_table
         Rows of the test table, a pyarrow Table.
+    reading_seconds
+        Time that reading the table took; None if that is not known.
     """
 
     kind: str
@@ -58,6 +58,7 @@ class ReportInputs:
     missing: str | None = None
     test: str | None = None
     test_table: Any = None
+    reading_seconds: float | None = None
 
     @classmethod
     def of_fit(cls, fit: Fit, test: str | os.PathLike[str] | None = None) -> "ReportInputs":
@@ -85,6 +86,15 @@ def write_report(content: ReportContent, path: str | os.PathLike[str]) -> None:
     write_text(path, render(fit_page(content)))
 
 
+def compared_report(fit: Fit, inputs: ReportInputs, *, progress: Progress = None) -> ReportContent:
+    """Everything that the page shows, after comparing with FedAvg, pooled data and clients' own models."""
+    began = time.perf_counter()
+    content = build_report(fit, compare_models(fit, progress=progress), inputs)
+    phases = {} if inputs.reading_seconds is None else {"reading": inputs.reading_seconds}
+    phases |= {**fit.seconds, "comparing": time.perf_counter() - began}
+    return replace(content, time=[(name, f"{seconds:,.2f} s") for name, seconds in phases.items()])
+
+
 def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) -> ReportContent:
     """Compute everything that the page shows.
 
@@ -99,16 +109,10 @@ def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) ->
     """
     planned, problem = fit.planned, fit.planned.problem
     norm = slope_length(problem, planned.optimum)
-    curve = _predicted_curve(planned, fit.trace.rounds)
+    curve = None if planned.plan is None else planned.plan.curve
     return ReportContent(
         title=f"A federated model of {problem.encoding.target}",
-        summary=(
-            f"Scaffold on {problem.n_clients:,} client{'s' * (problem.n_clients > 1)} came within "
-            f"{fit.relative_distance:.2%} of the model that pooled data would give"
-            f"{'' if fit.closing is None else f', and {fit.closing}'} "
-            f"({'within' if fit.reached else 'MISSING'} the tolerance of {fit.tolerance_text}); "
-            f"FedAvg with the same effort within {comparison.fedavg.relative_distance:.2%}."
-        ),
+        summary=_headline(fit, comparison),
         request=_request_facts(fit, inputs),
         data=_data_facts(planned),
         classes=tuple(map(str, problem.classes or ())),
@@ -116,7 +120,6 @@ def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) ->
         plan=_describe_plan(fit),
         distances=comparison.distances,
         predicted=None if curve is None else np.sqrt(curve) / norm,
-        predicted_end=None if planned.plan is None else float(np.sqrt(planned.plan.predicted_mse)) / norm,
         tolerance=planned.aim,
         models=[_model_row(planned, score, inputs.test_table) for score in comparison.scores],
         loss_name=problem.encoding.family.loss,
@@ -124,6 +127,24 @@ def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) ->
         provenance=_provenance_facts(fit),
         command=inputs.command,
         coefficients=fit_coefficients(fit),
+    )
+
+
+def _headline(fit: Fit, comparison: ModelComparison) -> str:
+    """How far the delivered model is from the pooled one; then how far the rounds came, and those of FedAvg."""
+    clients = fit.planned.problem.n_clients
+    rounds = f"Scaffold on {clients:,} client{'s' * (clients > 1)}"
+    judged = f"({'within' if fit.reached else 'MISSING'} the tolerance of {fit.tolerance_text})"
+    averaged = f"FedAvg with the same effort within {comparison.fedavg.relative_distance:.2%}."
+    if comparison.before_closing is None:
+        return f"{rounds} came within {fit.relative_distance:.2%} of the pooled coefficients {judged}; {averaged}"
+    error = fit.error_in_standard_errors
+    left = f"{small_percentage(comparison.scaffold.relative_distance)} of their length"
+    if error is not None:
+        left = f"{small_percentage(error)} of a standard error"
+    return (
+        f"The model's coefficients are {left} away from those that pooled data would give {judged}. {rounds} came "
+        f"within {fit.relative_distance:.2%} of them, and {fit.newton_steps} closed the rest; {averaged}"
     )
 
 
@@ -143,6 +164,7 @@ def _request_facts(fit: Fit, inputs: ReportInputs) -> list[tuple[str, str]]:
             "intercept",
             "one for each client, which never leaves it" if fit.settings.client_intercepts else "common",
         ),
+        ("dispersion", None if fit.settings.dispersion is None else str(fit.settings.dispersion)),
         ("penalty l2", f"{fit.planned.problem.l2:g}"),
         ("missing values", None if inputs.missing is None else handled[inputs.missing]),
         ("tolerance", str(fit.settings.tolerance)),
@@ -213,21 +235,6 @@ def _describe_plan(fit: Fit) -> str:
     if fit.trace.rounds > planned.rounds:
         given += f"\nThat did not quite suffice: {fit.trace.rounds - planned.rounds:,} more rounds were run."
     return f"{aim}\n{planned.plan.explain()}\n{batch}{given}"
-
-
-def _predicted_curve(planned: PlannedFit, rounds: int) -> Array | None:
-    """E‖θ_t − θ*‖² by round from `theory.predict`; None where that would take long or has no answer."""
-    problem = planned.problem
-    if in_file(problem.x):  # every round of the prediction reads all rows
-        return None
-    work = problem.n_clients * problem.dim**2 * max(rounds, 100) / 100
-    if problem.kind not in ("ridge", "logistic") or problem.y.ndim > 1 or work > MAX_PREDICTION_WORK:
-        return None
-    try:
-        found: Any = predict(problem, planned.method, batch_size=planned.batch_size, rounds=rounds)
-    except InvalidInput:  # a step size that was given and does not contract
-        return None
-    return found.curve
 
 
 def _model_row(prepared: PreparedProblem, score: ModelScore, test_table: Any) -> ModelRow:

@@ -93,8 +93,9 @@ def summary_of(
     if prepared.client_intercepts:
         notes.append("Each client has an intercept of its own, which is not shown and never leaves it.")
     if prepared.left_out:
+        were, their = ("client was", "its") if prepared.left_out == 1 else ("clients were", "their")
         notes.append(
-            f"{prepared.left_out:,} clients were left out: their target never varies, so an intercept fits them."
+            f"{prepared.left_out:,} {were} left out: {their} target never varies, so that an intercept fits it."
         )
     if classes is not None and len(classes) == 2:
         notes.append(f"Coefficients are log odds of {classes[1]!r} against {classes[0]!r}.")

@@ -1,6 +1,7 @@
 """What is minimised: f = Σ_c w_c f_c, one f_c per client."""
 
 from fedscaffold.problems.autodiff.differentiable import Differentiable
+from fedscaffold.problems.linear.garnet import MarkovChains
 from fedscaffold.problems.linear.linear_sa import LinearSA
 from fedscaffold.problems.linear.td import GarnetTD
 from fedscaffold.problems.log_link import Gamma, Poisson
@@ -18,6 +19,7 @@ __all__ = [
     "LinearSA",
     "Logistic",
     "LogisticStream",
+    "MarkovChains",
     "Multinomial",
     "Poisson",
     "Ridge",

@@ -18,7 +18,7 @@ from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.problems.client_arrays import flatten
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.record_weights import of_records, with_columns
+from fedscaffold.problems.record_weights import clipped_slopes, of_records, with_columns
 from fedscaffold.problems.tabular import TabularProblem
 
 
@@ -198,3 +198,15 @@ class Glm(TabularProblem, ABC):
         at = self.offsets[client] + rows
         x, y = self.x[at], self.y[at]
         return of_records(self.d1, x @ theta, y) @ x / at.size + self.penalty * theta
+
+    def clipped_gradient(self, client: int, theta: Array, rows: NDArray[np.int64], clip: float) -> Array:
+        """Mean gradient over some of a client's records, each shortened to norm `clip`, plus the penalty's.
+
+        A record's gradient is ℓ' x, of norm |ℓ'| ‖x‖.
+        """
+        at = self.offsets[client] + rows
+        x = self.x[at]
+        return (
+            clipped_slopes(of_records(self.d1, x @ theta, self.y[at]), x, clip) @ x / at.size
+            + self.penalty * theta
+        )

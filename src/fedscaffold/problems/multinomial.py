@@ -18,7 +18,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.problems.client_arrays import flatten
 from fedscaffold.problems.glm import Glm
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.record_weights import TARGET, WEIGHT, with_columns
+from fedscaffold.problems.record_weights import TARGET, WEIGHT, clipped_slopes, with_columns
 from fedscaffold.problems.tabular import TabularProblem
 
 MOST_CLASSES = 1_000_000
@@ -149,6 +149,16 @@ class Multinomial(TabularProblem):
         return (
             self._slopes(theta, self.x[at], self.y[at]).T @ self.x[at]
         ).ravel() / at.size + self.penalty * theta
+
+    def clipped_gradient(self, client: int, theta: Array, rows: NDArray[np.int64], clip: float) -> Array:
+        """Mean gradient over some of a client's records, each shortened to norm `clip`, plus the penalty's.
+
+        A record's gradient is the outer product of p − e_y and x.
+        """
+        at = self.offsets[client] + rows
+        x = self.x[at]
+        slopes = clipped_slopes(self._slopes(theta, x, self.y[at]), x, clip)
+        return (slopes.T @ x).ravel() / at.size + self.penalty * theta
 
     def _margins(self, theta: Array, x: Array) -> Array:
         return x @ theta.reshape(self.n_classes, self.n_features).T

@@ -4,6 +4,7 @@ Read in this order: `run` (the loop), `rounds` (one round), `block` (the clients
 `client_store` (where client state lives), `trace` (the result).
 """
 
+from fedscaffold.simulation.availability import AvailabilityTable, Markov, Periodic
 from fedscaffold.simulation.observers import Loss, Mse, TailAverage
 from fedscaffold.simulation.richardson_romberg import RichardsonRomberg, richardson_romberg
 from fedscaffold.simulation.run import run
@@ -12,8 +13,11 @@ from fedscaffold.simulation.stationarity import Plateau
 from fedscaffold.simulation.trace import Trace
 
 __all__ = [
+    "AvailabilityTable",
     "Loss",
+    "Markov",
     "Mse",
+    "Periodic",
     "Plateau",
     "RichardsonRomberg",
     "Stage",

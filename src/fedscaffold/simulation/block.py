@@ -9,10 +9,12 @@ import numpy as np
 
 from fedscaffold.core.protocols import LocalSgd, Method
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.messages import MessageDraws
 from fedscaffold.core.sums import PartialSum, partial_sums, partial_sums_of_cohort
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 
 OpenLocalSgd = Callable[[Batches], AbstractContextManager[LocalSgd]]
+Protect = Callable[[Array, Array, int, IntArray | None], Array]  # messages, θ, round, clients → messages
 
 
 class LocalResult(NamedTuple):
@@ -33,8 +35,10 @@ class Block:
     n_clients: int
     first: int
     first_step: int
+    seed: int  # of what compressors draw
     local_sgd: LocalSgd
     gradient_sgd: LocalSgd  # computes the gradients that a method exchanges before local steps
+    protect: Protect | None = None  # clips messages and adds noise, for privacy at the level of clients
 
     def gradients(self, server: Any, info: RoundInfo) -> Array:
         """Each client's gradient at θ, computed as one local step of size one without correction."""
@@ -59,7 +63,8 @@ class Block:
             client_state = type(client_state)(*(_rows_of(values, clients) for values in client_state))
         if clients is not None and clients.size == 0:  # no client of this block takes part
             empty = np.zeros((*clients.shape, server.theta.shape[-1]))
-            return LocalResult(clients, client_state, empty, empty)
+            sent = self.method.message(client_state, empty, server, self._step_counts(info, clients))
+            return LocalResult(clients, client_state, empty, self._compressed(sent, info, clients))
         step_counts = self._step_counts(info, clients)
         method = self.method
         local = self.local_sgd(
@@ -67,7 +72,11 @@ class Block:
             step_size=method.step_size, local_steps=step_counts, round=info.round, clients=clients,
             first_step=self.first_step, pull=method.pull, anchor=method.anchor(client_state, server),
         )  # fmt: skip
-        return LocalResult(clients, client_state, local, self.method.message(local, server, step_counts))
+        sent = method.message(client_state, local, server, step_counts)
+        if self.protect is not None:
+            sent = self.protect(sent, server.theta, info.round, clients)
+        sent = self._compressed(sent, info, clients)
+        return LocalResult(clients, client_state, local, sent)
 
     def partial_sums(self, values: Array, info: RoundInfo) -> list[PartialSum]:
         """The block's part of Σ w_c v_c over the participants, whose weights are scaled to sum to one."""
@@ -97,6 +106,21 @@ class Block:
         here = (info.cohort >= self.first) & (info.cohort < self.first + self.weights.size)
         return info.cohort[here].reshape(len(info.cohort), -1) - self.first
 
+    def _compressed(self, values: Array, info: RoundInfo, clients: IntArray | None) -> Array:
+        """The participants' messages as they are sent."""
+        if self.method.compressor is None:
+            return values
+        if info.cohort is None:
+            place = self.first + np.arange(self.weights.size)
+            who = places = np.broadcast_to(place, (len(values), place.size))
+        else:
+            assert clients is not None
+            who = self.first + clients
+            places = np.stack([np.searchsorted(*rows) for rows in zip(info.cohort, who, strict=True)])
+        participants = self.n_clients if info.cohort is None else info.cohort.shape[1]
+        draws = MessageDraws(self.seed, info.round, who, places, participants, self.n_clients)
+        return self.method.compressor.compress(values, draws)
+
     def _step_counts(self, info: RoundInfo, clients: IntArray | None) -> IntArray:
         counts = self.method.local_step_counts(self.n_clients, info.round_uniform)
         if counts.shape[1] > 1:
@@ -112,8 +136,10 @@ def open_block(
     *,
     weights: Array,
     n_clients: int,
+    seed: int,
     first: int = 0,
     first_step: int = 0,
+    protect: Protect | None = None,
 ) -> Iterator[Block]:
     """A block of clients, ready to run.
 
@@ -129,23 +155,36 @@ def open_block(
         The clients' shares of the total weight of all n_clients.
     n_clients
         Number of clients in all blocks together.
+    seed
+        Of what compressors draw.
     first
         Index of the block's first client among them.
     first_step
         Local steps draw as steps first_step, first_step + 1, ... of their rounds.
+    protect
+        What is done to messages before they are sent and remembered; None for nothing.
     """
     with ExitStack() as stack:
         local_sgd = stack.enter_context(open_local_sgd(batches))
-        full = method.exchange == "full"
+        full = method.exchange in ("full", "own")
         yield Block(
             method=method,
             weights=weights,
             n_clients=n_clients,
             first=first,
             first_step=first_step,
+            seed=seed,
             local_sgd=local_sgd,
             gradient_sgd=stack.enter_context(open_local_sgd(Batches())) if full else local_sgd,
+            protect=protect,
         )
+
+
+def message_length(method: Method, dim: int) -> int:
+    """How many numbers arrive at the server from each client that takes part, for a model of dim numbers."""
+    clients, server = method.init_clients(1, np.ones(1), dim, None), method.init_server(np.zeros((1, dim)))
+    sent = method.message(clients, np.zeros((1, 1, dim)), server, np.ones((1, 1), np.int64)).shape[-1]
+    return sent if method.compressor is None else method.compressor.message_length(sent)
 
 
 def _rows_of(values: Any, clients: IntArray) -> Any:

@@ -93,13 +93,15 @@ class CheckpointFile:
 
     def _check_identity(self, name: str, theirs: Fields) -> None:
         ours = npz.plain(dict(self.identity))
-        differing = [key for key in ours if key not in theirs or theirs.value(key) != ours[key]]
+        there = theirs.as_dict()
+        missing = object()
+        differing = [key for key in {**ours, **there} if there.get(key, missing) != ours.get(key, missing)]
         if differing:
             key = differing[0]
-            there = shown(theirs.value(key)) if key in theirs else "missing"
+            its, own = (shown(found[key]) if key in found else "missing" for found in (there, ours))
             raise CheckpointMismatch(
                 f"{name} belongs to another run: {', '.join(differing)} differ "
-                f"({key}: {there} there, {shown(ours[key])} here); choose another path or delete it"
+                f"({key}: {its} there, {own} here); choose another path or delete it"
             )
 
 

@@ -15,6 +15,7 @@ from fedscaffold.core.storage.memmap import new_array_file
 from fedscaffold.core.sums import PartialSum
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 from fedscaffold.simulation.block import Block, LocalResult, open_block
+from fedscaffold.simulation.protection import MessageProtection
 
 NUMBERS_AT_ONCE = 1 << 22  # moved at a time by a copy to disk
 
@@ -120,10 +121,16 @@ def open_store(
     first: int,
     first_step: int,
     folder: Path | None = None,
+    protect: MessageProtection | None = None,
+    **own: Any,
 ) -> Iterator[ClientStore]:
-    """The store of a problem's clients, a block of n_clients that begins with client `first`."""
+    """The store of a problem's clients, a block of n_clients that begins with client `first`.
+
+    `own` is what the engine is told besides: privacy at the level of records.
+    """
     with open_block(
-        method, lambda batches: engine.open(problem, batches, seed=seed, first_client=first), batches,
-        weights=weights, n_clients=n_clients, first=first, first_step=first_step,
+        method, lambda batches: engine.open(problem, batches, seed=seed, first_client=first, **own), batches,
+        weights=weights, n_clients=n_clients, seed=seed, first=first, first_step=first_step,
+        protect=protect,
     ) as block:  # fmt: skip
         yield ClientStore(block, folder)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import (
     Clients,
     DistributedEngine,
@@ -27,6 +28,7 @@ from fedscaffold.core.sums import PartialSum
 from fedscaffold.core.types import Array, ExchangedGradients, RoundInfo, WorstClient
 from fedscaffold.simulation.block import Block, LocalResult, open_block
 from fedscaffold.simulation.client_store import ClientStore, open_store, replace_rows
+from fedscaffold.simulation.protection import MessageProtection
 
 
 @dataclass(frozen=True)
@@ -188,10 +190,21 @@ def open_clients(
     seed: int,
     first_step: int = 0,
     folder: str | os.PathLike[str] | None = None,
+    privacy: Privacy | None = None,
 ) -> Iterator[Clients]:
     """The clients of a problem, ready for a run; with their state in files of a folder, if one is given."""
     n_clients, weights = problem.n_clients, problem.weights
     shared: dict[str, Any] = {"n_clients": n_clients, "first_step": first_step}
+    own: dict[str, Any] = (
+        {"privacy": privacy} if isinstance(privacy, RecordLevel) else {}
+    )  # other engines need not know of it
+
+    def protection(begin: int, end: int) -> MessageProtection | None:
+        if not isinstance(privacy, ClientLevel):
+            return None
+        scales = privacy.noise_scales(weights, float(weights.max()), method.participants(n_clients))
+        return MessageProtection(privacy, seed, scales[begin:end], begin)
+
     if isinstance(engine, DistributedEngine):
         if folder is not None:
             raise InvalidInput(
@@ -204,14 +217,17 @@ def open_clients(
             part = problem if end - begin == n_clients else problem.subset(np.arange(begin, end))
             return partial(
                 open_store, part, method, engine.shard_engine, batches, seed=seed, weights=weights[begin:end],
-                first=begin, **shared,
+                first=begin, protect=protection(begin, end), **own, **shared,
             )  # fmt: skip
 
         with engine.open_workers(n_clients, factory) as workers:
             yield StoredClients(workers, method, weights)
         return
-    open_local_sgd = partial(engine.open, problem, seed=seed)
-    with open_block(method, open_local_sgd, batches, weights=weights, **shared) as block:
+    open_local_sgd = partial(engine.open, problem, seed=seed, **own)
+    protect = protection(0, n_clients)
+    with open_block(
+        method, open_local_sgd, batches, weights=weights, seed=seed, protect=protect, **shared
+    ) as block:
         if folder is None:
             yield InMemoryClients(block)
         else:

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.protocols import Clients, Engine, Method, Problem
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.privacy import Privacy
+from fedscaffold.core.protocols import Availability, Clients, Engine, Method, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.stream import cohorts, round_uniforms
 from fedscaffold.core.sums import total
-from fedscaffold.core.types import Array, ExchangedGradients, RoundInfo
+from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo
 from fedscaffold.simulation.clients import open_clients
 from fedscaffold.simulation.divergence import diverged, has_diverged
 
@@ -41,13 +43,35 @@ def initial_state(problem: Problem, method: Method, theta: Array, control_variat
     return State(0, method.init_server(theta), client_state)
 
 
-def round_info(method: Method, weights: Array, *, seed: int, round: int, round_uniform: Array) -> RoundInfo:
+def participants_of(
+    method: Method, n_clients: int, round: int, availability: Availability | None
+) -> tuple[IntArray | None, int]:
+    """Which clients are available in a round, None for all, and how many of them take part."""
+    count = method.participants(n_clients)
+    if availability is None:
+        return None, count
+    available = availability.available(round, n_clients)
+    if available.size == 0:
+        raise InvalidInput(f"no client is available in round {round}; take another availability or fewer rounds")
+    return available, min(count, available.size)
+
+
+def round_info(
+    method: Method,
+    weights: Array,
+    *,
+    seed: int,
+    round: int,
+    round_uniform: Array,
+    availability: Availability | None = None,
+) -> RoundInfo:
     """Who takes part in a round, drawn from the seed; `round_uniform` has one number per repetition."""
     n_clients = weights.size
-    count = method.participants(n_clients)
+    available, count = participants_of(method, n_clients, round, availability)
     if count == n_clients:
         return RoundInfo(round, round_uniform, None, ALL_WEIGHT)
-    cohort = cohorts(seed, len(round_uniform), round, count, n_clients)
+    candidates = np.arange(n_clients) if available is None else available
+    cohort = candidates[cohorts(seed, len(round_uniform), round, count, candidates.size)]
     return RoundInfo(round, round_uniform, cohort, weights[cohort].sum(axis=1))
 
 
@@ -62,6 +86,7 @@ class RoundStep:
     seed: int
     limit: float
     uniforms_of: Callable[[int, int], Array]  # (block of rounds, repetitions)
+    availability: Availability | None = None
 
     def __call__(self, state: State) -> State:
         """Run one round."""
@@ -83,8 +108,9 @@ class RoundStep:
         block, within = divmod(state.round, ROUNDS_AT_ONCE)
         uniform = self.uniforms_of(block, len(state.theta))[:, within]
         return round_info(
-            self.method, self.problem.weights, seed=self.seed, round=state.round, round_uniform=uniform
-        )
+            self.method, self.problem.weights, seed=self.seed, round=state.round, round_uniform=uniform,
+            availability=self.availability,
+        )  # fmt: skip
 
     def initial_state(self, theta: Array, control_variates: ArrayLike | None = None) -> State:
         """The state before the first round, from θ (repetitions, dim)."""
@@ -115,6 +141,8 @@ def open_rounds(
     limit: float,
     first_step: int = 0,
     folder: str | os.PathLike[str] | None = None,
+    availability: Availability | None = None,
+    privacy: Privacy | None = None,
 ) -> Iterator[RoundStep]:
     """A function from a state to the state one round later.
 
@@ -122,14 +150,14 @@ def open_rounds(
     not. The client state is part of the state, unless the engine keeps it in its workers or a folder is given.
     """
     with open_clients(
-        problem, method, engine, batches, seed=seed, first_step=first_step, folder=folder
+        problem, method, engine, batches, seed=seed, first_step=first_step, folder=folder, privacy=privacy
     ) as clients:
 
         @lru_cache(maxsize=1)
         def uniforms_of(block: int, repetitions: int) -> Array:
             return round_uniforms(seed, repetitions, range(block * ROUNDS_AT_ONCE, (block + 1) * ROUNDS_AT_ONCE))
 
-        yield RoundStep(problem, method, batches, clients, seed, limit, uniforms_of)
+        yield RoundStep(problem, method, batches, clients, seed, limit, uniforms_of, availability)
 
 
 def run_rounds(

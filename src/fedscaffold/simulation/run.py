@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.progress import Progress, progress_bar
-from fedscaffold.core.protocols import Engine, Method, Observer, Problem
+from fedscaffold.core.protocols import Availability, Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.simulation.observers import Recorder, resolve_observers
 from fedscaffold.simulation.setup import make_trace, validate_run
@@ -30,6 +31,8 @@ def run(
     control_variates0: ArrayLike | None = None,
     checkpoint_every: int | None = None,
     client_state_dir: str | os.PathLike[str] | None = None,
+    availability: Availability | None = None,
+    privacy: Privacy | None = None,
 ) -> Trace:
     """Run a method on a problem and return the trace: final models, recorded metrics, costs and provenance.
 
@@ -68,6 +71,13 @@ def run(
         Folder for the client state, for runs in which the control variates of all clients do not fit in memory and
         a cohort of them takes part in a round: only the cohort's rows are then read and written. What an earlier
         run left there is overwritten.
+    availability
+        Which clients are available in which rounds, such as `fedscaffold.simulation.Periodic(4)`: of these all
+        take part, or as many as the method takes, drawn at random. By default all are available.
+    privacy
+        Clipping and noise: `privacy.RecordLevel(...)` in every local step or `privacy.ClientLevel(...)` in what
+        clients send; none by default. The noise of a run follows from its seed: it shows what privacy costs, and
+        protects nobody.
 
     Examples
     --------
@@ -79,7 +89,7 @@ def run(
     """
     setup = validate_run(
         problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
-        theta0=theta0, sampling=sampling,
+        theta0=theta0, sampling=sampling, availability=availability, privacy=privacy,
     )  # fmt: skip
     observers = resolve_observers(record)
     if control_variates0 is not None:

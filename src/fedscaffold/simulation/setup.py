@@ -10,17 +10,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core import provenance
-from fedscaffold.core.checks import check_problem_and_method, numbers, seed_number, whole_number
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import Engine, Method, Observer, Problem
+from fedscaffold.core.checks import check_problem_and_method, given, numbers, seed_number, whole_number
+from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
+from fedscaffold.core.protocols import Availability, Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.stream import WORDS_PER_ROUND, round_uniforms
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
+from fedscaffold.engines.clippable import check_clippable
+from fedscaffold.simulation.block import message_length
 from fedscaffold.simulation.checkpoint import CheckpointFile
 from fedscaffold.simulation.divergence import divergence_limit
-from fedscaffold.simulation.rounds import State, open_rounds, run_rounds
+from fedscaffold.simulation.rounds import State, open_rounds, participants_of, run_rounds
 from fedscaffold.simulation.trace import Trace
 
 CHECKPOINTS_PER_RUN = 20
@@ -38,6 +41,8 @@ class RunSetup:
     engine: Engine
     seed: int
     theta: Array  # (repetitions, dim)
+    availability: Availability | None = None
+    privacy: Privacy | None = None
 
     def checkpoint_file(
         self,
@@ -69,9 +74,19 @@ class RunSetup:
             "engine": self.engine.name,
             "start": hashlib.sha256(b"".join(array.tobytes() for array in start)).hexdigest(),
             "record": [provenance.describe(observer) for observer in observers],
+            **self.described_availability(),
+            **self.described_privacy(),
             **more,
         }
         return CheckpointFile(path, every, identity)
+
+    def described_availability(self) -> dict[str, Any]:
+        """Who is available, where not everyone is."""
+        return {} if self.availability is None else {"availability": provenance.describe(self.availability)}
+
+    def described_privacy(self) -> dict[str, Any]:
+        """Clipping and noise as plain values, for identity and provenance; nothing for a run without."""
+        return {} if self.privacy is None else {"privacy": provenance.describe(self.privacy)}
 
     def run_to_end(
         self,
@@ -110,6 +125,7 @@ class RunSetup:
             open_rounds(
                 self.problem, method or self.method, self.engine, self.batches, seed=self.seed,
                 limit=divergence_limit(self.theta), first_step=first_step, folder=folder,
+                availability=self.availability, privacy=self.privacy,
             ) as step,
         ):  # fmt: skip
             if state is None:
@@ -129,21 +145,62 @@ class RunSetup:
 
 
 def costs(
-    problem: Problem, method: Method, batches: Batches, *, seed: int, repetitions: int, rounds: int
+    problem: Problem,
+    method: Method,
+    batches: Batches,
+    *,
+    seed: int,
+    repetitions: int,
+    rounds: int,
+    availability: Availability | None = None,
 ) -> tuple[Array, Array]:
     """Minibatch gradients and vectors per client up to each round, on average over the clients.
 
     Shapes (repetitions, rounds + 1) and (rounds + 1,). A full gradient counts as n_c/B minibatch gradients.
     """
-    share = method.participants(problem.n_clients) / problem.n_clients
+    share = shares(problem, method, rounds, availability)
     uniform = round_uniforms(seed, repetitions, range(rounds)).reshape(-1)
     each = method.local_step_counts(problem.n_clients, uniform).mean(axis=1)
     if method.exchange is not None:
-        full = method.exchange == "full" and batches.size is not None
+        full = method.exchange in ("full", "own") and batches.size is not None
         each = each + (float(np.mean(problem.sizes)) / (batches.size or 1) if full else 1.0)
-    each = np.broadcast_to(share * each, uniform.shape).reshape(repetitions, rounds)
+    each = share * np.broadcast_to(each, uniform.shape).reshape(repetitions, rounds)
     gradients = np.concatenate([np.zeros((repetitions, 1)), np.cumsum(each, axis=1)], axis=1)
-    return gradients, share * method.vectors_per_round * np.arange(rounds + 1.0)
+    return gradients, method.vectors_per_round * _summed(share)
+
+
+def shares(problem: Problem, method: Method, rounds: int, availability: Availability | None) -> Array:
+    """The share of the clients that takes part in each round, (rounds,)."""
+    counts = [
+        participants_of(method, problem.n_clients, round, availability)[1]
+        for round in range(rounds if availability is not None else 1)
+    ]
+    return np.broadcast_to(np.array(counts) / problem.n_clients, (rounds,))
+
+
+def _summed(values: Array) -> Array:
+    """Sums up to each round, from 0 on."""
+    return np.concatenate([np.zeros(1), np.cumsum(values)])
+
+
+def bits(
+    problem: Problem, method: Method, *, rounds: int, availability: Availability | None = None
+) -> tuple[Array, Array]:
+    """Bits sent and received per client up to each round, on average over the clients, (rounds + 1,) each.
+
+    A number has 64 bits. A client sends its message, compressed by some methods, and what it exchanges.
+    """
+    participants = method.participants(problem.n_clients)
+    vector, exchanged = 64.0 * problem.dim, int(method.exchange in ("minibatch", "full"))
+    sent, message = 1, vector
+    if method.compressor is not None:
+        message = method.compressor.bits(problem.dim, participants)
+    else:
+        sent = message_length(method, 1)
+        message *= sent
+    counted = _summed(shares(problem, method, rounds, availability))
+    received = (method.vectors_per_round - sent - exchanged) * vector
+    return counted * (message + exchanged * vector), counted * received
 
 
 def validate_run(
@@ -157,6 +214,8 @@ def validate_run(
     engine: str | Engine,
     theta0: ArrayLike | None,
     sampling: Sampling,
+    availability: Availability | None = None,
+    privacy: Privacy | None = None,
 ) -> RunSetup:
     """Check the arguments that all kinds of runs share, before any work."""
     check_problem_and_method(problem, method)
@@ -166,8 +225,21 @@ def validate_run(
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
     method.participants(problem.n_clients)  # both refuse settings that do not fit the problem
+    if availability is not None:
+        if isinstance(availability, type) or not isinstance(availability, Availability):
+            raise InvalidInput(
+                f"availability must be one such as fedscaffold.simulation.Periodic(4), got {given(availability)}"
+            )
+        availability.available(0, problem.n_clients)
+        if privacy is not None:
+            raise InvalidInput(
+                "the cost of privacy is known for clients that are drawn at random from all; give privacy or "
+                "availability, not both"
+            )
     counts = method.local_step_counts(problem.n_clients, np.full(1, 0.5))
     check_draws(batches, int(counts.max()))
+    if privacy is not None:
+        check_privacy(privacy, problem, method, int(counts.max()))
     models = (
         f"the models of {repetitions:,} repetitions and {problem.n_clients:,} clients with dim={problem.dim:,}"
     )
@@ -181,6 +253,8 @@ def validate_run(
         engine=choose_engine(engine, problem),
         seed=seed,
         theta=_starting_point(theta0, repetitions, problem.dim),
+        availability=availability,
+        privacy=privacy,
     )
 
 
@@ -196,13 +270,44 @@ def check_draws(batches: Batches, local_steps: int) -> None:
     check_memory(f"batches of {batches.size:,} records", BYTES_PER_DRAW * batches.size)
 
 
+def check_privacy(privacy: Any, problem: Problem, method: Method, local_steps: int) -> None:
+    """Refuse what is no privacy, what would send something unprotected, and more noise than the stream has."""
+    if not isinstance(privacy, Privacy):
+        raise InvalidInput(
+            Option("privacy"),
+            f" must be privacy.RecordLevel(...) or privacy.ClientLevel(...), got {given(privacy)}",
+        )
+    if method.exchange is not None:
+        raise InvalidInput(
+            f"{type(method).__name__} sends gradients before its local steps, which nothing would protect; "
+            "use Scaffold or FedAvg with privacy"
+        )
+    if isinstance(privacy, ClientLevel):
+        still = np.ones((1, 1, problem.dim))
+        clients, server = method.init_clients(1, np.ones(1), problem.dim, None), method.init_server(still[0])
+        if not np.array_equal(method.message(clients, still, server, np.ones((1, 1), np.int64)), still):
+            raise InvalidInput(
+                f"messages of {type(method).__name__} are no models, so that their change cannot be clipped; "
+                "use Scaffold or FedAvg with privacy=ClientLevel(...)"
+            )
+    if isinstance(privacy, RecordLevel):
+        check_clippable(problem)
+        if local_steps * problem.dim > WORDS_PER_ROUND:
+            raise InvalidInput(
+                f"{local_steps:,} local steps with dim={problem.dim:,} need more noise in a round than the random "
+                "stream has; take fewer"
+            )
+
+
 def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **more: Any) -> Trace:
     """The trace of a run that ended in this state; `more` goes to its provenance."""
     xi = setup.method.correction(state.client_state, state.server, None)
     repetitions = len(state.theta)
     gradients, vectors = costs(
-        setup.problem, setup.method, setup.batches, seed=setup.seed, repetitions=repetitions, rounds=setup.rounds
-    )
+        setup.problem, setup.method, setup.batches, seed=setup.seed, repetitions=repetitions, rounds=setup.rounds,
+        availability=setup.availability,
+    )  # fmt: skip
+    sent, received = bits(setup.problem, setup.method, rounds=setup.rounds, availability=setup.availability)
     return Trace(
         theta=state.theta,
         control_variates=np.broadcast_to(xi, (repetitions, setup.problem.n_clients, setup.problem.dim)),
@@ -210,6 +315,8 @@ def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **mo
         rounds=state.round,
         gradients_per_client=gradients,
         vectors_per_client=vectors,
+        bits_sent_per_client=sent,
+        bits_received_per_client=received,
         provenance={
             "method": provenance.describe(setup.method),
             "problem": setup.problem.describe(),
@@ -217,7 +324,9 @@ def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **mo
             "sampling": setup.batches.sampling,
             "seed": setup.seed,
             "repetitions": repetitions,
+            **setup.described_availability(),
             "engine": setup.engine.name,
+            **setup.described_privacy(),
             "versions": provenance.versions(),
             "machine": provenance.machine(),
             "finished": provenance.now(),
@@ -230,11 +339,11 @@ def _starting_point(theta0: ArrayLike | None, repetitions: int, dim: int) -> Arr
     if theta0 is None:
         return np.zeros((repetitions, dim))
     try:
-        given = numbers(theta0)
+        start = numbers(theta0)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"theta0 must hold numbers: {error}") from None
-    if given.shape not in ((dim,), (repetitions, dim)):
-        raise InvalidInput(f"theta0 must have shape ({dim},) or ({repetitions}, {dim}), got {given.shape}")
-    if not np.isfinite(given).all():
+    if start.shape not in ((dim,), (repetitions, dim)):
+        raise InvalidInput(f"theta0 must have shape ({dim},) or ({repetitions}, {dim}), got {start.shape}")
+    if not np.isfinite(start).all():
         raise InvalidInput("theta0 holds NaN or infinite values")
-    return np.broadcast_to(given, (repetitions, dim)).copy()
+    return np.broadcast_to(start, (repetitions, dim)).copy()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WHAT = "fedscaffold trace"
-ARRAYS = ("theta", "control_variates", "gradients_per_client", "vectors_per_client")
+PER_ROUND = ("vectors_per_client", "bits_sent_per_client", "bits_received_per_client")
+ARRAYS = ("theta", "control_variates", "gradients_per_client", *PER_ROUND)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -44,7 +45,10 @@ class Trace(Summarised):
         Stochastic gradients computed up to each round, on average over clients, (repetitions, rounds + 1). A full
         gradient counts as as many as cover the client's records.
     vectors_per_client
-        Vectors of θ's length received and sent up to each round, on average over clients, (rounds + 1,).
+        Vectors of θ's length received and sent up to each round, on average over clients, (rounds + 1,). One that
+        a compressor shortens counts as one.
+    bits_sent_per_client, bits_received_per_client
+        Bits up to each round, on average over clients, (rounds + 1,), 64 for a number that is not compressed.
     provenance
         Versions, seed, method, problem, machine.
 
@@ -58,8 +62,8 @@ class Trace(Summarised):
       1, recorded: mse>
     >>> trace.mse.shape
     (1, 21)
-    >>> trace.to_frame().columns.tolist()
-    ['repetition', 'round', 'gradients_per_client', 'vectors_per_client', 'mse']
+    >>> trace.to_frame().columns.tolist()[:4]
+    ['repetition', 'round', 'gradients_per_client', 'vectors_per_client']
     """
 
     theta: Array
@@ -68,6 +72,8 @@ class Trace(Summarised):
     rounds: int
     gradients_per_client: Array
     vectors_per_client: Array
+    bits_sent_per_client: Array
+    bits_received_per_client: Array
     provenance: dict[str, Any]
 
     @property
@@ -144,7 +150,7 @@ class Trace(Summarised):
             "repetition": np.repeat(np.arange(repetitions), self.rounds + 1),
             "round": rounds,
             "gradients_per_client": self.gradients_per_client.reshape(-1),
-            "vectors_per_client": np.tile(self.vectors_per_client, repetitions),
+            **{name: np.tile(getattr(self, name), repetitions) for name in PER_ROUND},
         }
         for name, values in self.metrics.items():
             if values.shape == (repetitions, self.rounds + 1):
@@ -191,7 +197,7 @@ class Trace(Summarised):
             },
             rounds=rounds,
             gradients_per_client=arrays.array("gradients_per_client", (repetitions, rounds + 1)),
-            vectors_per_client=arrays.array("vectors_per_client", (rounds + 1,)),
+            **{name: arrays.array(name, (rounds + 1,)) for name in PER_ROUND},
             provenance=description["provenance"],
         )
 

@@ -19,6 +19,7 @@ from fedscaffold.core.errors import DataWarning, InvalidInput, Option
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.inference import Coordinates, Summary, summarise_sums
+from fedscaffold.inference.closing import check_dispersion
 from fedscaffold.inference.covariance import Covariance
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.sklearn.clients import rows_of_clients
@@ -81,6 +82,9 @@ class Federated(BaseEstimator):
     close
         Whether at most two Newton steps, from sums of gradients and Hessians over clients, take the run's last θ
         to the optimum. A ConvergenceWarning says where they end more than 5 % of a standard error away from it.
+    dispersion
+        The factor of the variance in `summary_`: None for the family's own, which is 1 for classes and counts;
+        "pearson" to estimate it (quasi-Poisson regression); or a number.
     warm_start
         Whether a further fit starts from the coefficients of the last one, and so takes fewer rounds.
     min_rows
@@ -115,6 +119,7 @@ class Federated(BaseEstimator):
     batch_size: Any = "auto"
     tolerance: float = 5e-3
     close: bool = True
+    dispersion: Any = None
     warm_start: bool = False
     min_rows: int = 2
     random_state: Any = None
@@ -137,6 +142,7 @@ class Federated(BaseEstimator):
 
     def _settings(self) -> RunSettings:
         whole_number("min_rows", self.min_rows, least=1)
+        check_dispersion(self.dispersion)
         return RunSettings(**{field.name: getattr(self, field.name) for field in fields(RunSettings)})
 
     def _clients(self, clients: Any, n_rows: int) -> list[NDArray[np.int64]]:
@@ -252,7 +258,8 @@ class Federated(BaseEstimator):
     ) -> Summary:
         """Coefficients with standard errors of another kind; see `fedscaffold.inference.summarise`.
 
-        After a fit to several targets, `target` says for which one, as its column of y.
+        `dispersion` is the estimator's where it is None. After a fit to several targets, `target` says for which
+        one, as its column of y.
         """
         check_is_fitted(self, "n_iter_")
         solutions = self._solutions
@@ -266,7 +273,7 @@ class Federated(BaseEstimator):
             raise InvalidInput(f"standard errors are there for at most {MOST_COEFFICIENTS:,} coefficients")
         return summarise_sums(
             closed.sums, solutions[which].penalty, self._coordinates[which], cov=cov, level=level,
-            dispersion=dispersion, feature_names=self._feature_names(),
+            dispersion=self.dispersion if dispersion is None else dispersion, feature_names=self._feature_names(),
         )  # fmt: skip
 
     def __sklearn_tags__(self) -> Any:

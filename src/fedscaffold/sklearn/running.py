@@ -16,7 +16,13 @@ from fedscaffold.inference import Closed, close, newton_step
 from fedscaffold.inference.diagnosis import refuse_undetermined
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS, closing_sums
 from fedscaffold.methods import Scaffold
-from fedscaffold.models.planning.batches import MAX_ROUNDS, candidate_batches, costs_in_seconds, fastest_plan
+from fedscaffold.models.planning.batches import (
+    MAX_LOCAL_STEPS,
+    MAX_ROUNDS,
+    candidate_batches,
+    costs_in_seconds,
+    fastest_plan,
+)
 from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.models.planning.planned import automatic_batch, out_of_reach
 from fedscaffold.problems.newton import NoMinimiser
@@ -24,7 +30,6 @@ from fedscaffold.simulation import Mse
 from fedscaffold.simulation.run import run
 from fedscaffold.simulation.trace import Trace
 from fedscaffold.theory import Plan
-from fedscaffold.theory.planning.planner import MOST_LOCAL_STEPS
 
 CLOSING_STEPS = 2
 CLOSING_ROUNDS = 2000  # most rounds of a plan when Newton steps follow
@@ -183,10 +188,10 @@ def _refuse_hopeless(problem: Any, optimum: Array, target_mse: float, max_rounds
     In the quadratic model at θ*. Differences between clients slow Scaffold down, so planning would be in vain.
     """
     lam, U = np.linalg.eigh(problem.hessian(optimum))
-    left = np.clip(1.0 - lam / problem.smoothness(Batches(None)), 0.0, 1.0) ** (max_rounds * MOST_LOCAL_STEPS)
+    left = np.clip(1.0 - lam / problem.smoothness(Batches(None)), 0.0, 1.0) ** (max_rounds * MAX_LOCAL_STEPS)
     if np.sum((left * (U.T @ optimum)) ** 2) > target_mse:
         raise InvalidInput(
-            f"a squared error of {target_mse:g} is out of reach within {MOST_LOCAL_STEPS:,} local steps a round "
+            f"a squared error of {target_mse:g} is out of reach within {MAX_LOCAL_STEPS:,} local steps a round "
             f"and {max_rounds:,} rounds"
         )
 

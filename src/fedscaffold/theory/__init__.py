@@ -9,6 +9,7 @@ from fedscaffold.theory.constants.constants import Constants, constants
 from fedscaffold.theory.planning.method_choice import METHODS, MethodChoice, MethodPlan
 from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.planner import plan
+from fedscaffold.theory.planning.private.plans import PrivatePlan, PrivatePlans
 from fedscaffold.theory.prediction.expansion import Expansion, expansion
 from fedscaffold.theory.prediction.family.error_interval import error_interval
 from fedscaffold.theory.prediction.iterate_average import (
@@ -29,6 +30,8 @@ __all__ = [
     "MethodPlan",
     "Plan",
     "Prediction",
+    "PrivatePlan",
+    "PrivatePlans",
     "Reliability",
     "bounds",
     "constants",

@@ -8,9 +8,9 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation import Study, StudyResult
-from fedscaffold.federation.study.measure import SiteMeasurement
-from fedscaffold.federation.study.prepare import recode
-from fedscaffold.federation.study.site import SiteRules
+from fedscaffold.federation.client.rules import SiteRules
+from fedscaffold.federation.study.measure import Measurements, SiteMeasurement
+from fedscaffold.federation.study.rows import recode
 from fedscaffold.federation.study.training import training
 from fedscaffold.federation.study.training.autopilot import BatchSearch, batch_step_size, choose_batch
 from fedscaffold.federation.study.training.plateau import PlateauMean, StageEstimate, estimate_stage, find_plateau
@@ -90,8 +90,9 @@ def test_batches_are_taken_where_steps_on_all_rows_cost_more_than_a_round() -> N
     assert choose_batch("auto", 100, 1.0, 1.0) is None
     assert choose_batch(50, 100, 1.0, 0.0) == 50
     assert choose_batch(500, 100, 1.0, 0.0) is None
-    sites = [SiteMeasurement(n_rows=9, smoothness=2.0, noise=8.0, seconds_per_step=0.0)]
-    assert batch_step_size(sites, 12) == 0.25
+    site = SiteMeasurement(n_rows=9, smoothness=2.0, noise=8.0, seconds_per_step=0.0)
+    quiet = SiteMeasurement(n_rows=90, smoothness=1.0, noise=1.0, seconds_per_step=0.0)
+    assert batch_step_size(Measurements.of({"bonn": site, "lyon": quiet}), 12) == 0.25
 
 
 def test_local_steps_of_batches_grow_while_that_helps() -> None:

@@ -6,6 +6,7 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from fedscaffold.federation import Study
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.client.store import MemoryStore
 from fedscaffold.federation.study.evaluate import (
     SiteEvaluation,
@@ -16,7 +17,7 @@ from fedscaffold.federation.study.evaluate import (
     withhold_small,
 )
 from fedscaffold.federation.study.settings import StudySettings
-from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from tests.federation.study.tables import TABLES, deal
 

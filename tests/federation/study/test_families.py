@@ -8,10 +8,10 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.refusals import Refusal
 from fedscaffold.federation.study.prepare import sum_table
 from fedscaffold.federation.study.settings import StudySettings
-from fedscaffold.federation.study.site import SiteRules
 from tests.models import test_client_intercepts as intercepts
 from tests.models.test_families import CASES, COVARIANCES, FEATURES, assert_equal, pooled, table
 

@@ -9,8 +9,9 @@ import pytest
 
 from fedscaffold.core.errors import CheckpointMismatch
 from fedscaffold.federation import SitePolicy, StudySettings
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from tests.federation.study.tables import TABLES, deal
 
@@ -41,11 +42,11 @@ class Counting(InProcess):
         )
         self.allowed, self.asked = 10**6, 0
 
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
         if self.asked == self.allowed:
             raise Stopped
         self.asked += 1
-        return super().exchange(requests)
+        return super().exchange(requests, enough=enough)
 
 
 def conduct(sites: Counting, folder: Path, **changes: Any) -> Any:

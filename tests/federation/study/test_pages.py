@@ -13,8 +13,8 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import Study, StudyResult, StudySettings, dry_run, write_site_page
 from fedscaffold.federation.audit import AuditLog
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.study.report.content import study_content
-from fedscaffold.federation.study.site import SiteRules
 from fedscaffold.models import Model
 from tests.federation.study.tables import TABLES, deal
 

@@ -13,9 +13,10 @@ import pytest
 
 from fedscaffold.federation import SitePolicy, StudySettings
 from fedscaffold.federation.client.files import SiteFolder
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.rows import TableFile
-from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from tests.federation.study.tables import TABLES, deal
 
@@ -29,7 +30,7 @@ class Piped:
     def __init__(self, pipe: Any, sites: Sequence[str]) -> None:
         self.pipe, self.sites, self.last_seconds = pipe, list(sites), 1.0
 
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
         self.pipe.send({site: (dict(p.values), dict(p.arrays)) for site, p in requests.items()})
         return {site: Payload(*reply) for site, reply in self.pipe.recv().items()}
 

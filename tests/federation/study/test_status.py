@@ -8,9 +8,10 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.lock import exclusive
 from fedscaffold.federation import StatusBoard, StudySettings, StudyStatus, study_status
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.study.report.history import ErrorPoint
 from fedscaffold.federation.study.report.status import LOCK, STATUS, exchanges_left
-from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from tests.federation.study.tables import TABLES, deal
 

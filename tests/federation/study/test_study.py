@@ -11,8 +11,9 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation import Study, StudyResult, StudySettings
-from fedscaffold.federation.study.prepare import recode
-from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.client.rules import SiteRules
+from fedscaffold.federation.study.rows import recode
+from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from tests.federation.study.tables import TABLES, deal
 

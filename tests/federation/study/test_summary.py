@@ -8,7 +8,7 @@ import pytest
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import Study
-from fedscaffold.federation.study.site import SiteRules
+from fedscaffold.federation.client.rules import SiteRules
 from tests.federation.study.tables import TABLES, deal
 
 sm = pytest.importorskip("statsmodels.api")

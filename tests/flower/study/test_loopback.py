@@ -52,6 +52,47 @@ def test_eight_commands_in_three_minutes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_secure_study_of_real_processes_goes_on_after_kills(tmp_path: Path) -> None:
+    """One site and the coordinator are killed on the way; the model is the plain study's, from masked numbers."""
+    tables = hospitals(columns=8)
+    whole = Study(target="diagnosis").run(tables)
+    began = time.monotonic()
+    with Commands(tmp_path) as commands:
+        commands.write_tables(tables)
+        commands.new("--secure", "--secure-threshold", "4")
+        for site in SITES:
+            commands.join(site)
+        commands.accept()
+        start = ("study", "run", "study.toml", "--out", "out")
+        commands.start("run", *start)
+        log = tmp_path / "graz-site" / "audit.jsonl"
+
+        def masked() -> int:
+            return log.read_text().count('"mask"') if log.exists() else 0
+
+        for count, victim in ((3, "graz"), (6, "run")):
+            # Flower waits three minutes for a reply that was cut off
+            commands.wait_until(lambda count=count: masked() >= count, 400.0)  # type: ignore[misc]
+            commands.kill(victim)
+            commands.start("run", *start) if victim == "run" else commands.join(victim)
+        commands.wait_until(lambda: commands.running["run"].poll() is not None, 400.0)
+        assert commands.running["run"].returncode == 0, commands.log("run")
+        commands.wait_until(lambda: "the study is over" in commands.log("bonn"))
+    print(f"{time.monotonic() - began:.0f} seconds")
+    found, expected = pd.read_parquet(tmp_path / "out" / "coefficients.parquet"), whole.summary().to_frame()
+    np.testing.assert_array_less(np.abs(found["coef"] - expected["coef"]) / expected["se"], 1e-8)
+    np.testing.assert_allclose(found["se"], expected["se"], rtol=1e-8)
+    for site in SITES:
+        sent = [
+            one for one in AuditLog(tmp_path / f"{site}-site" / "audit.jsonl").read() if one["event"] == "sent"
+        ]
+        vectors = [one for one in sent if one["vectors"]]
+        assert vectors
+        assert all(one["values"]["secure"] == "mask" for one in vectors)
+    assert "fingerprint of this site" in commands.log("bonn")
+
+
+@pytest.mark.slow
 def test_the_commands_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = Path(__file__).parents[3] / "docs" / "tutorials" / "run-a-study.md"
     monkeypatch.chdir(tmp_path)

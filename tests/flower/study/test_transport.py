@@ -12,9 +12,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import Study
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal
-from fedscaffold.federation.study.site import SiteRules
+from fedscaffold.flower.study import app as app_module
 from fedscaffold.flower.study import transport as transport_module
 from fedscaffold.flower.study.signing import Signer, check_signature
 from tests.federation.conftest import no_waiting_for_disks
@@ -215,3 +216,42 @@ def test_a_study_of_another_name_is_refused(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, missing_sites="leave out")
     with pytest.raises(InvalidInput, match="the site was invited to another study"):
         deployment.conduct(name="other")
+
+
+@pytest.mark.parametrize("trainer", ["newton", pytest.param("scaffold", marks=pytest.mark.slow)])
+def test_secure_sums_through_flower_lead_to_the_same_model(tmp_path: Path, trainer: Any) -> None:
+    deployment = Deployment(tmp_path, trainer=trainer, secure=True, evaluate=0.0)
+    result = deployment.conduct()
+    tables = {site: visits(k) for k, site in enumerate(SITES)}
+    here = Study(target="ill", trainer=trainer, evaluate=0.0).run(tables)
+    np.testing.assert_allclose(result.theta, here.theta, rtol=0, atol=1e-9)
+    asked = len(deployment.grid.seen)
+    again = deployment.conduct()
+    np.testing.assert_array_equal(again.theta, result.theta)
+    assert len(deployment.grid.seen) == asked + len(SITES)
+    assert again.traffic == result.traffic
+
+
+def test_a_secure_site_that_is_started_again_in_the_middle_of_a_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys are gone with its process: the sum ends without it or is repeated, and the model is the same."""
+    monkeypatch.setattr(transport_module, "SPARE_SECONDS", 0.0)
+    deployment = Deployment(tmp_path, trainer="newton", secure=True, evaluate=0.0)
+    handled = 0
+
+    def handle(node: Node, message: Message) -> Message | None:
+        nonlocal handled
+        handled += 1
+        if node.config["site"] == "graz" and handled % 7 == 0:
+            app_module._secure_sites.pop(str(node.config["folder"]), None)
+        return deployment.grid.run_app(node, message)
+
+    deployment.grid.handle = handle
+    result = deployment.conduct()
+    tables = {site: visits(k) for k, site in enumerate(SITES)}
+    here = Study(target="ill", trainer="newton", evaluate=0.0).run(tables)
+    np.testing.assert_allclose(result.theta, here.theta, rtol=0, atol=1e-9)
+    codes = [entry["code"] for entry in deployment.joined["graz"].site().store.audit.read() if "code" in entry]
+    assert codes
+    assert set(codes) == {"sum-lost"}

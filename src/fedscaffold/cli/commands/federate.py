@@ -38,6 +38,8 @@ def command(
     tolerance: tables.Tolerance = str(StudySettings.tolerance),
     trainer: Annotated[str, typer.Option(help="auto, scaffold or newton.")] = "auto",
     evaluate: Annotated[float, typer.Option(help="Share of rows left out to judge the model; 0 for none.")] = 0.2,
+    secure: tables.Secure = False,
+    secure_threshold: tables.SecureThreshold = None,
     seed: tables.Seed = 0,
     out: Annotated[
         Path | None, typer.Option(help="A new folder for everything; a temporary one otherwise.")
@@ -59,14 +61,15 @@ def command(
         given: Any = {"kind": kind, "missing": missing, "trainer": trainer}
         settings = StudySettings(
             target=target, features=tables.parse_names(features), l2=l2, min_cell=min_cell,
-            categorical=tables.parse_names(categorical) or (), tolerance=tables.parse_tolerance(tolerance),
-            evaluate=evaluate, seed=seed, **given,
+            categorical=tables.parse_names(categorical) or (), tolerance=tables.parse_number(tolerance),
+            evaluate=evaluate, seed=seed, secure=secure, secure_threshold=secure_threshold, **given,
         )  # fmt: skip
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InvalidInput(f"{out} exists and is not empty; give the name of a new folder")
         with tempfile.TemporaryDirectory(prefix="fedscaffold-") as temporary:
             folder = Path(temporary) if out is None else out
-            files = site_files(data, client, lambda: private_folder(folder))
+            named = (target, *(settings.features or ()), *settings.categorical)
+            files = site_files(data, client, lambda: private_folder(folder), named)
             study = LocalStudy(folder, files, settings, tell)
             found = study.run(ProgressLines(tell))
             print_result(found, study.out, console, kept=out is not None)

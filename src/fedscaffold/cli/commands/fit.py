@@ -1,5 +1,6 @@
 """`fedscaffold fit`: a table with a client column becomes a model, its trace and a page about it."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,9 @@ def command(
     close: Annotated[
         bool, typer.Option(help="Let up to two Newton steps, from sums over clients, end the fit at the optimum.")
     ] = True,
+    dispersion: Annotated[
+        str | None, typer.Option(help="Factor of the variance: 'pearson' (quasi-Poisson) or a number.")
+    ] = None,
     seed: tables.Seed = 0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the fit of other data or settings that the folder holds.")
@@ -55,7 +59,7 @@ def command(
     console = Console(highlight=False)
     with refusals(interrupted=RESUMABLE):
         settings = FitSettings(
-            tolerance=tables.parse_tolerance(table.tolerance),
+            tolerance=tables.parse_number(table.tolerance),
             batch_size=tables.parse_batch(batch_size),
             step_size=step_size,
             local_steps=local_steps,
@@ -63,6 +67,7 @@ def command(
             seed=seed,
             close=close,
             client_intercepts=table.client_intercepts,
+            dispersion=None if dispersion is None else tables.parse_number(dispersion),
         )
         is_parquet(data if data.is_dir() else existing_file(data))
         if test is not None and table.client_intercepts:
@@ -72,10 +77,12 @@ def command(
         if test is not None:
             is_parquet(existing_file(test))
         with folder.output_folder(out):
+            began = time.perf_counter()
             with progress_bar("Reading the table", None):
                 problem = folder.open_with_cache(
                     table.opener(data), out, cache_dir=table.cache_dir, overwrite=overwrite
                 )
+            reading_seconds = time.perf_counter() - began
             kind = tables.describe_kind(problem, table.kind)
             console.print(f"Model: {kind}", soft_wrap=True, markup=False)
             if in_file(problem.x):
@@ -97,6 +104,7 @@ def command(
                 test=test,
                 text=table.text,
                 overwrite=overwrite,
+                reading_seconds=reading_seconds,
                 announce=console.print,
             )
     _print(content, out, console)
@@ -123,4 +131,6 @@ def _print(content: ReportContent, out: Path, console: Console) -> None:
         shown.add_row(*cells)
     console.print(shown)
     console.print(content.summary, soft_wrap=True, markup=False)
+    phases = ", ".join(f"{name} {seconds}" for name, seconds in content.time)
+    console.print(f"Time: {phases}", soft_wrap=True, markup=False)
     console.print(f"Model, trace and report are in {out}", soft_wrap=True, markup=False)

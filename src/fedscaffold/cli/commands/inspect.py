@@ -27,7 +27,7 @@ def command(
     """
     with refusals(interrupted="nothing was written"):
         settings = FitSettings(
-            tolerance=tables.parse_tolerance(table.tolerance),
+            tolerance=tables.parse_number(table.tolerance),
             batch_size=tables.parse_batch(batch_size),
             seed=seed,
             client_intercepts=table.client_intercepts,

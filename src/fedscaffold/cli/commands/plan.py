@@ -10,6 +10,7 @@ from rich.console import Console
 from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
+from fedscaffold.core import figures
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.models.planning.batches import MAX_ROUNDS, costs_in_seconds, fastest_plan
@@ -30,6 +31,7 @@ EXAMPLES = (
     "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01"
 )
 TABLES_ONLY = tuple(field.name for field in fields(tables.TableFlags) if field.name != "l2")
+NOT_PRIVATE = ("problem", "clients", "mode", "methods", "simulate", "round_cost", "gradient_cost", "tolerance")
 PAPER_ONLY = ("problem", "clients")
 
 
@@ -73,6 +75,13 @@ def command(
     seed: options.Seed = 0,
     simulate: options.Simulate = 0,
     plot: options.Plot = None,
+    epsilon: Annotated[
+        str | None,
+        typer.Option(help="Least error under a privacy budget instead: ε, or several with commas; table only."),
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="δ of the budget; below one over the rows of any client.")
+    ] = None,
 ) -> None:
     """Find the cheapest way to a target, on a table or one of the paper's problems, and explain it."""
     given = {name for name in context.params if tables.is_given(context, name)}
@@ -82,6 +91,12 @@ def command(
         if methods is not None:
             _refuse_options(given, ("mode", "simulate", "plot"), "one method; leave it out beside --methods")
         options.check_figure(plot)
+        if epsilon is not None:
+            _refuse_options(given, NOT_PRIVATE, "plans without a privacy budget; leave it out beside --epsilon")
+            _private(console, what, table, epsilon, delta, batch_size, max_local_steps, max_rounds, seed, plot)
+            return
+        if delta is not None:
+            raise InvalidInput("--delta is part of a privacy budget; give --epsilon too")
         if squared_error is not None:
             _refuse_options(given, TABLES_ONLY, "a table; give one instead of a number")
             positive("the squared error to reach", squared_error)
@@ -96,7 +111,7 @@ def command(
                 raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
             batching = tables.parse_batch(batch_size or "auto")
             settings = FitSettings(
-                tolerance=tables.parse_tolerance(table.tolerance),
+                tolerance=tables.parse_number(table.tolerance),
                 batch_size=batching,
                 seed=seed,
                 client_intercepts=table.client_intercepts,
@@ -161,6 +176,34 @@ def command(
                 simulated=None if trace is None else trace.mse,
                 target=squared_error,
             )
+
+
+def _private(
+    console: Console, what: str, table: tables.TableFlags, epsilon: str, delta: float | None, batch_size: str,
+    max_local_steps: int | None, max_rounds: int | None, seed: int, plot: Path | None,
+) -> None:  # fmt: skip
+    """Print the plans for one or several budgets, and draw what each would buy."""
+    if not table.target or not table.client or _parse_number(what) is not None:
+        raise InvalidInput("--epsilon protects rows of a table: give one, with --target and --client")
+    try:
+        budgets = [float(word) for word in epsilon.split(",")]
+    except ValueError:
+        raise InvalidInput(f"--epsilon must be a number, or several with commas, got '{epsilon}'") from None
+    settings = FitSettings(seed=seed, client_intercepts=table.client_intercepts)
+    made: Any = prepare_problem(table.open(Path(what), cache_dir=table.cache_dir), settings).problem
+    if delta is None:
+        delta = 0.1 / int(made.sizes.max())
+        console.print(
+            f"δ is {delta:.2g}, a tenth of one over the {int(made.sizes.max()):,} rows of the largest client."
+        )
+    found = plan(
+        made, epsilon=budgets, delta=delta, batch_size=options.batch_size_of(batch_size or "full"),
+        max_rounds=max_rounds, max_local_steps=max_local_steps,
+    )  # fmt: skip
+    console.print(found.explain(), soft_wrap=True)
+    if plot is not None:
+        drawn: Any = found.plot().figure
+        figures.save(drawn, plot)
 
 
 def _choose(console: Console, problem: Any, methods: str, **asked: Any) -> None:

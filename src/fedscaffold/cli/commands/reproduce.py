@@ -17,6 +17,9 @@ from fedscaffold.core.storage.files import check_writable, folder_at
 from fedscaffold.engines import choose_engine
 from fedscaffold.paper import figure1 as figure1_study
 from fedscaffold.paper import million as million_study
+from fedscaffold.paper.acceleration import cells as acceleration_cells
+from fedscaffold.paper.acceleration import claims as acceleration_claims
+from fedscaffold.paper.acceleration import measure as acceleration_measure
 from fedscaffold.paper.claims import Claim, save_claims
 from fedscaffold.paper.method_figures import methods as methods_study
 from fedscaffold.problems.paper import L2 as PAPER_L2
@@ -36,6 +39,11 @@ MILLION_EXAMPLES = (
     "  fedscaffold reproduce million    (a quarter of an hour of processor time)\n\n"
     "  fedscaffold reproduce million --clients 10,100,1000,10000    (a quick look)\n\n"
     "  fedscaffold reproduce million --engine ray"
+)
+ACCELERATION_EXAMPLES = (
+    "Examples:\n\n"
+    "  fedscaffold reproduce acceleration    (several minutes)\n\n"
+    "  fedscaffold reproduce acceleration --conditions 10,30,100 --clients 10,30,100    (a quick look)"
 )
 METHODS_EXAMPLES = (
     "Examples:\n\n"
@@ -107,6 +115,45 @@ def million(
         found = million_study.claims(lines)
         million_study.draw(lines, files)
         save_claims(found, settings, out / "claims.json")
+    console = Console()
+    console.print(claims_table(found))
+    console.print(f"Figure and numbers are in {out}", highlight=False, soft_wrap=True)
+    _exit_if_refuted(found)
+
+
+@app.command("acceleration", epilog=ACCELERATION_EXAMPLES)
+def acceleration(
+    conditions: Annotated[str, typer.Option(help="Condition numbers, three or more, with commas.")] = ",".join(
+        f"{each:g}" for each in acceleration_cells.CONDITIONS
+    ),
+    clients: Annotated[str, typer.Option(help="Numbers of clients, three or more, with commas.")] = ",".join(
+        map(str, acceleration_cells.CLIENTS)
+    ),
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path(
+        "results/acceleration"
+    ),
+    seed: options.Seed = 0,
+) -> None:
+    """Answer the paper's open question by measurement: √κ communications together with linear speed-up?
+
+    Scaffold, ProxSkip and FedLin with stochastic gradients: rounds against the condition number, gradients per
+    client against the number of clients, measured and predicted. Writes acceleration.png and .svg,
+    acceleration.parquet and .csv, and claims.json to the folder. Ends with exit code 1 if a claim does not hold.
+    After an interruption the same command resumes where it stopped.
+    """
+    with refusals(interrupted=RESUMABLE):
+        settings = acceleration_cells.AccelerationSettings(
+            conditions=options.numbers_of("--conditions", conditions, float),
+            clients=options.numbers_of("--clients", clients, int),
+            seed=seed,
+        )
+        options.require_packages("matplotlib", "pandas", "pyarrow")
+        unfinished = folder_at(folder_at(out) / "unfinished")
+        with progress_bar("Acceleration", None) as advance:
+            points = acceleration_measure.simulate(settings, scratch=unfinished, advance=advance)
+        found = acceleration_claims.claims(points, settings)
+        acceleration_claims.save(points, found, settings, out)
+        shutil.rmtree(unfinished)
     console = Console()
     console.print(claims_table(found))
     console.print(f"Figure and numbers are in {out}", highlight=False, soft_wrap=True)

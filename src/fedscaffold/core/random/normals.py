@@ -44,6 +44,11 @@ def normals(stream: Stream, first: int, count: int, *, aside: bool = False) -> A
     return _some(_normal(words), first, count)[0]
 
 
+def normals_of(stream: Stream, clients: NDArray[np.int64], count: int) -> Array:
+    """Normal numbers 0, ..., count − 1 of the streams of some clients, otherwise alike, (clients, count)."""
+    return _some(_normal(_groups(stream, clients, 0, count, 0)), 0, count)
+
+
 def of_clients(seed: int, clients: NDArray[np.int64], count: int) -> tuple[Array, Array]:
     """What clients are like: `count` normal numbers, (clients, count), and one uniform number, (clients,)."""
     own = Stream(seed, NOBODY, NOBODY, 0)

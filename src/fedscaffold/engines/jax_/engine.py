@@ -11,10 +11,13 @@ from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import choice, given, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import LocalSgd, Problem
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.noise import RECORD_KEY
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array, IntArray
+from fedscaffold.engines.clippable import check_clippable, refuse_anchor
 
 Dtype = Literal["float64", "float32"]
 NUMBERS_PER_CHUNK = {"cpu": 1 << 13}  # of records and models; what suits a cache
@@ -70,15 +73,25 @@ class Jax:
             raise InvalidInput(f"JAX has no device {self.device!r} here: {error}") from None
 
     @contextmanager
-    def open(self, problem: Problem, batches: Batches, *, seed: int, first_client: int = 0) -> Iterator[LocalSgd]:
+    def open(
+        self,
+        problem: Problem,
+        batches: Batches,
+        *,
+        seed: int,
+        first_client: int = 0,
+        privacy: RecordLevel | None = None,
+    ) -> Iterator[LocalSgd]:
         """Copy the records to the device and yield the local steps, which are compiled by the first call."""
+        if privacy is not None:
+            check_clippable(problem)
         if in_file(getattr(problem, "x", None)):
             raise InvalidInput("the jax engine holds all records in memory, but these lie in a file; use 'numba'")
         jax, device = _jax(), self._device()
         from fedscaffold.engines.jax_.gradients import gradient_and_records
         from fedscaffold.engines.jax_.steps import Draw, Pairs, StepsConfig, Table, local_models
 
-        gradient, records = gradient_and_records(problem)
+        gradient, records = gradient_and_records(problem, None if privacy is None else privacy.clip)
         wide = self.dtype == "float64"
         sizes = np.asarray(problem.sizes)
         begins = offsets_of(sizes)
@@ -90,10 +103,13 @@ class Jax:
             batch=batch,
             sampling=None if batches.size is None else batches.sampling,
             equal=bool((sizes == sizes[0]).all()),
+            noise=None if privacy is None else privacy.noise,
         )
         width = sum(leaf.size for leaf in jax.tree.leaves(records)) // int(begins[-1])
         at_once = self.clients_at_once or _suitable(device.platform, batch * width + problem.dim)
-        key = np.array([int(seed) & 0xFFFFFFFF, int(seed) >> 32], dtype=np.uint32)
+        key, noise_key = (
+            np.array([number & 0xFFFFFFFF, number >> 32], dtype=np.uint32) for number in (seed, seed ^ RECORD_KEY)
+        )
 
         def there(tree: Any) -> Any:
             return jax.device_put(jax.tree.map(self._converted, tree), device)
@@ -105,6 +121,7 @@ class Jax:
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
             clients: IntArray | None = None, first_step: int = 0, pull: float = 0.0, anchor: Array | None = None,
         ) -> Array:  # fmt: skip
+            refuse_anchor(privacy, anchor)
             chosen = np.arange(problem.n_clients)[None, :] if clients is None else np.atleast_2d(clients)
             shape = (theta.shape[0], chosen.shape[1])
             begun, xi = (
@@ -120,7 +137,10 @@ class Jax:
             steps = np.broadcast_to(local_steps, shape)[repetition, place]
             first = first_step * batch if batches.size is not None else 0
             block = np.uint32(first // 4 & 0xFFFFFFFF)
-            draw = Draw(key, np.uint32(round), block, np.int32(first % 4), np.int32(first_client))
+            draw = Draw(
+                key, np.uint32(round), block, np.int32(first % 4), np.int32(first_client), noise_key,
+                np.uint32(first_step),
+            )  # fmt: skip
             p = min(at_once, who.size)
             chunks = min(-(-who.size // p), max(1, NUMBERS_PER_CALL // (p * problem.dim)))
             out = np.empty((*shape, problem.dim))

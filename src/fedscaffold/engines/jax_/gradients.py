@@ -44,13 +44,24 @@ SLOPES = {  # ℓ'(z, y) of each record, by kind
 
 @dataclass(frozen=True)
 class OfLoss:
-    """Gradient of a loss by reverse-mode differentiation."""
+    """Gradient of a loss by reverse-mode differentiation; of each record alone where records are clipped."""
 
-    loss: Callable[[Any, Any, Any], Any]
+    loss: Any  # `problems.autodiff.derivatives.FlatLoss`
+    clip: float | None = None
 
     def __call__(self, theta: Any, batch: Any, share: Any) -> Any:
         """Gradient of the batch's loss at θ."""
-        return jax.grad(self.loss)(theta, batch, share)
+        if self.clip is None:
+            return jax.grad(self.loss)(theta, batch, share)
+
+        def of_one(record: Any) -> Any:
+            alone = jax.tree.map(lambda array: array[None], record)
+            return jax.grad(self.loss.of_records)(theta, alone, None)
+
+        each = jax.vmap(of_one)(batch)
+        each = each * _shorter(jnp.linalg.norm(each, axis=1), self.clip)[:, None]
+        mean = each.mean(axis=0) if share is None else share @ each
+        return mean + jnp.asarray(self.loss.l2, theta.dtype) * theta
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,7 @@ class OfMargins:
     vectors: int
     l2: float
     n_unpenalised: int
+    clip: float | None = None
 
     def __call__(self, theta: Any, batch: Any, share: Any) -> Any:
         """Gradient at θ of a batch of records (x, y)."""
@@ -73,6 +85,9 @@ class OfMargins:
         penalty = jnp.tile(own, self.vectors) * theta
         margins = x @ theta.reshape(self.vectors, d).T if self.vectors > 1 else x @ theta
         slopes = self._slopes(margins, y)
+        if self.clip is not None:
+            sizes = jnp.abs(slopes) if slopes.ndim == 1 else jnp.linalg.norm(slopes, axis=1)
+            slopes = slopes * _column(_shorter(sizes * jnp.linalg.norm(x, axis=1), self.clip), slopes)
         if share is None:
             return (slopes.T @ x).ravel() / y.shape[0] + penalty
         return ((slopes * _column(share, slopes)).T @ x).ravel() + penalty
@@ -85,15 +100,21 @@ class OfMargins:
         return _column(weight, z) * slopes(z + _column(offset, z), target)
 
 
+def _shorter(norms: Any, clip: float) -> Any:
+    """Factors that shorten vectors of given norms to `clip`."""
+    longest = jnp.asarray(clip, norms.dtype)
+    return longest / jnp.maximum(norms, longest)
+
+
 def _column(numbers: Any, like: Any) -> Any:
     """One number per record, as a column where `like` has one for each class."""
     return numbers.reshape(-1, *([1] * (like.ndim - 1)))
 
 
-def gradient_and_records(problem: Any) -> tuple[Gradient, Any]:
+def gradient_and_records(problem: Any, clip: float | None = None) -> tuple[Gradient, Any]:
     """How to differentiate the problem's loss, and its records as a tree of NumPy arrays."""
     if isinstance(problem, HasBatchLoss):
-        return OfLoss(problem.batch_loss), problem.records
+        return OfLoss(problem.batch_loss, clip), problem.records
     if isinstance(problem, Streamed):
         raise InvalidInput("the jax engine takes tables of records, not streamed clients; use engine='numba'")
     if isinstance(problem, NonUniformSampling) or problem.kind not in SLOPES:
@@ -101,5 +122,5 @@ def gradient_and_records(problem: Any) -> tuple[Gradient, Any]:
             f"the jax engine has no gradient for {problem.kind!r}; use engine='reference', or state the problem "
             "as problems.Differentiable"
         )
-    gradient = OfMargins(problem.kind, int(problem.vectors), float(problem.l2), int(problem.n_unpenalised))
+    gradient = OfMargins(problem.kind, int(problem.vectors), float(problem.l2), int(problem.n_unpenalised), clip)
     return gradient, (problem.x, problem.y)

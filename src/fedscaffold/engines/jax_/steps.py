@@ -9,7 +9,7 @@ from jax import lax
 
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.engines.jax_.gradients import Gradient
-from fedscaffold.engines.jax_.stream import Place, with_replacement, without_replacement, words
+from fedscaffold.engines.jax_.stream import Place, normals, with_replacement, without_replacement, words
 
 DRAWN_AT_ONCE = 256  # words per client, about; fewer are slow to make, more are wasted on short rounds
 
@@ -21,6 +21,7 @@ class StepsConfig(NamedTuple):
     batch: int  # records in a step; with full gradients, of the largest client
     sampling: Sampling | None  # None for full gradients
     equal: bool  # whether all clients hold equally many records
+    noise: float | None = None  # standard deviation in the sum of a batch's gradients; None without privacy
 
     @property
     def group(self) -> int:
@@ -52,6 +53,8 @@ class Draw(NamedTuple):
     block: Any  # the block of four words that the first step's draws begin in
     skip: Any  # and where in it
     first_client: Any  # as whom the first client draws
+    noise_key: Any  # (2,) words
+    first_step: Any  # whose noise the first step takes
 
 
 @partial(jax.jit, static_argnames="config", donate_argnames="xi")
@@ -80,6 +83,8 @@ def _chunk(
     def stepped(h: Any, local: Any, batch: Any, share: Any) -> Any:
         gradients = jax.vmap(config.gradient, in_axes=(0, 0, None if share is None else 0))
         slope = gradients(local, batch, share) + xi
+        if config.noise is not None:
+            slope += noise(h)
         if anchor is not None:
             slope -= gradients(anchor[pairs.repetitions], batch, share)
         if pull is not None:
@@ -88,6 +93,14 @@ def _chunk(
 
     def of(rows: Any) -> Any:
         return jax.tree.map(lambda array: array.at[begins + rows].get(mode="promise_in_bounds"), table.records)
+
+    def noise(h: Any) -> Any:
+        place = Place(draw.noise_key, draw.round, draw.first_client + pairs.clients, pairs.repetitions)
+        count = sizes if config.sampling is None else jnp.full_like(sizes, config.batch)
+        scale = jnp.asarray(config.noise, theta.dtype) / count.astype(theta.dtype)
+        return scale[:, None] * normals(
+            place, draw.first_step + h.astype(jnp.uint32), theta.shape[-1], theta.dtype
+        )
 
     local = theta
     if config.sampling is None:

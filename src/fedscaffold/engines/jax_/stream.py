@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedscaffold.core.random.normals import GROUP, LANES
 from fedscaffold.core.random.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
 
 HALF = 0xFFFF
@@ -44,6 +45,18 @@ def words(place: Place, first_block: Any, blocks: int) -> Any:
     # a loop, not ten copies: XLA would merge those into the stacking and compute each word's block four times
     a, b, c, d, _, _ = jax.lax.fori_loop(0, PHILOX_ROUNDS, mix, (a, b, c, d, *place.key))
     return jnp.stack([a, b, c, d], axis=-1).reshape(shape[0], -1)
+
+
+def normals(place: Place, step: Any, dim: int, dtype: Any) -> Any:
+    """Standard normal numbers step·dim to step·dim + dim − 1 of `core.random.normals`, (p, dim)."""
+    first = step * jnp.uint32(dim)
+    groups = -(-dim // GROUP) + 1
+    word = words(place, first // GROUP * LANES, groups * LANES).reshape(-1, groups, LANES, 4)
+    word = jnp.swapaxes(word, 2, 3).astype(dtype)
+    radius = jnp.sqrt(-2.0 * jnp.log((word[:, :, ::2] + 0.5) / 2.0**32))
+    angle = word[:, :, 1::2] * (2.0 * jnp.pi / 2.0**32)
+    pairs = jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=3)
+    return jax.lax.dynamic_slice_in_dim(pairs.reshape(word.shape[0], -1), first % GROUP, dim, axis=1)
 
 
 def with_replacement(word: Any, n: Any) -> Any:

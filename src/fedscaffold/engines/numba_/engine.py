@@ -13,9 +13,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedscaffold.core.checks import choice, set_fields, whole_number
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import LinearSystems, LocalSgd, Streamed, TabularRecords
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
+from fedscaffold.engines.clippable import check_clippable, refuse_anchor
 from fedscaffold.engines.numba_.losses import STREAM_LOSSES, table_loss
 
 Dtype = Literal["float64", "float32"]
@@ -80,6 +82,7 @@ class Numba:
         *,
         seed: int,
         first_client: int = 0,
+        privacy: RecordLevel | None = None,
     ) -> Iterator[LocalSgd]:
         """Convert the problem's records, compile the kernel, start the threads, and yield the local steps."""
         from fedscaffold.engines.numba_ import kernels, streams
@@ -90,9 +93,11 @@ class Numba:
         choose: Any
         files: Reading | None = None
         if isinstance(problem, Streamed):
+            if privacy is not None:
+                check_clippable(problem)
             read, choose = streams.sources(problem, batches, self.dtype), streams.stream_kernel
         else:
-            read, choose = tables(problem, batches, self.dtype), kernels.kernel
+            read, choose = tables(problem, batches, self.dtype, seed=seed, privacy=privacy), kernels.kernel
             files = Reading(read)
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
@@ -108,6 +113,7 @@ class Numba:
                 anchor: Array | None = None,
             ) -> Array:  # fmt: skip
                 nonlocal special, seconds
+                refuse_anchor(privacy, anchor)
                 began = time.perf_counter()
                 kernel = chosen_kernel(specialise=special, anchored=anchor is not None)
                 begun = theta if theta.ndim == 3 else theta[:, None, :]

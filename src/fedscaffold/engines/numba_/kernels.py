@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.engines.numba_.compiling import FLOAT, INT, NONE, ROUND_ARGUMENTS, compiled_for, numbers
+from fedscaffold.engines.numba_.clipped_steps import clipped_softmax_steps, clipped_steps, noise_numbers
+from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_ARGUMENTS, compiled_for, numbers
 from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
 from fedscaffold.engines.numba_.losses import DENSE, POISSON, RIDGE, SOFTMAX, WEIGHTED_LOSSES, WEIGHTED_SOFTMAX
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
@@ -49,6 +50,7 @@ def local_sgd_for(
     by_probability: bool,
     on_heap: bool,
     anchored: bool = False,
+    clipped: bool = False,
 ) -> Any:
     """The kernel for one form of records, and for one number of features or for any (None).
 
@@ -71,12 +73,15 @@ def local_sgd_for(
         Whether vectors are too long for the stack.
     anchored
         Whether gradients at an anchor are subtracted; for records with margins and one or three targets.
+    clipped
+        Whether records are clipped and steps get noise, for privacy.
     """
     several_classes, weighted = form in (SOFTMAX, WEIGHTED_SOFTMAX), form in (WEIGHTED, WEIGHTED_SOFTMAX)
 
     def local_sgd(
         loss: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free: int, sampling: int, batch_size: int,
         ends: Any, guide: Any, chain_ends: Any, follows: Any, branching: int,
+        limits: Any, noise_scale: float, noise_key: Any,
         theta: Any, correction: Any, anchor: Any, step_size: float, pull: float, local_steps: Any, first_step: int,
         clients: Any,
         key: Any, round_: int, first_client: int, begin: int, end: int, out: Any,
@@ -88,7 +93,7 @@ def local_sgd_for(
         for x; for dense records x holds d × d matrices and y their right-hand sides; for weighted ones y holds
         target, offset and weight. ends, guide,
         chain_ends, follows and branching say how records are drawn by probability: `core.draws.Draws`, and
-        `stream.located` for guide.
+        `stream.located` for guide. limits, noise_scale and noise_key are for privacy: see `clipped_steps`.
         correction, local_steps and clients may have a single repetition, which then serves for all; theta,
         correction and local_steps a single client. A step draws as if it were the first_step-th or later of its
         round, and client c as client first_client + c.
@@ -116,6 +121,7 @@ def local_sgd_for(
         t, shift = np.empty(classes * tall, x.dtype), np.empty(classes * tall, x.dtype)
         kept, total = np.empty(classes * tall, x.dtype), np.empty(height + PADDING, x.dtype)
         z = np.empty(classes * (max(largest if sampling == FULL else batch_size, height) + PADDING), x.dtype)
+        noise = np.empty(noise_numbers(d) if clipped else 0, x.dtype)
         for i in range(order.size):
             order[i] = i
         for i in range(t.size):
@@ -217,6 +223,21 @@ def local_sgd_for(
                             pointer(shift), pointer(z), pointer(total), pointer(order), pulled, scale, ahead,
                             portion,
                         )  # fmt: skip
+                    elif clipped and several_classes:
+                        clipped_softmax_steps(
+                            pointer(x), pointer(y), pointer(limits), height, part, classes, base, pointer(rows),
+                            stride, batch, count, pointer(t), pointer(shift), pointer(kept), pointer(z),
+                            pointer(noise), shrink, back, scale, free, ahead, portion,
+                            step_size * noise_scale / batch, noise_key, (round_, first_client + c, r),
+                            first_step + h,
+                        )  # fmt: skip
+                    elif clipped:
+                        clipped_steps(
+                            loss, pointer(x), pointer(y), pointer(limits), d, base, pointer(rows), stride, batch,
+                            count, pointer(t), pointer(shift), pointer(kept), pointer(z), pointer(noise), shrink,
+                            back, scale, free, ahead, portion, step_size * noise_scale / batch, noise_key,
+                            (round_, first_client + c, r), first_step + h,
+                        )  # fmt: skip
                     elif several_classes:
                         softmax_steps(
                             pointer(x), pointer(y), height, part, classes, base, pointer(rows), stride, batch,
@@ -255,7 +276,8 @@ def local_sgd_for(
     return compiled_for(
         local_sgd,
         INT, records, records if with_margins else NONE, records, numbers("i8", 1), FLOAT, INT, INT, INT,
-        numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), INT, *ROUND_ARGUMENTS,
+        numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), INT,
+        records if clipped else NONE, FLOAT, KEY, *ROUND_ARGUMENTS,
     )  # fmt: skip
 
 
@@ -263,6 +285,7 @@ def kernel(read: "Tables", dim: int, *, specialise: bool = True, anchored: bool 
     """The fastest kernel for what is read, with `dim` features."""
     form = WEIGHTED if read.loss in WEIGHTED_LOSSES.values() else LINEAR
     on_heap = dim + read.batch > STACK_NUMBERS
+    clipped = read.limits is not None
     special = specialise and dim <= COMPILED_FOR and not on_heap
     if read.loss in (DENSE, SOFTMAX, WEIGHTED_SOFTMAX):
         form, special, on_heap = read.loss, False, False
@@ -274,5 +297,5 @@ def kernel(read: "Tables", dim: int, *, specialise: bool = True, anchored: bool 
     by_probability = read.sampling in (BY_CHANCE, ALONG_CHAIN)
     return local_sgd_for(
         dim if special else None, form, read.x.dtype.str, read.margins is not None, by_probability, on_heap,
-        anchored,
+        anchored, clipped,
     )  # fmt: skip

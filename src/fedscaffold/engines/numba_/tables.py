@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import (
     HasBatchLoss,
     HasMeanField,
@@ -17,8 +18,11 @@ from fedscaffold.core.protocols import (
 )
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws, check_drawable
+from fedscaffold.core.random.noise import RECORD_KEY
 from fedscaffold.core.storage.memmap import in_file
+from fedscaffold.engines.clippable import check_clippable
 from fedscaffold.engines.numba_ import kernels
+from fedscaffold.engines.numba_.clipped_steps import largest_slopes
 from fedscaffold.engines.numba_.losses import DENSE, table_loss
 
 Numbers = NDArray[np.floating[Any]]
@@ -41,6 +45,9 @@ class Tables(NamedTuple):
     chain_ends: NDArray[np.uint64]
     follows: NDArray[np.int32]
     branching: int
+    limits: Numbers | None  # of slopes, by record; None where records are not clipped
+    noise: float  # standard deviation in the sum of a batch's gradients
+    noise_key: tuple[int, int]
 
     @property
     def width(self) -> int:
@@ -48,8 +55,17 @@ class Tables(NamedTuple):
         return self.x.size // int(self.offsets[-1])
 
 
-def tables(problem: TabularRecords | LinearSystems | Transitions, batches: Batches, dtype: str) -> Tables:
+def tables(
+    problem: TabularRecords | LinearSystems | Transitions,
+    batches: Batches,
+    dtype: str,
+    *,
+    seed: int = 0,
+    privacy: RecordLevel | None = None,
+) -> Tables:
     """Of any problem that there is a kernel for."""
+    if privacy is not None:
+        check_clippable(problem)
     if table_loss(problem) is None:
         other = "jax" if isinstance(problem, HasBatchLoss) else "reference"
         raise InvalidInput(f"the numba engine has no kernel for {problem.kind!r}; use engine='{other}'")
@@ -95,6 +111,9 @@ def tables(problem: TabularRecords | LinearSystems | Transitions, batches: Batch
         chain_ends=draws.ends if draws.chain is None else draws.chain.ends,
         follows=np.zeros(0, np.int32) if draws.chain is None else draws.chain.follows,
         branching=0 if draws.chain is None else draws.chain.branching,
+        limits=None if privacy is None else largest_slopes(x.reshape(int(given.offsets[-1]), -1), privacy.clip),
+        noise=0.0 if privacy is None else privacy.noise,
+        noise_key=((seed ^ RECORD_KEY) & 0xFFFFFFFF, (seed ^ RECORD_KEY) >> 32),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from fedscaffold.core.checks import given, set_fields, whole_number
 from fedscaffold.core.errors import EngineFailed, InvalidInput
 from fedscaffold.core.optional import load_optional
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Engine, LocalSgd, StoreFactory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.sums import LEAF
@@ -63,10 +64,16 @@ class Ray:
         return self.shard_engine.name
 
     def open(
-        self, problem: Any, batches: Batches, *, seed: int, first_client: int = 0
+        self,
+        problem: Any,
+        batches: Batches,
+        *,
+        seed: int,
+        first_client: int = 0,
+        privacy: RecordLevel | None = None,
     ) -> AbstractContextManager[LocalSgd]:
         """Local steps without client state, computed in this process by the shard engine."""
-        return self.shard_engine.open(problem, batches, seed=seed, first_client=first_client)
+        return self.shard_engine.open(problem, batches, seed=seed, first_client=first_client, privacy=privacy)
 
     @contextmanager
     def running(self) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -34,6 +35,8 @@ def handle_request(
     task: LocalTask,
     state_dir: str | os.PathLike[str] | SiteStore,
     policy: SitePolicy = DEFAULT_POLICY,
+    *,
+    rounded: Callable[[Array], Array] | None = None,
 ) -> ClientUpdate | StateLost:
     """Compute what a request asks for if the site's policy allows it, and store it before it is sent.
 
@@ -51,6 +54,9 @@ def handle_request(
         The site's folder, on a disk that outlives the node; or another store of client states.
     policy
         What the site allows.
+    rounded
+        rounded(vector) → the vector as it will be sent, for a transport that rounds it, such as a secure sum. The
+        client state changes by the vector that was sent, so that Σ w_c ξ_c = 0 whatever the rounding.
 
     Returns
     -------
@@ -105,7 +111,7 @@ def handle_request(
             except LostState as lost:
                 site.audit.write("state-lost", reason=lost.reason, **_place(request))
                 return StateLost(**_place(request), reason=lost.reason)
-            vector = _local_steps(request, task, seed, stored, file, policy)
+            vector = _local_steps(request, task, seed, stored, file, policy, rounded)
     flat = np.ascontiguousarray(vector[0, 0], dtype=np.float64)
     site.audit.write("answered", phase=request.phase, sha256=_digest(flat), numbers=flat.size, **_place(request))
     return ClientUpdate(
@@ -136,7 +142,7 @@ def _gradient(
 
 def _local_steps(
     request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: StateFile,
-    policy: SitePolicy,
+    policy: SitePolicy, rounded: Callable[[Array], Array] | None,
 ) -> Array:  # fmt: skip
     """The message after local steps; the one that was sent before if the request was answered before."""
     mean_gradient = "" if request.mean_gradient is None else _digest(request.mean_gradient)
@@ -147,12 +153,19 @@ def _local_steps(
         == (request.round, request.history, mean_gradient)
         and all(np.array_equal(a, b) for a, b in zip(pending.server, request.server, strict=True))
     ):
-        return pending.sent
+        sent = pending.sent if rounded is None else rounded(pending.sent)
+        if sent is not pending.sent and not np.array_equal(sent, pending.sent):
+            file.save(stored._replace(pending=pending._replace(sent=sent)))
+        return sent
     _check_answers(stored, policy)
     exchanged = _exchanged_gradients(request, stored)
     with _open_block(request, task, seed) as block:
         info = request.config.round_info(request.round)
+        if request.config.method.exchange == "own":
+            own = block.gradients(request.server, info)
+            exchanged = ExchangedGradients(own, own[:, 0])
         sent = block.run_local_steps(stored.client_state, request.server, info, exchanged).sent
+    sent = sent if rounded is None else rounded(sent)
     update = PendingUpdate(request.round, request.history, mean_gradient, sent, request.server)
     file.save(stored._replace(pending=update, answers=stored.answers + 1))
     return sent
@@ -163,7 +176,7 @@ def _open_block(request: TrainRequest, task: LocalTask, seed: int) -> AbstractCo
     config, client = request.config, request.client
     return open_block(
         config.method_at(request.round), partial(task.open, seed=seed, client=client), config.batches,
-        weights=np.ones(1), n_clients=config.n_clients, first=client,
+        weights=np.ones(1), n_clients=config.n_clients, seed=config.seed, first=client,
     )  # fmt: skip
 
 

@@ -59,6 +59,9 @@ class SecureSumServer:
         """After step 2: the encrypted shares for each client, by sender."""
         known_only(shares, list(self._announcements))
         self._enough(shares, "sent shares")
+        for sender, given in shares.items():
+            if any(receiver != sender and receiver not in given for receiver in shares):
+                raise InvalidInput(f"{sender!r} did not send shares for all others")
         self._sharing = list(shares)
         return {
             receiver: {sender: shares[sender][receiver] for sender in shares if sender != receiver}

@@ -235,10 +235,16 @@ def close_round(
         sizes = [WorstClient(float(np.abs(vector).max()), client) for client, vector in sorted(counted.items())]
         worst = max(sizes, key=lambda client: client.size)
         raise diverged(config.method_at(ledger.round), ledger.round + 1, worst)
-    clients = sorted(counted)
+    after = next_ledger(config, ledger, server, {client: scales.get(client, 1.0) for client in sorted(counted)})
+    return after._replace(first_distance=ledger.first_distance or distance, spread=spread)
+
+
+def next_ledger(config: RunConfig, ledger: Ledger, server: Any, scales: Mapping[int, float]) -> Ledger:
+    """The ledger after a round that led to this server state, in which these clients' updates counted so much."""
+    clients = list(scales)
     last_counted, counted_scale = ledger.last_counted.copy(), ledger.counted_scale.copy()
     last_counted[clients] = ledger.round
-    counted_scale[clients] = [scales.get(client, 1.0) for client in clients]
+    counted_scale[clients] = list(scales.values())
     history = extend_history(ledger.history, ledger.round, server)
     states = {**ledger.earlier_states, ledger.round - 1: ledger.server}
     histories = {**ledger.histories, ledger.round: history}
@@ -252,8 +258,6 @@ def close_round(
         counted_scale=counted_scale,
         earlier_states={round: states[round] for round in sorted(needed)},
         histories={round: histories[round] for round in sorted(referred)},
-        first_distance=ledger.first_distance or distance,
-        spread=spread,
     )
 
 

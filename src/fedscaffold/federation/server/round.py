@@ -141,7 +141,7 @@ def run_round(
     round = _Round(config, ledger, weights, send, backup, rules, n_rows)
     cohort = config.cohort(ledger.round).tolist()
     mean_gradient = None
-    if config.method.exchange is not None:
+    if config.method.exchange in ("minibatch", "full"):
         gradients = round.collect_gradients(cohort)
         mean_gradient = weighted_mean(gradients, weights)[0][0]
         cohort = sorted(gradients)

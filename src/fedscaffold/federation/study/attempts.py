@@ -1,6 +1,7 @@
 """Attempts at a study: when a site cannot take part, the others wait for it or begin again without it."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +12,8 @@ from fedscaffold.core.errors import CheckpointMismatch, FedScaffoldError, Invali
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import json_value, write_text
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.study.coordinator import NotAccepted, Transport
-from fedscaffold.federation.study.messages import SiteProblems
+from fedscaffold.federation.study.coordinator import NotAccepted
+from fedscaffold.federation.study.messages import SiteProblems, Transport
 from fedscaffold.federation.study.report.status import StatusBoard
 from fedscaffold.federation.study.result import StudyResult
 
@@ -48,9 +49,9 @@ class Without:
         """How long the latest exchange took."""
         return self.transport.last_seconds
 
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
         """Send one message to each of some sites and return their replies by site."""
-        return self.transport.exchange(requests)
+        return self.transport.exchange(requests, enough=enough)
 
     def deliver(self, requests: Mapping[str, Payload]) -> None:
         """Send a last message to each of some sites."""
@@ -82,6 +83,15 @@ class Attempts:
     def journal(self) -> Path | None:
         """The folder in which the exchanges of this attempt are kept."""
         return None if self.path is None else self.path.parent / f"attempt-{self.number:03d}"
+
+    def again(self) -> None:
+        """Begin this attempt anew, without what was answered in it."""
+        if self.journal is not None:
+            old = self.journal.with_name(f"{self.journal.name}.old")
+            shutil.rmtree(old, ignore_errors=True)
+            if self.journal.exists():
+                self.journal.rename(old)  # at once: what is left of a journal must not be taken for one
+            shutil.rmtree(old, ignore_errors=True)
 
     def next(self, left_out: Mapping[str, str]) -> None:
         """Begin the next attempt, without some sites more."""
@@ -122,7 +132,7 @@ def until_done(
                 attempts.next({})
                 raise
             if absent == "wait":
-                attempts.next({})
+                attempts.again()
                 time.sleep(pause)
                 continue
             for site, why in error.problems.items():

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import problem_class
@@ -20,12 +19,14 @@ from fedscaffold.federation.agreement import Agreement
 from fedscaffold.inference import ClosingSums, newton_step
 from fedscaffold.inference.coordinates import slope_mask
 from fedscaffold.inference.covariance import covariance
+from fedscaffold.inference.families import family_of
 
 ROUNDING = 1e-12  # relative error below which nothing is certified
 SCALARS = ("loss", "pearson", "extreme")  # of a site, which depend on the model
 FIXED_SCALARS = ("rows", "clients", "intercepts", "weight", "saturated", "constant")
 FIXED_VECTORS = ("null", "squares", "varying")
-LONGEST_NULL = 10_000
+COUNTS = ("rows", "clients", "intercepts", "extreme")
+MATRICES = ("hessian", "score_products", "cluster_products", "information")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,66 +103,113 @@ def certify(sums: ClosingSums, agreement: Agreement) -> Certificate:
     )
 
 
-def pack_sums(sums: ClosingSums, *, scores: bool, fixed: bool) -> tuple[dict[str, Any], dict[str, Array]]:
+@dataclass(frozen=True, kw_only=True)
+class SumsAsked:
+    """Which sums at a model the coordinator asks for; all of them add up over sites.
+
+    Parameters
+    ----------
+    hessian
+        Whether second derivatives are asked for, and what standard errors need besides.
+    scores
+        Whether products of scores are, for robust standard errors.
+    fixed
+        Whether sums that do not depend on the model are; they are told once.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation.study.certificate import SumsAsked
+    >>> SumsAsked.from_json(SumsAsked(hessian=True).to_json()).scores
+    False
+    """
+
+    hessian: bool
+    scores: bool = False
+    fixed: bool = False
+
+    def to_json(self) -> dict[str, bool]:
+        """The request as values that JSON can hold."""
+        return vars(self).copy()
+
+    @classmethod
+    def from_json(cls, values: Any) -> "SumsAsked":
+        """The request that `to_json` gave."""
+        fields = Fields(values, "the request")
+        return cls(hessian=fields.flag("hessian"), scores=fields.flag("scores"), fixed=fields.flag("fixed"))
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """Names of the sums that are single numbers."""
+        return (*SCALARS, *FIXED_SCALARS * self.fixed) if self.hessian else ("rows", "loss")
+
+    def lengths(self, agreement: Agreement) -> dict[str, int]:
+        """Names of the sums that are vectors, and their lengths; of symmetric matrices the upper triangle."""
+        dim, features = agreement.dim, agreement.encoding.dim
+        if not self.hessian:
+            return {"gradient": dim}
+        triangle, family = dim * (dim + 1) // 2, family_of(problem_class(agreement.encoding).kind)
+        names = ["hessian", *["information"] * (family.expected is not None), *["score_products"] * self.scores]
+        found = {"gradient": dim, **dict.fromkeys(names, triangle)}
+        if self.fixed:
+            found |= {"null": _null_size(agreement), "squares": features, "varying": features}
+        return found
+
+
+def _null_size(agreement: Agreement) -> int:
+    """Number of sums for the model with a constant alone."""
+    if agreement.encoding.n_vectors > 1:
+        return agreement.encoding.n_vectors
+    none = np.zeros(0)
+    return int(family_of(problem_class(agreement.encoding).kind).null_sums(none, none, none).size)
+
+
+def pack_sums(sums: ClosingSums, asked: SumsAsked) -> tuple[dict[str, Any], dict[str, Array]]:
     """A site's sums as numbers and vectors.
 
-    Of symmetric matrices only the upper triangle travels; sums that do not depend on the model travel if `fixed`.
-    With scores and without them it is d² + 2d numbers in vectors, and three beside them.
+    Of symmetric matrices only the upper triangle travels. With scores it is d² + 2d numbers in vectors, and three
+    beside them.
     """
     upper = np.triu_indices(sums.dim)
     arrays = {"gradient": sums.gradient, "hessian": sums.hessian[upper]}
     if sums.information is not None:
         arrays["information"] = sums.information[upper]
-    if scores:
+    if asked.scores:
         arrays["score_products"] = sums.score_products[upper]
-    if fixed:
+    if asked.fixed:
         arrays |= {name: getattr(sums, name) for name in FIXED_VECTORS}
-    return {name: getattr(sums, name) for name in (*SCALARS, *FIXED_SCALARS * fixed)}, arrays
+    return {name: getattr(sums, name) for name in asked.scalars}, arrays
 
 
-def unpack_sums(
-    values: Any, arrays: Mapping[str, Any], site: str, agreement: Agreement, theta: Array, *, scores: bool,
-    fixed: ClosingSums | None,
-) -> ClosingSums:  # fmt: skip
-    """The sums that a site sent, validated field by field; what is the same at every model comes from `fixed`."""
-    fields = Fields(values, f"the sums of site {site}")
-    vectors = Fields(arrays, f"the sums of site {site}")
-    dim, features = theta.size, agreement.encoding.dim
-    found: dict[str, Any] = {"gradient": vectors.array("gradient", (dim,))}
-    if fixed is not None:
-        found |= {name: getattr(fixed, name) for name in (*FIXED_VECTORS, *FIXED_SCALARS)}
-    else:
-        lengths = {"null": None, "squares": features, "varying": features}
-        found |= {name: vectors.array(name, (length,)) for name, length in lengths.items()}
-        if found["null"].size > LONGEST_NULL:
-            raise InvalidInput(
-                f"the sums of site {site} have too many numbers for the model with a constant alone"
-            )
-    for name in (*SCALARS, *FIXED_SCALARS * (fixed is None)):
-        whole = name in ("rows", "clients", "intercepts", "extreme")
-        found[name] = fields.integer(name, least=0, most=2**53) if whole else fields.number(name)
-    found |= {"information": None, "score_products": np.zeros((dim, dim))}
-    wanted = {"hessian": True, "information": "information" in vectors, "score_products": scores}
-    for name in (name for name, is_wanted in wanted.items() if is_wanted):
-        found[name] = _symmetric(vectors.array(name, (dim * (dim + 1) // 2,)), dim)
-    gradient = found["gradient"]
-    kind = problem_class(agreement.encoding).kind
-    return ClosingSums(kind=kind, theta=theta, cluster_products=np.outer(gradient, gradient), **found)
+def read_sums(
+    values: Any, arrays: Mapping[str, Any], site: str, agreement: Agreement, asked: SumsAsked
+) -> dict[str, Any]:
+    """The sums that a site sent, by name, validated field by field."""
+    fields, vectors = Fields(values, f"the sums of site {site}"), Fields(arrays, f"the sums of site {site}")
+    found: dict[str, Any] = {
+        name: vectors.array(name, (length,)) for name, length in asked.lengths(agreement).items()
+    }
+    for name in asked.scalars:
+        found[name] = fields.integer(name, least=0, most=2**53) if name in COUNTS else fields.number(name)
+    if asked.scores:
+        found["cluster_products"] = np.outer(found["gradient"], found["gradient"])[np.triu_indices(agreement.dim)]
+    return found
+
+
+def closing_sums_of(
+    total: Mapping[str, Any], fixed: Mapping[str, Any], agreement: Agreement, theta: Array
+) -> ClosingSums:
+    """The closing sums over all sites, from sums by name; those that do not depend on the model are in `fixed`."""
+    found = {name: fixed[name] for name in (*FIXED_SCALARS, *FIXED_VECTORS)}
+    found |= {name: total[name] for name in (*SCALARS, "gradient")}
+    found |= {name: round(found[name]) for name in COUNTS}
+    empty = np.zeros((theta.size, theta.size))
+    for name in MATRICES:
+        absent = None if name == "information" else empty
+        found[name] = _symmetric(total[name], theta.size) if name in total else absent
+    return ClosingSums(kind=problem_class(agreement.encoding).kind, theta=theta, **found)
 
 
 def _symmetric(triangle: Array, dim: int) -> Array:
     found = np.zeros((dim, dim))
     found[np.triu_indices(dim)] = triangle
     return found + np.triu(found, 1).T
-
-
-def add_sums(each: list[ClosingSums]) -> ClosingSums:
-    """Sums over all sites, in their order."""
-    total = each[0]
-    for one in each[1:]:
-        if one.null.shape != total.null.shape or (one.information is None) != (total.information is None):
-            raise InvalidInput(
-                "the sites' sums are of different kinds; do all have the same version of fedscaffold?"
-            )
-        total = total + one
-    return total

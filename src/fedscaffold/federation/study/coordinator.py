@@ -3,21 +3,32 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
-from fedscaffold.federation.history import new_run_id
 from fedscaffold.federation.messages import ClientFailed, Reply, TrainRequest
 from fedscaffold.federation.payloads import Payload, pack_request, unpack_reply
-from fedscaffold.federation.study.certificate import add_sums, unpack_sums
+from fedscaffold.federation.run_config import RunConfig
+from fedscaffold.federation.server.backup import StateBackup
+from fedscaffold.federation.server.ledger import Ledger
+from fedscaffold.federation.server.round import run_round
+from fedscaffold.federation.server.rules import RoundRules
+from fedscaffold.federation.study.certificate import (
+    FIXED_SCALARS,
+    FIXED_VECTORS,
+    SumsAsked,
+    closing_sums_of,
+    read_sums,
+)
 from fedscaffold.federation.study.evaluate import SiteEvaluation
 from fedscaffold.federation.study.greet import PROTOCOL, ColumnKind, SiteSchema
-from fedscaffold.federation.study.measure import SiteMeasurement
+from fedscaffold.federation.study.journal import Journal
+from fedscaffold.federation.study.measure import Measurements, SiteMeasurement
 from fedscaffold.federation.study.messages import (
     Address,
     SiteProblems,
@@ -26,7 +37,7 @@ from fedscaffold.federation.study.messages import (
     unpack,
     with_address,
 )
-from fedscaffold.federation.study.prepare import TableSums, agree_on_encoding
+from fedscaffold.federation.study.prepare import TableSums, add_tables, agree_on_encoding, check_sites
 from fedscaffold.federation.study.report.status import StatusBoard
 from fedscaffold.federation.study.report.traffic import Traffic
 from fedscaffold.federation.study.settings import StudySettings
@@ -39,24 +50,6 @@ class NotAccepted(SiteProblems):
     """Some sites do not accept the agreement; asking again would not change that."""
 
 
-class Transport(Protocol):
-    """Carries messages to sites and their replies back."""
-
-    @property
-    def sites(self) -> Sequence[str]:
-        """Names of the sites, which are clients 0, 1, ... of training in this order."""
-
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
-        """Send one message to each of some sites and return all their replies by site, or raise `SiteProblems`."""
-
-    def deliver(self, requests: Mapping[str, Payload]) -> None:
-        """Send a last message to each of some sites, as far as they can be reached."""
-
-    @property
-    def last_seconds(self) -> float:
-        """How long the latest exchange took; a nominal number where results must not depend on the clock."""
-
-
 @dataclass(kw_only=True)
 class Coordinator:
     """Asks the sites of a study and validates what they answer.
@@ -64,29 +57,31 @@ class Coordinator:
     Parameters
     ----------
     transport
-        Carries messages.
+        Carries messages, and keeps what was answered.
     settings
         What the people of the study decided.
     name
         Name of the study, which the sites' policies may allow or not.
-    study_id
-        Random identity of the study.
     board
         Is told how the study stands.
     traffic
         What arrived from each site, by phase.
-    first_sums
-        The first sums that sites told of all rows, and of the part that is not left out: what does not depend on
-        the model is told once.
+    fixed_sums
+        Sums over all sites that do not depend on the model and are told once: of all rows, and of the part that is
+        not left out.
     """
 
-    transport: Transport
+    transport: Journal
     settings: StudySettings
     name: str = "study"
-    study_id: str = field(default_factory=new_run_id)
     board: StatusBoard = field(default_factory=StatusBoard)
     traffic: dict[str, dict[str, Traffic]] = field(default_factory=dict)
-    first_sums: dict[bool, dict[str, ClosingSums]] = field(default_factory=dict)
+    fixed_sums: dict[bool, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def study_id(self) -> str:
+        """Random identity of the study."""
+        return self.transport.study_id
 
     def run_id(self, *, part: bool) -> str:
         """The identity of a training of this study, the same when the study is continued."""
@@ -104,9 +99,7 @@ class Coordinator:
     def prepare(self, kinds: Mapping[str, ColumnKind]) -> Agreement:
         """The encoding that all sites use and have accepted."""
         self.board.phase("prepare")
-        message = StudyMessage("prepare", {"settings": self.settings.to_json(), "kinds": dict(kinds)})
-        sums = self._ask(message, lambda reply, site: TableSums.from_json(reply.body, site, kinds, self.settings))
-        agreement = agree_on_encoding(sums, kinds, self.settings)
+        agreement = agree_on_encoding(self.add_tables(kinds), kinds, self.settings)
         request = StudyMessage("agree", {"agreement": agreement.to_json()})
         accepted = self._ask(request, lambda reply, site: reply.body.get("accepted") is True)
         refused = [site for site, yes in accepted.items() if not yes]
@@ -114,15 +107,60 @@ class Coordinator:
             raise NotAccepted({site: f"the agreement was not accepted by {site}" for site in refused})
         return agreement
 
-    def measure(self) -> dict[str, SiteMeasurement]:
-        """What each site told about itself."""
+    def add_tables(self, kinds: Mapping[str, ColumnKind]) -> TableSums:
+        """Counts and sums of the columns of all sites together."""
+        message = StudyMessage("prepare", {"settings": self.settings.to_json(), "kinds": dict(kinds)})
+        sums = self._ask(message, lambda reply, site: TableSums.from_json(reply.body, site, kinds, self.settings))
+        check_sites(sums, kinds, self.settings)
+        return add_tables(list(sums.values()))
+
+    def measure(self) -> Measurements:
+        """What the sites told about themselves."""
         self.board.phase("measure")
         message = StudyMessage("measure", {})
-        return self._ask(message, lambda reply, site: SiteMeasurement.from_json(reply.body, site))
+        return Measurements.of(self._ask(message, lambda reply, site: SiteMeasurement.from_json(reply.body, site)))
+
+    # training
+
+    def train(
+        self, config: RunConfig, ledger: Ledger, measured: Measurements, *, limit: float, part: bool
+    ) -> Ledger:
+        """One round of Scaffold with all sites; the server's state after it."""
+        n_rows = np.array([one.n_rows for one in measured.each.values()], dtype=np.float64)
+        return run_round(
+            config, ledger, n_rows / n_rows.sum(), partial(self._send, part=part), backup=StateBackup(None),
+            limit=limit, rules=RoundRules(min_clients=n_rows.size, outlier_factor=None),
+        ).ledger  # fmt: skip
+
+    def closing_sums(self, theta: Array, agreement: Agreement, *, scores: bool, part: bool) -> ClosingSums:
+        """Sums over all sites at θ from which certificates and standard errors follow; one exchange."""
+        asked = SumsAsked(hessian=True, scores=scores, fixed=part not in self.fixed_sums)
+        total = self.add_sums(asked, theta, agreement, part=part)
+        if asked.fixed:
+            self.fixed_sums[part] = {name: total[name] for name in (*FIXED_SCALARS, *FIXED_VECTORS)}
+        return closing_sums_of(total, self.fixed_sums[part], agreement, theta)
+
+    def gradient_and_loss(self, theta: Array, agreement: Agreement, *, part: bool) -> tuple[Array, float]:
+        """∇f(θ) and f(θ) over all rows of all sites, with the penalty; one exchange."""
+        total = self.add_sums(SumsAsked(hessian=False), theta, agreement, part=part)
+        if total["rows"] < 1:
+            raise InvalidInput("the sites have no rows")
+        return total["gradient"] / total["rows"], total["loss"] / total["rows"]
+
+    def add_sums(self, asked: SumsAsked, theta: Array, agreement: Agreement, *, part: bool) -> dict[str, Any]:
+        """Sums over all sites at θ, by name; each site's are added as they are read."""
+        total: dict[str, Any] = {}
+
+        def add(reply: StudyMessage, site: str) -> None:
+            one = read_sums(reply.body, reply.arrays, site, agreement, asked)
+            total.update({name: total[name] + one[name] if name in total else one[name] for name in one})
+
+        self._ask(StudyMessage("sums", asked.to_json(), {"theta": theta}), add, part=part)
+        return total
 
     # evaluation
 
-    def evaluate(self, theta: Array) -> dict[str, SiteEvaluation]:
+    def evaluate(self, theta: Array, agreement: Agreement) -> dict[str, SiteEvaluation]:
         """How a model that was trained without them predicts the rows that each site left out."""
         message = StudyMessage("evaluate", {"min_cell": self.settings.min_cell}, {"theta": theta})
         return self._ask(message, lambda reply, site: SiteEvaluation.from_json(reply.body, site))
@@ -132,45 +170,28 @@ class Coordinator:
         payload = with_address(pack(StudyMessage("finish", told)), self._address(False))
         self.transport.deliver(dict.fromkeys(self.transport.sites, payload))
 
+    @property
+    def sites_are_fixed(self) -> bool:
+        """Whether the study can no longer go on without one of its sites."""
+        return False
+
+    @property
+    def last_seconds(self) -> float:
+        """How long the latest exchange took."""
+        return self.transport.last_seconds
+
     # the wire
-
-    def closing_sums(self, theta: Array, agreement: Agreement, *, scores: bool, part: bool) -> ClosingSums:
-        """Sums over all sites at θ from which certificates and standard errors follow; one exchange."""
-        known = self.first_sums.get(part, {})
-
-        def read(reply: StudyMessage, site: str) -> ClosingSums:
-            return unpack_sums(
-                reply.body, reply.arrays, site, agreement, theta, scores=scores, fixed=known.get(site)
-            )
-
-        wanted = {"hessian": True, "scores": scores, "fixed": not known}
-        found = self._ask(StudyMessage("sums", wanted, {"theta": theta}), read, part=part)
-        self.first_sums.setdefault(part, found)
-        return add_sums(list(found.values()))
-
-    def gradient_and_loss(self, theta: Array, *, part: bool) -> tuple[Array, float]:
-        """∇f(θ) and f(θ) over all rows of all sites, with the penalty; one exchange."""
-
-        def read(reply: StudyMessage, site: str) -> tuple[int, float, Array]:
-            fields, arrays = (Fields(each, f"the sums of site {site}") for each in (reply.body, reply.arrays))
-            rows = fields.integer("rows", least=1, most=2**53)
-            return rows, fields.number("loss"), arrays.array("gradient", theta.shape)
-
-        message = StudyMessage("sums", {"hessian": False}, {"theta": theta})
-        each = self._ask(message, read, part=part).values()
-        rows, loss = sum(n for n, _, _ in each), sum(part for _, part, _ in each)
-        return sum((one for _, _, one in each), np.zeros_like(theta)) / rows, loss / rows
 
     def _ask(
         self, message: StudyMessage, read: Callable[[StudyMessage, str], T], *, part: bool = False
     ) -> dict[str, T]:
         """The same message to all sites; what `read` finds in their replies, in the sites' order."""
         payload = with_address(pack(message), self._address(part))
-        replies = self._exchange(message.phase, dict.fromkeys(self.transport.sites, payload))
+        replies = dict(self._exchange(message.phase, dict.fromkeys(self.transport.sites, payload)))
         found, problems = {}, {}
         for site in self.transport.sites:
             try:
-                reply = unpack(replies[site], f"site {site}")
+                reply = unpack(replies.pop(site), f"site {site}")
                 if reply.phase != message.phase:
                     raise InvalidInput(f"site {site} answered {reply.phase} when it was asked to {message.phase}")
                 found[site] = read(reply, site)
@@ -195,7 +216,7 @@ class Coordinator:
         self.board.exchanged(self.transport.last_seconds)
         return replies
 
-    def send(self, requests: Sequence[TrainRequest], *, part: bool) -> Iterator[Reply]:
+    def _send(self, requests: Sequence[TrainRequest], *, part: bool) -> Iterator[Reply]:
         """The transport of a round of training."""
         sites, address = list(self.transport.sites), self._address(part)
         asked = {sites[request.client]: request for request in requests}

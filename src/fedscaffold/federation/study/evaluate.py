@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from fedscaffold.core.errors import InvalidInput
@@ -28,7 +29,7 @@ BINS = 20  # of equal width in the predicted probability; half of them below 1/2
 Counts = Sequence[int | None]
 
 
-def rows_left_out(n_rows: int, share: float, secret: bytes) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def rows_left_out(n_rows: int, share: float, secret: bytes) -> NDArray[np.bool_]:
     """Which rows the judged training leaves out: chosen by a secret of the site and the rows' positions."""
     if n_rows < MIN_ROWS_TO_SPLIT:
         return np.zeros(n_rows, dtype=bool)
@@ -138,41 +139,64 @@ def evaluate_site(
 ) -> SiteEvaluation:
     """Evaluate θ on the rows of a site that training left out."""
     n = int(left_out.sizes[0])
-    penalty = 0.5 * float(left_out.penalty @ theta**2)
-    loss = float(left_out.loss(theta)) - penalty
-    own = _own_loss(left_out, training)
+    loss, own = losses(left_out, training, theta)
     plain = SiteEvaluation(n_rows=n, loss=loss, own_loss=own)
     if isinstance(left_out, EncodedMultinomial):
-        return replace(plain, table=_table(left_out, theta, min_cell))
+        return replace(plain, table=withheld_table(class_table(left_out, theta), min_cell))
     if not isinstance(left_out, EncodedLogistic):
         return plain
+    probabilities, positive, (first, second), predicted = histogram(left_out, theta)
+    auc = area_under_roc(probabilities, positive) if 0 < positive.sum() < n else None
+    return binned(plain, first, second, predicted, auc, min_cell=min_cell)
+
+
+def losses(left_out: EncodedProblem, training: EncodedProblem, theta: Array) -> tuple[float, float | None]:
+    """Mean loss of θ on rows that training left out, and of the model fitted to the site's own other rows."""
+    penalty = 0.5 * float(left_out.penalty @ theta**2)
+    return float(left_out.loss(theta)) - penalty, _own_loss(left_out, training)
+
+
+def histogram(left_out: EncodedLogistic, theta: Array) -> tuple[Array, NDArray[np.bool_], list[IntArray], Array]:
+    """Predicted probabilities of the second class and who has it; by bin, counts of both classes and sums."""
     positive = left_out.targets > 0
-    if any(0 < count < min_cell for count in (positive.sum(), n - positive.sum())):
-        return plain
     probabilities = expit(left_out.record_margins(theta)[:, 0])
     bins = np.minimum((probabilities * BINS).astype(np.int64), BINS - 1)
-    counts = [np.bincount(bins[rows], minlength=BINS) for rows in (~positive, positive)]
-    edges, joined = join_small_bins(counts[0], counts[1], min_cell)
-    totals = np.add.reduceat(np.bincount(bins, probabilities, minlength=BINS), joined[:-1])
-    first, second = (np.add.reduceat(each, joined[:-1]) for each in counts)
+    counts = [np.bincount(bins[rows], minlength=BINS).astype(np.int64) for rows in (~positive, positive)]
+    sums: Array = np.bincount(bins, probabilities, minlength=BINS).astype(np.float64)
+    return probabilities, positive, counts, sums
+
+
+def binned(
+    plain: SiteEvaluation, first: IntArray, second: IntArray, predicted: Array, auc: float | None, *, min_cell: int
+) -> SiteEvaluation:
+    """The evaluation with what is told by class, in bins without small counts; nothing if a class is small."""
+    if any(0 < counts.sum() < min_cell for counts in (first, second)):
+        return plain
+    edges, joined = join_small_bins(first, second, min_cell)
+    totals, *counts = (np.add.reduceat(each, joined[:-1]) for each in (predicted, first, second))
     return replace(
         plain,
-        auc=area_under_roc(probabilities, positive) if 0 < positive.sum() < n else None,
+        auc=auc,
         edges=edges,
-        first=first.tolist(),
-        second=second.tolist(),
-        predicted=(totals / np.maximum(first + second, 1)).tolist(),
+        first=counts[0].tolist(),
+        second=counts[1].tolist(),
+        predicted=(totals / np.maximum(counts[0] + counts[1], 1)).tolist(),
     )
 
 
-def _table(left_out: EncodedMultinomial, theta: Array, min_cell: int) -> list[Counts]:
-    """Rows of each class that θ takes for each, with small counts withheld."""
+def class_table(left_out: EncodedMultinomial, theta: Array) -> IntArray:
+    """Rows of each class (first axis) that θ takes for each (second axis)."""
     taken, true = left_out.record_margins(theta).argmax(axis=1), left_out.targets.astype(np.int64)
     counts = np.zeros((left_out.vectors, left_out.vectors), dtype=np.int64)
     np.add.at(counts, (true, taken), 1)
+    return counts
+
+
+def withheld_table(counts: IntArray, min_cell: int) -> list[Counts]:
+    """Rows of each class that a model takes for each, with small counts withheld."""
     totals = withhold_small(counts.sum(axis=1), min_cell)
     return [
-        [None] * left_out.vectors if total is None else withhold_small(row, min_cell)
+        [None] * len(counts) if total is None else withhold_small(row, min_cell)
         for row, total in zip(counts, totals, strict=True)
     ]
 
@@ -246,7 +270,7 @@ def _joined(first: IntArray, second: IntArray, min_cell: int, begin: int, end: i
     return limits if len(limits) > 1 or sound(begin, end) else None
 
 
-def area_under_roc(scores: Array, positive: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> float:
+def area_under_roc(scores: Array, positive: NDArray[np.bool_]) -> float:
     """P(score of a positive row > score of a negative one), ties counted as one half."""
     ranks = np.unique(scores, return_inverse=True)[1]
     below = np.bincount(ranks[~positive], minlength=ranks.max() + 1)

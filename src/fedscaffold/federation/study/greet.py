@@ -12,7 +12,7 @@ from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.messages import SiteProblems
 from fedscaffold.federation.study.settings import StudySettings
 
-PROTOCOL = 1  # version of the messages of a study
+PROTOCOL = 2  # version of the messages of a study
 MOST_COLUMNS = 100_000
 ColumnKind = Literal["number", "category", "other"]
 T = TypeVar("T")
@@ -30,11 +30,14 @@ class SiteSchema:
         Number of rows; None if the site does not tell.
     max_hessian_dim
         Largest number of coefficients for which the site adds its Hessian to a sum; 0 if it never does.
+    identity
+        The site's public key for secure sums, in hexadecimal; "" where there are none.
     """
 
     columns: Mapping[str, ColumnKind]
     n_rows: int | None = None
     max_hessian_dim: int = 0
+    identity: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The schema as values that JSON can hold."""
@@ -43,6 +46,7 @@ class SiteSchema:
             "columns": dict(self.columns),
             "n_rows": self.n_rows,
             "max_hessian_dim": self.max_hessian_dim,
+            **({"identity": self.identity} if self.identity else {}),
         }
 
     @classmethod
@@ -61,7 +65,9 @@ class SiteSchema:
             name: columns.choice(name, "number", "category", "other") for name in columns.names()
         }
         n_rows = None if fields.value("n_rows") is None else fields.integer("n_rows", least=0)
-        return cls(columns=kinds, n_rows=n_rows, max_hessian_dim=fields.integer("max_hessian_dim", least=0))
+        identity = fields.text("identity", pattern="[0-9a-f]{64}") if "identity" in fields else ""
+        most = fields.integer("max_hessian_dim", least=0)
+        return cls(columns=kinds, n_rows=n_rows, max_hessian_dim=most, identity=identity)
 
 
 def describe_table(table: Any, *, categorical: Sequence[str] = (), tell_rows: bool = True) -> SiteSchema:

@@ -8,9 +8,9 @@ question without an answer goes to the sites.
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import folder_at
 from fedscaffold.federation.history import RUN_PATTERN, new_run_id
 from fedscaffold.federation.payloads import Payload
-from fedscaffold.federation.study.coordinator import Transport
+from fedscaffold.federation.study.messages import Transport
 
 WHAT = "fedscaffold study exchange 1"
 
@@ -34,54 +34,63 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
 
 
 class Journal:
-    """A transport that keeps all replies in a folder, and gives those of an earlier start again.
+    """A transport that keeps what was answered in a folder, and gives the answers of an earlier start again.
 
     Parameters
     ----------
     transport
         Carries messages that were not answered before.
     folder
-        The coordinator's folder, made for its owner alone.
+        The coordinator's folder, made for its owner alone; None keeps nothing.
     """
 
-    def __init__(self, transport: Transport, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, transport: Transport, folder: str | os.PathLike[str] | None) -> None:
         self.transport = transport
-        self.folder = private_folder(folder)
+        self.folder = None if folder is None else private_folder(folder)
         self.count, self.last_seconds = 0, 0.0
-        self.study_id = self._identity()
+        self.study_id = new_run_id() if self.folder is None else self._identity(self.folder)
 
     @property
     def sites(self) -> Sequence[str]:
         """Names of the sites."""
         return self.transport.sites
 
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
         """The sites' replies, from the folder if the same was asked at this place before."""
-        self.count += 1
-        path = self.folder / f"exchange-{self.count:06d}.npz"
-        asked = _digest(requests)
-        if path.exists():
-            return self._stored(path, asked)
-        replies = self.transport.exchange(requests)
-        self.last_seconds = self.transport.last_seconds
-        names = list(replies)
-        arrays = {f"{k}/{name}": a for k, site in enumerate(names) for name, a in replies[site].arrays.items()}
-        values = {site: dict(reply.values) for site, reply in replies.items()}
-        description = {
-            "what": WHAT,
-            "asked": asked,
-            "sites": names,
-            "values": values,
-            "seconds": self.last_seconds,
+
+        def ask() -> Kept:
+            replies = self.transport.exchange(requests, enough=enough)
+            names = list(replies)
+            arrays = {f"{k}/{name}": a for k, site in enumerate(names) for name, a in replies[site].arrays.items()}
+            values = {site: dict(reply.values) for site, reply in replies.items()}
+            return Kept(arrays, {"sites": names, "values": values}, self.transport.last_seconds)
+
+        found = self.keep(requests, ask)
+        values = found.description.fields("values")
+        return {
+            site: Payload(values.fields(site).as_dict(), _arrays_of(found.arrays, k))
+            for k, site in enumerate(str(name) for name in found.description.items("sites"))
         }
-        npz.write(path, arrays, description, private=True)
-        return replies
+
+    def keep(self, asked: Mapping[str, Payload], ask: Callable[[], "Kept"]) -> "Answer":
+        """What `ask` gives, kept before it is used; from the folder if the same was asked at this place before."""
+        self.count += 1
+        digest = _digest(asked)
+        path = None if self.folder is None else self.folder / f"exchange-{self.count:06d}.npz"
+        if path is not None and path.exists():
+            return self._stored(path, digest)
+        found = ask()
+        self.last_seconds = found.seconds
+        description = {"what": WHAT, "asked": digest, **found.description, "seconds": found.seconds}
+        if path is not None:
+            npz.write(path, found.arrays, description, private=True)
+        return Answer(found.arrays, Fields(description, "an exchange"))
 
     def deliver(self, requests: Mapping[str, Payload]) -> None:
         """Send a last message to each of some sites."""
         self.transport.deliver(requests)
 
-    def _stored(self, path: Path, asked: str) -> Mapping[str, Payload]:
+    def _stored(self, path: Path, asked: str) -> "Answer":
         try:
             arrays, description = npz.read(path)
         except (OSError, ValueError) as error:
@@ -94,17 +103,38 @@ class Journal:
                 "version of fedscaffold have changed; choose another folder"
             )
         self.last_seconds = fields.number("seconds", least=0.0)
-        values = fields.fields("values")
-        return {
-            site: Payload(values.fields(site).as_dict(), _arrays_of(arrays, k))
-            for k, site in enumerate(str(name) for name in fields.items("sites"))
-        }
+        return Answer(arrays, fields)
 
-    def _identity(self) -> str:
-        path = self.folder / "study.npz"
+    def _identity(self, folder: Path) -> str:
+        path = folder / "study.npz"
         if not path.exists():
             npz.write(path, {}, {"what": WHAT, "study": new_run_id()}, private=True)
         return Fields(npz.read(path)[1], str(path), error=CheckpointMismatch).text("study", pattern=RUN_PATTERN)
+
+
+class Kept(NamedTuple):
+    """What a question brought, as it is kept.
+
+    Parameters
+    ----------
+    arrays
+        Arrays by name.
+    description
+        Values that JSON can hold.
+    seconds
+        How long it took.
+    """
+
+    arrays: Mapping[str, Any]
+    description: Mapping[str, Any]
+    seconds: float
+
+
+class Answer(NamedTuple):
+    """What a question brought, now or before: arrays by name, and the description with its fields."""
+
+    arrays: Mapping[str, Any]
+    description: Fields
 
 
 def _arrays_of(arrays: Mapping[str, Any], k: int) -> dict[str, Any]:

@@ -1,7 +1,13 @@
-"""The third phase: what each site tells about itself, from which the coordinator chooses settings of training."""
+"""The third phase: what each site tells about itself, from which the coordinator chooses settings of training.
 
+Sizes are told as the next of sixteen steps between powers of two: settings need no more, and the largest of all
+sites is then one of few numbers, which secure sums can find.
+"""
+
+import math
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +18,7 @@ from fedscaffold.data.encoded import EncodedProblem
 
 TIMED_STEPS = 20
 ROWS_FOR_NOISE = 500
+STEPS_PER_OCTAVE = 16  # of the sizes that are told
 NUMBERS_PER_SECOND = 2e8  # nominal: of a table that a local step reads, where results must not depend on the clock
 
 
@@ -25,11 +32,11 @@ class SiteMeasurement:
         Number of rows, to which the site's weight is proportional.
     smoothness
         L_c, an upper bound on the curvature of the site's loss: λ_max(XᵀX/n) times the largest second derivative
-        of the loss, plus the penalty.
+        of the loss, plus the penalty; rounded up.
     noise
-        tr Cov of the gradients of single rows at θ = 0, from at most 500 rows.
+        tr Cov of the gradients of single rows at θ = 0, from at most 500 rows; rounded up.
     seconds_per_step
-        How long a local step on all rows takes at the site.
+        How long a local step on all rows takes at the site; rounded up.
     """
 
     n_rows: int
@@ -53,6 +60,13 @@ class SiteMeasurement:
         )
 
 
+def step_up(value: float) -> float:
+    """The least of sixteen steps per octave that is not below the number: at most 4.5 % above it; 0 for 0."""
+    if value <= 0.0:
+        return 0.0
+    return float(2.0 ** (math.ceil(round(STEPS_PER_OCTAVE * math.log2(value), 9)) / STEPS_PER_OCTAVE))
+
+
 def measure_site(problem: EncodedProblem, *, by_the_clock: bool) -> SiteMeasurement:
     """Measure the problem of one site; a nominal speed in place of the clock gives the same numbers every time."""
     zero = np.zeros(problem.dim)
@@ -67,7 +81,48 @@ def measure_site(problem: EncodedProblem, *, by_the_clock: bool) -> SiteMeasurem
         seconds = (time.perf_counter() - begin) / TIMED_STEPS
     return SiteMeasurement(
         n_rows=n,
-        smoothness=float(problem.smoothness(Batches())),
-        noise=float(gradients.var(axis=0).sum()),
-        seconds_per_step=seconds,
+        smoothness=step_up(float(problem.smoothness(Batches()))),
+        noise=step_up(float(gradients.var(axis=0).sum())),
+        seconds_per_step=step_up(seconds),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """What the sites of a study told about themselves, together.
+
+    Parameters
+    ----------
+    sites
+        Their names.
+    n_rows
+        Number of rows of all sites.
+    largest_site
+        Rows of the largest site, or a little more.
+    smoothness, noise, seconds_per_step
+        The largest of any site.
+    each
+        What each site told; empty where the coordinator learns only sums.
+    """
+
+    sites: tuple[str, ...]
+    n_rows: int
+    largest_site: float
+    smoothness: float
+    noise: float
+    seconds_per_step: float
+    each: Mapping[str, SiteMeasurement] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, each: Mapping[str, SiteMeasurement]) -> Self:
+        """The measurements that sites told openly."""
+        told = list(each.values())
+        return cls(
+            sites=tuple(each),
+            n_rows=sum(one.n_rows for one in told),
+            largest_site=step_up(max(one.n_rows for one in told)),
+            smoothness=max(one.smoothness for one in told),
+            noise=max(one.noise for one in told),
+            seconds_per_step=max(one.seconds_per_step for one in told),
+            each=each,
+        )

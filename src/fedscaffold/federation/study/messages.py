@@ -1,8 +1,8 @@
 """The envelope of a study's messages: which study and phase, a body as JSON text, and vectors by name."""
 
 import json
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
@@ -11,9 +11,10 @@ from fedscaffold.federation.history import RUN_PATTERN
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import RefusalCode
 
-Phase = Literal["greet", "prepare", "agree", "measure", "sums", "evaluate", "finish"]
+Phase = Literal["greet", "peers", "labels", "prepare", "agree", "measure", "sums", "evaluate", "finish"]
 LONGEST_BODY = 10**8
 PHASE, BODY, REFUSED = "study-phase", "body", "study-refused"  # names of values
+SECURE_STEP = "secure-step"  # name of a value, which marks messages of secure sums
 STUDY, NAME, PART = "study", "study-name", "study-part"
 
 
@@ -50,6 +51,8 @@ class SiteProblems(InvalidInput):
     ----------
     problems
         A sentence for each of these sites.
+    codes
+        The codes with which some of them refused.
 
     Examples
     --------
@@ -58,9 +61,31 @@ class SiteProblems(InvalidInput):
     the table of site lyon has no column 'age'
     """
 
-    def __init__(self, problems: Mapping[str, str]) -> None:
+    def __init__(self, problems: Mapping[str, str], codes: Mapping[str, RefusalCode] | None = None) -> None:
         super().__init__("; ".join(problems.values()))
-        self.problems = dict(problems)
+        self.problems, self.codes = dict(problems), dict(codes or {})
+
+
+class Transport(Protocol):
+    """Carries messages to sites and their replies back."""
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of the sites, which are clients 0, 1, ... of training in this order."""
+
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
+        """Send one message to each of some sites and return all their replies by site, or raise `SiteProblems`.
+
+        Where so many replies are `enough`, the sites that refuse, or are slower than the others by some seconds,
+        may be missing among them.
+        """
+
+    def deliver(self, requests: Mapping[str, Payload]) -> None:
+        """Send a last message to each of some sites, as far as they can be reached."""
+
+    @property
+    def last_seconds(self) -> float:
+        """How long the latest exchange took; a nominal number where results must not depend on the clock."""
 
 
 def pack(message: StudyMessage) -> Payload:

@@ -114,6 +114,16 @@ def _from_json(fields: Fields, kind: ColumnKind, rows: int) -> ColumnSums:
 
 def sum_table(table: Any, kinds: Mapping[str, ColumnKind], settings: StudySettings, *, min_cell: int) -> TableSums:
     """The sums of a site's table, with what is below `min_cell` merged or withheld."""
+    found = all_sums(table, kinds, settings)
+    return replace(
+        found,
+        target=_without_small_cells(found.target, min_cell),
+        features={name: _without_small_cells(column, min_cell) for name, column in found.features.items()},
+    )
+
+
+def all_sums(table: Any, kinds: Mapping[str, ColumnKind], settings: StudySettings) -> TableSums:
+    """The sums of a site's table with small counts among them; refused if the model cannot have its values."""
     source, records = arrow.frame_source(table), settings.record_columns
     read = source.open([*kinds, settings.target, *records.values()])
     goal = _kind_of_target(settings)
@@ -123,13 +133,12 @@ def sum_table(table: Any, kinds: Mapping[str, ColumnKind], settings: StudySettin
         for role, name in records.items()
     }
     _check_ranges(settings, found[settings.target], own)
-    told = {name: _without_small_cells(column, min_cell) for name, column in found.items()}
     exposure = next((own[role].mean for role in ("exposure", "offset") if role in own), 1.0)
     rows = arrow.arrow_table(table, [settings.target]).num_rows
     target = found[settings.target]
     if isinstance(target, CategoryCounts) and settings.classes is not None:
         _check_classes(settings, target)
-    return TableSums(rows=rows, target=told.pop(settings.target), features=told, exposure=exposure)
+    return TableSums(rows=rows, target=found.pop(settings.target), features=found, exposure=exposure)
 
 
 def _check_ranges(settings: StudySettings, target: ColumnSums, records: Mapping[str, ColumnMoments]) -> None:
@@ -207,21 +216,34 @@ def text_labels(name: str, column: Any) -> Any:
 # at the coordinator
 
 
-def agree_on_encoding(
-    sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings
-) -> Agreement:
-    """The encoding that all sites use, from the sums that they told; refused with all that is wrong."""
-    check_sites(sums, kinds, settings)
+def add_tables(sums: Sequence[TableSums]) -> TableSums:
+    """The sums of all sites together; a withheld number of missing values counts as some."""
+    target = _total([one.target for one in sums])
+    exposure = 1.0
+    if isinstance(target, ColumnMoments) and target.count:
+        told = [(one.target, one.exposure) for one in sums if isinstance(one.target, ColumnMoments)]
+        exposure = sum(one.count * mean for one, mean in told) / target.count
+    names = sums[0].features
+    return TableSums(
+        rows=sum(one.rows for one in sums),
+        target=target,
+        features={name: _total([one.features[name] for one in sums]) for name in names},
+        exposure=exposure,
+    )
+
+
+def agree_on_encoding(total: TableSums, kinds: Mapping[str, ColumnKind], settings: StudySettings) -> Agreement:
+    """The encoding that all sites use, from the sums over all of them; refused with all that is wrong."""
     problems: list[str] = []
     columns = []
     for name in kinds:
-        column = _column(name, _total([one.features[name] for one in sums.values()]), settings, problems)
+        column = _column(name, total.features[name], settings, problems)
         if column is not None:
             columns.append(column)
     shift, scale, classes = 0.0, 1.0, None
-    goal = _total([one.target for one in sums.values()])
+    goal = total.target
     if isinstance(goal, ColumnMoments) and settings.family.log_link:
-        shift = _log_mean_rate(sums, settings, problems)
+        shift = _log_mean_rate(goal, total.exposure, settings, problems)
     elif isinstance(goal, ColumnMoments):
         shift, scale = goal.mean, goal.deviation if goal.count else 0.0
         if scale <= 1e-12 * abs(shift):
@@ -239,10 +261,10 @@ def agree_on_encoding(
             )
     if problems:
         raise InvalidInput("; ".join(problems))
-    records: Any = settings.record_columns
+    options: Any = {"kind": settings.kind, **settings.record_columns}
     encoding = Encoding(
         columns=tuple(columns), target=settings.target, client="site", classes=classes,
-        intercept=not settings.client_intercepts, kind=settings.kind, **records,
+        intercept=not settings.client_intercepts, **options,
     )  # fmt: skip
     return Agreement(
         encoding=encoding,
@@ -254,13 +276,10 @@ def agree_on_encoding(
     )
 
 
-def _log_mean_rate(sums: Mapping[str, TableSums], settings: StudySettings, problems: list[str]) -> float:
+def _log_mean_rate(target: ColumnMoments, exposure: float, settings: StudySettings, problems: list[str]) -> float:
     """The logarithm of the mean of a target over the mean of its exposures: the margin that models start from."""
-    told = [(one.target, one.exposure) for one in sums.values() if isinstance(one.target, ColumnMoments)]
-    total = sum(target.count * target.mean for target, _ in told)
-    exposure = sum(target.count * mean for target, mean in told)
-    if total > 0.0 and exposure > 0.0:
-        return float(np.log(total / exposure))
+    if target.mean > 0.0 and exposure > 0.0:
+        return float(np.log(target.mean / exposure))
     problems.append(f"the target {settings.target!r} is 0 in all rows that sites tell of")
     return 0.0
 
@@ -268,25 +287,44 @@ def _log_mean_rate(sums: Mapping[str, TableSums], settings: StudySettings, probl
 def check_sites(sums: Mapping[str, TableSums], kinds: Mapping[str, ColumnKind], settings: StudySettings) -> None:
     """Refuse, by site, missing values that nobody asked to fill in, and another coding of the classes."""
     problems: dict[str, list[str]] = {}
+    codings = {} if settings.classes is not None else other_codings(classes_of(sums), settings.target)
     for site, one in sums.items():
         found = problems.setdefault(site, [])
-        missing = [name for name in kinds if one.features[name].missing]
-        if missing and settings.missing == "error":
+        missing = missing_columns(one, kinds, settings)
+        if missing:
             found.append(
                 f"column {some(missing)} has missing values at site {site}; fill them, or set missing to 'mean'"
             )
         if one.target.missing:
             found.append(f"the target {settings.target!r} has missing values at site {site}; drop those rows")
-        found += _other_coding(site, sums, settings.target) if settings.classes is None else []
+        found += [codings[site]] if site in codings else []
     told = {site: "; ".join(found) for site, found in problems.items() if found}
     if told:
         raise SiteProblems(told)
 
 
-def _other_coding(site: str, sums: Mapping[str, TableSums], target: str) -> list[str]:
-    """A sentence if a site's classes look like those of other sites in another coding."""
-    own = _classes(sums[site])
-    others = [value for other in sums if other != site for value in _classes(sums[other])]
+def missing_columns(sums: TableSums, kinds: Mapping[str, ColumnKind], settings: StudySettings) -> list[str]:
+    """The features of a site that have missing values, where the study does not fill these in."""
+    return [name for name in kinds if sums.features[name].missing and settings.missing == "error"]
+
+
+def classes_of(sums: Mapping[str, TableSums]) -> dict[str, set[str]]:
+    """The values of the target that each site tells; none for numbers."""
+    counts = {
+        site: one.target.counts if isinstance(one.target, CategoryCounts) else {} for site, one in sums.items()
+    }
+    return {site: {value for value in each if value != OTHER} for site, each in counts.items()}
+
+
+def other_codings(classes: Mapping[str, set[str]], target: str) -> dict[str, str]:
+    """A sentence for each site whose classes look like those of other sites in another coding."""
+    found = {site: _other_coding(site, classes, target) for site in classes}
+    return {site: sentence for site, sentence in found.items() if sentence}
+
+
+def _other_coding(site: str, classes: Mapping[str, set[str]], target: str) -> str:
+    own = classes[site]
+    others = [value for other in classes if other != site for value in classes[other]]
     unlike = [value for value in others if value not in own]
     same = [v for v in sorted(own) if unlike.count(_variant(v, unlike)) > others.count(v)]
     if len(own) >= 2 and len(set(others)) >= 2 and len(unlike) == len(others):
@@ -294,11 +332,11 @@ def _other_coding(site: str, sums: Mapping[str, TableSums], target: str) -> list
     elif same:
         here, there = some(same), some([_variant(value, unlike) for value in same])
     else:
-        return []
-    return [
+        return ""
+    return (
         f"the target {target!r} is {here} at site {site} and {there} at other sites; code it alike, or name the "
         "classes of the study"
-    ]
+    )
 
 
 def _variant(value: str, others: Sequence[str]) -> str:
@@ -312,12 +350,6 @@ def _plain(value: str) -> str:
         return repr(float(text))
     except ValueError:
         return text
-
-
-def _classes(sums: TableSums) -> set[str]:
-    """The values of the target that a site tells; none for numbers."""
-    counts = sums.target.counts if isinstance(sums.target, CategoryCounts) else {}
-    return {value for value in counts if value != OTHER}
 
 
 def _total(each: Sequence[ColumnSums]) -> ColumnSums:
@@ -343,31 +375,3 @@ def _column(name: str, total: ColumnSums, settings: StudySettings, problems: lis
         return None
     fill = total.mean if settings.missing == "mean" else None
     return Number(name=name, fill=fill, shift=total.mean, scale=total.deviation)
-
-
-def recode(table: Any, agreement: Agreement) -> Any:
-    """A site's table with categories and classes as text, and values that the agreement lacks as `OTHER`."""
-    pa = arrow.load_pyarrow()
-    import pyarrow.compute as compute
-
-    encoding = agreement.encoding
-    wanted = [column.name for column in encoding.columns]
-    source = arrow.frame_source(table)
-    wanted += encoding.record_columns
-    table = pa.Table.from_batches(list(source.open(wanted)(wanted)))
-    for column in encoding.columns:
-        if isinstance(column, Category):
-            values = pa.chunked_array(
-                [text_labels(column.name, chunk) for chunk in table.column(column.name).chunks]
-            )
-            if OTHER in column.values:
-                known = compute.is_in(values, value_set=pa.array([v for v in column.values if v is not None]))
-                keep = compute.or_(known, compute.is_null(values))
-                values = compute.if_else(keep, values, pa.scalar(OTHER))
-            table = table.set_column(table.schema.get_field_index(column.name), column.name, values)
-    if encoding.classes is not None:
-        chunks = [text_labels(encoding.target, chunk) for chunk in table.column(encoding.target).chunks]
-        table = table.set_column(
-            table.schema.get_field_index(encoding.target), encoding.target, pa.chunked_array(chunks)
-        )
-    return table

@@ -13,7 +13,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.study.certificate import penalty_of
 from fedscaffold.federation.study.evaluate import SiteEvaluation, mean_auc
-from fedscaffold.federation.study.measure import SiteMeasurement
+from fedscaffold.federation.study.measure import Measurements, SiteMeasurement
 from fedscaffold.federation.study.report.traffic import Traffic
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.training import TrainingResult
@@ -33,12 +33,13 @@ class StudyResult(Summarised):
     ----------
     settings, agreement
         What people decided, and the encoding that sites agreed on.
-    measured
-        What each site told about itself.
+    totals
+        What the sites told about themselves, together.
     training
         The model on encoded columns, and its certificate.
     evaluation
-        How a model that was trained without some rows predicts them, by site; empty without evaluation.
+        How a model that was trained without some rows predicts them, by site, or of all sites together where the
+        coordinator learns only sums; empty without evaluation.
     traffic
         What arrived from each site, by phase: messages, numbers and bytes.
     log
@@ -64,7 +65,7 @@ class StudyResult(Summarised):
 
     settings: StudySettings
     agreement: Agreement
-    measured: Mapping[str, SiteMeasurement]
+    totals: Measurements
     training: TrainingResult
     evaluation: Mapping[str, SiteEvaluation]
     traffic: Mapping[str, Mapping[str, Traffic]] = field(default_factory=dict)
@@ -99,7 +100,17 @@ class StudyResult(Summarised):
     @property
     def n_rows(self) -> int:
         """Number of rows of all sites together."""
-        return sum(one.n_rows for one in self.measured.values())
+        return self.totals.n_rows
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the sites."""
+        return self.totals.sites
+
+    @property
+    def measured(self) -> Mapping[str, SiteMeasurement]:
+        """What each site told about itself; empty where the coordinator learns only sums."""
+        return self.totals.each
 
     @property
     def in_standard_errors(self) -> bool:
@@ -185,7 +196,7 @@ class StudyResult(Summarised):
         return Model(
             encoding=encoding,
             equations=equations,
-            provenance={"sites": len(self.measured)},
+            provenance={"sites": len(self.sites)},
             client_intercepts=self.agreement.client_intercepts,
         )
 
@@ -197,7 +208,7 @@ class StudyResult(Summarised):
     def _facts(self) -> dict[str, str]:
         error = self.certified_error
         facts = {
-            "sites": f"{len(self.measured):,}",
+            "sites": f"{len(self.sites):,}",
             "rows": f"{self.n_rows:,}",
             "exchanges": f"{self.rounds:,}",
             "distance to the pooled model": f"at most {error['relative']:.2g}",

@@ -10,13 +10,15 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine
+from fedscaffold.data import arrow
 from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.data.encoding import Category
 from fedscaffold.data.files import DETECTED, read_table
 from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.client.task import ProblemTask
 from fedscaffold.federation.study.evaluate import rows_left_out
-from fedscaffold.federation.study.prepare import recode
+from fedscaffold.federation.study.prepare import OTHER, text_labels
 
 
 @dataclass(eq=False)
@@ -106,3 +108,31 @@ class AgreedRows:
         if part not in self._tasks:
             self._tasks[part] = ProblemTask(self.problem_of(part), self.engine)
         return self._tasks[part]
+
+
+def recode(table: Any, agreement: Agreement) -> Any:
+    """A site's table with categories and classes as text, and values that the agreement lacks as `OTHER`."""
+    pa = arrow.load_pyarrow()
+    import pyarrow.compute as compute
+
+    encoding = agreement.encoding
+    wanted = [column.name for column in encoding.columns]
+    source = arrow.frame_source(table)
+    wanted += encoding.record_columns
+    table = pa.Table.from_batches(list(source.open(wanted)(wanted)))
+    for column in encoding.columns:
+        if isinstance(column, Category):
+            values = pa.chunked_array(
+                [text_labels(column.name, chunk) for chunk in table.column(column.name).chunks]
+            )
+            if OTHER in column.values:
+                known = compute.is_in(values, value_set=pa.array([v for v in column.values if v is not None]))
+                keep = compute.or_(known, compute.is_null(values))
+                values = compute.if_else(keep, values, pa.scalar(OTHER))
+            table = table.set_column(table.schema.get_field_index(column.name), column.name, values)
+    if encoding.classes is not None:
+        chunks = [text_labels(encoding.target, chunk) for chunk in table.column(encoding.target).chunks]
+        table = table.set_column(
+            table.schema.get_field_index(encoding.target), encoding.target, pa.chunked_array(chunks)
+        )
+    return table

@@ -10,7 +10,7 @@ from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.storage.fields import Fields, shown
 from fedscaffold.data.checks.collector import Collector
 from fedscaffold.inference.tolerance import parse_tolerance
-from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
+from fedscaffold.problems.families import FAMILIES, KINDS, TargetFamily
 
 Trainer = Literal["auto", "scaffold", "newton"]
 
@@ -23,6 +23,7 @@ def _share_of_rows(name: str, value: Any) -> float:
     return share
 
 
+WORDS = ("auto", "all")  # sizes of batches that are no numbers
 _NUMBERS: dict[str, Callable[[str, Any], float]] = {
     "l2": not_negative,
     "min_cell": partial(whole_number, least=1),
@@ -77,6 +78,11 @@ class StudySettings:
     client_intercepts
         Whether each site has an intercept of its own, as with one indicator column per site in pooled rows. It
         never leaves the site; training is by Newton's method.
+    secure
+        Whether the coordinator learns only sums over all sites (`federation.secure_sum`).
+    secure_threshold
+        Number of sites that must be there to the end of a secure sum, and that would have to work together with
+        the coordinator to learn a single site's numbers; more than half, and two thirds of them unless given.
 
     Examples
     --------
@@ -86,15 +92,15 @@ class StudySettings:
     """
 
     target: str
-    kind: Kind = "logistic"
+    kind: str = "logistic"
     features: Sequence[str] | None = None
     ignore: Sequence[str] = ()
     categorical: Sequence[str] = ()
     l2: float = 0.01
     tolerance: str | float = "se:0.05"
-    missing: Literal["error", "mean"] = "error"
+    missing: str = "error"
     min_cell: int = 5
-    trainer: Trainer = "auto"
+    trainer: str = "auto"
     batch_size: int | Literal["auto", "all"] = "auto"
     max_rounds: int = 500
     evaluate: float = 0.2
@@ -104,6 +110,8 @@ class StudySettings:
     offset: str | None = None
     weight: str | None = None
     client_intercepts: bool = False
+    secure: bool = False
+    secure_threshold: int | None = None
 
     def __post_init__(self) -> None:
         found = Collector("the study")
@@ -119,16 +127,26 @@ class StudySettings:
                 choice(name, getattr(self, name), choices)
         for name in ("features", "ignore", "categorical", "classes"):
             value = getattr(self, name)
-            if isinstance(value, str) or (name == "features" and value is not None and not len(value)):
+            if value is None and name in ("features", "classes"):
+                continue
+            plain = isinstance(value, list | tuple) and all(isinstance(item, str | int | float) for item in value)
+            if not plain or (name == "features" and not value):
                 found.add(Option(name), f" must be a list, got {shown(value)}")
-            elif isinstance(value, list):
+            else:
                 set_fields(self, **{name: tuple(value)})
         for name, check in _NUMBERS.items():
-            if name != "batch_size" or self.batch_size not in ("auto", "all"):
+            if name != "batch_size" or not isinstance(self.batch_size, str) or self.batch_size not in WORDS:
                 with found.catching():
                     set_fields(self, **{name: check(name, getattr(self, name))})
         with found.catching():
             parse_tolerance(self.tolerance)
+        with found.catching():
+            choice("secure", self.secure, (True, False))
+        if self.secure_threshold is not None:
+            with found.catching():
+                set_fields(self, secure_threshold=whole_number("secure_threshold", self.secure_threshold, least=2))
+            if self.secure is False:
+                found.add(Option("secure_threshold"), " is of secure sums", remedies=[("take ", Option("secure"))])
         if not found.problems:
             self._check_columns(found)
         found.raise_any()
@@ -148,6 +166,8 @@ class StudySettings:
             raise InvalidInput(f"the study's settings are incomplete: {error}") from None
 
     def _check_columns(self, found: Collector) -> None:
+        if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
+            found.add(Option("classes"), f" must be two or more different classes, got {shown(self.classes)}")
         taken = [self.target, *(self.features or ())]
         for role, name in self.record_columns.items():
             known: Any = name
@@ -156,7 +176,7 @@ class StudySettings:
             taken.append(name)
         with found.catching():
             choice("client_intercepts", self.client_intercepts, (True, False))
-        if self.client_intercepts and self.trainer == "scaffold":
+        if self.client_intercepts is True and self.trainer == "scaffold":
             found.add(
                 *("with ", Option("client_intercepts"), " training is by Newton's method"),
                 remedies=[("take ", Option("trainer", "auto"))],
@@ -172,7 +192,19 @@ class StudySettings:
     @property
     def family(self) -> TargetFamily:
         """What the kind of model asks of the target."""
-        return FAMILIES[self.kind]
+        kind: Any = self.kind  # checked to be one of them
+        return FAMILIES[kind]
+
+    def threshold(self, n_sites: int) -> int:
+        """The threshold of secure sums over so many sites; refused if there are too few or too many for it."""
+        given = self.secure_threshold
+        found = max(2, -(-2 * n_sites // 3)) if given is None else given
+        if not n_sites // 2 < found <= n_sites:
+            raise InvalidInput(
+                Option("secure_threshold"),
+                f" must be more than half of the {n_sites} sites, and no more than there are, got {found}",
+            )
+        return found
 
     @property
     def record_columns(self) -> dict[str, str]:

@@ -1,32 +1,33 @@
 """A site's side of a study: its table, what it allows, what it has accepted, and a log of all that left it."""
 
-import dataclasses
 import hashlib
 import json
-import os
-import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedscaffold.core.errors import FedScaffoldError, InvalidInput
+from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.types import Array
+from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.requests import handle_request
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.client.store import MemoryStore, SiteStore
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.payloads import Payload, pack_reply, unpack_request
-from fedscaffold.federation.refusals import Refusal, RefusalCode
-from fedscaffold.federation.study.certificate import pack_sums
+from fedscaffold.federation.refusals import Refusal, RefusalCode, parsed
+from fedscaffold.federation.study.certificate import SumsAsked, pack_sums
 from fedscaffold.federation.study.evaluate import SiteEvaluation, evaluate_site, with_intercept_of
 from fedscaffold.federation.study.greet import PROTOCOL, ColumnKind, SiteSchema, agree_on_columns, describe_table
 from fedscaffold.federation.study.measure import measure_site
 from fedscaffold.federation.study.messages import (
+    SECURE_STEP,
     Address,
     StudyMessage,
     address_of,
@@ -41,60 +42,11 @@ from fedscaffold.federation.study.rows import AgreedRows, TableFile
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.inference import client_sums
 
+if TYPE_CHECKING:
+    from fedscaffold.federation.study.secure.taking_part import TakingPart
+
 Accept = Callable[[Agreement], bool]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiteRules:
-    """What a site tells in a study, whatever the coordinator asks.
-
-    Parameters
-    ----------
-    min_cell
-        Counts below this never leave the site.
-    tell_rows
-        Whether the number of rows is told in the greeting. Sums always tell how many rows are behind them.
-    allow_hessians
-        Whether sums of second derivatives may be asked for.
-    max_hessian_dim
-        Largest number of coefficients for which they may.
-    by_the_clock
-        Whether the site tells how long a local step really takes; a nominal speed otherwise.
-    """
-
-    min_cell: int = 5
-    tell_rows: bool = True
-    allow_hessians: bool = True
-    max_hessian_dim: int = 1000
-    by_the_clock: bool = True
-
-    def __post_init__(self) -> None:
-        fields = Fields(dataclasses.asdict(self), "the rules of the site")
-        fields.integer("min_cell", least=1)
-        fields.integer("max_hessian_dim", least=0)
-        for name in ("tell_rows", "allow_hessians", "by_the_clock"):
-            fields.flag(name)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read rules from the table [study] of a policy's TOML file; those that are missing have their defaults.
-
-        Parameters
-        ----------
-        path
-            The file that `SitePolicy.load` reads, with lines such as ``min_cell = 10`` below ``[study]``.
-        """
-        try:
-            found = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("study", {})
-        except (OSError, ValueError, RecursionError) as error:
-            raise InvalidInput(f"cannot read the policy {os.fspath(path)}: {error}") from None
-        try:
-            fields = Fields(found, "[study]")
-            fields.only(*(field.name for field in dataclasses.fields(cls)))
-            return cls(**fields.as_dict())
-        except InvalidInput as error:
-            raise InvalidInput(f"{os.fspath(path)}: {error}") from None
+OPEN = ("greet", "peers", "labels", "agree", "finish")  # phases that are told openly in studies with secure sums
 
 
 @dataclass
@@ -121,6 +73,12 @@ class StudySite:
         Where the site keeps its secret, its log, what it accepted and its control variates.
     study_name
         Name of the study that the site was invited to; None if its policy alone decides.
+    secure
+        Whether the site's numbers leave it in secure sums only.
+    secure_threshold
+        secure_threshold(number of sites) → the least threshold of a secure sum.
+    accept_peers
+        accept_peers(fingerprints by site) → whether the site adds its numbers up with sites that have these keys.
     """
 
     name: str
@@ -131,6 +89,9 @@ class StudySite:
     engine: str | Engine = "auto"
     store: SiteStore = field(default_factory=MemoryStore)
     study_name: str | None = None
+    secure: bool = False
+    secure_threshold: Callable[[int], int] = lambda n_sites: n_sites // 2 + 1
+    accept_peers: Callable[[Mapping[str, str]], bool] = lambda fingerprints: True
     _rows: tuple[str, Any, AgreedRows] | None = field(default=None, repr=False)
 
     @property
@@ -140,9 +101,9 @@ class StudySite:
 
     def check(self, settings: StudySettings) -> SiteSchema:
         """What the site would tell first; refused if its table cannot be used, whoever else takes part."""
-        schema = describe_table(self._table, categorical=settings.categorical, tell_rows=self.rules.tell_rows)
+        schema = self._schema(settings)
         kinds = agree_on_columns({self.name: schema}, settings)
-        sums = sum_table(self._table, kinds, settings, min_cell=max(self.rules.min_cell, settings.min_cell))
+        sums = sum_table(self.current_table, kinds, settings, min_cell=max(self.rules.min_cell, settings.min_cell))
         check_sites({self.name: sums}, kinds, settings)
         return schema
 
@@ -176,7 +137,7 @@ class StudySite:
         return reply
 
     def _reply(self, payload: Payload) -> tuple[Payload, str]:
-        address = _parsed(lambda: address_of(payload))
+        address = parsed(lambda: address_of(payload))
         self.policy.check_name(address.name)
         if self.study_name is not None and address.name != self.study_name:
             raise Refusal(
@@ -185,17 +146,25 @@ class StudySite:
             )
         if self.policy.keep_back:
             raise Refusal(RefusalCode.POLICY_KEEP_BACK, "studies use all rows, but the policy keeps rows back")
+        if SECURE_STEP in payload.values:
+            return self._secure_sums.answer(payload)
         if not is_study_message(payload):
-            request = _parsed(lambda: unpack_request(payload))
-            task = self._agreed(address).task(address.part)
+            if self.secure:
+                raise Refusal(RefusalCode.ONLY_SECURE)
+            request = parsed(lambda: unpack_request(payload))
+            task = self.agreed_rows(address).task(address.part)
             return pack_reply(handle_request(request, task, self.store, self.policy)), "train"
-        message = _parsed(lambda: unpack(payload, "the coordinator"))
+        message = parsed(lambda: unpack(payload, "the coordinator"))
+        if self.secure and message.phase not in OPEN:
+            raise Refusal(RefusalCode.ONLY_SECURE)
         answer: dict[str, Callable[[StudyMessage, Address], StudyMessage]] = {
             "greet": self._greet,
+            "peers": self._peers,
+            "labels": self._labels,
             "prepare": self._prepare,
             "agree": self._agree,
             "measure": self._measure,
-            "sums": self._sums,
+            "sums": self.sums_at,
             "evaluate": self._evaluate,
             "finish": self._finish,
         }
@@ -209,25 +178,56 @@ class StudySite:
                 f"version {PROTOCOL}; install the same version of fedscaffold on both",
             )
         settings = _settings(message)
-        schema = describe_table(self._table, categorical=settings.categorical, tell_rows=self.rules.tell_rows)
-        most = self.rules.max_hessian_dim if self.rules.allow_hessians else 0
-        return StudyMessage("greet", replace(schema, max_hessian_dim=most).to_json())
+        schema = self._schema(settings)
+        schema = replace(schema, max_hessian_dim=self.rules.max_hessian_dim if self.rules.allow_hessians else 0)
+        if settings.secure:
+            from fedscaffold.federation.study.secure.peers import identity_in_hexadecimal
+
+            schema = replace(schema, identity=identity_in_hexadecimal(self.store))
+        elif self.secure:
+            raise Refusal(RefusalCode.ONLY_SECURE)
+        return StudyMessage("greet", schema.to_json())
+
+    def _schema(self, settings: StudySettings) -> SiteSchema:
+        tell_rows = self.rules.tell_rows and not settings.secure
+        return describe_table(self.current_table, categorical=settings.categorical, tell_rows=tell_rows)
+
+    def _peers(self, message: StudyMessage, address: Address) -> StudyMessage:
+        from fedscaffold.federation.study.secure.peers import pin_peers, read_peers
+
+        told = parsed(lambda: read_peers(message.body))
+        return StudyMessage("peers", {"accepted": pin_peers(self.store, self.name, told, self.accept_peers)})
+
+    def _labels(self, message: StudyMessage, address: Address) -> StudyMessage:
+        from fedscaffold.federation.study.secure.tables import frequent_labels
+
+        settings, kinds = _settings(message), _kinds(message)
+        least = max(self.rules.min_cell, settings.min_cell)
+        return StudyMessage(
+            "labels", {"labels": frequent_labels(self.current_table, kinds, settings, min_cell=least)}
+        )
+
+    @cached_property
+    def _secure_sums(self) -> "TakingPart":
+        """The site's part in secure sums, whose keys live in this process alone."""
+        from fedscaffold.federation.study.secure.at_site import numbers_at_site
+        from fedscaffold.federation.study.secure.taking_part import TakingPart
+
+        return TakingPart(self, partial(numbers_at_site, self))
 
     def _prepare(self, message: StudyMessage, address: Address) -> StudyMessage:
         settings = _settings(message)
-        kinds: dict[str, ColumnKind] = _parsed(
-            lambda: Fields(message.body, "the request").fields("kinds").as_dict()
-        )
+        kinds = _kinds(message)
         least = max(self.rules.min_cell, settings.min_cell)
-        return StudyMessage("prepare", sum_table(self._table, kinds, settings, min_cell=least).to_json())
+        return StudyMessage("prepare", sum_table(self.current_table, kinds, settings, min_cell=least).to_json())
 
     def _agree(self, message: StudyMessage, address: Address) -> StudyMessage:
-        told: dict[str, Any] = _parsed(lambda: Fields(message.body, "the request").fields("agreement").as_dict())
-        agreement = _parsed(lambda: Agreement.from_json(told))
+        told: dict[str, Any] = parsed(lambda: Fields(message.body, "the request").fields("agreement").as_dict())
+        agreement = parsed(lambda: Agreement.from_json(told))
         before = self.store.load_note("accepted")
         if (before is None or before["agreement"] != told) and not self.accept(agreement):
             return StudyMessage("agree", {"accepted": False})
-        rows = AgreedRows(self._table, agreement, self.store.secret, self.engine)
+        rows = AgreedRows(self.current_table, agreement, self.store.secret, self.engine)
         if rows.problem.sizes[0] < self.policy.min_rows:
             raise Refusal(
                 RefusalCode.POLICY_ROWS,
@@ -240,43 +240,46 @@ class StudySite:
         return StudyMessage("agree", {"accepted": True})
 
     def _measure(self, message: StudyMessage, address: Address) -> StudyMessage:
-        problem = self._agreed(address).problem
+        problem = self.agreed_rows(address).problem
         return StudyMessage("measure", measure_site(problem, by_the_clock=self.rules.by_the_clock).to_json())
 
-    def _sums(self, message: StudyMessage, address: Address) -> StudyMessage:
-        problem = self._agreed(address).problem_of(address.part)
-        wanted = Fields(message.body, "the request")
-        theta = _parsed(lambda: Fields(message.arrays, "the request").array("theta", (problem.dim,)))
-        own = self._agreed(address).agreement.client_intercepts
-        if not wanted.flag("hessian") and own:
-            n = int(problem.sizes[0])
-            found, penalty = client_sums(problem, 0, theta, scores=False, intercept=True), n * problem.penalty
-            body = {"rows": n, "loss": found.loss + 0.5 * float(penalty @ theta**2)}
-            return StudyMessage("sums", body, {"gradient": found.gradient + penalty * theta})
-        if not wanted.flag("hessian"):
-            n = int(problem.sizes[0])
-            body = {"rows": n, "loss": n * float(problem.loss(theta))}
-            return StudyMessage("sums", body, {"gradient": n * problem.gradient(theta)})
+    def sums_at(self, message: StudyMessage, address: Address) -> StudyMessage:
+        """Sums of loss, gradient and, where it is allowed, Hessian over the site's rows at a model."""
+        problem = self.agreed_rows(address).problem_of(address.part)
+        asked = parsed(lambda: SumsAsked.from_json(message.body))
+        theta = parsed(lambda: Fields(message.arrays, "the request").array("theta", (problem.dim,)))
+        own = self.agreed_rows(address).agreement.client_intercepts
+        if not asked.hessian:
+            return StudyMessage("sums", *_loss_and_gradient(problem, theta, own_intercept=own))
         if not self.rules.allow_hessians or problem.dim > self.rules.max_hessian_dim:
             raise Refusal(RefusalCode.POLICY_HESSIAN)
-        scores, fixed = wanted.flag("scores"), wanted.flag("fixed")
-        found = client_sums(problem, 0, theta, scores=scores, intercept=own)
-        return StudyMessage("sums", *pack_sums(found, scores=scores, fixed=fixed))
+        found = client_sums(problem, 0, theta, scores=asked.scores, intercept=own)
+        return StudyMessage("sums", *pack_sums(found, asked))
 
     def _evaluate(self, message: StudyMessage, address: Address) -> StudyMessage:
-        agreed = self._agreed(address)
-        least = max(
-            self.rules.min_cell, _parsed(lambda: Fields(message.body, "the request").integer("min_cell", least=1))
-        )
-        theta = _parsed(lambda: Fields(message.arrays, "the request").array("theta", (agreed.problem.dim,)))
-        rows = np.flatnonzero(agreed.left_out)
-        if rows.size < max(least, 1):
+        left_out, judged, theta, least = self.rows_to_judge(message, address)
+        if left_out is None or int(left_out.sizes[0]) < least:
             return StudyMessage("evaluate", SiteEvaluation(n_rows=0).to_json())
-        left_out, judged = agreed.problem.take_rows(rows), agreed.judged_problem
+        return StudyMessage("evaluate", evaluate_site(left_out, judged, theta, min_cell=least).to_json())
+
+    def rows_to_judge(
+        self, message: StudyMessage, address: Address
+    ) -> tuple[EncodedProblem | None, EncodedProblem, Array, int]:
+        """Rows that training left out, if any, the others, the model to judge, and the least count to tell."""
+        agreed = self.agreed_rows(address)
+        least = parsed(lambda: Fields(message.body, "the request").integer("min_cell", least=1))
+        theta = parsed(lambda: Fields(message.arrays, "the request").array("theta", (agreed.problem.dim,)))
+        least, rows, judged = (
+            max(self.rules.min_cell, least),
+            np.flatnonzero(agreed.left_out),
+            agreed.judged_problem,
+        )
+        if not rows.size:
+            return None, judged, theta, least
+        left_out = agreed.problem.take_rows(rows)
         if agreed.agreement.client_intercepts:
             left_out, judged = with_intercept_of(judged, left_out, judged, theta=theta)
-        found = evaluate_site(left_out, judged, theta, min_cell=least)
-        return StudyMessage("evaluate", found.to_json())
+        return left_out, judged, theta, least
 
     def _finish(self, message: StudyMessage, address: Address) -> StudyMessage:
         self.store.save_note("result", message.body)
@@ -285,14 +288,15 @@ class StudySite:
     # the site's rows
 
     @property
-    def _table(self) -> Any:
+    def current_table(self) -> Any:
+        """The site's rows as they are now."""
         return self.table.load() if isinstance(self.table, TableFile) else self.table
 
     @property
     def _stamp(self) -> Any:
         return self.table.stamp if isinstance(self.table, TableFile) else None
 
-    def _agreed(self, address: Address) -> AgreedRows:
+    def agreed_rows(self, address: Address) -> AgreedRows:
         """The rows in the encoding that the site accepted for a study; refused if they are no longer the same."""
         if self._rows is not None and self._rows[:2] == (address.study, self._stamp):
             return self._rows[2]
@@ -300,7 +304,7 @@ class StudySite:
         if accepted is None or accepted["study"] != address.study:
             raise Refusal(RefusalCode.NO_AGREEMENT)
         agreement = Agreement.from_json(accepted["agreement"])
-        rows = AgreedRows(self._table, agreement, self.store.secret, self.engine)
+        rows = AgreedRows(self.current_table, agreement, self.store.secret, self.engine)
         if rows.problem.fingerprint() != accepted["data"]:
             text = "the site's table has changed since it accepted the agreement"
             self.store.audit.write("data-changed", text=text)
@@ -311,7 +315,10 @@ class StudySite:
         return rows
 
     def _note(self, phase: str, reply: Payload) -> None:
-        """Write to the log what leaves the site: the values themselves, and of vectors length and digest."""
+        """Write to the log what leaves the site: the values themselves, and of vectors length and digest.
+
+        Of secure sums the log says what a message is, since its values are keys and masked numbers.
+        """
         vectors = {
             name: {
                 "numbers": int(np.size(array)),
@@ -319,18 +326,31 @@ class StudySite:
             }
             for name, array in reply.arrays.items()
         }
-        values = {name: json.loads(v) if name == "body" else v for name, v in reply.values.items()}
+        if SECURE_STEP in reply.values:
+            from fedscaffold.federation.study.secure.taking_part import log_entry
+
+            values = log_entry(reply)
+        else:
+            values = {name: json.loads(v) if name == "body" else v for name, v in reply.values.items()}
         size = Traffic.of(reply).bytes
         self.store.audit.write("sent", phase=phase, bytes=size, values=values, vectors=vectors)
 
 
+def _loss_and_gradient(
+    problem: EncodedProblem, theta: Array, *, own_intercept: bool
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Rows, Σ f and Σ ∇f of a site's rows at θ, with the penalty."""
+    n = int(problem.sizes[0])
+    if not own_intercept:
+        return {"rows": n, "loss": n * float(problem.loss(theta))}, {"gradient": n * problem.gradient(theta)}
+    found, penalty = client_sums(problem, 0, theta, scores=False, intercept=True), n * problem.penalty
+    body = {"rows": n, "loss": found.loss + 0.5 * float(penalty @ theta**2)}
+    return body, {"gradient": found.gradient + penalty * theta}
+
+
+def _kinds(message: StudyMessage) -> dict[str, ColumnKind]:
+    return parsed(lambda: Fields(message.body, "the request").fields("kinds").as_dict())
+
+
 def _settings(message: StudyMessage) -> StudySettings:
-    return _parsed(lambda: StudySettings.from_json(Fields(message.body, "the request").value("settings")))
-
-
-def _parsed(part: Callable[[], T]) -> T:
-    """What a part of the request holds; a text about what is invalid in it becomes a refusal."""
-    try:
-        return part()
-    except InvalidInput as error:
-        raise Refusal(RefusalCode.BAD_REQUEST, str(error)) from None
+    return parsed(lambda: StudySettings.from_json(Fields(message.body, "the request").value("settings")))

@@ -3,29 +3,32 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.storage.lock import exclusive
 from fedscaffold.data.files import read_table
 from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.client.store import MemoryStore
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.attempts import PAUSE, Absent, until_done
-from fedscaffold.federation.study.coordinator import Coordinator, Transport
+from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.greet import agree_on_columns
 from fedscaffold.federation.study.journal import Journal, private_folder
-from fedscaffold.federation.study.messages import SiteProblems
+from fedscaffold.federation.study.messages import SiteProblems, Transport
 from fedscaffold.federation.study.report.status import LOCK, StatusBoard
 from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.settings import StudySettings
-from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.training import StudyTraining
 
 LOCK_WAIT = 30.0  # seconds to wait for a coordinator that was killed, whose processes have yet to end
+SECURE_STEPS = 5  # exchanges of a secure sum
 NOMINAL_ROUND = 1.0  # seconds that a round counts for in one process, so that results do not depend on the clock
 
 
@@ -69,11 +72,17 @@ def conduct_study(
         )
 
     def attempt(transport: Transport, exchanges: Path | None) -> StudyResult:
-        coordinator = Coordinator(transport=transport, settings=settings, name=name, board=board)
-        if exchanges is not None:
-            journal = Journal(transport, exchanges)
-            coordinator = replace(coordinator, transport=journal, study_id=journal.study_id)
-        result = _all_phases(coordinator)
+        journal = Journal(transport, exchanges)
+        coordinator = _coordinator(settings)(transport=journal, settings=settings, name=name, board=board)
+        try:
+            result = _all_phases(coordinator)
+        except SiteProblems as error:
+            if absent != "leave out" or not coordinator.sites_are_fixed:
+                raise
+            raise InvalidInput(
+                f"{error}; no site can be left out after the first secure sum, since sums with and without it "
+                "would tell its numbers: when it is back, start the study again"
+            ) from None
         save(result)
         coordinator.finish(result.for_sites())
         return result
@@ -84,6 +93,14 @@ def conduct_study(
             held.enter_context(exclusive(own / LOCK, f"the study's folder {own}", wait=LOCK_WAIT))
         held.enter_context(board.watch())
         return until_done(attempt, transport, own, board, absent=absent, pause=pause)
+
+
+def _coordinator(settings: StudySettings) -> type[Coordinator]:
+    if not settings.secure:
+        return Coordinator
+    from fedscaffold.federation.study.secure.coordinator import SecureCoordinator
+
+    return SecureCoordinator
 
 
 def _all_phases(coordinator: Coordinator) -> StudyResult:
@@ -99,11 +116,11 @@ def _all_phases(coordinator: Coordinator) -> StudyResult:
     if settings.evaluate:
         coordinator.board.phase("evaluate")
         without = replace(training, part=True, rounds=0, notes=[], history=[]).run(start=trained.theta)
-        evaluation = coordinator.evaluate(without.theta)
+        evaluation = coordinator.evaluate(without.theta, agreement)
     return StudyResult(
         settings=settings,
         agreement=agreement,
-        measured=measured,
+        totals=measured,
         training=trained,
         evaluation=evaluation,
         traffic=coordinator.traffic,
@@ -129,16 +146,17 @@ class InProcess:
         """Names of the sites."""
         return list(self.members)
 
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
         """Let each site answer; what one of them refuses is told with its name."""
-        replies, problems = {}, {}
+        replies, problems, codes = dict[str, Payload](), dict[str, str](), dict[str, RefusalCode]()
         for site, payload in requests.items():
             try:
                 replies[site] = self.members[site].answer(payload)
             except FedScaffoldError as error:
                 problems[site] = f"site {site}: {error}"
-        if problems:
-            raise SiteProblems(problems)
+                codes |= {site: error.code} if isinstance(error, Refusal) else {}
+        if problems and (enough is None or len(replies) < enough):
+            raise SiteProblems(problems, codes)
         return replies
 
     def deliver(self, requests: Mapping[str, Payload]) -> None:
@@ -147,21 +165,13 @@ class InProcess:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class Study(StudySettings):
     """A study: one model for sites that keep their tables, with every decision made from what sites tell.
+
+    It has all parameters of `StudySettings`, and a name.
 
     Parameters
     ----------
-    target
-        The column to predict.
-    kind
-        The model: "ridge", "logistic", "poisson" or "gamma".
-    features, ignore, categorical, classes, exposure, offset, weight
-        Columns and their parts, as for `StudySettings`.
-    l2, missing, min_cell, client_intercepts
-        The model's penalty and what sites do with values and counts, as for `StudySettings`.
-    tolerance, trainer, batch_size, max_rounds, evaluate
-        How the model is trained and judged, as for `StudySettings`.
     name
         Name of the study.
 
@@ -181,36 +191,18 @@ class Study:
     True
     """
 
-    target: str
-    kind: Any = "logistic"
-    features: Sequence[str] | None = None
-    ignore: Sequence[str] = ()
-    categorical: Sequence[str] = ()
-    l2: float = 0.01
-    tolerance: str | float = "se:0.05"
-    missing: Any = "error"
-    min_cell: int = 5
-    trainer: Any = "auto"
-    batch_size: int | Literal["auto", "all"] = "auto"
-    max_rounds: int = 500
-    evaluate: float = 0.2
-    classes: Sequence[Any] | None = None
-    exposure: str | None = None
-    offset: str | None = None
-    weight: str | None = None
-    client_intercepts: bool = False
     name: str = "study"
-    settings: StudySettings = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        given = {name: value for name, value in vars(self).items() if name != "name"}
-        object.__setattr__(self, "settings", StudySettings(**given))
+    @property
+    def settings(self) -> StudySettings:
+        """The study without its name, as sites are told it."""
+        return StudySettings(**{each.name: getattr(self, each.name) for each in fields(StudySettings)})
 
     def run(
         self,
         sites: Mapping[str, Any],
         *,
-        seed: int = 0,
+        seed: int | None = None,
         rules: SiteRules | None = None,
         policy: SitePolicy | None = None,
         engine: str | Engine = "auto",
@@ -223,7 +215,8 @@ class Study:
             A table for each site's name: a frame of any library that `data.from_frame` takes, or the path of a
             .csv or .parquet file.
         seed
-            Seed of batches and of the rows that are left out; the same seed gives the same result.
+            Seed of batches and of the rows that are left out, instead of the study's; the same seed gives the same
+            result.
         rules
             What sites tell.
         policy
@@ -233,7 +226,9 @@ class Study:
         """
         if len(sites) < 2:
             raise InvalidInput(f"a study has two sites or more, got {len(sites)}")
-        settings = replace(self.settings, seed=seed)
+        settings = self.settings if seed is None else replace(self.settings, seed=seed)
+        if settings.secure:
+            settings.threshold(len(sites))
         members = {
             str(name): StudySite(
                 name=str(name),
@@ -242,8 +237,14 @@ class Study:
                 policy=policy or SitePolicy.for_simulation(),
                 engine=engine,
                 store=MemoryStore(f"site {k} of seed {settings.seed}".encode()),
+                secure=settings.secure,
             )
             for k, (name, table) in enumerate(sites.items())
         }
-        result = conduct_study(InProcess(members), settings, name=self.name)
+        result = conduct_study(in_process(members, settings), settings, name=self.name)
         return replace(result, log={name: site.log for name, site in members.items()})
+
+
+def in_process(members: Mapping[str, StudySite], settings: StudySettings) -> InProcess:
+    """A transport to sites in this process, to which a secure sum takes as long as another exchange."""
+    return InProcess(members, NOMINAL_ROUND / (SECURE_STEPS if settings.secure else 1))

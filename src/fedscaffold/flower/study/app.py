@@ -15,6 +15,7 @@ from fedscaffold.core.storage.files import json_value
 from fedscaffold.federation.audit import AuditLog
 from fedscaffold.federation.study.report.status import StatusBoard
 from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import conduct_study
 from fedscaffold.flower import wire
 from fedscaffold.flower.keys import key_in_hexadecimal
@@ -62,9 +63,19 @@ def conduct(grid: Grid, context: Context) -> None:
 @client.train()
 def answer(message: Message, context: Context) -> Message:
     """Answer for the site whose folder the node's configuration names; agreements were accepted before."""
-    joined = JoinedSite.load(Fields(context.node_config, "the node's configuration").text(FOLDER_KEY))
-    reply = joined.answer(joined.site(), lambda: wire.from_one_record(message.content))
+    joined, site = _site_of(Fields(context.node_config, "the node's configuration").text(FOLDER_KEY))
+    reply = joined.answer(site, lambda: wire.from_one_record(message.content))
     return Message(wire.to_one_record(reply), reply_to=message)
+
+
+_secure_sites: dict[str, StudySite] = {}  # whose keys for secure sums live as long as the process
+
+
+def _site_of(folder: str) -> tuple[JoinedSite, StudySite]:
+    joined = JoinedSite.load(folder)
+    if not joined.invite.settings.secure:
+        return joined, joined.site()
+    return joined, _secure_sites.setdefault(folder, joined.site())
 
 
 def accepted_keys(folder: Path) -> dict[str, str]:

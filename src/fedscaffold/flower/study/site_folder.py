@@ -1,8 +1,8 @@
 """A site that joined a study: its folder has the invitation, the node's key, and where the table is."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -12,10 +12,11 @@ from fedscaffold.data.files import DETECTED
 from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.client.store import SiteStore
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.rows import TableFile
-from fedscaffold.federation.study.site import SiteRules, StudySite
+from fedscaffold.federation.study.site import StudySite
 from fedscaffold.flower.certificates import make_key
 from fedscaffold.flower.study.invite import Invite
 from fedscaffold.flower.study.signing import check_signature
@@ -42,6 +43,9 @@ class JoinedSite:
         A TOML file of `SitePolicy`, with `SiteRules` in its table [study]; None for the defaults.
     accept
         "auto" accepts any agreement on columns and coding, "ask" none but those that people accepted before.
+    peers
+        Fingerprints, without spaces, of the other sites' keys for secure sums, from their people; with none, those
+        that come first are kept.
     """
 
     folder: Path
@@ -50,6 +54,7 @@ class JoinedSite:
     text: CsvFormat = DETECTED
     policy: Path | None = None
     accept: str = "ask"
+    peers: Mapping[str, str] = field(default_factory=dict)
 
     def save(self) -> Path:
         """Write the folder, with a key for the node unless there is one; returns the file of the public key."""
@@ -65,7 +70,13 @@ class JoinedSite:
             make_key(self.folder, self.invite.site, comment=self.invite.site)
         text = {name: value for name, value in vars(self.text).items() if value is not None}
         policy = None if self.policy is None else str(self.policy.resolve())
-        told = {"data": str(self.data.resolve()), "text": text, "policy": policy, "accept": self.accept}
+        told = {
+            "data": str(self.data.resolve()),
+            "text": text,
+            "policy": policy,
+            "accept": self.accept,
+            "peers": dict(self.peers),
+        }
         store.save_note(JOINED, told)
         return self.private_key.with_name(f"{self.invite.site}.pub")
 
@@ -76,7 +87,7 @@ class JoinedSite:
         if not (path / f"{JOINED}.json").exists():
             raise InvalidInput(f"{path} is not the folder of a site that joined a study")
         fields = Fields(SiteFolder(path).load_note(JOINED), str(path / f"{JOINED}.json"))
-        policy = fields.value("policy")
+        policy, peers = fields.value("policy"), fields.fields("peers")
         return cls(
             folder=path,
             invite=Invite.load(path / INVITE),
@@ -84,6 +95,7 @@ class JoinedSite:
             text=CsvFormat(**fields.fields("text").as_dict()),
             policy=None if policy is None else Path(policy),
             accept=fields.choice("accept", *ACCEPT),
+            peers={site: peers.text(site) for site in peers.names()},
         )
 
     @property
@@ -109,7 +121,16 @@ class JoinedSite:
             accept=lambda agreement: self.accept == "auto",
             store=store or SiteFolder(self.folder),
             study_name=self.invite.study,
+            secure=self.invite.settings.secure,
+            secure_threshold=self.invite.settings.threshold,
+            accept_peers=self.accepts_peers,
         )
+
+    def accepts_peers(self, fingerprints: Mapping[str, str]) -> bool:
+        """Whether other sites' keys have the fingerprints that this site was given; any, if it was given none."""
+        if not self.peers:
+            return self.accept == "auto"
+        return all(self.peers.get(site) == one.replace(" ", "") for site, one in fingerprints.items())
 
     def answer(self, site: StudySite, read: Callable[[], Payload]) -> Payload:
         """The site's reply to the request that `read` returns; a code unless the coordinator signed it."""

@@ -76,6 +76,11 @@ class StudyFile:
         found = ADDRESS.fullmatch(self.address)
         if not found or not 1 <= int(found[2]) <= 65535:
             problems.append(f"address must be HOST:PORT, got {self.address!r:.60}")
+        if self.settings.secure and len(self.sites) >= 2:
+            try:
+                self.settings.threshold(len(self.sites))
+            except InvalidInput as error:
+                problems.append(str(error))
         if problems:
             raise InvalidInput("; ".join(problems))
 
@@ -155,8 +160,16 @@ ABOUT = {
     "exposure": "column of exposures, of counts and amounts",
     "offset": "column of offsets",
     "weight": "column of weights of rows",
+    "client_intercepts": "whether each site has an intercept of its own",
+    "secure": "whether the coordinator learns only sums over all sites",
+    "secure_threshold": "sites that must be there to the end of a sum; two thirds without this line",
 }
-UNSET = {"exposure": '"COLUMN"', "offset": '"COLUMN"', "weight": '"COLUMN"'}  # in lines that are commented out
+UNSET = {
+    "exposure": '"COLUMN"',
+    "offset": '"COLUMN"',
+    "weight": '"COLUMN"',
+    "secure_threshold": "NUMBER",
+}  # in lines that are commented out
 TEMPLATE = """# A study: one model for tables that stay at their sites. Run it with `fedscaffold study run`.
 name = {name}
 

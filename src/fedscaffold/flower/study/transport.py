@@ -22,8 +22,16 @@ DISCOVER_INTERVAL = 2.0  # seconds between two looks for nodes
 ASK_AGAIN = 15.0  # seconds after a refusal, in which people can mend what was wrong
 REMIND_INTERVAL = 60.0  # seconds between two lines about who is waited for
 DELIVER_SECONDS = 60.0  # for sites to fetch the result
+SPARE_SECONDS = 10.0  # for sites that a secure sum can be finished without
 MESSAGE_LIFE = 3600.0  # seconds until Flower forgets a message; it is sent again then
-BEGIN_AGAIN = (RefusalCode.NO_AGREEMENT, RefusalCode.DATA_CHANGED, RefusalCode.OTHER_MODEL)
+BEGIN_AGAIN = (  # asking again would not help
+    RefusalCode.NO_AGREEMENT,
+    RefusalCode.DATA_CHANGED,
+    RefusalCode.OTHER_MODEL,
+    RefusalCode.SUM_LOST,
+    RefusalCode.SUM_RANGE,
+    RefusalCode.STATE_LOST,
+)
 
 
 class Sent(NamedTuple):
@@ -73,27 +81,36 @@ class FlowerTransport:
         self._nodes: dict[str, Node] = {}
         self._discovered = -DISCOVER_INTERVAL
 
-    def exchange(self, requests: Mapping[str, Payload]) -> Mapping[str, Payload]:
-        """Send one message to each of some sites and return all their replies, or raise `SiteProblems`."""
-        replies, problems = self._collect(requests, self.leave_out_after)
-        problems |= {site: self._silent(site) for site in requests if site not in replies and site not in problems}
-        if problems:
-            raise SiteProblems(problems)
-        return {site: replies[site] for site in requests}
+    def exchange(self, requests: Mapping[str, Payload], *, enough: int | None = None) -> Mapping[str, Payload]:
+        """Send one message to each of some sites and return all their replies, or raise `SiteProblems`.
+
+        Where so many replies are `enough`, those that come within some seconds are returned.
+        """
+        replies, problems, codes = self._collect(requests, self.leave_out_after, enough)
+        if enough is None or len(replies) < enough:
+            silent = [site for site in requests if site not in replies and site not in problems]
+            problems |= {site: self._silent(site) for site in silent}
+            if problems:
+                raise SiteProblems(problems, codes)
+        return {site: replies[site] for site in requests if site in replies}
 
     def deliver(self, requests: Mapping[str, Payload]) -> None:
         """Send a last message to each of some sites; those that do not answer within a minute are named."""
-        replies, _ = self._collect(requests, DELIVER_SECONDS)
+        replies, _, _ = self._collect(requests, DELIVER_SECONDS)
         missing = [site for site in requests if site not in replies]
         if missing:
             self.tell(f"the result did not reach {', '.join(missing)}")
 
     def _collect(
-        self, requests: Mapping[str, Payload], most_seconds: float | None
-    ) -> tuple[dict[str, Payload], dict[str, str]]:
-        """The replies that arrive within some seconds, or all of them, and why some sites will give none."""
+        self, requests: Mapping[str, Payload], most_seconds: float | None, enough: int | None = None
+    ) -> tuple[dict[str, Payload], dict[str, str], dict[str, RefusalCode]]:
+        """The replies that arrive within some seconds, or all of them, and why some sites will give none.
+
+        Where so many replies are `enough`, the others have `SPARE_SECONDS` from the beginning.
+        """
         replies: dict[str, Payload] = {}
         problems: dict[str, str] = {}
+        codes: dict[str, RefusalCode] = {}
         seconds: dict[str, float] = {}
         asked: dict[str, Sent] = {}  # the newest request to each site
         not_before: dict[str, float] = {}  # when a site that refused is asked again
@@ -108,12 +125,14 @@ class FlowerTransport:
                 try:
                     found = self._read(sent, reply, not_before)
                 except SiteProblems as error:
-                    problems |= error.problems
+                    problems, codes = problems | error.problems, codes | error.codes
                     continue
                 if found is not None:
                     replies[sent.site], seconds[sent.site] = found, time.monotonic() - sent.at
             now = time.monotonic()
             if most_seconds is not None and now > begun + most_seconds:
+                break
+            if enough is not None and len(replies) >= enough and now > begun + SPARE_SECONDS:
                 break
             if now > reminded + REMIND_INTERVAL:
                 reminded = now
@@ -121,7 +140,7 @@ class FlowerTransport:
             if len(replies) + len(problems) < len(requests):
                 time.sleep(POLL_INTERVAL)
         self.last_seconds = max(seconds.values(), default=0.0)
-        return replies, problems
+        return replies, problems, codes
 
     def _discover(self) -> None:
         """Find the nodes of the sites by their keys, from time to time."""
@@ -193,7 +212,7 @@ class FlowerTransport:
                 return payload
             why = f"site {site} refuses: {MEANING[code]}"
             if self.leave_out_after is not None or code in BEGIN_AGAIN:
-                raise SiteProblems({site: why})
+                raise SiteProblems({site: why}, {site: code})
         self.board.site(site, "refused", why)
         self.tell(f"{why}; asking it again every {ASK_AGAIN:g} s")
         not_before[site] = time.monotonic() + ASK_AGAIN

@@ -9,6 +9,7 @@ from fedscaffold.inference import closing_sums
 from fedscaffold.inference.covariance import covariance
 from fedscaffold.inference.diagnosis import refuse_undetermined
 from fedscaffold.inference.families import family_of
+from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.problems.newton import PENALISE, NoMinimiser
@@ -44,8 +45,15 @@ def determined_optimum(problem: EncodedProblem) -> Array:
                 "estimate the variance from",
                 remedies=["use fewer columns or more rows", PENALISE],
             )
+        if problem.l2 == 0.0:  # rounding may end the search where the loss falls for ever
+            _refuse_undetermined(problem, optimum)
         return optimum
     except NoMinimiser as error:
-        sums = closing_sums(problem, error.theta, scores=False)
-        refuse_undetermined(sums, problem.n_records * problem.penalty, problem.encoding.names)
+        _refuse_undetermined(problem, error.theta)
         raise
+
+
+def _refuse_undetermined(problem: EncodedProblem, theta: Array) -> None:
+    if problem.dim <= MOST_COEFFICIENTS:
+        sums = closing_sums(problem, theta, scores=False)
+        refuse_undetermined(sums, problem.n_records * problem.penalty, problem.encoding.names)

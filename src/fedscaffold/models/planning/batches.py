@@ -9,6 +9,7 @@ from fedscaffold.core.errors import OutOfReach
 from fedscaffold.theory import Plan, plan
 
 MAX_ROUNDS = 20_000
+MAX_LOCAL_STEPS = 8192
 SMALL_CLIENT = 512  # rows on average: up to here a full gradient is cheap, and has no noise
 CANDIDATES = (64, 512, 4096)
 # Seconds on one core, as `python -m benchmarks.table_steps` measured them. Only their ratios matter.
@@ -47,19 +48,24 @@ def fastest_plan(problem: Any, batch_sizes: list[int | None], **goal: Any) -> Ba
     `goal` has target_mse and optimum, and perhaps max_local_steps and max_rounds. Refused where no batch size
     reaches the target. The plan's cost is in seconds.
     """
-    found: list[BatchPlan] = []
+    costs: list[tuple[int | None, Any]] = [(size, costs_in_seconds(problem, size)) for size in batch_sizes]
+    most: Any = {"max_rounds": goal.pop("max_rounds", None) or MAX_ROUNDS}
+    most["max_local_steps"] = goal.pop("max_local_steps", None) or MAX_LOCAL_STEPS
+    best: BatchPlan | None = None
     refused: OutOfReach | None = None
-    for size in batch_sizes:
-        costs: Any = costs_in_seconds(problem, size)
+    for size, cost in sorted(costs, key=lambda each: each[1]["gradient_cost"]):
+        if best is not None:  # no plan of more rounds is faster, whatever its local steps
+            most["max_rounds"] = min(most["max_rounds"], int(best.plan.cost / sum(cost.values())))
+        if not most["max_rounds"]:
+            break
         try:
-            made = plan(
-                problem, mode="first_order", batch_size=size, **costs, **{"max_rounds": MAX_ROUNDS, **goal}
-            )
+            found = plan(problem, mode="first_order", batch_size=size, **cost, **most, **goal)
         except OutOfReach as error:
-            refused = refused or error
+            refused = error
             continue
-        found.append(BatchPlan(size, made))
-    if not found:
-        assert refused is not None
+        if best is None or found.cost < best.plan.cost:
+            best = BatchPlan(size, found)
+    if best is None:
+        assert refused is not None  # as there is at least one batch size
         raise refused
-    return min(found, key=lambda each: each.plan.cost)
+    return best

@@ -1,6 +1,7 @@
 """From a table's problem to a planned run: standardise the target, find the optimum, plan γ, H and T."""
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from fedscaffold.core.errors import InvalidInput, Option, OutOfReach
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.inference.closing import Dispersion, check_dispersion
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.model import Model, in_own_units
@@ -57,6 +59,9 @@ class FitSettings:
     client_intercepts
         Whether each client has an intercept of its own, as if there were one indicator column per client. It is
         fitted with the common slopes and never leaves the client.
+    dispersion
+        The factor of the variance in standard errors: None for that of the family (1 for classes, counts);
+        "pearson" to estimate it, which makes that of counts a quasi-Poisson regression; or a number.
 
     Examples
     --------
@@ -73,9 +78,10 @@ class FitSettings:
     rounds: int | None = None
     seed: int = 0
     client_intercepts: bool = False
+    dispersion: Dispersion = None
 
     def __post_init__(self) -> None:
-        set_fields(self, seed=seed_number("seed", self.seed))
+        set_fields(self, seed=seed_number("seed", self.seed), dispersion=check_dispersion(self.dispersion))
         _, number = parse_tolerance(self.tolerance)
         if not isinstance(self.tolerance, str):
             set_fields(self, tolerance=number)
@@ -125,6 +131,8 @@ class PreparedProblem:
         Whether each client has an intercept of its own, which is a part of its rows' offsets.
     left_out
         Number of clients that were left out, since their target never varies beside an intercept of their own.
+    pooled_seconds
+        Time that finding the optimum took: Newton's method on all rows, as one would fit them in one place.
     """
 
     problem: EncodedProblem
@@ -135,6 +143,7 @@ class PreparedProblem:
     target_scale: float = 1.0
     client_intercepts: bool = False
     left_out: int = 0
+    pooled_seconds: float = 0.0
 
     def model(self, theta: Array, provenance: Mapping[str, Any] | None = None) -> Model:
         """The model of a θ of this problem, in the table's own units."""
@@ -174,20 +183,24 @@ class PlannedFit(PreparedProblem):
         The plan that method and rounds were taken from; None where all of γ, H and T were given.
     method, rounds
         What will be run: the plan's, except where settings were given.
+    planning_seconds
+        Time that planning took, without that of finding the optimum.
     """
 
     plan: Plan | None
     method: Scaffold
     rounds: int
+    planning_seconds: float = 0.0
 
 
 def prepare_problem(problem: EncodedProblem, settings: FitSettings) -> PreparedProblem:
     """Standardise a numeric target, find θ*, and say how close to it the run should come."""
     problem, shift, scale = standardize_target(problem)
-    left_out = 0
+    left_out, began = 0, time.perf_counter()
     if settings.client_intercepts:
         problem, left_out = with_own_intercepts(problem)
     optimum = determined_optimum(problem)
+    pooled_seconds = time.perf_counter() - began
     target_mse = squared_aim(problem, optimum, settings.tolerance, close=settings.close)
     if target_mse == 0.0:
         raise InvalidInput(
@@ -202,6 +215,7 @@ def prepare_problem(problem: EncodedProblem, settings: FitSettings) -> PreparedP
         target_scale=scale,
         client_intercepts=settings.client_intercepts,
         left_out=left_out,
+        pooled_seconds=pooled_seconds,
     )
 
 
@@ -210,6 +224,7 @@ def plan_fit(problem: EncodedProblem, settings: FitSettings) -> PlannedFit:
 
     Settings that are given replace the plan's; a smaller step size takes more rounds in proportion.
     """
+    began = time.perf_counter()
     prepared = prepare_problem(problem, settings)
     gamma, H, T = settings.step_size, settings.local_steps, settings.rounds
     if gamma is not None and H is not None and T is not None:
@@ -228,7 +243,10 @@ def plan_fit(problem: EncodedProblem, settings: FitSettings) -> PlannedFit:
     method = replace(planned.method, **{name: value for name, value in given.items() if value is not None})
     slower = max(1.0, planned.method.step_size / method.step_size)
     rounds = math.ceil(planned.rounds * slower) if T is None else T
-    return PlannedFit(**{**vars(prepared), "batch_size": batch_size}, plan=planned, method=method, rounds=rounds)
+    return PlannedFit(
+        **{**vars(prepared), "batch_size": batch_size}, plan=planned, method=method, rounds=rounds,
+        planning_seconds=time.perf_counter() - began - prepared.pooled_seconds,
+    )  # fmt: skip
 
 
 def out_of_reach(error: InvalidInput, tolerance: float) -> InvalidInput:

@@ -15,6 +15,7 @@ from fedscaffold.core.arrays import chosen_clients, offsets_of
 from fedscaffold.core.checks import given, not_negative
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
+from fedscaffold.core.privacy import clipped_rows
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import RecordsProblem, freeze
@@ -222,6 +223,11 @@ class Differentiable(RecordsProblem):
         """Mean gradient at θ over some of a client's records, penalty included."""
         batch = self._rows(self.offsets[client] + rows)
         return np.asarray(self._of("gradient", theta, batch, None) + self.l2 * theta)
+
+    def clipped_gradient(self, client: int, theta: Array, rows: NDArray[np.int64], clip: float) -> Array:
+        """Mean gradient over some of a client's records, each shortened to norm `clip`, plus the penalty's."""
+        each = self._of("record_gradients", theta, self._rows(self.offsets[client] + rows))
+        return np.asarray(clipped_rows(each, clip).mean(axis=0) + self.l2 * theta)
 
     def smoothness(self, batches: Batches) -> float:
         """Expected smoothness of minibatch gradients near `initial`: a local estimate, not a bound.

@@ -7,13 +7,18 @@ J. Oper. Res. Soc. 46, 1995), with the policy fixed: states, and a few successor
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from fedscaffold.core.checks import numbers
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
+
+PROBABILITY_ROUNDING = 1e-6
+LARGEST_CONDITION = 1e13
 
 
 class MarkovChains(NamedTuple):
-    """One chain per client, on a common graph.
+    """One Markov chain with rewards per client, on a common graph and with common features.
 
     Attributes
     ----------
@@ -24,13 +29,73 @@ class MarkovChains(NamedTuple):
     rewards
         r_c(s), (N, states).
     features
-        φ(s), of norm one, (states, d).
+        φ(s), (states, d).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> sticky, restless = np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([[0.5, 0.5], [0.5, 0.5]])
+    >>> chains = fs.problems.MarkovChains.from_transitions(
+    ...     [sticky, restless], rewards=[[0.0, 1.0], [0.0, 1.0]], features=np.eye(2))
+    >>> fs.problems.GarnetTD(environments=chains, discount=0.5)
+    GarnetTD(n_clients=2, dim=2, n_records=8)
     """
 
     successors: NDArray[np.int64]
     kernel: Array
     rewards: Array
     features: Array
+
+    @classmethod
+    def from_transitions(cls, transitions: ArrayLike, rewards: ArrayLike, features: ArrayLike) -> "MarkovChains":
+        """Chains from full matrices P_c(s, s'), (N, states, states); rewards (N, states), features (states, d)."""
+        kernel = table("transitions", transitions, 3)
+        states = kernel.shape[1]
+        successors = np.tile(np.arange(states), (states, 1))
+        return cls(successors, kernel, table("rewards", rewards, 2), table("features", features, 2))
+
+
+def checked_chains(chains: MarkovChains) -> MarkovChains:
+    """Chains from outside, copied; refused where they are no chains or have no single stationary law."""
+    kernel, rewards = table("kernel", chains.kernel, 3), table("rewards", chains.rewards, 2)
+    features, successors = table("features", chains.features, 2), table("successors", chains.successors, 2)
+    n_clients, states, branching = kernel.shape
+    wanted = {"rewards": (n_clients, states), "successors": (states, branching)}
+    found = {"rewards": rewards.shape, "successors": successors.shape}
+    wrong = [
+        f"{name} must have shape {shape}, got {found[name]}"
+        for name, shape in wanted.items()
+        if found[name] != shape
+    ]
+    if features.shape[0] != states or not 1 <= features.shape[1] <= states:
+        wrong.append(f"features must have {states} rows, one per state, and at most as many columns")
+    if wrong:
+        raise InvalidInput(f"environments do not fit a kernel of shape {kernel.shape}: {'; '.join(wrong)}")
+    if (kernel < 0.0).any() or np.abs(kernel.sum(axis=2) - 1.0).max() > PROBABILITY_ROUNDING:
+        raise InvalidInput("transition probabilities must not be negative, and sum to one from each state")
+    whole = successors.astype(np.int64)
+    if (whole != successors).any() or whole.min() < 0 or whole.max() >= states:
+        raise InvalidInput(f"successors must be states, whole numbers from 0 to {states - 1}")
+    own = MarkovChains(whole, kernel / kernel.sum(axis=2, keepdims=True), rewards, features)
+    worst = np.linalg.cond(_balance(own))
+    if not worst.max() < LARGEST_CONDITION:
+        raise InvalidInput(
+            f"the chain of client {int(np.argmax(worst))} has no single stationary law: all its states must lead "
+            "to one group of states that lead to each other"
+        )
+    return own
+
+
+def table(name: str, value: ArrayLike, axes: int) -> Array:
+    """A new array of finite numbers with so many axes, none of them empty."""
+    try:
+        array = np.array(numbers(value))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} must be numbers: {error}") from None
+    if array.ndim != axes or array.size == 0 or not np.isfinite(array).all():
+        raise InvalidInput(f"{name} must be finite numbers with {axes} axes, got shape {array.shape}")
+    return array
 
 
 def garnet(
@@ -85,11 +150,17 @@ def matrices(chains: MarkovChains) -> Array:
 
 def stationary(chains: MarkovChains) -> Array:
     """μ_c with μ_cᵀP_c = μ_cᵀ and Σ_s μ_c(s) = 1, (N, states)."""
-    full = matrices(chains)
-    states = full.shape[1]
-    system = np.swapaxes(full, 1, 2) - np.eye(states)
-    system[:, -1, :] = 1.0  # one balance equation follows from the others
+    system = _balance(chains)
+    n_clients, states, _ = system.shape
     right = np.zeros((states, 1))
     right[-1] = 1.0
-    law = np.maximum(np.linalg.solve(system, np.broadcast_to(right, (len(full), states, 1)))[:, :, 0], 0.0)
+    law = np.maximum(np.linalg.solve(system, np.broadcast_to(right, (n_clients, states, 1)))[:, :, 0], 0.0)
     return law / law.sum(axis=1, keepdims=True)
+
+
+def _balance(chains: MarkovChains) -> Array:
+    """P_cᵀ − I with its last row replaced by ones, since one balance equation follows from the others."""
+    full = matrices(chains)
+    system = np.swapaxes(full, 1, 2) - np.eye(full.shape[1])
+    system[:, -1, :] = 1.0
+    return system

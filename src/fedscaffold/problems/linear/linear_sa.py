@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.draws import Draws, interval_ends
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import digest, freeze
-from fedscaffold.problems.client_arrays import client_weights, flatten_systems
+from fedscaffold.problems.client_arrays import client_weights, flatten_systems, record_probabilities
 from fedscaffold.problems.linear.mean_system import LinearSystem
 
 
@@ -29,6 +30,10 @@ class LinearSA(LinearSystem):
         Right-hand sides: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d).
     weights
         One positive weight per client, scaled to sum to one; uniform by default.
+    probabilities
+        With which probability a step draws each record: an array of shape (N, n), or a sequence of N arrays of
+        shape (n_c,), not negative, scaled to sum to one for each client; uniform by default. A batch then has
+        independent draws.
 
     Examples
     --------
@@ -48,13 +53,20 @@ class LinearSA(LinearSystem):
         b: ArrayLike | Sequence[ArrayLike],
         *,
         weights: ArrayLike | None = None,
+        probabilities: ArrayLike | Sequence[ArrayLike] | None = None,
     ) -> None:
         self.A, self.b, self.offsets = flatten_systems(A, b)
         self.sizes: NDArray[np.int64] = np.diff(self.offsets)
         self.n_clients, self.dim = self.sizes.size, self.b.shape[1]
         self.weights = client_weights(weights, self.n_clients)
-        self.client_matrices = np.stack([A.mean(axis=0) for A in self._each(self.A)])
-        self.client_vectors = np.stack([b.mean(axis=0) for b in self._each(self.b)])
+        self.probabilities = None
+        if probabilities is not None:
+            self.probabilities = record_probabilities(probabilities, self.sizes)
+            each = (interval_ends(own) for own in self._each(self.probabilities))
+            self.draws = Draws(np.concatenate(list(each)))
+            freeze(self.probabilities, self.draws.ends)
+        self.client_matrices = self._means(self.A)
+        self.client_vectors = self._means(self.b)
         self._check_stable()
         freeze(
             self.A, self.b, self.offsets, self.sizes, self.weights, self.client_matrices, self.client_vectors
@@ -73,16 +85,28 @@ class LinearSA(LinearSystem):
 
     def client_second_moments(self) -> Array:
         """Mean of A_iᵀA_i over each client's records, (N, d, d)."""
+        if self.probabilities is not None:
+            return self._means(np.swapaxes(self.A, 1, 2) @ self.A)
         squares = [np.tensordot(A, A, axes=((0, 1), (0, 1))) / len(A) for A in self._each(self.A)]
         return np.stack(squares)
 
     def noise_factor(self, batches: Batches, n: int) -> float:
         """1/B, times (n − B)/(n − 1) without replacement."""
+        if self.probabilities is not None:
+            return 0.0 if batches.size is None else 1.0 / batches.size
         return batches.noise_factor(n)
 
     def fingerprint(self) -> str:
         """SHA-256 of weights and every record."""
-        return digest(f"{self.kind} {self.dim}", self.offsets, self.weights, self.b, self.A)
+        drawn = () if self.probabilities is None else (self.probabilities,)
+        return digest(f"{self.kind} {self.dim}", self.offsets, self.weights, self.b, self.A, *drawn)
+
+    def _means(self, records: Array) -> Array:
+        """The mean over each client's records, as they are drawn, (N, ...)."""
+        if self.probabilities is None:
+            return np.stack([each.mean(axis=0) for each in self._each(records)])
+        pairs = zip(self._each(self.probabilities), self._each(records), strict=True)
+        return np.stack([np.tensordot(own, each, axes=1) for own, each in pairs])
 
     def _each(self, records: Array) -> Iterator[Array]:
         """The records of one client after another."""

@@ -15,7 +15,7 @@ from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import digest, freeze
 from fedscaffold.problems.client_arrays import client_weights
-from fedscaffold.problems.linear.garnet import MarkovChains, garnet, stationary
+from fedscaffold.problems.linear.garnet import MarkovChains, checked_chains, garnet, stationary
 from fedscaffold.problems.linear.linear_sa import LinearSA
 from fedscaffold.problems.linear.mean_system import LinearSystem
 
@@ -48,7 +48,9 @@ class GarnetTD(LinearSystem):
         ε from 0 to 1, the part of the transition probabilities and rewards that is the client's own.
     environments
         Number of different environments: client c has number c mod `environments`; by default every client has its
-        own. Numbers of clients that are multiples of it share θ*, and more clients only reduce noise.
+        own. Numbers of clients that are multiples of it share θ*, and more clients only reduce noise. Or the
+        environments themselves, as `MarkovChains`: then n_clients, states, branching and dim are theirs, and
+        heterogeneity and seed have no meaning.
     sampling
         "iid" or "markov".
     weights
@@ -72,20 +74,26 @@ class GarnetTD(LinearSystem):
     def __init__(
         self,
         *,
-        n_clients: int,
+        n_clients: int | None = None,
         states: int = 30,
         branching: int = 2,
         dim: int = 8,
         discount: float = 0.9,
         heterogeneity: float = 0.5,
-        environments: int | None = None,
+        environments: int | MarkovChains | None = None,
         sampling: Observing = "iid",
         weights: ArrayLike | None = None,
         seed: int = 0,
     ) -> None:
-        self.n_clients = whole_number("n_clients", n_clients, least=1)
-        self.dim = whole_number("dim", dim, least=1)
-        n_clients, dim = self.n_clients, self.dim
+        given = None
+        if isinstance(environments, MarkovChains):
+            given = checked_chains(environments)
+            if n_clients not in (None, given.kernel.shape[0]):
+                raise InvalidInput(f"environments are those of {given.kernel.shape[0]} clients, not {n_clients}")
+            n_clients, states, branching = given.kernel.shape
+            dim, environments = given.features.shape[1], None
+        self.n_clients = n_clients = whole_number("n_clients", n_clients, least=1)
+        self.dim = dim = whole_number("dim", dim, least=1)
         states, branching = whole_number("states", states, least=1), whole_number("branching", branching, least=1)
         self.environments = self.n_clients
         if environments is not None:
@@ -104,7 +112,7 @@ class GarnetTD(LinearSystem):
         size = n_clients * states * (2 * branching * (dim + 2) + states)
         check_memory(f"{n_clients:,} clients with {states:,} states and branching={branching:,}", 8 * size)
         self.weights = client_weights(weights, self.n_clients)
-        self.chains = garnet(
+        self.chains = given or garnet(
             n_clients=n_clients,
             states=states,
             branching=branching,
@@ -113,6 +121,11 @@ class GarnetTD(LinearSystem):
             environments=self.environments,
             seed=self.seed,
         )
+        self._made_with: dict[str, Any] = {"environments": "given"}
+        if given is None:
+            self._made_with = {
+                "heterogeneity": self.heterogeneity, "environments": self.environments, "seed": self.seed,
+            }  # fmt: skip
         self.stationary = stationary(self.chains)
         records = states * branching
         self.sizes: NDArray[np.int64] = np.full(n_clients, records, dtype=np.int64)
@@ -162,10 +175,8 @@ class GarnetTD(LinearSystem):
             "states": int(self.chains.features.shape[0]),
             "branching": int(self.chains.successors.shape[1]),
             "discount": self.discount,
-            "heterogeneity": self.heterogeneity,
-            "environments": self.environments,
+            **self._made_with,
             "sampling": self.sampling,
-            "seed": self.seed,
             "weights": self.weighting,
         }
 

@@ -143,9 +143,7 @@ class ReportContent:
     distances
         ‖β_t − β*‖/‖β*‖ by round, for each method; β are the coefficients without the intercept.
     predicted
-        The same, predicted by `theory.predict`; None where that was not computed.
-    predicted_end
-        What the plan predicts after the last round; None where nothing was planned.
+        What the plan predicted, intercept included, for the rounds that it has; None where nothing was planned.
     tolerance
         Relative distance that the fit aimed for.
     models
@@ -156,6 +154,8 @@ class ReportContent:
         How to make the same fit again.
     coefficients
         Coefficients with standard errors; None where there are none.
+    time
+        Phases of the fit and how long they took.
     """
 
     title: str
@@ -167,7 +167,6 @@ class ReportContent:
     plan: str
     distances: Mapping[str, Array]
     predicted: Array | None
-    predicted_end: float | None
     tolerance: float
     models: Sequence[ModelRow]
     loss_name: str
@@ -175,3 +174,4 @@ class ReportContent:
     provenance: Facts
     command: str
     coefficients: CoefficientTable | None = None
+    time: Facts = ()

@@ -25,6 +25,11 @@ def fit_page(content: ReportContent) -> Page:
         _comparison(content),
         _clients(content),
         section("Communication", facts("What is sent and received", content.cost)),
+        *(
+            [section("Time", facts("Where the time of this simulation went", content.time))]
+            if content.time
+            else []
+        ),
         section(
             "How to run it again",
             elements.code(content.command),
@@ -84,14 +89,9 @@ def _convergence(content: ReportContent) -> str:
     lines = [(name.lower(), values) for name, values in content.distances.items()]
     legend = [(f"line {name.lower()}", name) for name in content.distances]
     levels = [("target", content.tolerance)]
-    says = "The plan aims for the tolerance."
     if content.predicted is not None:
         lines.append(("predicted", content.predicted))
-        legend.append(("line predicted", "Scaffold, predicted before the run, intercept included"))
-    elif content.predicted_end is not None:
-        levels.append(("predicted", content.predicted_end))
-        legend.append(("line predicted", "the plan's prediction for the last round, intercept included"))
-        says += f" It predicted a distance of {content.predicted_end:.2g} after the last round."
+        legend.append(("line predicted", "Scaffold, as the plan predicted it, intercept included"))
     legend.append(("line target", "tolerance"))
     ends = ", ".join(f"{name} ends at {values[-1]:.2g}" for name, values in content.distances.items())
     svg = drawings.curves(
@@ -103,7 +103,7 @@ def _convergence(content: ReportContent) -> str:
     )
     caption = (
         f"Distance to the pooled model's coefficients, relative and without the intercept, by round (log scale): "
-        f"{ends}. {says}"
+        f"{ends}. The plan aims for the tolerance."
     )
     return elements.section("Convergence", elements.figure(svg, legend, caption))
 

@@ -46,8 +46,8 @@ def _calibration(sites: Sequence[Judgement], classes: Sequence[str]) -> list[str
         y_label=f"observed share of {classes[1]}",
     )
     caption = (
-        "Each dot is a group of rows of one site with similar predictions, larger with more rows. "
-        "A well calibrated model has its dots on the line. Groups with few rows were joined at the site."
+        f"Each dot is a group of rows {'of one site ' * (len(sites) > 1)}with similar predictions, larger with "
+        "more rows. A well calibrated model has its dots on the line. Groups with few rows were joined."
     )
     return [elements.figure(svg, [], caption)]
 

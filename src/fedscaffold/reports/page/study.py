@@ -65,7 +65,7 @@ def site_page(content: SiteContent) -> Page:
             elements.paragraph(
                 "Everything that this site sent, from its own log, in order. Values are shown as they were sent; "
                 "of vectors, which are sums over rows or models, the length and a digest, with which the message "
-                "can be recognised."
+                "can be recognised. Vectors of secure sums left masked, and their entries say so."
             ),
             _phases(content.traffic),
             _messages(content.messages),
@@ -129,6 +129,15 @@ def _by_exchange(history: Sequence[HistoryPoint], values: Sequence[float]) -> Ar
 
 
 def _sites(content: StudyContent) -> str:
+    judged = judged_parts(content.sites, content.classes, content.loss_name) if content.evaluated else []
+    if content.secure:
+        words = [
+            "With secure sums nothing is known here about single sites: losses and counts are sums over all of "
+            "them. Each site's own page says how the model serves it."
+        ]
+        if content.evaluated:
+            words.append(_how_judged(content.evaluated))
+        return elements.section("All sites together", *map(elements.paragraph, words), *judged)
     shown = sorted(content.sites, key=lambda one: -one.rows)[:MAX_SITES]
     some = (
         f"the {len(shown)} largest of {len(content.sites):,} sites"
@@ -149,7 +158,14 @@ def _sites(content: StudyContent) -> str:
         "Sites: whom the model serves",
         sizes,
         *map(elements.paragraph, words),
-        *(judged_parts(content.sites, content.classes, content.loss_name) if content.evaluated else []),
+        *judged,
+    )
+
+
+def _how_judged(evaluated: float) -> str:
+    return (
+        f"To judge the model, a second training left out {evaluated:.0%} of each site's rows, chosen by a secret "
+        "of the site, and was tried on them; the model that is delivered uses all rows."
     )
 
 
@@ -160,10 +176,8 @@ def _who_is_helped(sites: Sequence[Judgement], evaluated: float) -> list[str]:
     helped = sum((one.alone or 0.0) > (one.together or 0.0) for one in known)
     silent = sum(one.left_out == 0 for one in sites)
     words = [
-        f"To judge the model, a second training left out {evaluated:.0%} of each site's rows, chosen by a secret "
-        f"of the site, and was tried on them; the model that is delivered uses all rows. {helped} of {len(known)} "
-        "sites are served better by the common model than by one of their own. There are no error bars: small "
-        "differences may be noise."
+        f"{_how_judged(evaluated)} {helped} of {len(known)} sites are served better by the common model than by "
+        "one of their own. There are no error bars: small differences may be noise."
     ]
     if silent:
         words.append(f"Sites with too few rows to leave some out, which told nothing: {silent}.")

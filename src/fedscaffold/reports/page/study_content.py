@@ -116,6 +116,8 @@ class StudyContent:
         What left each site, by phase.
     promised
         Sentences about the limits on what leaves a site.
+    secure
+        Whether only sums over all sites are known; then `sites` has one entry, of all together.
     """
 
     title: str
@@ -136,6 +138,7 @@ class StudyContent:
     evaluated: float
     traffic: Mapping[str, Sequence[PhaseTraffic]]
     promised: Sequence[str] = ()
+    secure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

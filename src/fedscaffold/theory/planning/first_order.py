@@ -22,12 +22,12 @@ from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.request import PlanRequest
-from fedscaffold.theory.prediction.local_steps import Curvature, curvature
+from fedscaffold.theory.prediction.local_steps import Curvature
 
 AIM = 0.8  # of the target, since this is a first-order model
 NOISE = 0.5  # of the aim, for the covariance; the rest is for the mean
 FLAT = 1e-12  # of the largest curvature: directions in which nothing happens
-LARGEST = 20_000_000  # numbers in all clients' Hessians; above it, a sample of clients
+LARGEST = 1_000_000  # numbers in all clients' Hessians; above it, a sample of clients
 GROWN = 1e6
 
 
@@ -40,6 +40,7 @@ def first_order_plan(request: PlanRequest) -> Plan:
     gamma, variance = step_size_for_noise(problem, request.batches, optimum, NOISE * aim)
     weights, hessians, slopes = sampled_clients(problem, optimum)
     slopes = slopes - weights @ slopes  # of a sample: as if θ* were its optimum
+    lam, U = np.linalg.eigh(hessians)
     ladder = [2**k for k in range(31) if 2**k < longest] + [longest]
     best: Plan | None = None
     rising = 0
@@ -48,7 +49,7 @@ def first_order_plan(request: PlanRequest) -> Plan:
         if best is not None:
             enough = min(enough, int(best.cost / request.cost(1, H)))
         squares = noiseless_path(
-            weights, curvature(hessians, gamma, H), slopes, optimum, gamma * H, aim - variance, enough
+            weights, Curvature.of(U, lam, gamma, H), slopes, optimum, gamma * H, aim - variance, enough
         )
         if squares is None:
             rising += best is not None

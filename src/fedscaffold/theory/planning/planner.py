@@ -18,6 +18,8 @@ from fedscaffold.theory.constants.constants import constants
 from fedscaffold.theory.planning.first_order import first_order_plan
 from fedscaffold.theory.planning.method_choice import MethodChoice, choose_method, parse_methods
 from fedscaffold.theory.planning.plan import Mode, Plan
+from fedscaffold.theory.planning.private.plans import PrivatePlan, PrivatePlans
+from fedscaffold.theory.planning.private.search import private_plan
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.planning.sharp import sharp_plan
 from fedscaffold.theory.supported import gives_averages
@@ -50,6 +52,32 @@ def plan(
 def plan(
     problem: SmoothProblem,
     *,
+    epsilon: float,
+    delta: float,
+    batch_size: int | None = None,
+    max_local_steps: int | None = None,
+    max_rounds: int | None = None,
+    sampling: Sampling = "without_replacement",
+) -> PrivatePlan: ...
+
+
+@overload
+def plan(
+    problem: SmoothProblem,
+    *,
+    epsilon: Sequence[float],
+    delta: float,
+    batch_size: int | None = None,
+    max_local_steps: int | None = None,
+    max_rounds: int | None = None,
+    sampling: Sampling = "without_replacement",
+) -> PrivatePlans: ...
+
+
+@overload
+def plan(
+    problem: SmoothProblem,
+    *,
     target_mse: float,
     batch_size: int | None,
     mode: Mode = "sharp",
@@ -67,19 +95,24 @@ def plan(
 def plan(
     problem: SmoothProblem,
     *,
-    target_mse: float,
-    batch_size: int | None,
+    target_mse: float | None = None,
+    batch_size: int | None = None,
     mode: Mode = "sharp",
     methods: str | Sequence[str] | None = None,
     max_local_steps: int | None = None,
     max_rounds: int | None = None,
     round_cost: float = ROUND_COST,
     gradient_cost: float = GRADIENT_COST,
-    sampling: Sampling = "with_replacement",
+    sampling: Sampling | None = None,
     optimum: ArrayLike | None = None,
     progress: Progress = None,
-) -> Plan | MethodChoice:
+    epsilon: float | Sequence[float] | None = None,
+    delta: float | None = None,
+) -> Plan | MethodChoice | PrivatePlan | PrivatePlans:
     """Step size, local steps and rounds with which Scaffold brings E‖θ_T − θ*‖² from θ_0 = 0 down to a target.
+
+    With `epsilon` and `delta` instead of a target: clip, noise, step size, local steps and rounds for the least
+    predicted error under a privacy budget of every client's records.
 
     Parameters
     ----------
@@ -99,15 +132,20 @@ def plan(
         with a plan for each, cheapest first, and reasons. "scaffold_average" is the average of Scaffold's
         iterates. A round costs round_cost for every two vectors that a client exchanges.
     max_local_steps, max_rounds
-        Limits on H (1,024 unless given) and T (2,000 unless given); certified plans have none unless given.
+        Limits on H (1,024 unless given) and T (2,000 unless given); certified plans have none unless given, plans
+        under a privacy budget 64 and 100.
     round_cost, gradient_cost
         What a communication and a stochastic gradient cost; by default a communication costs a hundred gradients.
     sampling
-        "with_replacement" or "without_replacement", within a batch.
+        "with_replacement" or "without_replacement", within a batch; the second under a privacy budget, which
+        knows no other.
     optimum
         θ*, where it is known already; otherwise Newton's method finds it.
     progress
         As in `fedscaffold.run`.
+    epsilon, delta
+        A privacy budget, as `fedscaffold.privacy.epsilon` counts it, instead of `target_mse`; several values of
+        epsilon give a `PrivatePlans`, which draws what each would buy.
 
     Raises
     ------
@@ -133,6 +171,19 @@ def plan(
     True
     """
     check_problem(problem)
+    if epsilon is not None:
+        if target_mse is not None or methods is not None:
+            raise InvalidInput(
+                "a plan under a privacy budget has the least error that it allows; leave ", Option("target_mse"),
+                " and ", Option("methods"), " out",
+            )  # fmt: skip
+        return private_plan(
+            problem, epsilon=epsilon, delta=delta, batch_size=batch_size, max_rounds=max_rounds,
+            max_local_steps=max_local_steps, sampling=sampling or "without_replacement",
+        )  # fmt: skip
+    if delta is not None:
+        raise InvalidInput(Option("delta"), " is part of a privacy budget; give ", Option("epsilon"), " too")
+    sampling = sampling or "with_replacement"
     target_mse = positive("target_mse", target_mse)
     choice("mode", mode, get_args(Mode))
     names = None if methods is None else parse_methods(methods)

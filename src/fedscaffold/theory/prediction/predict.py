@@ -7,6 +7,7 @@ import numpy as np
 from fedscaffold.core.capabilities import GeneralisedLinear, PopulationMoments, SmoothProblem
 from fedscaffold.core.checks import check_problem_and_method, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.threads import one_blas_thread
@@ -14,6 +15,7 @@ from fedscaffold.theory.prediction.curve import curve_parts
 from fedscaffold.theory.prediction.family.predict_family import is_plain, predict_family
 from fedscaffold.theory.prediction.moments.curve import small_curve
 from fedscaffold.theory.prediction.moments.predict import is_small, plateau_is_small, small_prediction, small_round
+from fedscaffold.theory.prediction.moments.private import predict_private
 from fedscaffold.theory.prediction.plateau import control_variate_biases
 from fedscaffold.theory.prediction.prediction import Prediction
 from fedscaffold.theory.prediction.reliability import EXACT, GAUSSIAN, warn_if_unreliable
@@ -35,6 +37,7 @@ def predict(
     batch_size: int | None,
     sampling: Sampling = "with_replacement",
     rounds: int | None = None,
+    privacy: Privacy | None = None,
 ) -> Prediction:
     """E‖θ − θ*‖² = tr Σ + ‖b‖², with Σ and b of the stationary law of Scaffold or FedAvg for any γH.
 
@@ -58,6 +61,8 @@ def predict(
         "with_replacement" or "without_replacement", within a batch.
     rounds
         If given, also predict the curve of that many rounds from θ_0 = 0.
+    privacy
+        Clipping and noise, as `fedscaffold.run` takes them; for ridge and logistic regression on tables.
 
     Raises
     ------
@@ -79,6 +84,10 @@ def predict(
     if rounds is not None:
         rounds = whole_number("rounds", rounds, least=1, most=MOST_ROUNDS)
     batches = Batches(batch_size, sampling)
+    if privacy is not None:
+        private = predict_private(problem, method, batches, rounds, privacy)
+        warn_if_unreliable(private.reliability)
+        return private
     if not is_plain(problem, method):
         reliability = EXACT if is_quadratic(problem) else GAUSSIAN
         return Prediction(**predict_family(problem, method, batches, rounds)._asdict(), reliability=reliability)

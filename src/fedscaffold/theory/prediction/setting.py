@@ -13,6 +13,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks, for_kept_blocks, noise_factors
 from fedscaffold.theory.prediction.clouds.averages import Averages, CloudAverages
+from fedscaffold.theory.prediction.clouds.clipped import ClippedAverages
 from fedscaffold.theory.prediction.clouds.cubature import RecordAverages, StreamAverages
 from fedscaffold.theory.prediction.clouds.margins import MarginAverages
 from fedscaffold.theory.prediction.local_steps import Steps, steps
@@ -62,11 +63,17 @@ class Setting:
     settled: float
     quadratic: bool
     kept: list[ClientBlock] | None = None  # the clients' records, where they are few enough to be kept
+    has_privacy_noise: bool = False  # whether steps or messages have noise besides that of batches
 
     @property
     def gradients(self) -> Array:
         """∇f_c(θ*), each client's gradient at the optimum, (N, d)."""
         return self.at_optimum.gradients
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any noise."""
+        return self.has_privacy_noise or bool(self.factors.any())
 
     def places(self, block: ClientBlock) -> IntArray:
         """Where the clients of a block are in the arrays over clients."""
@@ -86,12 +93,21 @@ class Setting:
         return replace(self, gamma=gamma, H=H, steps=chosen)
 
 
-def setting(problem: SmoothProblem, method: Method, batches: Batches, optimum: Array | None = None) -> Setting:
-    """Check problem and method and compute what all passes share; θ* too where it is not given."""
+def setting(
+    problem: SmoothProblem,
+    method: Method,
+    batches: Batches,
+    optimum: Array | None = None,
+    clipped: ClippedAverages | None = None,
+) -> Setting:
+    """Check problem and method and compute what all passes share; θ* too where it is not given.
+
+    With `clipped` the problem is that of clipped records, and steps have noise besides that of batches.
+    """
     scaffold, gamma, H = parse_method(problem, method)
     factors = noise_factors(problem, batches)
     optimum = problem.optimum() if optimum is None else optimum
-    quadratic, averages = is_quadratic(problem), cloud_averages(problem)
+    quadratic, averages = is_quadratic(problem) and clipped is None, clipped or cloud_averages(problem)
     found = clients_at_optimum(problem, averages, optimum, factors, quadratic)
     precision = STEPS_DRIFTING if quadratic and not scaffold else STEPS
     return Setting(
@@ -111,6 +127,7 @@ def setting(problem: SmoothProblem, method: Method, batches: Batches, optimum: A
         tolerance=interpolation_tolerance(problem.n_clients, problem.dim),
         settled=settled_at(problem.n_clients, quadratic),
         quadratic=quadratic,
+        has_privacy_noise=clipped is not None,
     )
 
 

@@ -1,8 +1,9 @@
 """`fedscaffold study join`: a site takes part."""
 
+import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,7 @@ EXAMPLES = (
     "  fedscaffold study join bonn.invite --data visits.csv --dry-run\n\n"
     "  fedscaffold study join bonn.invite --data visits.csv --accept auto"
 )
+FINGERPRINT = re.compile("[0-9a-f]{32}")
 PAGE, AGREEMENT = "site.html", "agreement.json"
 
 
@@ -45,6 +47,10 @@ def command(
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder for key, log and state.", show_default="SITE-site beside INVITE")
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="SITE=FINGERPRINT, from that site's people, for secure sums; once for each site."),
     ] = None,
     show: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")] = False,
     delimiter: tables.Delimiter = None,
@@ -68,6 +74,7 @@ def command(
         joined = JoinedSite(
             folder=(folder or invite.parent / f"{invited.site}-site").resolve(), invite=invited, data=data,
             text=tables.csv_format(delimiter, decimal, encoding), policy=policy, accept=accept,
+            peers=_peers(peer or [], invited),
         )  # fmt: skip
         site = joined.site(MemoryStore())
         schema = site.check(invited.settings)
@@ -88,8 +95,12 @@ def command(
             f"log: {joined.folder / 'audit.jsonl'} will have all that leaves this site; --dry-run shows it before",
             soft_wrap=True, markup=False,
         )  # fmt: skip
+        if invited.settings.secure:
+            _tell_fingerprint(site, console)
         if accept == "ask":
             site.accept = _asking(joined, console)
+            if not joined.peers:
+                site.accept_peers = _asking_about_peers(console)
         _serve(joined, site, tell)
         _write_page(joined)
     tell(
@@ -131,6 +142,37 @@ def _asking(joined: JoinedSite, console: Console) -> Callable[[Agreement], bool]
         classes = "number" if encoding.classes is None else ", ".join(map(str, encoding.classes))
         console.print(f"  to predict {encoding.target}: {classes}", soft_wrap=True, markup=False)
         return typer.confirm("Does this site take part?")
+
+    return accept
+
+
+def _peers(given: list[str], invite: Invite) -> dict[str, str]:
+    """Fingerprints by site, from options such as graz='1234 5678 …'."""
+    pairs = [one.partition("=") for one in given]
+    wrong = [site for site, _, text in pairs if not site or not FINGERPRINT.fullmatch(text.replace(" ", ""))]
+    if wrong:
+        raise InvalidInput(f"--peer must be SITE=FINGERPRINT with 32 hexadecimal digits, got {wrong[0]!r}")
+    if given and not invite.settings.secure:
+        raise InvalidInput("--peer is for studies with secure sums, and this is none")
+    return {site: text.replace(" ", "") for site, _, text in pairs}
+
+
+def _tell_fingerprint(site: StudySite, console: Console) -> None:
+    from fedscaffold.federation.study.secure.peers import own_fingerprint
+
+    console.print(
+        "secure sums: the coordinator will learn only sums over all sites. Tell the people of the other sites, "
+        f"not by way of the coordinator, the fingerprint of this site: {own_fingerprint(site.store)}",
+        soft_wrap=True, markup=False,
+    )  # fmt: skip
+
+
+def _asking_about_peers(console: Console) -> Callable[[Mapping[str, str]], bool]:
+    def accept(fingerprints: Mapping[str, str]) -> bool:
+        console.print("\nThe other sites of the secure sums have these fingerprints, says the coordinator:")
+        for site, one in fingerprints.items():
+            console.print(f"  {site}: {one}", soft_wrap=True, markup=False)
+        return typer.confirm("Are they those that their people told you?")
 
     return accept
 

@@ -48,6 +48,8 @@ def command(
     min_cell: Annotated[int, typer.Option(help="Sites tell no count below this.")] = StudySettings.min_cell,
     trainer: Annotated[str, typer.Option(help="auto, scaffold or newton.")] = "auto",
     evaluate: Annotated[float, typer.Option(help="Share of rows left out to judge the model; 0 for none.")] = 0.2,
+    secure: tables.Secure = False,
+    secure_threshold: tables.SecureThreshold = None,
     seed: tables.Seed = 0,
     missing_sites: Annotated[
         str, typer.Option(help="A site that is offline or cannot take part: wait, 'leave out', or error.")
@@ -81,8 +83,9 @@ def command(
         settings = StudySettings(
             target=target, kind=kinds, features=tables.parse_names(features),
             ignore=tables.parse_names(ignore) or (), categorical=tables.parse_names(categorical) or (),
-            classes=tables.parse_names(classes), l2=l2, tolerance=tables.parse_tolerance(tolerance),
-            min_cell=min_cell, evaluate=evaluate, seed=seed, **others,
+            classes=tables.parse_names(classes), l2=l2, tolerance=tables.parse_number(tolerance),
+            min_cell=min_cell, evaluate=evaluate, seed=seed, secure=secure, secure_threshold=secure_threshold,
+            **others,
         )  # fmt: skip
         absent: Any = missing_sites
         study = StudyFile(

@@ -26,9 +26,9 @@ def study_content(result: "StudyResult") -> StudyContent:
     settings, agreement, training = result.settings, result.agreement, result.training
     error = error_text(result.certified_error["relative"])
     return StudyContent(
-        title=f"A study of {settings.target}: {len(result.measured)} sites, one model, no pooled rows",
+        title=f"A study of {settings.target}: {len(result.sites)} sites, one model, no pooled rows",
         summary=(
-            f"{len(result.measured)} sites with {result.n_rows:,} rows in all have one model. It is certified "
+            f"{len(result.sites)} sites with {result.n_rows:,} rows in all have one model. It is certified "
             f"to be within {error} of the model that pooled rows would give, "
             f"{'within' if result.reached else 'NOT within'} the tolerance of {settings.tolerance}, after "
             f"{result.rounds:,} exchanges."
@@ -54,14 +54,23 @@ def study_content(result: "StudyResult") -> StudyContent:
         tolerance=result.checked_tolerance,
         in_standard_errors=result.in_standard_errors,
         decisions=training.notes,
-        sites=[
-            judgement(site, one.n_rows, result.evaluation.get(site), agreement)
-            for site, one in result.measured.items()
-        ],
+        sites=_judgements(result),
+        secure=settings.secure,
         evaluated=settings.evaluate,
         traffic={site: phase_traffic(by_phase) for site, by_phase in result.traffic.items()},
         promised=_promised(result),
     )
+
+
+def _judgements(result: "StudyResult") -> list[Judgement]:
+    """How the model serves each site, or all of them together where only sums are known."""
+    agreement = result.agreement
+    if result.settings.secure:
+        return [judgement(site, result.n_rows, one, agreement) for site, one in result.evaluation.items()]
+    return [
+        judgement(site, one.n_rows, result.evaluation.get(site), agreement)
+        for site, one in result.measured.items()
+    ]
 
 
 def judgement(site: str, n_rows: int, told: SiteEvaluation | None, agreement: Agreement | None) -> Judgement:
@@ -117,7 +126,17 @@ def _request(result: "StudyResult") -> Facts:
         ("tolerance", str(settings.tolerance)),
         ("smallest count that a site tells", str(settings.min_cell)),
         ("share of rows left out to judge", f"{settings.evaluate:.0%}" if settings.evaluate else "none"),
+        ("secure sums", _secure(result)),
     ]
+
+
+def _secure(result: "StudyResult") -> str:
+    if not result.settings.secure:
+        return "no: the coordinator sees what each site tells"
+    n = len(result.sites)
+    return (
+        f"yes: the coordinator learned only sums over all sites; threshold {result.settings.threshold(n)} of {n}"
+    )
 
 
 def _agreed(agreement: Agreement) -> Facts:
@@ -184,10 +203,16 @@ def _promised(result: "StudyResult") -> list[str]:
         "Sizes are of the messages' values and vectors, eight bytes per number; what encryption and the "
         "network add is left out."
     ]
+    if result.settings.secure:
+        return [
+            *words,
+            "Every vector left its site masked: to the coordinator it is noise, and only the sum over all sites "
+            "is not. Five messages of each site make one sum; sizes include keys and encrypted shares.",
+        ]
     if largest:
         words.append(
-            f"A message of the certificate has at most {d * d + 2 * d:,} numbers (d² + 2d with d = {d:,} "
-            f"coefficients); here it has {largest:,.0f} on average."
+            f"A message of the certificate has at most {d * d + 2 * d:,} numbers in vectors (d² + 2d with "
+            f"d = {d:,} coefficients) and three beside them; here it has {largest:,.0f} on average."
         )
     return words
 

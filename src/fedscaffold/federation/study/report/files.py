@@ -49,7 +49,7 @@ def for_sites(result: "StudyResult") -> dict[str, Any]:
     known = result.training.certificate.sums is not None
     return {
         "study": result.name,
-        "sites": len(result.measured),
+        "sites": len(result.sites),
         "rows": result.n_rows,
         "reached": result.reached,
         "certified_error": result.certified_error,

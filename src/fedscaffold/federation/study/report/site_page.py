@@ -18,18 +18,19 @@ from fedscaffold.reports.page import render, site_page
 from fedscaffold.reports.page.study_content import Judgement, SentMessage, SiteContent
 
 AUDIT = "audit.jsonl"
+KEPT = "kept"  # an event of a site's log: how the model serves it, which it tells nobody in secure studies
 Log = Sequence[Mapping[str, Any]]
 
 
 def sent_messages(log: Iterable[Mapping[str, Any]] | str | os.PathLike[str]) -> list[Mapping[str, Any]]:
-    """What left a site, in order: from its folder, its log file, or the entries of its log."""
+    """What left a site, in order, and what it kept for its own page: from its folder, its log file, or entries."""
     if isinstance(log, str | os.PathLike):
         path = Path(log)
         path = path / AUDIT if path.is_dir() else path
         if not path.is_file():
             raise InvalidInput(f"{path} is not the log of a site")
         log = AuditLog(path).read()
-    return [entry for entry in log if entry.get("event") == "sent"]
+    return [entry for entry in log if entry.get("event") in ("sent", KEPT)]
 
 
 def write_site_page(
@@ -73,16 +74,20 @@ def write_site_page(
     ...     "What left this site" in page.read_text()
     True
     """
-    write_text(path, render(site_page(_content(sent_messages(log), site, study, agreement, result))))
+    entries = sent_messages(log)
+    sent = [entry for entry in entries if entry.get("event") == "sent"]
+    kept = [entry for entry in entries if entry.get("event") == KEPT]
+    write_text(path, render(site_page(_content(sent, kept, site, study, agreement, result))))
 
 
 def _content(
-    log: Log, site: str, study: str, agreement: Agreement | None, result: Mapping[str, Any] | None
+    log: Log, kept: Log, site: str, study: str, agreement: Agreement | None, result: Mapping[str, Any] | None
 ) -> SiteContent:
     traffic = traffic_of_log(log)
-    n_rows = site_rows(log)
-    told = [entry for entry in log if entry["phase"] == "evaluate"]
-    found = SiteEvaluation.from_json(told[-1]["values"]["body"], site) if told else None
+    n_rows = int(kept[-1]["n_rows"]) if kept else site_rows(log)
+    told = [entry["values"]["body"] for entry in log if entry["phase"] == "evaluate" and "body" in entry["values"]]
+    told += [entry["values"] for entry in kept]
+    found = SiteEvaluation.from_json(told[-1], site) if told else None
     judged = judgement(site, n_rows, found, agreement)
     total = sum(one.bytes for one in traffic.values())
     facts = [("study", study), ("site", site), ("rows", f"{n_rows:,}" if n_rows else "not told yet")]

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.federation.study.measure import SiteMeasurement
+from fedscaffold.federation.study.measure import Measurements
 
 FACTOR = 4  # between two numbers of local steps that are tried
 FIRST_LOCAL_STEPS = 64
@@ -108,12 +108,11 @@ def _first_local_steps(seconds_per_round: float, seconds_per_step: float) -> int
     return steps
 
 
-def safe_step_size(smoothness: list[float]) -> float:
-    """γ = 1/max_c L_c from the smoothness constants that the sites told."""
-    largest = max(smoothness)
-    if not 0.0 < largest < math.inf:
-        raise InvalidInput(f"the sites' smoothness must be a positive number, got {largest!r}")
-    return 1.0 / largest
+def safe_step_size(smoothness: float) -> float:
+    """γ = 1/max_c L_c from the largest of the sites' smoothness constants."""
+    if not 0.0 < smoothness < math.inf:
+        raise InvalidInput(f"the sites' smoothness must be a positive number, got {smoothness!r}")
+    return 1.0 / smoothness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +171,7 @@ class BatchSearch:
         return replace(self, local_steps=2 * self.local_steps, may_grow=False)
 
 
-def choose_batch(asked: int | str, largest_site: int, per_round: float, per_step: float) -> int | None:
+def choose_batch(asked: int | str, largest_site: float, per_round: float, per_step: float) -> int | None:
     """The batch size of local steps; None for all rows.
 
     By default batches are taken where the first stage's local steps on all rows would take longer than the rest of
@@ -196,10 +195,10 @@ def choose_batch(asked: int | str, largest_site: int, per_round: float, per_step
     return size if DRAWING * size < largest_site else None
 
 
-def batch_step_size(measured: list[SiteMeasurement], batch_size: int) -> float:
-    """γ = 1/max_c (L_c + 3 σ_c²/B), for which steps on batches are stable too.
+def batch_step_size(measured: Measurements, batch_size: int) -> float:
+    """γ = 1/(L + 3 σ²/B) with the largest L and σ² of any site, for which steps on batches are stable too.
 
-    σ_c² is the trace of the noise of single rows' gradients, which for standardised columns is about the mean
+    σ² is the trace of the noise of single rows' gradients, which for standardised columns is about the mean
     curvature of a row; the factor 3 allows for rows that are larger than others.
     """
-    return safe_step_size([one.smoothness + KURTOSIS * one.noise / batch_size for one in measured])
+    return safe_step_size(measured.smoothness + KURTOSIS * measured.noise / batch_size)

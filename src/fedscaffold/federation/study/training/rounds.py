@@ -1,20 +1,13 @@
 """Rounds of Scaffold in a study, with step size and local steps that may change from one to the next."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-
-import numpy as np
 
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.federation.server.backup import StateBackup
 from fedscaffold.federation.server.ledger import Ledger, initial_ledger
-from fedscaffold.federation.server.round import SendRequests, run_round
-from fedscaffold.federation.server.rules import RoundRules
 from fedscaffold.federation.study.coordinator import Coordinator
-from fedscaffold.federation.study.measure import SiteMeasurement
+from fedscaffold.federation.study.measure import Measurements
 from fedscaffold.methods import Scaffold
 from fedscaffold.simulation.divergence import divergence_limit
 
@@ -25,46 +18,48 @@ class StudyRounds:
 
     Parameters
     ----------
+    coordinator
+        Asks the sites.
+    measured
+        What they told about themselves.
     config
         What the sites are told about the run; its schedule grows.
     ledger
         The server's state.
-    weights
-        Share of each site's rows in all rows.
-    send
-        Carries requests to the sites.
+    part
+        Whether the rows that the evaluation will use are left out.
     limit
         Distance from the initial model at which the run counts as diverged.
     """
 
+    coordinator: Coordinator
+    measured: Measurements
     config: RunConfig
     ledger: Ledger
-    weights: Array
-    send: SendRequests
+    part: bool
     limit: float
 
     @classmethod
     def start(
         cls,
         coordinator: Coordinator,
-        measured: Mapping[str, SiteMeasurement],
+        measured: Measurements,
         theta: Array,
         *,
         part: bool,
         batch_size: int | None = None,
     ) -> "StudyRounds":
         """The run before its first round, from θ; local steps use batches of this size, or all rows."""
-        sites = coordinator.transport.sites
-        n_rows = np.array([measured[site].n_rows for site in sites], dtype=np.float64)
         config = RunConfig(
-            name=coordinator.name, seed=coordinator.settings.seed, dim=theta.size, n_clients=n_rows.size,
+            name=coordinator.name, seed=coordinator.settings.seed, dim=theta.size, n_clients=len(measured.sites),
             method=Scaffold(step_size=1.0, local_steps=1), batches=Batches(batch_size),
         )  # fmt: skip
         return cls(
+            coordinator=coordinator,
+            measured=measured,
             config=config,
             ledger=initial_ledger(config, theta, run=coordinator.run_id(part=part)),
-            weights=n_rows / n_rows.sum(),
-            send=partial(coordinator.send, part=part),
+            part=part,
             limit=divergence_limit(theta),
         )
 
@@ -80,10 +75,9 @@ class StudyRounds:
 
     def run(self) -> Array:
         """One round with all sites; the model after it."""
-        self.ledger = run_round(
-            self.config, self.ledger, self.weights, self.send, backup=StateBackup(None), limit=self.limit,
-            rules=RoundRules(min_clients=self.weights.size, outlier_factor=None),
-        ).ledger  # fmt: skip
+        self.ledger = self.coordinator.train(
+            self.config, self.ledger, self.measured, limit=self.limit, part=self.part
+        )
         return self.theta
 
     @property

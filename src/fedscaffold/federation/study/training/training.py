@@ -1,6 +1,6 @@
 """Training on autopilot: settings come from what sites told and what rounds achieved, none from the optimum."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.study.certificate import Certificate, certify, slopes_of
 from fedscaffold.federation.study.coordinator import Coordinator
-from fedscaffold.federation.study.measure import SiteMeasurement
+from fedscaffold.federation.study.measure import Measurements
 from fedscaffold.federation.study.report.history import ErrorPoint, How
 from fedscaffold.federation.study.training import autopilot
 from fedscaffold.federation.study.training.by_gradients import Products, certify_by_gradients
@@ -67,7 +67,7 @@ class StudyTraining:
     agreement
         The encoding that they accepted.
     measured
-        What each told about itself.
+        What they told about themselves.
     hessians
         Whether all sites allow sums of Hessians of this size.
     part
@@ -76,7 +76,7 @@ class StudyTraining:
 
     coordinator: Coordinator
     agreement: Agreement
-    measured: Mapping[str, SiteMeasurement]
+    measured: Measurements
     hessians: bool
     part: bool = False
     rounds: int = 0
@@ -103,7 +103,7 @@ class StudyTraining:
             self._note("Sites fit intercepts of their own, so training is by Newton's method.")
         elif start is None:
             norm = float(np.linalg.norm(self._gradient_and_loss(theta)[0]))
-            cost = self.coordinator.transport.last_seconds, max(o.seconds_per_step for o in self.measured.values())
+            cost = self.coordinator.last_seconds, self.measured.seconds_per_step
             if not self._takes_newton(theta.size, *cost):
                 return self._close(self._run_scaffold(theta, norm, *cost))
         return self._close(self.certificate(theta))
@@ -139,7 +139,7 @@ class StudyTraining:
 
     def _gradient_and_loss(self, theta: Array) -> tuple[Array, float]:
         self.rounds += 1
-        return self.coordinator.gradient_and_loss(theta, part=self.part)
+        return self.coordinator.gradient_and_loss(theta, self.agreement, part=self.part)
 
     def _takes_newton(self, dim: int, per_round: float, per_step: float) -> bool:
         """Whether Newton's method takes less time; a round and a local step cost this many seconds."""
@@ -159,14 +159,14 @@ class StudyTraining:
         At θ the gradient has this norm; a round and a local step cost this many seconds.
         """
         batch = autopilot.choose_batch(
-            self.coordinator.settings.batch_size, self._largest_site, per_round, per_step
+            self.coordinator.settings.batch_size, self.measured.largest_site, per_round, per_step
         )
         self._tell_error(1.0, how="estimated", method="no rounds yet")
         if batch is not None:
-            per_step *= autopilot.DRAWING * batch / self._largest_site
+            per_step *= autopilot.DRAWING * batch / self.measured.largest_site
             return self._run_on_batches(theta, batch, affordable=per_round / max(per_step, 1e-300))
         search = autopilot.LocalStepsSearch.start(per_round, per_step)
-        step_size = autopilot.safe_step_size([one.smoothness for one in self.measured.values()])
+        step_size = autopilot.safe_step_size(self.measured.smoothness)
         rounds = self._rounds(theta, None)
         found: Certificate | None = None
         while not self._out_of_rounds and norm > 0.0:
@@ -200,7 +200,7 @@ class StudyTraining:
         The model is the tail average of the newest stage; its error is known from the walk on the plateau and from
         the difference between stages. So many local steps take no longer than the rest of a round.
         """
-        step_size = autopilot.batch_step_size(list(self.measured.values()), batch_size)
+        step_size = autopilot.batch_step_size(self.measured, batch_size)
         search = autopilot.BatchSearch(most=affordable)
         rounds, slopes = self._rounds(theta, batch_size), slopes_of(self.agreement)
         plateaus: list[PlateauMean] = []
@@ -246,10 +246,6 @@ class StudyTraining:
     def _run_round(self, rounds: StudyRounds) -> Array:
         self.rounds += 1
         return rounds.run()
-
-    @property
-    def _largest_site(self) -> int:
-        return max(one.n_rows for one in self.measured.values())
 
     def _close(self, first: Certificate) -> TrainingResult:
         """Newton steps until the certified error is within the tolerance, and one more.

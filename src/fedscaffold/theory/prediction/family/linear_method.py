@@ -99,11 +99,11 @@ def _check_plain_steps(method: Method) -> None:
     """Refuse methods whose local steps have more terms than gradient and correction."""
     clients, server = method.init_clients(1, np.ones(1), 1, None), method.init_server(np.zeros((1, 1)))
     own_start = method.start(clients, server).ndim > 2
-    if method.pull or own_start or method.anchor(clients, server) is not None:
+    if method.pull or own_start or method.anchor(clients, server) is not None or method.compressor is not None:
         raise InvalidInput(
             "theory predicts local steps of gradient and correction alone, which begin at the server's model; "
-            f"those of {method.kind} pull to a model, subtract gradients at an anchor, or begin at clients' own "
-            "models; simulate it with fedscaffold.run"
+            f"{method.kind} pulls to a model, subtracts gradients at an anchor, begins at clients' own models, or "
+            "compresses what it sends; simulate it with fedscaffold.run"
         )
 
 
@@ -159,7 +159,8 @@ class _Probe:
         """Messages from (server, local), (repetitions, N)."""
         shape = (len(inputs), self.weights.size, 1)
         local = np.broadcast_to(inputs[:, None, self.K :], shape).copy()
-        sent = self.method.message(local, self.server(inputs[:, : self.K]), self.counts)
+        clients = self.clients(np.zeros((len(inputs), self.J)))
+        sent = self.method.message(clients, local, self.server(inputs[:, : self.K]), self.counts)
         return np.broadcast_to(sent, shape)[:, :, 0]
 
     def aggregate(self, inputs: Array) -> Array:

@@ -26,10 +26,14 @@ CHANGE = 0.005  # relative difference of what two neighbouring maps make of the 
 LONGEST = 4096  # rounds between two maps
 
 
-def small_curve(s: Setting, local: LocalRound, rounds: int) -> tuple[Array, Array]:
-    """‖E θ_t − θ*‖² and tr Cov θ_t for t = 0, ..., rounds from θ_0 = 0, ξ_c = 0; inf from where they overflow."""
+def small_curve(s: Setting, local: LocalRound, rounds: int, shift: Array | None = None) -> tuple[Array, Array]:
+    """‖E θ_t − θ*‖² and tr Cov θ_t for t = 0, ..., rounds from θ_0 = 0, ξ_c = 0; inf from where they overflow.
+
+    With a shift the first is ‖E θ_t − θ* + shift‖², the distance to another point than the setting's θ*.
+    """
+    away = np.zeros(s.problem.dim) if shift is None else shift
     now = beginning(s, skew=local.skewed is not None)
-    squares, variances = [float(now.theta @ now.theta)], [0.0]
+    squares, variances = [float(np.square(now.theta + away).sum())], [0.0]
     with np.errstate(over="ignore", invalid="ignore"):
         map, gap = local(start_of(s, now)), 1
         while len(squares) <= rounds:
@@ -45,7 +49,7 @@ def small_curve(s: Setting, local: LocalRound, rounds: int) -> tuple[Array, Arra
                 gap //= 2
                 continue
             passed = tried if gap == 1 else travel(s, map, later, now, gap)
-            squares += [float(one.theta @ one.theta) for one in passed]
+            squares += [float(np.square(one.theta + away).sum()) for one in passed]
             variances += [float(np.trace(theta_covariance(s, one.cov))) for one in passed]
             now = passed[-1]
             map = later if gap == 1 else local(start_of(s, now))

@@ -37,7 +37,7 @@ def no_plateau() -> InvalidInput:
 
 def small_plateau(s: Setting, local: LocalRound, guess: Moments | None = None) -> tuple[Moments, RoundMap]:
     """The stationary moments, and the map of a round that begins with them; from a guess if there is one."""
-    skew, noisy = local.skewed is not None, bool(s.factors.any())
+    skew, noisy = local.skewed is not None, s.noisy
     if guess is None:
         N, d = s.gradients.shape
         rest = at_rest(s, np.zeros(d), np.zeros((N, d)) if s.scaffold else s.gradients, skew=skew)

@@ -1,0 +1,71 @@
+"""`fedscaffold conformance`: put an implementation of Scaffold, one's own or a published one, through checks."""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedscaffold.cli.errors import FAILED, refusals
+from fedscaffold.conformance import check, check_options
+from fedscaffold.conformance.adapters import LIBRARIES
+from fedscaffold.conformance.adapters.environment import check_library, default_folder
+from fedscaffold.core.checks import choice
+from fedscaffold.core.errors import InvalidInput
+
+EXAMPLES = (
+    "Examples:\n\n"
+    "  fedscaffold conformance --against declearn\n\n"
+    "  fedscaffold conformance my_package.my_module:MyScaffold\n\n"
+    '  fedscaffold conformance --against nvflare --only "control variates sum to zero" --only "lost replies"\n\n'
+    f"Libraries: {', '.join(LIBRARIES)}. Exit codes: 0 no check failed, 1 some did, 2 wrong options, or "
+    "a library that could not be installed."
+)
+
+
+def command(
+    implementation: Annotated[
+        str | None,
+        typer.Argument(help="Your own: module:Class, which takes a Task; see the page 'Is my Scaffold right?'."),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="A published library, in an environment that is made for it.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be repeated.")] = None,
+    tolerance: Annotated[float, typer.Option(help="Distances up to this are zero; 1e-4 suits float32.")] = 1e-8,
+    seed: Annotated[int, typer.Option(help="Chooses the problems.")] = 0,
+    environments: Annotated[
+        Path | None, typer.Option(help="Folder of the environments; default: in the user's cache folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Put an implementation of Scaffold through checks whose answers are known exactly, and print the report."""
+    with refusals(interrupted="an environment that was being made is made again next time"):
+        if (implementation is None) == (against is None):
+            raise InvalidInput("give either module:Class of your own or --against a library")
+        options: dict[str, Any] = {"tolerance": tolerance, "seed": seed, "only": only or None}
+        check_options(**options)
+        if against is not None:
+            folder = environments or default_folder()
+            report = check_library(choice("against", against, tuple(LIBRARIES)), folder=folder, **options)
+        else:
+            report = check(_load(str(implementation)), **options)
+        typer.echo(json.dumps(report.to_dict(), ensure_ascii=True) if as_json else str(report))
+    raise typer.Exit(FAILED if report.failures else 0)
+
+
+def _load(path: str) -> Any:
+    """What module:Class names, found from the current folder too, as Python itself would."""
+    module, _, name = path.partition(":")
+    if not (module and name):
+        raise InvalidInput(f"an implementation is given as module:Class, got {path!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f"cannot import {module}: there is no module {error.name!r}") from None
+    if found is None:
+        raise InvalidInput(f"the module {module} has nothing called {name!r}")
+    return found

@@ -1,0 +1,77 @@
+"""Environments of their own for other people's libraries, which need other versions of packages than we do."""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedscaffold.conformance.adapters import LIBRARIES
+from fedscaffold.conformance.report import Report
+from fedscaffold.core.checks import choice
+from fedscaffold.core.errors import FedScaffoldError
+from fedscaffold.core.storage.files import write_text
+
+READY = "ready.json"
+LINES_SHOWN = 5
+
+
+class EnvironmentFailed(FedScaffoldError):
+    """An environment that could not be made, or a library that could not be run in it."""
+
+
+def default_folder() -> Path:
+    """Where environments are kept: ``fedscaffold/conformance`` in the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "fedscaffold" / "conformance"
+
+
+def make_environment(name: str, folder: Path) -> Path:
+    """Install a library, and this package's checks, in an environment of its own; returns its Python.
+
+    An environment that is there already, with the same requirements, is taken as it is.
+    """
+    library = LIBRARIES[choice("library", name, tuple(LIBRARIES))]
+    home = folder / f"{name}-{library.version}"
+    python = home / "bin" / "python"
+    wanted = json.dumps(library.requirements)
+    ready = home / READY
+    if not (ready.is_file() and ready.read_text() == wanted):
+        venv.create(home, with_pip=True, clear=True)
+        _run(
+            [str(python), "-m", "pip", "install", "--quiet", *library.requirements],
+            f"{name} could not be installed",
+        )
+        write_text(ready, wanted)
+    packages = next((home / "lib").glob("python*/site-packages"))
+    link, source = packages / "fedscaffold", Path(__file__).parents[2]
+    if not (link.is_symlink() and link.resolve() == source.resolve()):
+        link.unlink(missing_ok=True)
+        link.symlink_to(source, target_is_directory=True)
+    return python
+
+
+def check_library(
+    name: str, *, folder: Path, tolerance: float = 1e-8, seed: int = 0, only: Sequence[str] | None = None
+) -> Report:
+    """Run `conformance.check` on a library in its environment, which is made where it is missing."""
+    python = make_environment(name, folder)
+    options = json.dumps({"tolerance": tolerance, "seed": seed, "only": None if only is None else list(only)})
+    printed = _run(
+        [str(python), "-m", "fedscaffold.conformance.adapters", name, options], f"{name} could not be run"
+    )
+    return Report.from_dict(json.loads(printed.splitlines()[-1]))
+
+
+def _run(command: Sequence[str], failure: str) -> str:
+    """Standard output of a process that sees no other packages than those of its environment."""
+    settings = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(command, capture_output=True, text=True, env=settings, check=False)
+    if done.returncode:
+        last = "\n".join(done.stderr.strip().splitlines()[-LINES_SHOWN:])
+        raise EnvironmentFailed(
+            f"{failure} with Python {sys.version_info.major}.{sys.version_info.minor}:\n{last}"
+        )
+    return done.stdout

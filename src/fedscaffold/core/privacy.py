@@ -1,0 +1,108 @@
+"""What protects records and clients: clipped contributions and Gaussian noise."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedscaffold.core.checks import not_negative, positive, set_fields
+from fedscaffold.core.types import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordLevel:
+    """Protects single records: every record's gradient is clipped, and every local step gets noise.
+
+    In each local step the gradient of every record of the batch, without the penalty, is shortened to norm `clip`
+    where it is longer; their mean gets noise N(0, (noise_multiplier · clip / B)² I), with B the batch size or,
+    with full gradients, the number of the client's records (DP-SGD of Abadi et al. 2016, within Scaffold the
+    DP-Scaffold of Noble et al. 2022). `fedscaffold.privacy.epsilon` says what that protects.
+
+    Parameters
+    ----------
+    clip
+        The largest norm of one record's gradient.
+    noise_multiplier
+        Standard deviation of the noise in the sum of a batch's gradients, in units of `clip`; 0 for clipping
+        alone, which protects nothing.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=5)
+    >>> privacy = fs.privacy.RecordLevel(clip=1.0, noise_multiplier=2.0)
+    >>> fs.run(problem, method, rounds=3, privacy=privacy).theta.shape
+    (1, 20)
+    """
+
+    clip: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            clip=positive("clip", self.clip),
+            noise_multiplier=not_negative("noise_multiplier", self.noise_multiplier),
+        )
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise in the sum of a batch's gradients."""
+        return self.noise_multiplier * self.clip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientLevel:
+    """Protects whole clients: the change that a client sends is clipped and gets noise.
+
+    What a client sends minus θ is shortened to norm `clip` where it is longer, and gets Gaussian noise, before the
+    client's own memory of it: control variates follow the noisy message.
+
+    Parameters
+    ----------
+    clip
+        The largest norm of a client's change of θ.
+    noise_multiplier
+        Standard deviation of the noise in units of `clip`.
+    summed
+        False where the server sees every message: each gets noise of standard deviation noise_multiplier · clip.
+        True where the server learns only their weighted sum (secure sums): each client then adds its part, so that
+        the sum has noise of standard deviation noise_multiplier · clip · max w_c, which protects every client if
+        all take part and none tells its part.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> method = fs.FedAvg(step_size=0.05, local_steps=5)
+    >>> privacy = fs.privacy.ClientLevel(clip=0.5, noise_multiplier=1.0, summed=True)
+    >>> fs.run(problem, method, rounds=3, batch_size=10, privacy=privacy).theta.shape
+    (1, 20)
+    """
+
+    clip: float
+    noise_multiplier: float
+    summed: bool = False
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            clip=positive("clip", self.clip),
+            noise_multiplier=not_negative("noise_multiplier", self.noise_multiplier),
+            summed=bool(self.summed),
+        )
+
+    def noise_scales(self, weights: Array, largest: float, participants: int) -> Array:
+        """Standard deviation of each client's noise, by its weight; `largest` is the largest weight of all."""
+        if not self.summed:
+            return np.full(weights.shape, self.noise_multiplier * self.clip)
+        return self.noise_multiplier * self.clip * largest / (weights * np.sqrt(participants))
+
+
+Privacy = RecordLevel | ClientLevel
+
+
+def clipped_rows(rows: Array, clip: float) -> Array:
+    """Vectors along the last axis, shortened to norm `clip` where they are longer."""
+    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return rows * (clip / np.maximum(norms, clip))

@@ -1,0 +1,28 @@
+"""Noise that protects records and clients in a simulation.
+
+As all draws it is a function of (seed, repetition, round, client, step). Its words have keys of their own, those
+of the seed and a constant, so that no batch reads them. Step h of a round takes the normal numbers h·d to
+h·d + d − 1.
+"""
+
+import numpy as np
+
+from fedscaffold.core.random.normals import normals, normals_of
+from fedscaffold.core.random.stream import Stream
+from fedscaffold.core.types import Array, IntArray
+
+RECORD_KEY, CLIENT_KEY = 0x9E3779B97F4A7C15, 0x3C6EF372FE94F82A  # the seed's other keys, by exclusive or
+
+
+def step_noise(stream: Stream, step: int, dim: int) -> Array:
+    """Standard normal numbers for one local step of a client, (dim,)."""
+    own = stream._replace(seed=stream.seed ^ RECORD_KEY)
+    return normals(own, step * dim, dim)
+
+
+def message_noise(seed: int, round: int, clients: IntArray, first_client: int, dim: int) -> Array:
+    """Standard normal numbers for the messages of a round, (repetitions, clients, dim)."""
+    streams = [Stream(seed ^ CLIENT_KEY, r, round, 0) for r in range(len(clients))]
+    return np.stack([
+        normals_of(stream, first_client + row, dim) for stream, row in zip(streams, clients, strict=True)
+    ])  # fmt: skip

@@ -1,0 +1,31 @@
+"""Which problems have records whose gradients can be clipped."""
+
+from typing import Any
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.privacy import RecordLevel
+from fedscaffold.core.protocols import HasClippedGradient, Streamed
+from fedscaffold.core.types import Array
+
+
+def check_clippable(problem: Any) -> None:
+    """Refuse privacy at the level of records for a problem that has no records, or none that can be clipped."""
+    if isinstance(problem, Streamed):
+        raise InvalidInput(
+            "this problem's clients are distributions, which have no records to protect; "
+            "privacy=RecordLevel(...) is for tables, ClientLevel(...) for any problem"
+        )
+    if not isinstance(problem, HasClippedGradient):
+        raise InvalidInput(
+            f"single records of {problem.kind!r} cannot be clipped; privacy=RecordLevel(...) is for generalised "
+            "linear and multinomial regression and problems.Differentiable"
+        )
+
+
+def refuse_anchor(privacy: RecordLevel | None, anchor: Array | None) -> None:
+    """Refuse methods that subtract gradients at an anchor, which would count every record twice."""
+    if privacy is not None and anchor is not None:
+        raise InvalidInput(
+            "this method's steps also take gradients at an anchor, for which the noise is not enough; "
+            "with privacy=RecordLevel(...) use Scaffold or FedAvg"
+        )

@@ -1,0 +1,78 @@
+"""How the numbers of a secure sum follow each other: named blocks, each with a range or of exact words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.fields import Fields
+from fedscaffold.federation.secure_sum.fixed_point import FixedPoint, Words
+
+MOST_WORDS = 2**31
+
+
+class SumBlock(NamedTuple):
+    """Some numbers of a secure sum.
+
+    Parameters
+    ----------
+    name
+        What they are.
+    length
+        How many words they take.
+    limit
+        Largest size of a site's number in fixed point; None for words that are exact.
+    """
+
+    name: str
+    length: int
+    limit: float | None = None
+
+
+def encode(values: Mapping[str, Any], blocks: Sequence[SumBlock], n_sites: int) -> Words:
+    """A site's numbers as words; refused if they are others than asked for, or one is beyond its block's limit."""
+    if list(values) != [block.name for block in blocks]:
+        raise InvalidInput(f"the sum asks for other numbers than {', '.join(values)}")
+    parts = []
+    for name, length, limit in blocks:
+        words = values[name] if limit is None else FixedPoint(limit=limit, n_clients=n_sites).encode(values[name])
+        if words.shape != (length,) or words.dtype != np.uint64:
+            raise InvalidInput(f"the sum asks for {length} words of {name}, here are {words.size}")
+        parts.append(words)
+    return np.concatenate(parts)
+
+
+def decode(words: Words, blocks: Sequence[SumBlock], n_sites: int) -> dict[str, Any]:
+    """The numbers of a sum over all sites, by block; exact ones as words."""
+    found: dict[str, Any] = {}
+    begin = 0
+    for name, length, limit in blocks:
+        part = words[begin : begin + length]
+        found[name] = part if limit is None else FixedPoint(limit=limit, n_clients=n_sites).decode(part)
+        begin += length
+    return found
+
+
+def total_length(blocks: Sequence[SumBlock]) -> int:
+    """Number of words of all blocks."""
+    return sum(block.length for block in blocks)
+
+
+def wider(blocks: Sequence[SumBlock], factor: float) -> list[SumBlock]:
+    """The blocks with limits that are so many times as large."""
+    return [block if block.limit is None else block._replace(limit=factor * block.limit) for block in blocks]
+
+
+def read_blocks(fields: Fields, name: str) -> list[SumBlock]:
+    """Blocks that came from the coordinator, validated field by field."""
+    found = []
+    for item in fields.items(name):
+        if not isinstance(item, list) or len(item) != 3:
+            raise InvalidInput(f"{fields.source}: {name} must be lists of three")
+        one = Fields(dict(zip(SumBlock._fields, item, strict=True)), f"{name} of a sum")
+        limit = None if item[2] is None else one.number("limit", least=1e-300, most=1e300)
+        found.append(
+            SumBlock(one.text("name", longest=40), one.integer("length", least=1, most=MOST_WORDS), limit)
+        )
+    return found

@@ -1,0 +1,40 @@
+"""What compressors have in common."""
+
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.core.checks import positive
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+
+BITS = 64.0  # of one number as it is
+
+
+class SameLength:
+    """For compressors whose messages are as long as the vectors."""
+
+    def message_length(self, dim: int) -> int:
+        """How many numbers the server receives: as many as the vector has."""
+        return dim
+
+
+def checked_share(value: Any) -> float:
+    """A share in (0, 1], as a float."""
+    share = positive("share", value)
+    if share > 1.0:
+        raise InvalidInput(f"share is a share of the coordinates, at most 1; got {share!r}")
+    return share
+
+
+def kept_entries(share: float, dim: int) -> int:
+    """How many of `dim` numbers are kept: the share, rounded up, so that dim/kept ≤ 1/share."""
+    return min(dim, max(1, int(np.ceil(share * dim - 1e-9))))
+
+
+def largest_first(keys: Array, count: int) -> Array:
+    """1 where one of the `count` largest keys of the last axis is, 0 elsewhere; of equal ones the first."""
+    chosen = np.argsort(-keys, axis=-1, kind="stable")[..., :count]
+    mask = np.zeros(keys.shape)
+    np.put_along_axis(mask, chosen, 1.0, axis=-1)
+    return mask

@@ -1,0 +1,236 @@
+"""What noise protects: (ε, δ) of many steps with Gaussian noise, by Google's `dp-accounting`.
+
+Two tables are neighbours where one record differs from the other's: "replace" (any other record in its place) or
+"remove" (nothing in its place: it counts as a record without gradient). The number of records is public in both.
+Replacing changes the sum of clipped gradients by up to 2 · clip, removing by up to clip.
+
+Steps on all records are Gaussian mechanisms, whose composition is one again: exact (Balle & Wang 2018). Steps on
+batches drawn without replacement are amplified by it as Wang, Balle & Kasiviswanathan (2019) show for replaced
+records; that bound needs each step to draw its batch anew and to keep it secret. A batch drawn with replacement
+may hold one record many times, which none of these bounds allows: it is refused.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from fedscaffold.core.checks import choice, given, not_negative, positive, whole_number
+from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.optional import load_optional
+from fedscaffold.core.privacy import Privacy, RecordLevel
+from fedscaffold.core.protocols import Method, Problem
+from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.types import Array
+
+Adjacency = Literal["replace", "remove"]
+SENSITIVITY = {"replace": 2.0, "remove": 1.0}  # of a sum of vectors of norm up to 1
+ENOUGH = 1e-6  # relative precision of a noise multiplier
+
+
+def epsilon(
+    *,
+    noise_multiplier: float,
+    delta: float,
+    steps: int,
+    batch_size: int | None = None,
+    records: int | None = None,
+    sampling: Sampling = "without_replacement",
+    adjacency: Adjacency = "replace",
+) -> float:
+    """ε such that many steps with Gaussian noise are (ε, δ)-differentially private together.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Standard deviation of the noise in the sum of clipped vectors, in units of the clipping norm.
+    delta
+        δ, less than one over the number of records (or of clients).
+    steps
+        How often noisy sums are taken: local steps times rounds for `RecordLevel`, rounds for `ClientLevel`.
+    batch_size
+        Records in each step; None where every step takes all of them, and for clients.
+    records
+        How many records the client has; needed with a batch size.
+    sampling
+        How a batch is drawn; "with_replacement" is refused, since a record may then count many times.
+    adjacency
+        Which tables must look alike: "replace", with any other record in a record's place, or "remove", with none.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> round(fs.privacy.epsilon(noise_multiplier=20.0, delta=1e-3, steps=50, records=500), 2)
+    2.05
+    >>> all_alone = fs.privacy.epsilon(noise_multiplier=4.0, delta=1e-3, steps=50, records=500)
+    >>> amplified = fs.privacy.epsilon(noise_multiplier=4.0, delta=1e-3, steps=50, records=500, batch_size=5)
+    >>> amplified < 0.2 * all_alone
+    True
+    """
+    z = not_negative("noise_multiplier", noise_multiplier)
+    setting = _checked(delta, steps, batch_size, records, sampling, adjacency)
+    return math.inf if z == 0.0 else _epsilon(z, *setting)
+
+
+def noise_for(
+    *,
+    epsilon: float,
+    delta: float,
+    steps: int,
+    batch_size: int | None = None,
+    records: int | None = None,
+    sampling: Sampling = "without_replacement",
+    adjacency: Adjacency = "replace",
+) -> float:
+    """The least noise multiplier, to 1e-6 relative, whose `epsilon` is at most the given one.
+
+    Parameters
+    ----------
+    epsilon
+        ε > 0, the budget.
+    delta, steps, batch_size, records, sampling, adjacency
+        As for `fedscaffold.privacy.epsilon`.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> noise = fs.privacy.noise_for(epsilon=1.0, delta=1e-3, steps=50, records=500)
+    >>> fs.privacy.epsilon(noise_multiplier=noise, delta=1e-3, steps=50, records=500) <= 1.0
+    True
+    """
+    wanted = positive("epsilon", epsilon)
+    return _noise_for(wanted, *_checked(delta, steps, batch_size, records, sampling, adjacency))
+
+
+def client_epsilons(
+    problem: Problem,
+    method: Method,
+    privacy: Privacy,
+    *,
+    rounds: int,
+    delta: float,
+    batch_size: int | None = None,
+    sampling: Sampling = "without_replacement",
+    adjacency: Adjacency = "replace",
+) -> Array:
+    """ε of every client of a run, (n_clients,): of its records, or with `ClientLevel` of its whole table.
+
+    A client's records are used by that client alone, so that each has a budget of its own. What it sends is
+    computed from its noisy local steps, and its control variates from what it sent: neither costs more. A client
+    that is chosen for some rounds only is counted as if for all, since the server knows who was chosen.
+
+    Parameters
+    ----------
+    problem, method, privacy, rounds, batch_size, sampling
+        As for `fedscaffold.run`.
+    delta, adjacency
+        As for `fedscaffold.privacy.epsilon`.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> method = fs.Scaffold(step_size=0.05, local_steps=5)
+    >>> privacy = fs.privacy.RecordLevel(clip=1.0, noise_multiplier=30.0)
+    >>> fs.privacy.client_epsilons(problem, method, privacy, rounds=10, delta=1e-3).round(1)
+    array([1.3, 1.3, 1.3, 1.3])
+    """
+    rounds = whole_number("rounds", rounds, least=1)
+    n = problem.n_clients
+    if not isinstance(privacy, RecordLevel):
+        one = epsilon(
+            noise_multiplier=privacy.noise_multiplier, delta=delta, steps=rounds, records=n, adjacency=adjacency
+        )
+        return np.full(n, one)
+    fewest, most = (method.local_step_counts(n, np.full(1, u)) for u in (1e-6, 1.0 - 1e-6))
+    if not np.array_equal(fewest, most):
+        raise InvalidInput(
+            f"{type(method).__name__} takes a random number of local steps, so that what it spends is not known "
+            "before; use a method with a fixed number"
+        )
+    steps = np.broadcast_to(most.max(axis=0), n)
+    return np.array([
+        epsilon(
+            noise_multiplier=privacy.noise_multiplier, delta=delta, steps=rounds * int(own), batch_size=batch_size,
+            records=int(size), sampling=sampling, adjacency=adjacency,
+        )
+        for own, size in zip(steps, problem.sizes, strict=True)
+    ])  # fmt: skip
+
+
+def _checked(
+    delta: Any, steps: Any, batch_size: Any, records: Any, sampling: Any, adjacency: Any
+) -> tuple[float, int, float, str]:
+    """δ, number of steps, sampled share and adjacency, where they make sense together."""
+    delta, steps = positive("delta", delta), whole_number("steps", steps, least=1)
+    choice("sampling", sampling, get_args(Sampling))
+    choice("adjacency", adjacency, get_args(Adjacency))
+    if records is not None:
+        records = whole_number("records", records, least=1)
+    if delta >= 1.0 / (records or 1):
+        of = "" if records is None else f", one over the {records:,} that are protected"
+        raise InvalidInput(Option("delta"), f" must be below {1.0 / (records or 1):.3g}{of}; got {given(delta)}")
+    if batch_size is None or batch_size == records:
+        return delta, steps, 1.0, adjacency
+    size = whole_number("batch_size", batch_size, least=1)
+    if records is None:
+        raise InvalidInput(
+            "what a batch protects depends on how many records it is drawn from; give ", Option("records")
+        )
+    if size > records:
+        raise InvalidInput(f"batches of {size} records cannot be drawn from {records} without replacement")
+    if sampling != "without_replacement":
+        raise InvalidInput(
+            "a batch drawn with replacement may hold one record many times, for which there is no bound; take ",
+            Option("sampling", "without_replacement"),
+        )
+    if adjacency == "remove":
+        raise InvalidInput(
+            "for batches drawn without replacement there is a bound for replaced records only; take ",
+            Option("adjacency", "replace"),
+        )
+    return delta, steps, size / records, adjacency
+
+
+def _epsilon(z: float, delta: float, steps: int, share: float, adjacency: str) -> float:
+    """ε of `steps` steps: of all records exactly, of batches the better of that bound and the amplified one."""
+    dp = _library()
+    alone = z / SENSITIVITY[adjacency]
+    whole = float(dp.get_epsilon_gaussian(alone / math.sqrt(steps), delta))
+    return whole if share == 1.0 else min(whole, _amplified(alone, delta, steps, share))
+
+
+def _amplified(z: float, delta: float, steps: int, share: float) -> float:
+    """ε by Rényi divergences of the Gaussian mechanism on samples without replacement."""
+    dp, rdp = _library(), _library("dp_accounting.rdp")
+    accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(dp.SampledWithoutReplacementDpEvent(1.0, share, dp.GaussianDpEvent(z)), steps)
+    return float(accountant.get_epsilon(delta))
+
+
+@lru_cache(maxsize=4096)
+def _noise_for(wanted: float, delta: float, steps: int, share: float, adjacency: str) -> float:
+    """The least noise multiplier for ε; found by its logarithm, in which log ε is nearly a straight line."""
+    from scipy.optimize import brentq
+
+    def excess(log_z: float) -> float:
+        return math.log(_epsilon(math.exp(log_z), delta, steps, share, adjacency) / wanted)
+
+    # what steps on all records need, which is known, is always enough
+    enough = SENSITIVITY[adjacency] * math.sqrt(steps) * float(_library().get_sigma_gaussian(wanted, delta))
+    highest = math.log(enough) + ENOUGH
+    if share == 1.0:
+        return math.exp(highest)
+    lowest, above = highest, excess(highest)
+    while above <= 0.0:
+        lowest += 1.2 * above - 0.01
+        above = excess(lowest)
+    found = float(brentq(excess, lowest, highest, xtol=0.25 * ENOUGH))
+    while excess(found) > 0.0:  # on the safe side of the root
+        found += 0.25 * ENOUGH
+    return math.exp(found)
+
+
+def _library(module: str = "dp_accounting") -> Any:
+    return load_optional(module, "privacy budgets need dp-accounting", extra="privacy")

@@ -1,0 +1,138 @@
+"""Predictions with privacy against simulation, and the clipped problem against finite differences."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedscaffold as fs
+from fedscaffold.core.errors import UnreliablePrediction
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.privacy import ClientLevel, RecordLevel, noise_for
+from fedscaffold.theory.prediction.moments.private import private_setting
+
+N, D, RECORDS = 5, 4, 150
+
+
+def sample(kind: str) -> Any:
+    """Clients with models of their own."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, RECORDS, D)) + 0.3 * rng.normal(size=(N, 1, D))
+    z = np.einsum("cij,cj->ci", X, 1.0 + 0.5 * rng.normal(size=(N, D))) + rng.normal(size=(N, RECORDS))
+    if kind == "ridge":
+        return fs.problems.Ridge(X, z, l2=0.05, weights=[1.0, 2.0, 1.0, 1.0, 3.0])
+    return fs.problems.Logistic(X, np.sign(z), l2=0.05)
+
+
+def measured(
+    problem: Any, method: Any, privacy: Any, *, rounds: int, after: int, **more: Any
+) -> tuple[float, float]:
+    """Mean squared error on the plateau and its standard error."""
+    trace = fs.run(
+        problem, method, rounds=rounds, privacy=privacy, repetitions=more.pop("repetitions", 100), seed=1, **more
+    )
+    each = trace.mse[:, after:].mean(axis=1)
+    return float(each.mean()), float(each.std(ddof=1) / np.sqrt(each.size))
+
+
+def agree(problem: Any, method: Any, privacy: Any, within: float, *, rounds: int, after: int, **more: Any) -> None:
+    """Within a share of the measured error, besides four standard errors: fails by chance once in 15,000 times."""
+    repetitions = more.pop("repetitions", 100)
+    found = fs.theory.predict(problem, method, privacy=privacy, **{"batch_size": None, **more})
+    more["repetitions"] = repetitions
+    mean, error = measured(problem, method, privacy, rounds=rounds, after=after, **more)
+    assert found.reliability.reliable
+    assert abs(found.mse - mean) < within * mean + 4.0 * error, (found.mse, mean, error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clip", [1.0, 3.0])
+@pytest.mark.parametrize("budget", [0.5, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("batch_size", [None, 15])
+@pytest.mark.parametrize("name", ["Scaffold", "FedAvg"])
+@pytest.mark.parametrize(("kind", "within"), [("ridge", 0.05), ("logistic", 0.08)])
+def test_the_plateau_of_private_steps(
+    kind: str, within: float, name: str, batch_size: int | None, budget: float, clip: float
+) -> None:
+    method = getattr(fs, name)(step_size=0.1, local_steps=5)
+    noise = noise_for(epsilon=budget, delta=1e-3, steps=200, records=RECORDS, batch_size=batch_size)
+    privacy = RecordLevel(clip=clip, noise_multiplier=noise)
+    agree(
+        sample(kind), method, privacy, within, rounds=500, after=150, batch_size=batch_size,
+        sampling="without_replacement",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_a_plateau_far_from_the_optimum(kind: str) -> None:
+    """Clipping alone moves it by much more than noise: a factor or a sign that is wrong in either is seen."""
+    problem, method = sample(kind), fs.Scaffold(step_size=0.2, local_steps=3)
+    privacy = RecordLevel(clip=0.8, noise_multiplier=8.0)
+    agree(problem, method, privacy, 0.05, rounds=120, after=60)
+    plain = fs.theory.predict(problem, method, batch_size=None)
+    assert fs.theory.predict(problem, method, batch_size=None, privacy=privacy).mse > 10.0 * plain.mse + 1e-3
+
+
+@pytest.mark.parametrize(("name", "summed"), [("Scaffold", False), ("FedAvg", True)])
+def test_the_plateau_of_private_messages(name: str, summed: bool) -> None:
+    method = getattr(fs, name)(step_size=0.1, local_steps=5)
+    privacy = ClientLevel(clip=4.0, noise_multiplier=0.05, summed=summed)
+    agree(sample("ridge"), method, privacy, 0.05, rounds=80, after=40, repetitions=30, batch_size=15)
+
+
+def test_messages_that_are_clipped_are_told() -> None:
+    with pytest.warns(UnreliablePrediction, match="messages are clipped"):
+        fs.theory.predict(
+            sample("ridge"), fs.Scaffold(step_size=0.1, local_steps=5), batch_size=15,
+            privacy=ClientLevel(clip=0.2, noise_multiplier=1.0),
+        )  # fmt: skip
+
+
+def test_the_curve_begins_and_ends_where_it_should() -> None:
+    problem, method = sample("logistic"), fs.Scaffold(step_size=0.2, local_steps=3)
+    privacy = RecordLevel(clip=1.0, noise_multiplier=20.0)
+    found = fs.theory.predict(problem, method, batch_size=None, privacy=privacy, rounds=400)
+    assert found.curve is not None
+    assert found.curve[0] == pytest.approx(float(problem.optimum() @ problem.optimum()))
+    assert found.curve[-1] == pytest.approx(found.mse, rel=1e-3)
+    trace = fs.run(problem, method, rounds=8, privacy=privacy, repetitions=200)
+    mean, error = trace.mse.mean(axis=0), trace.mse.std(axis=0) / np.sqrt(200)
+    assert (np.abs(found.curve[:9] - mean) < 0.05 * mean + 4.0 * error).all()
+
+
+def test_the_clipped_problem_is_what_runs_do() -> None:
+    """At the moved optimum the mean clipped gradient vanishes, and curvature and noise are those of batches."""
+    problem = sample("ridge")
+    s, _ = private_setting(
+        problem, fs.Scaffold(step_size=0.1, local_steps=2), Batches(1), RecordLevel(clip=1.5, noise_multiplier=2.0)
+    )
+    rows = np.arange(RECORDS)
+
+    def mean(theta: Any) -> Any:
+        return np.stack([problem.clipped_gradient(c, theta, rows, 1.5) for c in range(N)])
+
+    gradients = mean(s.optimum)
+    assert np.abs(problem.weights @ gradients).max() < 1e-9
+    np.testing.assert_allclose(s.gradients, gradients, atol=1e-12)
+    step = 1e-7 * np.eye(D)
+    slopes = np.stack([(mean(s.optimum + e) - mean(s.optimum - e)) / 2e-7 for e in step], axis=2)
+    hessians = (s.at_optimum.U * s.at_optimum.lam[:, None]) @ np.swapaxes(s.at_optimum.U, 1, 2)
+    np.testing.assert_allclose(hessians, slopes, atol=1e-6)
+    each = [problem.clipped_gradient(2, s.optimum, np.array([i]), 1.5) for i in rows]
+    np.testing.assert_allclose(s.at_optimum.noise[2], np.cov(each, rowvar=False, bias=True) + 9.0 * np.eye(D))
+    assert np.linalg.norm(s.optimum - problem.optimum()) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (fs.problems.RidgeStream(n_clients=2, dim=2), "on tables"),
+        (fs.problems.Ridge(np.ones((301, 2, 2)), np.ones((301, 2)), l2=1.0), "up to 600 numbers"),
+    ],
+)
+def test_what_is_not_predicted_is_refused(problem: Any, words: str) -> None:
+    with pytest.raises(fs.InvalidInput, match=words):
+        fs.theory.predict(
+            problem, fs.Scaffold(step_size=0.1, local_steps=2), batch_size=1,
+            privacy=RecordLevel(clip=1.0, noise_multiplier=1.0),
+        )  # fmt: skip
