@@ -90,7 +90,8 @@ def main() -> None:
         "records per client; 200 features: 20 clients of 400 records. Step size 0.05, 100 local steps, batches of "
         "10; curves of 100 rounds. difference: new over old value less one, of curves their sums."
     )
-    measured.save("predict_speed", figures, options, note=note)
+    command = "python -m benchmarks.predict_speed OLD_SOURCE" + " --large" * options.large
+    measured.save("predict_speed", figures, options, note=note, command=command)
 
 
 if __name__ == "__main__":
