@@ -13,8 +13,7 @@ from rich.table import Table
 
 import fedscaffold as fs
 from benchmarks import contenders, measured
-from benchmarks.contenders import BATCH, LOCAL_STEPS
-from benchmarks.local_steps import workload
+from benchmarks.contenders import BATCH, LOCAL_STEPS, workload
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.stream import round_uniforms
