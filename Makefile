@@ -24,8 +24,9 @@ browser: .venv/ready
 	     && apt-get -qq update > /dev/null && apt-get -qq install -y chromium > /dev/null 2>&1; } \
 	|| echo "warning: no Chromium and no way to install it; the tests of pages in a browser are skipped" >&2
 
+# A process takes tests from another that has many left, since some files have only long tests.
 test-slow: .venv/ready
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest --numprocesses $$(getconf _NPROCESSORS_ONLN) --dist worksteal -m slow
 
 # Wrong versions of the source, listed in tests/mutants.json, that the fast tests must reject: half an hour.
 mutants: .venv/ready

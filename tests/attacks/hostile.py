@@ -16,7 +16,9 @@ import fedscaffold as fs
 from fedscaffold.benchmarking import Family, Sweep, compare, sweep
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.data import partition
-from fedscaffold.sklearn import FederatedLogisticRegression, FederatedRidge
+from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.sklearn import FederatedLogisticRegression, FederatedPoissonRegression, FederatedRidge
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 12, 2))
@@ -69,6 +71,11 @@ DIFFERENTIABLE = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
 ESTIMATOR = {"X": X.reshape(-1, 2), "clients": FRAME["site"].to_numpy(), "sample_weight": None, "fit_intercept": True,
              "standardize": True, "step_size": 0.1, "local_steps": 2, "rounds": 2, "batch_size": None, "tolerance": 0.5,
              "close": True, "warm_start": False, "min_rows": 2, "random_state": 0, "verbose": False}  # fmt: skip
+POLICY = SitePolicy(min_batch_size=1, min_rows=1)
+STUDY = {"target": "y", "kind": "ridge", "features": None, "ignore": (), "categorical": (), "l2": 0.1,
+         "tolerance": "se:0.05", "missing": "error", "min_cell": 1, "trainer": "auto", "batch_size": "auto",
+         "max_rounds": 20, "evaluate": 0.0, "seed": 0, "classes": None, "exposure": None, "offset": None,
+         "weight": None, "client_intercepts": False}  # fmt: skip
 PART = {"n_clients": 3, "seed": 0, "min_rows": 1}
 
 
@@ -174,6 +181,19 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
              "progress": False, "features": None, "drop": (), "categorical": (), "reference": {}, "dates": (),
              "missing": "error", "min_rows": 2, "max_categories": 100, "exposure": None, "offset": None, "weight": None},
         ),
+        "Poisson": (problems.Poisson, {**glm, "y": LABELS, "offset": None, "sample_weight": None}),
+        "Gamma": (problems.Gamma, {**glm, "y": np.exp(Y), "offset": None, "sample_weight": None}),
+        "StudySettings": (StudySettings, STUDY),
+        "Study": (study, STUDY),
+        "SitePolicy": (
+            SitePolicy,
+            {"min_batch_size": 1, "min_rows": 1, "max_local_steps": 10, "max_rounds": 10, "max_runs": 2, "methods": (),
+             "run_names": ("*",), "keep_back": 0.0, "tell_rows": True, "tell_state": True, "draws": "secret",
+             "changed_data": "refuse"},
+        ),
+        "FederatedPoissonRegression": (
+            partial(estimator, FederatedPoissonRegression), {**ESTIMATOR, "y": LABELS.ravel(), "alpha": 1.0},
+        ),
         "Differentiable": (
             differentiable,
             {"loss": squared, "params": np.zeros(2), "clients": DIFFERENTIABLE, "l2": 0.1, "weights": None},
@@ -203,3 +223,10 @@ def differentiable(**given: Any) -> None:
 def estimator(kind: Any, *, X: Any, y: Any, clients: Any, sample_weight: Any, **given: Any) -> None:
     """Fit and predict."""
     kind(**given).fit(X, y, clients=clients, sample_weight=sample_weight).predict(X)
+
+
+def study(**given: Any) -> None:
+    """Make the study and run it in this process."""
+    tables = {str(site): rows.drop(columns="site") for site, rows in FRAME.groupby("site")}
+    seed = given.pop("seed")
+    fs.federation.Study(**given).run(tables, seed=seed, engine="reference", policy=POLICY)

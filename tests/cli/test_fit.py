@@ -134,7 +134,7 @@ def start(words: list[str]) -> subprocess.Popen[str]:
 def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "c.csv")
     words = ["fit", str(table), "--target", "diagnosis", *HERE, "--batch-size", "8", "--step-size", "0.01",
-             "--local-steps", "3000", "--rounds", "200", "--out"]  # fmt: skip
+             "--local-steps", "3000", "--rounds", "80", "--out"]  # fmt: skip
     process = start([*words, str(tmp_path / "m")])
     checkpoint = tmp_path / "m" / "checkpoint.npz"
     begin = time.monotonic()

@@ -24,7 +24,12 @@ WRONG: dict[str, list[str]] = {
 }
 NO_REFUSAL = {  # where such a value is one that the command takes
     ("sweep", "step_size", "-1"), ("compare", "step_sizes", "-1"),
-    *(("federate", "categorical", value) for value in ("nonsense", "a=b:c")),  # known when sites are asked
+    *(  # sites alone know their columns
+        ("study new", column, value)
+        for column in ("target", "features", "ignore", "categorical", "exposure", "offset", "weight")
+        for value in WRONG["text"]
+    ),
+    ("study new", "name", "nonsense"), ("study new", "site", "nonsense"),
 }  # fmt: skip
 
 
@@ -39,11 +44,9 @@ def commands(group: Any = GROUP, before: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def kind_of(parameter: Any) -> str:
-    name = parameter.type.name.lower()
+    name = parameter.type.name.lower().removesuffix(" range")
     return "path" if "path" in name or "file" in name or "dir" in name else name
 
-
-NOT_YET = {"study"}  # whose commands need files of their own
 
 CASES = [
     pytest.param(name, parameter.opts[0], value, id=f"{' '.join(name)} {parameter.opts[0]} {value}")
@@ -51,7 +54,7 @@ CASES = [
     for parameter in command.params
     if isinstance(parameter, click.Option)
     for value in WRONG.get(kind_of(parameter), [])
-    if name[0] not in NOT_YET and (name[-1], parameter.name, value) not in NO_REFUSAL
+    if (" ".join(name), parameter.name, value) not in NO_REFUSAL
 ]
 
 
@@ -78,7 +81,15 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     model = folder / "model"
     fitted = runner.invoke(app, ["fit", table, *columns, "--features", "mean area", "--out", str(model)])
     assert fitted.exit_code == 0, fitted.output
+    study = folder / "study" / "study.toml"
+    study.parent.mkdir()
+    made = runner.invoke(app, ["study", "new", str(study), "--target", "diagnosis", "--site", "bonn,graz"])
+    assert made.exit_code == 0, made.output
     return {
+        "study new": [str(folder / "new.toml"), "--target", "diagnosis", "--site", "bonn,graz"],
+        "study join": [str(study.parent / "bonn.invite"), "--data", table, "--accept", "auto"],
+        "study run": [str(study), "--out", str(study.parent / "out"), "--dashboard"],
+        "study status": [str(folder)],
         "fit": [table, *columns, "--out", str(folder / "out")],
         "inspect": [table, *columns],
         "plan": [table, *columns],
@@ -90,8 +101,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 
 def test_there_are_cases_of_every_command() -> None:
-    seen = {case.values[0][0] for case in CASES}  # type: ignore[index]
+    seen = {" ".join(case.values[0]) for case in CASES}  # type: ignore[arg-type]
     assert {"fit", "score", "inspect", "run", "predict", "plan", "compare", "sweep", "federate"} <= seen
+    assert {"study new", "study join", "study run"} <= seen
 
 
 @pytest.mark.parametrize(("name", "option", "value"), CASES)
@@ -101,9 +113,15 @@ def test_a_bad_value_is_refused_in_the_commands_words(
     """The message names the option, or the column, file or word that it was given."""
     command = dict(commands())[name]
     with stopped_after(SECONDS):
-        result = runner.invoke(app, [*name, *good.get(name[0], []), option, value])
+        result = runner.invoke(app, [*name, *good.get(" ".join(name), []), option, value])
     assert isinstance(result.exception, SystemExit), repr(result.exception)
     assert result.exit_code == 2, result.output
     names = (option, value.rpartition("/")[0] or value, repr(value.partition("=")[0]))
     assert any(name in result.output for name in names), result.output
     check_words(command, result.output)
+
+
+def test_a_number_of_clients_that_the_problem_cannot_have() -> None:
+    result = runner.invoke(app, ["run", "--problem", "regression", "--clients", "3"])
+    assert result.exit_code == 2
+    assert "--clients must be even" in result.output

@@ -184,14 +184,16 @@ def test_another_run_with_the_same_loss_and_shapes_compiles_nothing(caplog: pyte
 
 
 def test_jax_settings_stay_as_they_are() -> None:
-    before = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    before = jax.config.jax_enable_x64
     assert jnp.zeros(1).dtype == ("float64" if before else "float32")
     fs.run(PROBLEMS["ridge"](), METHODS["Scaffold"], rounds=1, batch_size=3, engine="jax")
-    assert jax.config.jax_enable_x64 == before  # type: ignore[attr-defined]
+    assert jax.config.jax_enable_x64 == before
     assert jnp.zeros(1).dtype == ("float64" if before else "float32")
 
 
-@pytest.mark.parametrize("kind", PROBLEMS)
+@pytest.mark.parametrize(
+    "kind", [k if k == "logistic" else pytest.param(k, marks=pytest.mark.slow) for k in PROBLEMS]
+)
 def test_single_precision_to_its_own_accuracy(kind: str) -> None:
     problem, method = PROBLEMS[kind](), METHODS["Scaffold"]
     wide = fs.run(problem, method, rounds=2, batch_size=3, engine="jax")

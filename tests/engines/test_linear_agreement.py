@@ -75,7 +75,11 @@ def test_the_number_of_threads_does_not_change_a_bit(problem: Any) -> None:
     assert one.theta.tobytes() == two.theta.tobytes()
 
 
-@pytest.mark.parametrize("problem", [systems((9, 14), 7), garnet("iid"), garnet("markov")], ids=str)
+@pytest.mark.parametrize(
+    "problem",
+    [systems((9, 14), 7), garnet("iid"), pytest.param(garnet("markov"), marks=pytest.mark.slow)],
+    ids=str,
+)
 @pytest.mark.parametrize("batch_size", [3, None])
 def test_single_precision_to_its_own_accuracy(problem: Any, batch_size: int | None) -> None:
     fast = fs.run(problem, METHOD, rounds=2, batch_size=batch_size, engine=fs.engines.Numba(dtype="float32"))

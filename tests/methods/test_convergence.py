@@ -197,7 +197,7 @@ def situations(draw: st.DrawFn) -> tuple[Ridge | fs.problems.Logistic, Method, i
 
 
 @given(situation=situations())
-@settings(max_examples=80)
+@settings(max_examples=50)
 def test_corrections_sum_to_zero(situation: tuple[Ridge | fs.problems.Logistic, Method, int | None]) -> None:
     """Σ w_c ξ_c = 0 through cohorts, unequal steps, weights and noise; for two-sided, ξ_c = c − c_c."""
     problem, method, batch_size = situation

@@ -100,10 +100,7 @@ def set_fields(frozen: Any, **values: Any) -> None:
 
 def given(value: Any) -> str:
     """A refused value in the text of an error: short, and printable whatever it is."""
-    try:
-        return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
-    except Exception:  # a repr that fails, as that of a list with a huge number does
-        return f"a {type(value).__name__}"
+    return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
 
 
 def check_problem_and_method(problem: Any, method: Any) -> None:

@@ -17,6 +17,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 COMPRESSED = (".gz", ".bz2", ".zst")
 DETECTED = CsvFormat()
 READ_AHEAD = 65536  # bytes per column, instead of a whole row group
+LONGEST_REASON = 500  # characters of a reader's own words, which may show a whole row
 
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
@@ -118,7 +119,8 @@ def _readable_errors(file: Path, kind: str) -> Iterator[None]:
         ways = (
             [("name what separates its fields with ", Option("delimiter"))] if "columns, got" in str(error) else []
         )
-        raise InvalidInput(f"cannot read {file} as {kind}: {error}", remedies=ways) from None
+        reason = "".join(c if c.isprintable() else " " for c in str(error))[:LONGEST_REASON]
+        raise InvalidInput(f"cannot read {file} as {kind}: {reason}", remedies=ways) from None
 
 
 def _check_same_columns(first: Path, schema: Any, file: Path, other: Any) -> None:

@@ -97,7 +97,7 @@ def problem_from(
         "target": target, "client": client, "l2": l2, "weights": "rows", "standardize": True, "intercept": True,
         **options,
     }  # fmt: skip
-    TableOptions(kind=kind or "ridge", **same)  # refused before the table is read
+    TableOptions(kind="ridge" if kind is None else kind, **same)  # refused before the table is read
     if kind is None:
         source = frame_source(data)
         check_names(source.names)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core.checks import numbers
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
@@ -39,7 +40,7 @@ def plain_columns(y: Array) -> Array:
 def one_per_record(name: str, given: Any, offsets: NDArray[np.int64]) -> Array:
     """One finite number per record, from an array (N, n) or a sequence with one array per client."""
     try:
-        parts = [np.asarray(part, dtype=np.float64) for part in given]
+        parts = [numbers(part) for part in given]
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{name} must hold one number per record, one array per client: {error}") from None
     sizes = np.diff(offsets)

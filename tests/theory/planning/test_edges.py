@@ -131,3 +131,11 @@ def test_refusals_of_plans_are_of_a_kind_of_their_own() -> None:
     for mode in ("sharp", "first_order"):
         with pytest.raises(OutOfReach):
             fs.plan(problem, mode=mode, **options)
+
+
+@pytest.mark.parametrize("seed", [3011, 3019])
+def test_curvatures_on_the_way_may_be_too_large_for_a_step_size(seed: int) -> None:
+    """Logistic clients of which one has features ten times as large: at θ = 0 it is far more curved than at θ*."""
+    case = plan_case(seed)
+    plan = fs.plan(case.problem, progress=False, **case.request)
+    assert plan.predicted_mse <= plan.target_mse

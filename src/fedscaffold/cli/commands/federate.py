@@ -68,7 +68,8 @@ def command(
             raise InvalidInput(f"{out} exists and is not empty; give the name of a new folder")
         with tempfile.TemporaryDirectory(prefix="fedscaffold-") as temporary:
             folder = Path(temporary) if out is None else out
-            files = site_files(data, client, lambda: private_folder(folder))
+            named = (target, *(settings.features or ()), *settings.categorical)
+            files = site_files(data, client, lambda: private_folder(folder), named)
             study = LocalStudy(folder, files, settings, tell)
             found = study.run(ProgressLines(tell))
             print_result(found, study.out, console, kept=out is not None)

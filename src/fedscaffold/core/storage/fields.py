@@ -19,7 +19,10 @@ def shown(value: object, *, longest: int = LONGEST_SHOWN) -> str:
         return f"an array of {value.dtype} with shape {value.shape}"[:longest]
     if isinstance(value, int) and not -(10**longest) < value < 10**longest:
         return "a huge number"  # which Python may refuse to write out
-    text = value if isinstance(value, str) else repr(value)
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except Exception:  # a repr that fails, as that of a list with a huge number does
+        return f"a {type(value).__name__}"
     text = ascii(text[: 2 * longest])[1:-1]
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 

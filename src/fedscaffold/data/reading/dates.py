@@ -19,7 +19,10 @@ DateParts = Mapping[str, Sequence[DatePart]]
 
 def check_parts(parts: Any) -> tuple[DatePart, ...]:
     """The parts of dates to take, refused unless they are some of year, month and weekday, each once."""
-    listed = tuple(parts) if isinstance(parts, Iterable) and not isinstance(parts, str) else (parts,)
+    try:
+        listed = (parts,) if isinstance(parts, str) else tuple(parts)
+    except TypeError:  # nothing that one can go through
+        listed = (parts,)
     if not all(isinstance(part, str) and part in PARTS for part in listed) or len(set(listed)) < len(listed):
         raise InvalidInput(Option("dates"), f" must be some of {', '.join(PARTS)}, got {given(parts)}")
     return listed

@@ -83,7 +83,7 @@ class SitePolicy:
     changed_data: Literal["refuse", "warn"] = "refuse"
 
     def __post_init__(self) -> None:
-        fields = Fields(dataclasses.asdict(self), "the policy")
+        fields = Fields(dict(vars(self)), "the policy")
         for name in ("min_batch_size", "min_rows", "max_local_steps", "max_rounds", "max_runs"):
             fields.integer(name, least=1)
         for name in ("methods", "run_names"):

@@ -23,6 +23,7 @@ def _share_of_rows(name: str, value: Any) -> float:
     return share
 
 
+WORDS = ("auto", "all")  # sizes of batches that are no numbers
 _NUMBERS: dict[str, Callable[[str, Any], float]] = {
     "l2": not_negative,
     "min_cell": partial(whole_number, least=1),
@@ -126,12 +127,15 @@ class StudySettings:
                 choice(name, getattr(self, name), choices)
         for name in ("features", "ignore", "categorical", "classes"):
             value = getattr(self, name)
-            if isinstance(value, str) or (name == "features" and value is not None and not len(value)):
+            if value is None and name in ("features", "classes"):
+                continue
+            plain = isinstance(value, list | tuple) and all(isinstance(item, str | int | float) for item in value)
+            if not plain or (name == "features" and not value):
                 found.add(Option(name), f" must be a list, got {shown(value)}")
-            elif isinstance(value, list):
+            else:
                 set_fields(self, **{name: tuple(value)})
         for name, check in _NUMBERS.items():
-            if name != "batch_size" or self.batch_size not in ("auto", "all"):
+            if name != "batch_size" or not isinstance(self.batch_size, str) or self.batch_size not in WORDS:
                 with found.catching():
                     set_fields(self, **{name: check(name, getattr(self, name))})
         with found.catching():
@@ -162,6 +166,8 @@ class StudySettings:
             raise InvalidInput(f"the study's settings are incomplete: {error}") from None
 
     def _check_columns(self, found: Collector) -> None:
+        if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
+            found.add(Option("classes"), f" must be two or more different classes, got {shown(self.classes)}")
         taken = [self.target, *(self.features or ())]
         for role, name in self.record_columns.items():
             known: Any = name
@@ -170,7 +176,7 @@ class StudySettings:
             taken.append(name)
         with found.catching():
             choice("client_intercepts", self.client_intercepts, (True, False))
-        if self.client_intercepts and self.trainer == "scaffold":
+        if self.client_intercepts is True and self.trainer == "scaffold":
             found.add(
                 *("with ", Option("client_intercepts"), " training is by Newton's method"),
                 remedies=[("take ", Option("trainer", "auto"))],

@@ -3,13 +3,14 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.arrow import labels, load_pyarrow
+from fedscaffold.data.checks.collector import Collector
 from fedscaffold.data.columns import check_names, pick, some
 from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.federation.study.journal import private_folder
@@ -28,7 +29,9 @@ MAIN = "from fedscaffold.cli.start import main; main()"
 WIDEST = 60  # characters of a site's name
 
 
-def site_files(files: Sequence[Path], client: str | None, folder: Callable[[], Path]) -> dict[str, Path]:
+def site_files(
+    files: Sequence[Path], client: str | None, folder: Callable[[], Path], columns: Iterable[str] = ()
+) -> dict[str, Path]:
     """A table for each site: the files themselves, or the parts of one file, split by a column.
 
     Parameters
@@ -39,6 +42,8 @@ def site_files(files: Sequence[Path], client: str | None, folder: Callable[[], P
         The column that says whose row it is; None for one file per site.
     folder
         folder() → where to write the parts; not called before everything has been checked.
+    columns
+        Names of columns that one file to split must have. Sites with files of their own check theirs themselves.
     """
     for file in files:
         is_parquet(existing_file(file))
@@ -47,7 +52,7 @@ def site_files(files: Sequence[Path], client: str | None, folder: Callable[[], P
             raise InvalidInput(
                 "--client splits one file; give one file, or leave --client out and give one per site"
             )
-        return _split(read_table(files[0]), client, folder)
+        return _split(read_table(files[0]), client, folder, columns)
     if len(files) < 2:
         raise InvalidInput("a study has two sites or more: give one file per site, or --client to split one")
     _check_number(len(files))
@@ -57,13 +62,18 @@ def site_files(files: Sequence[Path], client: str | None, folder: Callable[[], P
     return dict(sorted(zip(names, (file.resolve() for file in files), strict=True)))
 
 
-def _split(table: Any, column: str, folder: Callable[[], Path]) -> dict[str, Path]:
+def _split(table: Any, column: str, folder: Callable[[], Path], columns: Iterable[str]) -> dict[str, Path]:
     pa = load_pyarrow()
     import pyarrow.compute as compute
     from pyarrow import parquet
 
     check_names(table.schema.names)
-    owner = pick(table.schema.names, column)
+    problems = Collector()
+    for name in (column, *columns):
+        with problems.catching():
+            pick(table.schema.names, name)
+    problems.raise_any()
+    owner = column
     named = pa.chunked_array([labels(owner, chunk) for chunk in table.column(owner).chunks])
     if named.null_count:
         raise InvalidInput(f"the client column {column!r} has {named.null_count} missing values; fill them first")

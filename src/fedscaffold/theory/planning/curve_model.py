@@ -1,6 +1,7 @@
 """The sharp predictor as the planner uses it: plateau and curve of a problem for one step size after another."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,10 +15,18 @@ from fedscaffold.theory.prediction.curve import curve_parts
 from fedscaffold.theory.prediction.moments.curve import small_curve
 from fedscaffold.theory.prediction.moments.local_round import LocalRound
 from fedscaffold.theory.prediction.moments.predict import is_small, small_round
+from fedscaffold.theory.prediction.plateau import PlateauState
 from fedscaffold.theory.prediction.predict import predict_setting
-from fedscaffold.theory.prediction.prediction import Prediction
 from fedscaffold.theory.prediction.setting import Setting, setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
+
+
+class Foreseen(NamedTuple):
+    """Noise and squared bias of a plateau, and the error by round where it was asked for."""
+
+    variance: float
+    bias: float
+    curve: Array | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +35,7 @@ class CurveModel:
 
     base: Setting
     stability: Stability | None  # None where losses are not quadratic
+    states: dict[tuple[float, int], PlateauState] = field(default_factory=dict)  # plateaus that were asked for
 
     @classmethod
     def of(cls, request: PlanRequest, method: Method | None = None) -> "CurveModel":
@@ -43,6 +53,13 @@ class CurveModel:
         """The setting with the step size γ and H local steps."""
         return self.base.with_method(gamma, H)
 
+    def state(self, s: Setting) -> PlateauState:
+        """The plateau of a setting of this model; what was found once is not computed again."""
+        key = (s.gamma, s.H)
+        if key not in self.states:
+            self.states[key] = solve_stationary(s)
+        return self.states[key]
+
     def parts(self, gamma: float, H: int, rounds: int) -> tuple[Array, Array] | None:
         """‖E θ_t − θ*‖² and tr Cov θ_t for t = 0, ..., rounds; None where there is no contraction or one diverges.
 
@@ -55,18 +72,24 @@ class CurveModel:
                     local = small_round(s) if s.quadratic else LocalRound(s, skew=False)
                     squares, variances = small_curve(s, local, rounds)
                 else:
-                    squares, variances = curve_parts(s, solve_stationary(s), rounds)
+                    squares, variances = curve_parts(s, self.state(s), rounds)
         except InvalidInput:
             return None
         sound = np.isfinite(squares + variances).all() and (variances >= 0.0).all()
         return (squares, variances) if sound else None
 
-    def predict(self, gamma: float, H: int, rounds: int | None = None) -> Prediction | None:
-        """Plateau, and curve of some rounds; None where there is no plateau."""
+    def predict(self, gamma: float, H: int, rounds: int | None = None) -> "Foreseen | None":
+        """What `theory.predict` says: plateau, and curve of some rounds; None where there is no plateau."""
+        s = self.at(gamma, H)
         try:
-            return predict_setting(self.at(gamma, H), rounds)
+            if is_small(s):
+                found = predict_setting(s, rounds)
+                return Foreseen(found.mse_variance_part, found.mse_bias_part, found.curve)
+            state = self.state(s)
+            curve = None if rounds is None else np.add(*curve_parts(s, state, rounds))
         except InvalidInput:
             return None
+        return Foreseen(float(np.trace(state.cov_theta)), float(state.bias @ state.bias), curve)
 
     def plateau_parts(self, gamma: float, H: int, copies: float) -> tuple[float, float] | None:
         """Variance and squared bias of the plateau with copies of each client, local models being Gaussian."""

@@ -78,6 +78,7 @@ class LinearModel:
         """The largest curvature of any client."""
         return float(self.lam.max())
 
+    @np.errstate(over="ignore", invalid="ignore")  # a mean that grows beyond all numbers is out of the question
     def outcome(
         self, gamma: float, H: int, aim: float, most_rounds: int, correction: "Correction | None" = None
     ) -> tuple[float, float]:
@@ -89,7 +90,8 @@ class LinearModel:
             cur = Curvature.of(self.U, self.lam, gamma, H)
             system = reduced_system(self.w, cur, COARSE)
             variances, radius = self.variances(system, cur, gamma, H)
-        except InvalidInput:  # it does not contract
+            path = self.path(cur, gamma, H)
+        except InvalidInput:  # it does not contract, at θ* or on the way there
             return math.inf, math.inf
         of_mean, of_noise = (1.0, 1.0) if correction is None else correction.factors(gamma)
         if math.isinf(of_noise):
@@ -97,7 +99,7 @@ class LinearModel:
         variances = of_noise * variances
         plateau, first = float(variances[-1]), float(self.optimum @ self.optimum)
         found = first
-        for t, square in enumerate(self.path(cur, gamma, H), start=1):
+        for t, square in enumerate(path, start=1):
             spread = variance_at(t, variances)
             before, found = found, of_mean * square + spread
             if found <= aim:
@@ -115,6 +117,7 @@ class LinearModel:
         fall = -2.0 * math.log(radius)  # of mean and of what the noise lacks to its plateau, per round
         return most_rounds + math.log((found - plateau) / (aim - plateau)) / fall, plateau
 
+    @np.errstate(over="ignore", invalid="ignore")
     def parts(self, gamma: float, H: int, t: int) -> tuple[float, float]:
         """‖m_t‖² and tr Cov θ_t after t rounds, as far as the method contracts."""
         cur = Curvature.of(self.U, self.lam, gamma, H)
@@ -140,17 +143,20 @@ class LinearModel:
         raise no_contraction(1.0)
 
     def path(self, cur: Curvature, gamma: float, H: int) -> Iterator[float]:
-        """‖m_t‖² for t = 1, 2, ... of the mean from θ = 0, ξ = 0."""
+        """‖m_t‖² for t = 1, 2, ... of the mean from θ = 0, ξ = 0; refuses too large curvatures on the way."""
+        curved = None if self.far is None else Curvature.of(self.far.U, self.far.lam, gamma, H)
+        return self._path(cur, curved, gamma * H)
+
+    def _path(self, cur: Curvature, curved: Curvature | None, length: float) -> Iterator[float]:
         start, slopes, near = -self.optimum, self.slopes, NEARBY * float(self.optimum @ self.optimum)
-        if self.far is not None:
-            curved = Curvature.of(self.far.U, self.far.lam, gamma, H)
-            for m, ahead in rounds_of_mean(self.far.bases, curved, gamma * H, start, slopes):
+        if self.far is not None and curved is not None:
+            for m, ahead in rounds_of_mean(self.far.bases, curved, length, start, slopes):
                 square = float(m @ m)
                 yield square
                 if not square > near:
                     start, slopes = m, np.einsum("kij,kj->ki", curved.U, ahead)
                     break
-        for m, _ in rounds_of_mean(self.bases, cur, gamma * H, start, slopes):
+        for m, _ in rounds_of_mean(self.bases, cur, length, start, slopes):
             yield float(m @ m)
 
 

@@ -10,13 +10,12 @@ import math
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.progress import Advance
 from fedscaffold.core.threads import one_blas_thread
-from fedscaffold.theory.planning.curve_model import CurveModel
+from fedscaffold.theory.planning.curve_model import CurveModel, Foreseen
 from fedscaffold.theory.planning.linear_model import LinearModel
 from fedscaffold.theory.planning.out_of_reach import out_of_reach
 from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.planning.tries import Candidate, Tries
-from fedscaffold.theory.prediction.prediction import Prediction
 from fedscaffold.theory.supported import is_quadratic
 
 AIM = 0.93  # of the target, so that a few percent of error in the prediction do no harm
@@ -71,7 +70,7 @@ def sharp_plan(request: PlanRequest, advance: Advance) -> Plan:
     return _plan(request, model, *verified)
 
 
-def _plan(request: PlanRequest, model: CurveModel, best: Candidate, found: Prediction) -> Plan:
+def _plan(request: PlanRequest, model: CurveModel, best: Candidate, found: Foreseen) -> Plan:
     """The plan of a candidate and its prediction."""
     assert found.curve is not None
     return request.plan(
@@ -79,21 +78,21 @@ def _plan(request: PlanRequest, model: CurveModel, best: Candidate, found: Predi
         best.gamma,
         best.H,
         best.T,
-        variance_part=found.mse_variance_part,
-        bias_part=0.0 if is_quadratic(request.problem) else found.mse_bias_part,
+        variance_part=found.variance,
+        bias_part=0.0 if is_quadratic(request.problem) else found.bias,
         predicted_mse=float(found.curve[-1]),
         curve=found.curve,
         max_useful_clients=_useful_clients(request, model, best, found),
     )
 
 
-def _useful_clients(request: PlanRequest, model: CurveModel, best: Candidate, found: Prediction) -> float:
+def _useful_clients(request: PlanRequest, model: CurveModel, best: Candidate, found: Foreseen) -> float:
     """How many clients make noise and bias equal.
 
     Were the bias the same for any number of clients, N var/bias² would be it; but a part of it falls as 1/N. So
     the equation is solved by predictions for copies of all clients: log(var/bias²) is nearly linear in log N.
     """
-    N, variance, bias = request.problem.n_clients, found.mse_variance_part, found.mse_bias_part
+    N, variance, bias = request.problem.n_clients, found.variance, found.bias
     if is_quadratic(request.problem) or not bias > 0.0:
         return math.inf
     if variance <= MANY_COPIES * bias:

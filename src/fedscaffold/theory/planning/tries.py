@@ -21,6 +21,7 @@ EXTENSIONS, STUCK = 4, 1e-3  # how often a curve is prolonged, and with which fa
 APPROACHES, FIRST_ROUNDS = 12, 16  # tries where no proposal reaches the aim, and rounds of their curves at first
 LUCKY = 0.2  # of the linear model's mean: less is where noise happens to pull the mean to θ*
 FEW_ROUNDS, PROBES = 5, 8  # where saving a round is worth a try, and how many tries
+DEAR_PROBES = 2  # tries for a round where each takes long
 STRETCHES = ((1.4, 1.0), (1.0, 1.4), (1.4, 1.4), (1.0, 2.0))  # of γ and H
 
 
@@ -132,8 +133,9 @@ class Tries:
         """Ask about proposals of the linear model, until they would no longer be cheaper."""
         for _ in range(PROPOSALS):
             known = len(self.tried)
-            self.ask(guess.gamma, guess.H, math.ceil(min(guess.rounds, self.request.most_rounds)))
-            if len(self.tried) == known:
+            found = self.ask(guess.gamma, guess.H, math.ceil(min(guess.rounds, self.request.most_rounds)))
+            lucky = found is not None and not found.expected and self.best is not None and self.best.expected
+            if len(self.tried) == known or lucky:  # what was learnt of luck would lead back to what is known
                 return
             search = self.linear_search()
             guess = search.around(guess)
@@ -150,8 +152,8 @@ class Tries:
             found = self.model.predict(gamma, H)
             if found is None:
                 gamma *= 0.6
-            elif found.mse > 0.9 * self.aim:  # noise alone: smaller steps, as many more of them
-                ratio = max(0.3, min(0.9, 0.85 * self.aim / found.mse))
+            elif found.variance + found.bias > 0.9 * self.aim:  # noise alone: smaller steps, as many more of them
+                ratio = max(0.3, min(0.9, 0.85 * self.aim / (found.variance + found.bias)))
                 gamma, H = gamma * ratio, min(math.ceil(H / ratio), self.request.most_local_steps)
             elif self.request.most_local_steps > H:
                 H = min(2 * H, self.request.most_local_steps)
@@ -166,14 +168,28 @@ class Tries:
             before = self.best
             if not 1 < before.T <= FEW_ROUNDS:
                 return
-            for larger, more in STRETCHES[:left]:
-                H, left = min(math.ceil(more * before.H), self.request.most_local_steps), left - 1
-                if self.request.cost(before.T - 1, H) < before.cost:
-                    self.ask(larger * before.gamma, H, before.T - 1)
+            for gamma, H in self._stretched(before)[:left]:
+                left -= 1
+                self.ask(gamma, H, before.T - 1)
                 if self.best is not before:
                     break
             else:
                 return
+
+    def _stretched(self, one: Candidate) -> list[tuple[float, int]]:
+        """Larger γ and H that might save a round; where a try takes long, the two that promise most."""
+        found = [
+            (larger * one.gamma, min(math.ceil(more * one.H), self.request.most_local_steps))
+            for larger, more in STRETCHES
+        ]
+        found = [(gamma, H) for gamma, H in found if self.request.cost(one.T - 1, H) < one.cost]
+        if self.model.exact:
+            return found
+        rounds = {
+            each: self.linear.outcome(*each, self.aim, one.T, self.correction)[0] for each in dict.fromkeys(found)
+        }
+        promising = [each for each in rounds if rounds[each] < one.T - 0.5]
+        return sorted(promising, key=lambda each: rounds[each])[:DEAR_PROBES]
 
     def _come_nearer(self) -> None:
         """Where the error falls far below the target, do with fewer local steps, or with smaller ones."""

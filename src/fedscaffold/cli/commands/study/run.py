@@ -25,7 +25,7 @@ def command(
     out: Annotated[Path, typer.Option(help="Folder for the model, the report and everything the study keeps.")],
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Serve a live page about the study.")] = False,
     dashboard_host: Annotated[str, typer.Option(help="Where the page listens; this machine alone.")] = "127.0.0.1",
-    dashboard_port: Annotated[int, typer.Option(help="Its port; 0 for one that is free.")] = 0,
+    dashboard_port: Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0: a free one.")] = 0,
 ) -> None:
     """Conduct the study: wait for the sites, agree, train, certify, evaluate, report.
 

@@ -86,6 +86,16 @@ class PrivatePlans(Summarised):
     ----------
     plans
         One for each ε, in the order that was asked for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> X = np.random.default_rng(0).normal(size=(2, 100, 2))
+    >>> problem = fs.problems.Ridge(X, X.sum(axis=2), l2=0.1)
+    >>> found = fs.plan(problem, epsilon=[1.0, 8.0], delta=1e-3, max_rounds=3)
+    >>> found.plans[0].predicted_mse > found.plans[1].predicted_mse
+    True
     """
 
     plans: tuple[PrivatePlan, ...]

@@ -20,7 +20,7 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.privacy.accounting import noise_for
-from fedscaffold.theory.planning.private.linear_model import LinearModel
+from fedscaffold.theory.planning.private.clipped_quadratic import ClippedQuadratic
 from fedscaffold.theory.planning.private.plans import PrivatePlan, PrivatePlans
 from fedscaffold.theory.prediction.moments.curve import small_curve
 from fedscaffold.theory.prediction.moments.private import private_setting
@@ -86,7 +86,7 @@ class PrivateSearch:
         self.accounting = {
             "delta": delta, "batch_size": batches.size, "records": smallest, "sampling": batches.sampling,
         }  # fmt: skip
-        self.models = [LinearModel.of(problem, batches, clip) for clip in self._clips()]
+        self.models = [ClippedQuadratic.of(problem, batches, clip) for clip in self._clips()]
         self.known: dict[tuple[float, int], float] = {}
 
     def _clips(self) -> list[float]:

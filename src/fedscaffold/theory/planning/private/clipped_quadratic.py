@@ -14,7 +14,7 @@ from fedscaffold.theory.prediction.setting import at_point
 
 
 @dataclass(frozen=True, eq=False)
-class LinearModel:
+class ClippedQuadratic:
     """Gradient descent on the clipped mean loss, taken as quadratic around its optimum, with noise."""
 
     clip: float
@@ -25,7 +25,7 @@ class LinearModel:
     privacy_noise: float  # of every coordinate, for a noise multiplier of 1
 
     @classmethod
-    def of(cls, problem: GeneralisedLinear, batches: Batches, clip: float) -> "LinearModel":
+    def of(cls, problem: GeneralisedLinear, batches: Batches, clip: float) -> "ClippedQuadratic":
         """The model of a problem with a clip."""
         N, w = problem.n_clients, problem.weights
         averages = ClippedAverages(problem, False, clip, np.zeros(N))

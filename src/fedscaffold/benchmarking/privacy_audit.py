@@ -1,0 +1,154 @@
+"""An audit of privacy by attack: one run with many canaries, of which the attacker sees every message.
+
+Client c's records are canaries, one for each coordinate of θ: its gradient points along that coordinate alone and
+is always clipped, which no record can exceed. Each canary is in or, by a coin, an empty record. From the messages
+the attacker computes every client's noisy gradients, control variates included, and adds them up: the best score
+there is. So the bound is near what the accountant says, and above it when clipping, noise or counting have a fault.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.checks import whole_number
+from fedscaffold.core.privacy import RecordLevel
+from fedscaffold.core.protocols import Engine
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.summaries import Summarised
+from fedscaffold.core.types import Array
+from fedscaffold.engines import choose_engine
+from fedscaffold.methods import Scaffold
+from fedscaffold.privacy import epsilon
+from fedscaffold.privacy.lower_bounds import gaussian_bound, guessing_bound
+from fedscaffold.problems import Ridge
+from fedscaffold.simulation.rounds import open_rounds
+
+CLIENTS, GUESSED = 2, 0.1
+FAR = 1e6  # targets that no model comes near, so that every canary is clipped in every step
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Audit(Summarised):
+    """What an attack on a run found: the result of `fedscaffold.benchmarking.audit_privacy`.
+
+    Attributes
+    ----------
+    accounted
+        ε by the accountant, of a record that is removed.
+    attacked
+        ε that the run must exceed, since the attacker guessed so many canaries right; for noise of any kind.
+    attacked_gaussian
+        The same for noise that is known to be Gaussian, which is much nearer.
+    delta, confidence
+        δ, and how sure the lower bounds are.
+    canaries
+        Number of canaries, of all clients together.
+
+    Examples
+    --------
+    >>> from fedscaffold.benchmarking import Audit
+    >>> found = {"attacked": 0.7, "attacked_gaussian": 2.2, "delta": 1e-5, "confidence": 0.95, "canaries": 1000}
+    >>> Audit(accounted=2.0, **found).passed
+    False
+    """
+
+    accounted: float
+    attacked: float
+    attacked_gaussian: float
+    delta: float
+    confidence: float
+    canaries: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether both lower bounds stay below what the accountant says."""
+        return max(self.attacked, self.attacked_gaussian) <= self.accounted
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "accounted ε": f"{self.accounted:.4g}",
+            "ε by attack, any noise": f"at least {self.attacked:.4g}",
+            "ε by attack, Gaussian noise": f"at least {self.attacked_gaussian:.4g}",
+            "canaries": self.canaries,
+            "verdict": "passed" if self.passed else "FAILED: the run leaks more than is accounted for",
+        }
+
+    def _title(self) -> str:
+        return "Audit of privacy at the level of records"
+
+
+def audit_privacy(
+    *,
+    noise_multiplier: float = 20.0,
+    local_steps: int = 5,
+    rounds: int = 20,
+    canaries: int = 1000,
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    engine: str | Engine = "auto",
+    seed: int = 0,
+    privacy: RecordLevel | None = None,
+) -> Audit:
+    """Attack a private run of Scaffold and compare what the attack finds with what the accountant says.
+
+    Parameters
+    ----------
+    noise_multiplier, local_steps, rounds
+        Of the run that is attacked; the accountant counts with these.
+    canaries
+        How many records are looked for, over two clients; a multiple of four.
+    delta, confidence
+        δ of the bounds, and how sure they are.
+    engine, seed
+        As in `fedscaffold.run`.
+    privacy
+        What the run really does; `RecordLevel(clip=1, noise_multiplier=noise_multiplier)` by default.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> found = fs.benchmarking.audit_privacy(canaries=200, rounds=5, engine="reference")
+    >>> found.passed
+    True
+    """
+    canaries = 4 * (whole_number("canaries", canaries, least=40) // 4)
+    privacy = RecordLevel(clip=1.0, noise_multiplier=noise_multiplier) if privacy is None else privacy
+    accounted = epsilon(
+        noise_multiplier=noise_multiplier, delta=delta, steps=local_steps * rounds, adjacency="remove"
+    )
+    inside = np.random.default_rng(seed).random((CLIENTS, canaries // CLIENTS)) < 0.5
+    method = Scaffold(step_size=1.0, local_steps=local_steps)
+    scores = _scores(inside, method, rounds, privacy, choose_engine(engine), seed)
+    mu = gaussian_bound(scores, inside.ravel(), confidence=confidence)
+    guesses = int(GUESSED * canaries) // 2 * 2
+    return Audit(
+        accounted=accounted,
+        attacked=guessing_bound(
+            scores, inside.ravel(), delta=delta, guesses=guesses, confidence=confidence
+        ),
+        attacked_gaussian=0.0 if mu == 0.0 else epsilon(
+            noise_multiplier=1.0 / mu, delta=delta, steps=1, adjacency="remove"
+        ),
+        delta=delta, confidence=confidence, canaries=canaries,
+    )  # fmt: skip
+
+
+def _scores(
+    inside: NDArray[np.bool_], method: Scaffold, rounds: int, privacy: RecordLevel, engine: Engine, seed: int
+) -> Array:
+    """What the attacker computes from the messages: each client's noisy gradients, added up, (canaries,)."""
+    count = inside.shape[1]
+    problem = Ridge(inside[:, :, None] * np.eye(count), np.full(inside.shape, FAR))
+    H, gamma = method.uniform_local_steps, method.step_size
+    total = np.zeros(inside.shape)
+    with open_rounds(problem, method, engine, Batches(), seed=seed, limit=np.inf, privacy=privacy) as step:
+        state = step.initial_state(np.zeros((1, count)))
+        for _ in range(rounds):
+            before = step.gather(state)
+            state = step(state)
+            after = step.gather(state)
+            old, new = (method.correction(one.client_state, one.server, None)[0] for one in (before, after))
+            sent = after.theta[0] + gamma * H * (new - old)
+            total -= (before.theta[0] - sent) / gamma - H * old
+    return total.ravel()

@@ -1,0 +1,81 @@
+"""Lower bounds on ε by attack: how well whoever sees a run's messages can tell which records were in it.
+
+Each of m canary records was in the run or not by the toss of a fair coin. The attacker has a score for each,
+higher for those it believes to have been in.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta, binom, norm
+
+from fedscaffold.core.types import Array
+
+LARGEST = 50.0  # ε that is looked for
+
+
+def guessing_bound(
+    scores: Array, inside: NDArray[np.bool_], *, delta: float, guesses: int, confidence: float
+) -> float:
+    """ε that (ε, δ)-differential privacy must exceed, by Steinke, Nasr & Jagielski (2023), whatever the mechanism.
+
+    The attacker guesses that the canaries with the highest scores were in and those with the lowest were not,
+    `guesses` in all; (ε, δ) bounds how many of these can be right.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.privacy.lower_bounds import guessing_bound
+    >>> inside = np.arange(100) % 2 == 0
+    >>> round(guessing_bound(1.0 * inside, inside, delta=1e-5, guesses=100, confidence=0.95), 2)
+    3.49
+    """
+    m, k = scores.size, guesses // 2
+    order = np.argsort(scores, kind="stable")
+    right = int((~inside[order[:k]]).sum() + inside[order[m - k :]].sum())
+
+    def chance(epsilon: float) -> float:
+        """Probability of so many right guesses, at most."""
+        p = 1.0 / (1.0 + math.exp(-epsilon))
+        i = np.arange(1, right + 1)
+        excess = float((np.cumsum(binom.pmf(right - i, 2 * k, p)) / i).max()) if right else 0.0
+        return float(binom.sf(right - 1, 2 * k, p)) + 2.0 * m * delta * excess
+
+    return _largest(lambda epsilon: chance(epsilon) < 1.0 - confidence)
+
+
+def gaussian_bound(scores: Array, inside: NDArray[np.bool_], *, confidence: float) -> float:
+    """μ that must be exceeded where the noise is known to be Gaussian (Nasr et al. 2023).
+
+    Of a mechanism of which no attack distinguishes more than N(0, 1) from N(μ, 1), errors of both kinds a and b
+    have Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ. The threshold is the middle between the mean scores of one half of the canaries;
+    errors are counted on the other half, with upper confidence limits (Clopper & Pearson).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.privacy.lower_bounds import gaussian_bound
+    >>> rng = np.random.default_rng(0)
+    >>> inside = rng.random(4000) < 0.5
+    >>> 0.8 < gaussian_bound(rng.normal(size=4000) + inside, inside, confidence=0.95) < 1.0
+    True
+    """
+    half = np.arange(scores.size) % 2 == 0
+    middle = 0.5 * (scores[half & inside].mean() + scores[half & ~inside].mean())
+    wrong_in, wrong_out = scores[~half & inside] <= middle, scores[~half & ~inside] > middle
+    limit = 1.0 - (1.0 - confidence) / 2.0
+    a, b = (float(beta.ppf(limit, one.sum() + 1, max(1, one.size - one.sum()))) for one in (wrong_out, wrong_in))
+    return max(0.0, float(norm.ppf(1.0 - a) - norm.ppf(b)))
+
+
+def _largest(rejected: Callable[[float], bool]) -> float:
+    """The largest ε that is rejected, to 1e-6; 0 where none is."""
+    low, high = 0.0, LARGEST
+    if not rejected(low):
+        return 0.0
+    while high - low > 1e-6:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low

@@ -1,0 +1,72 @@
+"""The audit by attack: below the accountant on this code, above it with planted faults."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedscaffold.benchmarking import audit_privacy
+from fedscaffold.cli.main import app
+from fedscaffold.privacy import RecordLevel
+from fedscaffold.privacy.lower_bounds import gaussian_bound, guessing_bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfTheNoise(RecordLevel):
+    """A planted fault."""
+
+    @property
+    def noise(self) -> float:
+        return 0.5 * super().noise
+
+
+def test_an_honest_run_passes_and_half_the_noise_does_not() -> None:
+    setting: dict[str, Any] = {"noise_multiplier": 9.0, "rounds": 4, "canaries": 800, "engine": "reference"}
+    honest = audit_privacy(**setting)
+    assert honest.passed
+    assert 0.0 < honest.attacked_gaussian < honest.accounted
+    fault = audit_privacy(privacy=HalfTheNoise(clip=1.0, noise_multiplier=9.0), **setting)
+    assert not fault.passed
+    assert fault.attacked_gaussian > fault.accounted
+
+
+def test_twice_the_clip_is_noticed() -> None:
+    setting: dict[str, Any] = {"noise_multiplier": 9.0, "rounds": 4, "canaries": 800, "engine": "reference"}
+    assert not audit_privacy(privacy=RecordLevel(clip=2.0, noise_multiplier=4.5), **setting).passed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["numba", "jax"])
+@pytest.mark.parametrize("noise", [8.0, 20.0, 40.0])
+def test_the_audit_on_every_engine(engine: str, noise: float) -> None:
+    """Ten seeds each: an honest run fails by chance in 1 of 20 at most, since the bounds are 95 % sure."""
+    honest = [audit_privacy(noise_multiplier=noise, engine=engine, seed=seed, canaries=2000) for seed in range(10)]
+    assert sum(not one.passed for one in honest) <= 1
+    half = HalfTheNoise(clip=1.0, noise_multiplier=noise)
+    faults = [
+        audit_privacy(noise_multiplier=noise, engine=engine, seed=seed, canaries=2000, privacy=half)
+        for seed in range(10)
+    ]
+    assert all(not one.passed for one in faults)
+
+
+def test_bounds_are_zero_for_blind_guesses_and_grow_with_what_is_seen() -> None:
+    rng = np.random.default_rng(0)
+    inside = rng.random(2000) < 0.5
+    blind, seen = rng.normal(size=2000), rng.normal(size=2000) + 2.0 * inside
+    more: dict[str, Any] = {"delta": 1e-6, "guesses": 200, "confidence": 0.95}
+    assert guessing_bound(blind, inside, **more) < 0.2
+    assert guessing_bound(seen, inside, **more) > 2.0
+    assert gaussian_bound(blind, inside, confidence=0.95) == 0.0
+    assert 1.7 < gaussian_bound(seen, inside, confidence=0.95) < 2.0
+
+
+def test_the_command() -> None:
+    result = CliRunner().invoke(app, ["audit", "--canaries", "100", "--rounds", "3"])
+    assert result.exit_code == 0, result.output
+    assert "passed" in result.output
+    wrong = CliRunner().invoke(app, ["audit", "--canaries", "3"])
+    assert wrong.exit_code == 2
+    assert "--canaries must be" in " ".join(wrong.output.split())
