@@ -38,6 +38,15 @@ def contestants(gamma: float, n_clients: int) -> dict[str, Method]:
         "proxskip": fs.ProxSkip(step_size=gamma, communication_probability=1.0 / H),
         "fedlin_minibatch": fs.FedLin(step_size=gamma, local_steps=H, correction_gradients="minibatch"),
         "fedlin_full": fs.FedLin(step_size=gamma, local_steps=H),
+        "fedprox": fs.FedProx(step_size=gamma, local_steps=H, proximal_weight=0.1),
+        "fedsplit": fs.FedSplit(step_size=gamma, local_steps=H, proximal_weight=0.1),
+        "apda": fs.Apda(step_size=gamma, local_steps=H, smoothness=1.0, strong_convexity=0.01),
+        "scallion": fs.Scallion(step_size=gamma, local_steps=H, compression="natural"),
+        "amplified_scaffold": fs.AmplifiedScaffold(step_size=gamma, local_steps=H, window=4),
+        "tamuna": fs.Tamuna(step_size=gamma, communication_probability=1.0 / H, owners=2),
+        "randprox": fs.RandProx(step_size=gamma, communication_probability=1.0 / H, share=0.5),
+        "local_svrg": fs.LocalSvrg(step_size=gamma, local_steps=H),
+        "vr_proxskip": fs.VRProxSkip(step_size=gamma, communication_probability=1.0 / H),
     }
 
 
