@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as Xml
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import measured
@@ -76,15 +77,18 @@ def main() -> None:
         folders = [Path(temporary) / part for part in ("calls", "files", "kills", "reports")]
         for folder in folders:
             folder.mkdir()
-        found = {
-            "calls": random_calls(calls, folders[0]),
-            "files": damaged_files(damages, folders[1]),
-            "kills": kills(each, folders[2]),
-            "faults": tests("test_federation_faults", folders[3]),
+        parts: dict[str, Callable[[], Figures]] = {
+            "calls": lambda: random_calls(calls, folders[0]),
+            "files": lambda: damaged_files(damages, folders[1]),
+            "kills": lambda: kills(each, folders[2]),
+            "faults": lambda: tests("test_federation_faults", folders[3]),
         }
         if not options.quick:
-            found["soak"] = tests("test_federation_soak", folders[3])
-    measured.save("attacks", found, options)
+            parts["soak"] = lambda: tests("test_federation_soak", folders[3])
+        found: dict[str, Figures] = {}
+        for name, part in parts.items():  # saved after each, since all of them take long
+            found[name] = part()
+            measured.save("attacks", found, options)
 
 
 if __name__ == "__main__":

@@ -170,6 +170,7 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "falsely_refused": sum(line["a_way"] is not None for line in refused),
         "median_seconds": float(np.median([line["seconds"] for line in lines])),
         "largest_seconds": max(line["seconds"] for line in lines),
+        "median_plan_over_run": float(np.median([line["seconds"] / line["run_seconds"] for line in made])),
     }
 
 

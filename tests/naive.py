@@ -486,6 +486,46 @@ def randprox(
     return Result(server, u, iterates)
 
 
+def apda(
+    clients: Clients, draw: Draw, *, gamma: float, L: float, mu: float, H: int, T: int, theta: Vector,
+    repetition: int = 0,
+) -> Result:  # fmt: skip
+    """Sadiev, Kovalev & Richtárik 2022, APDA with inexact prox; K takes the mean over clients away.
+
+    x̂ ≈ argmin G(x) + ‖x − (x − η_x Kᵀȳ)‖²/(2η_x) by H gradient steps from x, and G' = −Kᵀȳ − (x̂ − x)/η_x in
+    place of ∇G(x̂), so that x ← x̂; y ← y + η_y K x̂ − η_y β_y K(Kᵀy + G'), ȳ = y + θ(y − y_before), with η_x =
+    1/√(Lμ), η_y = √(Lμ), β_y = 1/(2L), θ = 1 − √(μ/L). The server's model is the mean of x̂ − β_y G'.
+    """
+    N, d, w = len(clients.weights), len(theta), clients.weights
+    eta_x, eta_y, beta = 1 / math.sqrt(L * mu), math.sqrt(L * mu), 1 / (2 * L)
+    x = {c: list(theta) for c in range(N)}
+    y, bar = ({c: [0.0] * d for c in range(N)} for _ in range(2))
+    iterates = [theta]
+
+    def centred(vectors: dict[int, Vector]) -> dict[int, Vector]:
+        mean = mean_over(range(N), w, vectors)
+        return {c: [v[j] - mean[j] for j in range(d)] for c, v in vectors.items()}
+
+    for t in range(T):
+        hat = {}
+        for c in range(N):
+            v = list(x[c])
+            for h in range(H):
+                g = gradient_of_batch(clients, c, v, draw(repetition, t, c, h))
+                v = [v[j] - gamma * (g[j] + bar[c][j] + (v[j] - x[c][j]) / eta_x) for j in range(d)]
+            hat[c] = v
+        slope = {c: [-bar[c][j] - (hat[c][j] - x[c][j]) / eta_x for j in range(d)] for c in range(N)}
+        primal = centred(hat)
+        dual = centred({c: [y[c][j] + slope[c][j] for j in range(d)] for c in range(N)})
+        new = {c: [y[c][j] + eta_y * primal[c][j] - eta_y * beta * dual[c][j] for j in range(d)] for c in range(N)}
+        momentum = 1 - math.sqrt(mu / L)
+        bar = {c: [new[c][j] + momentum * (new[c][j] - y[c][j]) for j in range(d)] for c in range(N)}
+        theta = mean_over(range(N), w, {c: [hat[c][j] - beta * slope[c][j] for j in range(d)] for c in range(N)})
+        x, y = hat, new
+        iterates.append(theta)
+    return Result(theta, [bar[c] for c in range(N)], iterates)
+
+
 def shared_coordinates(seed: int, repetition: int, round: int, k: int, d: int) -> list[int]:
     """The coordinates that all clients send in a round: those with the smallest words."""
     words = [word(seed, SLOT + repetition, round, SERVER, j) for j in range(d)]

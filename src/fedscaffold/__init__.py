@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from fedscaffold.methods import (
         AmplifiedScaffold,
+        Apda,
         FedAvg,
         FedLin,
         FedProx,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AmplifiedScaffold",
+    "Apda",
     "CheckpointMismatch",
     "Diverged",
     "FedAvg",
@@ -104,6 +106,7 @@ __version__ = "0.1.0"
 
 _MODULE_OF = {
     "AmplifiedScaffold": "methods",
+    "Apda": "methods",
     "CheckpointMismatch": "core.errors",
     "Diverged": "core.errors",
     "FedAvg": "methods",

@@ -84,6 +84,7 @@ def test_random_calls(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("StudySettings", {"features": np.ones(3)}),
         ("StudySettings", {"batch_size": np.array(["a", "b"])}),
         ("StudySettings", {"client_intercepts": np.zeros((0, 0))}),
+        ("run", {"progress": fs.Scaffold}),
         ("fit", {"dates": np.array("x")}),
         ("fit", {"kind": np.array([1.0, None], dtype=object)}),
     ],

@@ -45,6 +45,7 @@ METHODS: list[Method] = [
     fs.FedProx(step_size=0.1, local_steps=4, proximal_weight=0.5, cohort=3),
     fs.FedSplit(step_size=0.1, local_steps=4, proximal_weight=0.5),
     fs.Scallion(step_size=0.05, local_steps=4, compression="random_k:0.5", cohort=3),
+    fs.Apda(step_size=0.05, local_steps=4, smoothness=3.0, strong_convexity=0.1),
     fs.LocalSvrg(step_size=0.05, local_steps=4),
     fs.VRProxSkip(step_size=0.05, communication_probability=0.3),
 ]

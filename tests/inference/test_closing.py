@@ -300,3 +300,19 @@ def test_sums_are_a_frozen_dataclass_of_numbers() -> None:
     assert isinstance(sums, ClosingSums)
     with pytest.raises(AttributeError):
         sums.rows = 3  # type: ignore[misc]
+
+
+def test_a_feature_of_no_row_is_no_coefficient() -> None:
+    """As a category that sites agreed on and that turns out to be that of no row."""
+    rng = np.random.default_rng(3)
+    x = np.stack([rng.normal(size=(3, 40)), np.zeros((3, 40)), np.ones((3, 40))], axis=2)
+    names = ("age", "ward=(other)", "intercept")
+    y = rng.random((3, 40)) < 0.5
+    wide = summarise(Logistic(x, y, l2=0.01, n_unpenalised=1), names=names)
+    plain = summarise(Logistic(x[:, :, [0, 2]], y, l2=0.01, n_unpenalised=1), names=("age", "intercept"))
+    assert wide.names == ("age", "intercept")
+    np.testing.assert_allclose(wide.to_frame(), plain.to_frame(), rtol=1e-9, atol=1e-12)
+    assert wide.statistics == plain.statistics
+    assert "No row has ward=(other), so that there is no coefficient." in wide.notes
+    three = summarise(Multinomial(x, rng.integers(0, 3, (3, 40)), l2=0.01, n_unpenalised=1), names=names)
+    assert three.names == ("1: age", "1: intercept", "2: age", "2: intercept")

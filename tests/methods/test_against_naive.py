@@ -147,6 +147,12 @@ CASES: dict[str, tuple[Method, Oracle]] = {
             sent=lambda t: naive.shared_coordinates(SEED, r, t, 2, DIM), theta=THETA0, repetition=r,
         ),
     ),
+    "apda": (
+        fs.Apda(step_size=GAMMA, local_steps=H, smoothness=3.0, strong_convexity=0.2),
+        lambda c, d, r: naive.apda(
+            c, d, gamma=GAMMA, L=3.0, mu=0.2, H=H, T=T, theta=THETA0, repetition=r
+        ),
+    ),
     "tamuna": tamuna(2, N),
     "tamuna, three owners": tamuna(3, N),
     "tamuna in cohorts": tamuna(2, 4),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import fedscaffold as fs
 from fedscaffold.core.protocols import Method
+from fedscaffold.paper.method_figures.family import scaling
 from fedscaffold.problems import Ridge
 from tests.samples import KINDS, Kind, make
 
@@ -28,6 +29,7 @@ REACH: dict[str, Method] = {
     "Scallion, largest coordinates": fs.Scallion(step_size=0.05, local_steps=H, compression="top_k:0.4"),
     "Scallion, powers of two": fs.Scallion(step_size=GAMMA, local_steps=H, compression="natural"),
     "Scallion, levels": fs.Scallion(step_size=0.1, local_steps=H, compression="quantised:8"),
+    "Apda": fs.Apda(step_size=GAMMA, local_steps=H, smoothness=3.0, strong_convexity=0.1),
     "RandProx": fs.RandProx(step_size=GAMMA, communication_probability=0.5, share=0.4),
     "LocalSvrg": fs.LocalSvrg(step_size=0.05, local_steps=H),
     "VRProxSkip": fs.VRProxSkip(step_size=GAMMA, communication_probability=1 / H),
@@ -70,6 +72,12 @@ def test_variance_reduction_reaches_the_optimum_with_single_records(kind: Kind, 
     assert np.sqrt(trace.mse[0, -1]) <= CLOSE
     plain = fs.run(problem, fs.Scaffold(step_size=0.02, local_steps=H), rounds=300, batch_size=1, progress=False)
     assert np.sqrt(plain.mse[0, -100:].mean()) > 1e-2
+
+
+def test_communications_grow_like_the_root_of_the_condition_number() -> None:
+    slopes = {each.name: each.fit.slope for each in scaling((10.0, 100.0, 1000.0))}
+    assert set(slopes) == {"Tamuna", "RandProx", "FedSplit", "Apda"}
+    assert slopes == pytest.approx(dict.fromkeys(slopes, 0.5), abs=0.15)
 
 
 def test_clients_that_take_turns() -> None:

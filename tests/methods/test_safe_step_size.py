@@ -1,6 +1,7 @@
 """The step sizes that users are told are safe, against what methods do on a quadratic whose clients disagree."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -107,6 +108,16 @@ def test_scallion_converges_with_every_compressor(compression: str, steps: int) 
 def test_converges_with_its_random_numbers_of_steps(name: str) -> None:
     found = distances(MAKE[name](safe(name)), rounds=150)
     assert found[-1] < 1e-6 * found[0]
+
+
+@pytest.mark.parametrize("steps", [1, 5, 200])
+def test_apda_converges_however_exact_its_proximal_steps(steps: int) -> None:
+    method = fs.Apda(step_size=1.0, local_steps=steps, smoothness=L, strong_convexity=MU)
+    method = replace(method, step_size=method.safe_step_size(L, MU))
+    found = distances(method, rounds=3000)
+    assert found[-1] < 1e-3 * found[0]
+    with pytest.raises(fs.Diverged):
+        distances(replace(method, step_size=4.2 * method.step_size, local_steps=20))
 
 
 @pytest.mark.parametrize("steps", [1, 3, 200])

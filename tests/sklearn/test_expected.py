@@ -198,7 +198,7 @@ def test_gamma_regression_equals_scikit_learns() -> None:
     other.fit(scaled, COSTS, sample_weight=WEIGHTS)
     np.testing.assert_allclose(own.coef_, other.coef_, rtol=1e-6)
     assert own.score(scaled, COSTS) == pytest.approx(other.score(scaled, COSTS), rel=1e-9)
-    with pytest.raises(InvalidInput, match="amounts must be positive, but y has -1"):
+    with pytest.raises(InvalidInput, match="y must hold positive amounts, but has -1"):
         FederatedGammaRegression().fit(X, -COSTS - 1 + COSTS, clients=CLIENTS)
 
 

@@ -157,11 +157,11 @@ def test_without_closing_the_last_model_of_the_run_is_kept() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(InvalidInput, match="counts must not be negative, but y has -1"):
+    with pytest.raises(InvalidInput, match="y must hold counts, but has -1"):
         FederatedPoissonRegression().fit(X, np.full(240, -1), clients=SITES)
     with pytest.raises(InvalidInput, match="exposure must hold one positive number"):
         FederatedPoissonRegression().fit(X, COUNTS, clients=SITES, exposure=np.zeros(240))
-    with pytest.raises(InvalidInput, match="all counts are 0"):
+    with pytest.raises(InvalidInput, match="all targets are 0"):
         FederatedPoissonRegression().fit(X, 0 * COUNTS, clients=SITES)
     twice = np.column_stack([X, X[:, 0] * 2])
     with pytest.raises(InvalidInput, match=r"'x[03]' and 'x[03]' depend on each other.*alpha"):

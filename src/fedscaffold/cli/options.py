@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ from fedscaffold.core.storage.files import check_writable
 from fedscaffold.federation.known_methods import find_method
 from fedscaffold.methods import (
     AmplifiedScaffold,
+    Apda,
     FedAvg,
     FedLin,
     FedProx,
@@ -48,6 +49,7 @@ COMPARED: dict[str, type[Any]] = {
     "vr-proxskip": VRProxSkip,
     "randprox": RandProx,
     "amplified-scaffold": AmplifiedScaffold,
+    "apda": Apda,
 }
 UNLESS_GIVEN: dict[str, Any] = {
     "server_step_size": 1.0,
@@ -129,11 +131,29 @@ def candidates_of(text: str, *, step_sizes: Sequence[float], local_steps: Sequen
     allowed = [field.name for field in fields(kind)]
     _, given = fields_of("--method", text, allowed=allowed)
     given = {name: value for name, value in UNLESS_GIVEN.items() if name in allowed} | given
+    _check_complete(text, kind, given)
     random = "communication_probability" in allowed
     steps = "communication_probability" if random else "local_steps"
     lengths = [given.pop(steps)] if steps in given else [1 / H if random else H for H in local_steps]
     sizes = [given.pop("step_size")] if "step_size" in given else step_sizes
     return [kind(step_size=size, **{steps: length}, **given) for length in lengths for size in sizes]
+
+
+def _check_complete(text: str, kind: type[Any], given: dict[str, Any]) -> None:
+    """Refuse a method of which a setting is missing that no grid and no default has."""
+    searched = ("step_size", "local_steps", "communication_probability")
+    missing = [
+        each.name
+        for each in fields(kind)
+        if each.init
+        and each.default is MISSING
+        and each.default_factory is MISSING
+        and each.name not in (*given, *searched)
+    ]
+    if missing:
+        example = ",".join(f"{name}=VALUE" for name in missing)
+        name = text.partition(":")[0]
+        raise InvalidInput(Option("method"), f" {name} needs {', '.join(missing)}: {name}:{example}")
 
 
 def _method_class(name: str) -> type[Any]:

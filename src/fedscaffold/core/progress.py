@@ -21,7 +21,8 @@ def progress_bar(title: str, wanted: Progress) -> Iterator[Advance]:
     None shows a bar when standard error is a terminal, and otherwise writes a line there every half minute, so
     that a log shows life; True always shows a bar, False nothing; a function is called instead of any bar.
     """
-    if wanted is not None and not isinstance(wanted, bool) and not callable(wanted):
+    value: object = wanted
+    if not (value is None or isinstance(value, bool) or (callable(value) and not isinstance(value, type))):
         raise InvalidInput(f"progress must be True, False, None or a function (done, total), got {given(wanted)}")
     if callable(wanted):
         yield wanted

@@ -185,9 +185,10 @@ def has_variance(sums: ClosingSums) -> bool:
 
 
 def n_parameters(sums: ClosingSums) -> int:
-    """Number of fitted coefficients, own intercepts of clients included."""
-    common = sums.dim // sums.null.size * (sums.null.size - 1) if sums.kind == "multinomial" else sums.dim
-    return common + sums.intercepts
+    """Number of fitted coefficients, with own intercepts of clients; features that no row has have none."""
+    vectors = sums.dim // sums.squares.size
+    free = vectors - 1 if sums.kind == "multinomial" else vectors
+    return free * int(np.count_nonzero(sums.squares)) + sums.intercepts
 
 
 def residual_degrees(sums: ClosingSums) -> int:

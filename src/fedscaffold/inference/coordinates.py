@@ -81,6 +81,11 @@ class Coordinates:
         """The same names for matrix β + shift of these coefficients."""
         return Coordinates(self.names, matrix @ self.matrix, matrix @ self.shift + shift, self.intercepts)
 
+    def only(self, kept: NDArray[np.bool_]) -> "Coordinates":
+        """Some of these coefficients."""
+        names = tuple(name for name, there in zip(self.names, kept.tolist(), strict=True) if there)
+        return Coordinates(names, self.matrix[kept], self.shift[kept], self.intercepts[kept])
+
     def check(self, dim: int) -> None:
         """Refuse coordinates of another number of coefficients."""
         if self.matrix.shape[1] != dim:

@@ -137,6 +137,7 @@ def summarise_sums(
     if not positive("level", level) < 1.0:
         raise InvalidInput(f"level must be below 1, got {level!r}")
     coordinates.check(sums.dim)
+    coordinates, absent = _of_rows(sums, coordinates)
     family = family_of(sums.kind)
     newton = newton_step(sums, penalty, tuple(feature_names))
     T = coordinates.matrix
@@ -165,8 +166,21 @@ def summarise_sums(
         statistics=fit_statistics(sums, given=dispersion, target_scale=target_scale),
         ratio=family.ratio,
         facts=facts,
-        notes=(MEANING[cov], *_remarks(sums, penalty, cov, se, error, feature_names), *notes),
+        notes=(MEANING[cov], *_remarks(sums, penalty, cov, se, error, feature_names), *absent, *notes),
     )
+
+
+def _of_rows(sums: ClosingSums, coordinates: Coordinates) -> tuple[Coordinates, list[str]]:
+    """The coefficients of features that some row has, and a sentence about the others.
+
+    A category that sites agreed on may turn out to be that of no row; a penalty then holds its coefficient at 0.
+    """
+    there = np.tile(sums.squares > 0.0, sums.dim // sums.squares.size)
+    kept = (coordinates.matrix[:, there] != 0.0).any(axis=1)
+    if kept.all():
+        return coordinates, []
+    absent = coordinates.only(~kept).names
+    return coordinates.only(kept), [f"No row has {', '.join(absent[:5])}, so that there is no coefficient."]
 
 
 def _remarks(

@@ -1,6 +1,7 @@
 """Federated methods, one file each, all with the interface `fedscaffold.core.protocols.Method`."""
 
 from fedscaffold.methods.amplified import AmplifiedScaffold
+from fedscaffold.methods.apda import Apda
 from fedscaffold.methods.fedavg import FedAvg
 from fedscaffold.methods.fedlin import FedLin
 from fedscaffold.methods.fedprox import FedProx
@@ -19,6 +20,7 @@ ScaffLSA = Scaffold  # what Mangold et al. (2024) call it on linear stochastic a
 
 __all__ = [
     "AmplifiedScaffold",
+    "Apda",
     "FedAvg",
     "FedLin",
     "FedProx",

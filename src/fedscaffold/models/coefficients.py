@@ -9,6 +9,7 @@ from fedscaffold.data.encoding import Encoding, Number
 from fedscaffold.inference import Summary
 from fedscaffold.inference.layout import number, probability
 from fedscaffold.models.fit import Fit
+from fedscaffold.models.summaries import own_units
 from fedscaffold.reports.page import CoefficientRow, CoefficientTable
 
 
@@ -21,7 +22,8 @@ def fit_coefficients(fit: Fit) -> CoefficientTable | None:
 
 def coefficient_table(summary: Summary, encoding: Encoding, *, notes: Sequence[str] = ()) -> CoefficientTable:
     """The coefficients of a summary in the table's own units; `notes` are added to the summary's."""
-    spread = np.tile(_deviations(encoding), len(summary.names) // encoding.dim)
+    known = own_units(encoding).names
+    spread = dict(zip(known, np.tile(_deviations(encoding), len(known) // encoding.dim).tolist(), strict=True))
     ratio = summary.ratio
     letter = "z" if summary.df_resid is None else "t"
     rows = []
@@ -34,7 +36,7 @@ def coefficient_table(summary: Summary, encoding: Encoding, *, notes: Sequence[s
                 number(float(np.exp(end[j]))) for end in (summary.low, summary.coef, summary.high)
             )
             cells.append("–" if summary.intercepts[j] else f"{middle} [{low}, {high}]")
-        size = float("nan") if summary.intercepts[j] else float(spread[j])
+        size = float("nan") if summary.intercepts[j] else spread[name]
         effect, low_end, high_end = (size * float(end[j]) for end in (summary.coef, summary.low, summary.high))
         rows.append(CoefficientRow(name=name, cells=tuple(cells), effect=effect, low=low_end, high=high_end))
     columns = ("coefficient", "standard error", letter, "p", "95 % interval")

@@ -12,7 +12,7 @@ from fedscaffold.core.checks import not_negative
 from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.problems import Gamma, Poisson
+from fedscaffold.problems.families import FAMILIES, TargetFamily
 from fedscaffold.sklearn.base import FLOATS, Federated
 
 
@@ -23,7 +23,7 @@ class LogLinkRegression(RegressorMixin, Federated):
     alpha: float = 1.0
 
     _names: ClassVar[dict[str, str]] = {"l2": "alpha"}
-    _kind: ClassVar[Any]
+    _family: ClassVar[TargetFamily]
     _power: ClassVar[int]  # of the mean in the variance
 
     def fit(self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None, exposure: Any = None) -> Self:
@@ -36,13 +36,14 @@ class LogLinkRegression(RegressorMixin, Federated):
         alpha = not_negative("alpha", self.alpha)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True)
         y = np.asarray(y, dtype=np.float64)
-        self._check_targets(y)
+        if self._family.out_of_range(float(y.min())) is not None:
+            raise InvalidInput(f"y must hold {self._family.target}, but has {y.min():g}")
         weight = self._weights(sample_weight, X)
         offset = np.zeros(len(y)) if exposure is None else _log_exposure(exposure, len(y))
-        base = self._base(y, offset, weight) if self.fit_intercept else 0.0
+        base = _log_mean_rate(y, offset, weight) if self.fit_intercept else 0.0
         tables = self._tables(X, clients, weight)
         solution = self._solve(
-            self._kind, tables, y, l2=alpha * (1.0 if weight is None else float(weight.mean())),
+            self._family.problem, tables, y, l2=alpha * (1.0 if weight is None else float(weight.mean())),
             start=self._start(tables, 1, shift=base), offset=tables.split(offset + base),
         )  # fmt: skip
         self._keep([solution], [self._own_coordinates(tables, shift=base)])
@@ -51,14 +52,6 @@ class LogLinkRegression(RegressorMixin, Federated):
         self.coef_ = coef[0].astype(tables.dtype)
         self.intercept_ = tables.dtype.type(base + intercept[0])
         return self
-
-    def _check_targets(self, y: Array) -> None:
-        """Refuse targets that the family does not have."""
-        raise NotImplementedError
-
-    def _base(self, y: Array, offset: Array, weight: Array | None) -> float:
-        """The intercept of the model without features, from which the run starts."""
-        raise NotImplementedError
 
     def predict(self, X: Any) -> Array:
         """Expected targets exp(Xw + b) for an exposure of one, (rows,)."""
@@ -110,18 +103,8 @@ class FederatedPoissonRegression(LogLinkRegression):
     ('x0', 'intercept')
     """
 
-    _kind = Poisson
+    _family = FAMILIES["poisson"]
     _power = 1
-
-    def _check_targets(self, y: Array) -> None:
-        if (y < 0.0).any():
-            raise InvalidInput(f"counts must not be negative, but y has {y.min():g}")
-
-    def _base(self, y: Array, offset: Array, weight: Array | None) -> float:
-        total = float(np.average(y, weights=weight))
-        if total == 0.0:
-            raise InvalidInput("all counts are 0; there is nothing to learn from them")
-        return float(np.log(total / np.average(np.exp(offset), weights=weight)))
 
 
 @shared_parameters(Federated)
@@ -157,15 +140,16 @@ class FederatedGammaRegression(LogLinkRegression):
     array([0.5])
     """
 
-    _kind = Gamma
+    _family = FAMILIES["gamma"]
     _power = 2
 
-    def _check_targets(self, y: Array) -> None:
-        if (y <= 0.0).any():
-            raise InvalidInput(f"amounts must be positive, but y has {y.min():g}")
 
-    def _base(self, y: Array, offset: Array, weight: Array | None) -> float:
-        return float(np.log(np.average(y * np.exp(-offset), weights=weight)))
+def _log_mean_rate(y: Array, offset: Array, weight: Array | None) -> float:
+    """Logarithm of the mean target over the mean exposure, the margin from which the run starts."""
+    total = float(np.average(y, weights=weight))
+    if total == 0.0:
+        raise InvalidInput("all targets are 0; there is nothing to learn from them")
+    return float(np.log(total / np.average(np.exp(offset), weights=weight)))
 
 
 def _log_exposure(exposure: Any, n_rows: int) -> Array:

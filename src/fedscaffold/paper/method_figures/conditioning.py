@@ -7,6 +7,7 @@ import numpy as np
 
 from fedscaffold.benchmarking.costs import LineFit, fit_line
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Method
 from fedscaffold.engines import Numba
 from fedscaffold.methods import ProxSkip, Scaffold
 from fedscaffold.problems import Ridge
@@ -59,14 +60,14 @@ def scaling(conditions: Sequence[float] = CONDITIONS) -> list[Scaling]:
         slow = np.log(1.0 / REDUCTION) / 2.0
         proxskip = ProxSkip(step_size=1.0, communication_probability=1.0 / np.sqrt(condition))
         rounds = int(6 * slow * np.sqrt(condition)) + 50
-        skipping.append(_needed(problem, proxskip, rounds=rounds, repetitions=REPETITIONS))
+        skipping.append(rounds_needed(problem, proxskip, rounds=rounds, repetitions=REPETITIONS))
         gamma = 1.0 / (LOCAL_STEPS * (1.0 + 1.0 / condition))
         method = Scaffold(step_size=gamma, local_steps=LOCAL_STEPS)
-        scaffold.append(_needed(problem, method, rounds=int(1.3 * slow * condition) + 50, repetitions=1))
+        scaffold.append(rounds_needed(problem, method, rounds=int(1.3 * slow * condition) + 50, repetitions=1))
     return [Scaling("ProxSkip", conditions, skipping), Scaling("Scaffold", conditions, scaffold)]
 
 
-def _needed(problem: Ridge, method: ProxSkip | Scaffold, *, rounds: int, repetitions: int) -> float:
+def rounds_needed(problem: Ridge, method: Method, *, rounds: int, repetitions: int) -> float:
     """The round in which the error has fallen 10⁸ times, in the mean over repetitions."""
     errors = run(
         problem, method, rounds=rounds, repetitions=repetitions, engine=Numba(threads=1), progress=False

@@ -10,6 +10,7 @@ from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, FedLin, Scaffold, TwoSidedScaffold
+from fedscaffold.paper.method_figures import family
 from fedscaffold.paper.method_figures.conditioning import scaling
 from fedscaffold.problems import Ridge
 from fedscaffold.reports import comparison, growth
@@ -120,6 +121,7 @@ FIGURES: dict[str, Callable[[list[Path]], None]] = {
     "fedlin": fedlin,
     "fedavg": fedavg,
     "proxskip": proxskip,
+    **family.FIGURES,
 }
 
 

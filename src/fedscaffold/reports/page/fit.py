@@ -128,7 +128,8 @@ def _comparison(content: ReportContent) -> str:
 
 
 def _model_cells(model: ModelRow, best: float, names: Sequence[str]) -> list[str]:
-    cells = [model.name, f"{model.loss:.6g}", f"{model.loss - best:.2g}", model.distance_text]
+    above = 0.0 if math.isclose(model.loss, best, rel_tol=1e-12) else model.loss - best
+    cells = [model.name, f"{model.loss:.6g}", f"{above:.2g}", model.distance_text]
     for metrics in (model.metrics, model.test):
         if metrics is not None:
             cells += [f"{metrics[name]:.4g}" if name in metrics else "–" for name in names]
