@@ -20,6 +20,12 @@ from fedscaffold.theory.prediction.family.family_setting import LARGEST
 from fedscaffold.theory.prediction.iterate_average import predict_average
 
 METHODS = ("scaffold", *MAKE)
+NOT_PLANNED = {
+    "scaffold_cohort": "a plan's cost is what a client spends when all take part in each round, and no price says "
+    "what sitting out saves; theory.predict says what Scaffold(..., cohort=...) reaches",
+    "scaffold_momentum": "its learning rate and momentum are two more settings, which are not searched; "
+    "theory.predict says what a ServerOptimizer with 'sgd' reaches",
+}
 DEARER = 4.0  # times Scaffold's cost: what costs more is not looked at
 START = 0.3  # of 1/L, where Scaffold's plan does not say where to begin
 AVERAGES_TRIED = 4
@@ -137,6 +143,8 @@ def parse_methods(methods: str | Sequence[str]) -> tuple[str, ...]:
     if not names:
         raise InvalidInput("methods must name at least one method, or be 'all'")
     for name in names:
+        if name in NOT_PLANNED:
+            raise InvalidInput(f"{name} is not planned: {NOT_PLANNED[name]}")
         choice("methods", name, METHODS)
     return names
 
