@@ -32,7 +32,7 @@ def curve(name: str, mean: list[float], steps: int, *, n: int = 10, diverged: bo
     rounds = np.arange(errors.size, dtype=np.float64)
     return Curve(
         name=name, method={"local_steps": steps}, n_clients=n, mse=np.stack([errors * 0.5, errors * 1.5]),
-        gradients=steps * rounds, vectors=2 * rounds, diverged=diverged,
+        gradients=steps * rounds, vectors=2 * rounds, bits=128 * rounds, diverged=diverged,
     )  # fmt: skip
 
 

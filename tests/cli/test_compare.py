@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import fedscaffold as fs
 from fedscaffold.cli.main import app
 from fedscaffold.cli.options import candidates_of
+from tests.hospitals import cancer, written
 
 QUICK = ["compare", "--clients", "4", "--repetitions", "2", "--step-sizes", "0.4,0.1", "--local-steps", "1,8"]
 PAIR = ["--method", "scaffold", "--method", "proxskip"]
@@ -23,7 +24,7 @@ runner = CliRunner()
 
 def test_costs_to_reach_a_target(tmp_path: Path) -> None:
     out, plot, costs = tmp_path / "new" / "out", tmp_path / "curves.png", tmp_path / "costs.svg"
-    options = ["--target", "1,0.3", "--rounds", "60", "--plot", str(plot), "--plot-costs", str(costs)]
+    options = ["--squared-error", "1,0.3", "--rounds", "60", "--plot", str(plot), "--plot-costs", str(costs)]
     command = [*QUICK, *PAIR, *options, "--out", str(out)]
     result = runner.invoke(app, command)
     assert result.exit_code == 0, result.output
@@ -91,8 +92,8 @@ def test_candidates() -> None:
         ([*PAIR, "--local-steps", "0"], "--local-steps must be at least 1"),
         ([*PAIR, "--clients", "5"], "even"),
         ([*PAIR, "--clients", "4,x"], "--clients must be whole numbers with commas"),
-        ([*PAIR, "--target", "-1"], "--target must be positive"),
-        ([*PAIR, "--target", "nan"], "--target must be positive"),
+        ([*PAIR, "--squared-error", "-1"], "--squared-error must be positive"),
+        ([*PAIR, "--squared-error", "nan"], "--squared-error must be positive"),
         ([*PAIR, "--rounds", "0"], "rounds must be"),
         ([*PAIR, "--gradients", "0"], "gradients must be"),
         ([*PAIR, "--repetitions", "0"], "repetitions must be"),
@@ -100,8 +101,11 @@ def test_candidates() -> None:
         ([*PAIR, "--batch-size", "some"], "a whole number or 'full'"),
         ([*PAIR, "--plot", "a.doc"], "--plot must end in"),
         ([*PAIR, "--plot-costs", "a.doc"], "--plot-costs must end in"),
-        ([*PAIR, "--plot-costs", "a.png"], "give some with --target"),
-        ([*PAIR, "--plot-costs", "a.png", "--target", "1"], "several numbers of clients or several targets"),
+        ([*PAIR, "--plot-costs", "a.png"], "give some with --squared-error"),
+        (
+            [*PAIR, "--plot-costs", "a.png", "--squared-error", "1"],
+            "several squared errors",
+        ),
         ([*PAIR, "--threads", "0"], "threads must be"),
     ],
 )
@@ -120,7 +124,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_a_target_out_of_reach_is_said() -> None:
-    result = runner.invoke(app, [*QUICK, "--method", "fedavg", "--target", "1e-9", "--rounds", "3"])
+    result = runner.invoke(app, [*QUICK, "--method", "fedavg", "--squared-error", "1e-9", "--rounds", "3"])
     assert result.exit_code == 0, result.output
     assert "not in the budget" in result.output
 
@@ -146,3 +150,36 @@ def test_help_has_examples() -> None:
         result = runner.invoke(app, [*command, "--help"])
         assert result.exit_code == 0
         assert "Examples" in result.output
+
+
+def test_a_table_is_compared_to_the_tolerance_with_bits_and_newton(tmp_path: Path) -> None:
+    table = written(cancer(), tmp_path / "t.csv")
+    result = runner.invoke(
+        app,
+        [
+            "compare", str(table), "--target", "diagnosis", "--client", "hospital", "--features", "mean area",
+            "--tolerance", "0.1", "--method", "scaffold", "--method", "fednewton", "--batch-size", "full",
+            "--step-sizes", "1", "--local-steps", "16", "--repetitions", "1", "--rounds", "100",
+            "--out", str(tmp_path / "out"),
+        ],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    rows = json.loads((tmp_path / "out" / "comparison.json").read_text())["costs"]
+    scaffold, newton = (next(row for row in rows if row["name"] == name) for name in ("scaffold", "fednewton"))
+    assert scaffold["bits"] == scaffold["rounds"] * 2 * 64 * 2  # θ down and up, a slope and an intercept
+    assert newton["bits"] == newton["rounds"] * 64 * (3 + 2 + 1 + 2)
+    assert newton["rounds"] < scaffold["rounds"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["t.csv", *PAIR], "a table needs --target and --client"),
+        (["t.csv", *PAIR, "--clients", "4"], "--clients is for the paper's problems"),
+        ([*PAIR, "--missing", "mean"], "--missing is for a table, and none is given"),
+    ],
+)
+def test_options_of_the_other_kind_of_problem_are_refused(options: list[str], words: str) -> None:
+    result = runner.invoke(app, ["compare", *options])
+    assert result.exit_code == 2
+    assert words in result.output.replace("\n", " ")

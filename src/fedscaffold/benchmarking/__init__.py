@@ -10,6 +10,7 @@
 from fedscaffold.benchmarking.comparison import compare, nested_problems
 from fedscaffold.benchmarking.costs import Cost, Growth, LineFit, best, cheapest, fit_line, growth, holds_from
 from fedscaffold.benchmarking.curves import Curve, curves_to_frame
+from fedscaffold.benchmarking.newton import FedNewton
 from fedscaffold.benchmarking.privacy_audit import Audit, audit_privacy
 from fedscaffold.benchmarking.sweeps.cells import SweepRow
 from fedscaffold.benchmarking.sweeps.grid import Cell, Family, Sweep
@@ -22,6 +23,7 @@ __all__ = [
     "Cost",
     "Curve",
     "Family",
+    "FedNewton",
     "Growth",
     "LineFit",
     "Saturation",

@@ -12,7 +12,9 @@ import numpy as np
 from fedscaffold.benchmarking.client_numbers import check_client_numbers
 from fedscaffold.benchmarking.costs import holds_from
 from fedscaffold.benchmarking.curves import Curve
+from fedscaffold.benchmarking.newton import FedNewton
 from fedscaffold.core import provenance
+from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.checks import check_method, check_problem, given, positive, seed_number, whole_number
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.progress import Progress, progress_bar
@@ -27,10 +29,12 @@ from fedscaffold.problems.paper import L2
 from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import initial_state, open_rounds
-from fedscaffold.simulation.setup import costs
+from fedscaffold.simulation.setup import bits, costs
 
-Methods = Mapping[str, Method | Sequence[Method]]
+Candidate = Method | FedNewton
+Methods = Mapping[str, Candidate | Sequence[Candidate]]
 UNLIMITED = np.inf
+NEWTON_ROUNDS = 100  # more are never needed where it converges at all
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def compare(
     problem
         The federated problem.
     methods
-        By name, a method or a sequence of candidates among which the best is to be found.
+        By name, a method or a sequence of candidates among which the best is to be found; `FedNewton()` too.
     rounds, gradients, vectors
         The budget: rounds, stochastic gradients per client, vectors received and sent per client. At least one.
     targets
@@ -130,9 +134,10 @@ def compare(
     chosen = choose_engine(engine, problem)
     cells = None if cells is None else folder_at(cells)
     for _, method in candidates:
-        initial_state(problem, method, np.zeros((1, problem.dim)))
-        method.local_step_counts(problem.n_clients, np.full(1, 0.5))
-        method.participants(problem.n_clients)
+        if not isinstance(method, FedNewton):
+            initial_state(problem, method, np.zeros((1, problem.dim)))
+            method.local_step_counts(problem.n_clients, np.full(1, 0.5))
+            method.participants(problem.n_clients)
 
     curves: list[Curve] = []
     most: dict[str, tuple[float, float]] = {}
@@ -150,8 +155,10 @@ def compare(
     return curves
 
 
-def _cell(setting: _Setting, name: str, method: Method, most: tuple[float, float], cells: Path | None) -> Curve:
+def _cell(setting: _Setting, name: str, method: Candidate, most: tuple[float, float], cells: Path | None) -> Curve:
     """The curve of one candidate, read from its file if there is one."""
+    if isinstance(method, FedNewton):
+        return _newton(setting, name, method)
     if cells is None:
         return _simulate(setting, name, method, most)
     identity = arrays.plain(setting.identity(method, most))
@@ -161,7 +168,7 @@ def _cell(setting: _Setting, name: str, method: Method, most: tuple[float, float
     if stored is not None:
         return stored
     found = _simulate(setting, name, method, most)
-    kept = {"mse": found.mse, "gradients": found.gradients, "vectors": found.vectors}
+    kept = {"mse": found.mse, "gradients": found.gradients, "vectors": found.vectors, "bits": found.bits}
     arrays.write(file, kept, {"identity": identity, "diverged": found.diverged})
     return found
 
@@ -172,7 +179,7 @@ def _stored(file: Path, identity: dict[str, Any], name: str) -> Curve | None:
         kept, description = arrays.read(file)
     except (FileNotFoundError, ValueError):
         return None
-    if description.get("identity") != identity or not {"mse", "gradients", "vectors"} <= kept.keys():
+    if description.get("identity") != identity or not {"mse", "gradients", "vectors", "bits"} <= kept.keys():
         return None
     n_clients = int(file.name.split("-")[1])
     return Curve(
@@ -214,8 +221,30 @@ def _simulate(setting: _Setting, name: str, method: Method, most: tuple[float, f
         mse=np.stack(errors, axis=1),
         gradients=gradients[: len(errors)],
         vectors=vectors[: len(errors)],
+        bits=np.sum(bits(problem, method, rounds=len(errors) - 1), axis=0),
         diverged=diverged,
     )
+
+
+def _newton(setting: _Setting, name: str, method: FedNewton) -> Curve:
+    """Newton's path within the budget; each round takes one pass over the records."""
+    problem, dim = setting.problem, setting.problem.dim
+    if not isinstance(problem, GeneralisedLinear):
+        raise InvalidInput(f"FedNewton needs the clients' Hessians, which {type(problem).__name__} does not have")
+    batch = setting.batches.size
+    per_round = {
+        "rounds": 1.0,
+        "gradients": float(np.mean(problem.sizes)) / batch if batch else 1.0,
+        "vectors": method.bits(dim) / (64.0 * dim),
+    }
+    allowed = int(min([NEWTON_ROUNDS, *(setting.budget[each] / per_round[each] for each in per_round)]))
+    done = np.arange(1 + (allowed if setting.target is None else 2 * allowed), dtype=np.float64)
+    errors = squared_distance(method.path(problem, len(done) - 1), setting.optimum)
+    return Curve(
+        name=name, method={"type": "FedNewton"}, n_clients=problem.n_clients,
+        mse=np.tile(errors, (setting.repetitions, 1)), gradients=per_round["gradients"] * done,
+        vectors=per_round["vectors"] * done, bits=method.bits(dim) * done,
+    )  # fmt: skip
 
 
 def _affordable(setting: _Setting, method: Method) -> tuple[int, Array, Array]:
@@ -246,7 +275,7 @@ def _budget(rounds: int | None, gradients: float | None, vectors: float | None) 
     }
 
 
-def _candidates(methods: Any) -> list[tuple[str, Method]]:
+def _candidates(methods: Any) -> list[tuple[str, Candidate]]:
     if not isinstance(methods, Mapping) or not methods:
         raise InvalidInput('methods must be given by name, for example {"Scaffold": Scaffold(...)}')
     lists = {name: list(each) if isinstance(each, Sequence) else [each] for name, each in methods.items()}
@@ -254,7 +283,8 @@ def _candidates(methods: Any) -> list[tuple[str, Method]]:
         if not several:
             raise InvalidInput(f"{name!r} has no candidates")
         for method in several:
-            check_method(method)
+            if not isinstance(method, FedNewton):
+                check_method(method)
     return [(name, method) for name, several in lists.items() for method in several]
 
 

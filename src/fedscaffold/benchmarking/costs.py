@@ -53,8 +53,9 @@ class Cost:
         The method's name, N, and the target ε².
     cheapest_in
         Whether the candidate has the fewest "rounds" or the fewest "gradients".
-    rounds, gradients, vectors
-        Rounds, and stochastic gradients and vectors per client, up to the round in which the target is reached.
+    rounds, gradients, vectors, bits
+        Rounds, and stochastic gradients, vectors and bits per client, up to the round in which the target is
+        reached.
     method
         Type and fields of the candidate.
 
@@ -72,6 +73,7 @@ class Cost:
     rounds: int | None = None
     gradients: float | None = None
     vectors: float | None = None
+    bits: float | None = None
     method: dict[str, Any] | None = None
 
 
@@ -94,7 +96,7 @@ def cheapest(curves: Sequence[Curve], targets: Sequence[float]) -> list[Cost]:
     >>> from fedscaffold.benchmarking import Curve, cheapest
     >>> mse = np.array([[8.0, 2.0, 1.0, 0.5, 0.5]])
     >>> curve = Curve(name="FedAvg", method={}, n_clients=4, mse=mse, gradients=10.0 * np.arange(5),
-    ...               vectors=2.0 * np.arange(5))
+    ...               vectors=2.0 * np.arange(5), bits=384.0 * np.arange(5))
     >>> [(cost.cheapest_in, cost.rounds, cost.gradients) for cost in cheapest([curve], [1.0])]
     [('rounds', 2, 20.0), ('gradients', 2, 20.0)]
     """
@@ -106,8 +108,12 @@ def cheapest(curves: Sequence[Curve], targets: Sequence[float]) -> list[Cost]:
                 cost = Cost(name=name, n_clients=n_clients, target=target, cheapest_in=measure)
                 if reached:
                     at, curve = min(reached, key=lambda pair: _order(pair[0], pair[1], measure))
-                    spent = float(curve.gradients[at]), float(curve.vectors[at])
-                    cost = replace(cost, rounds=at, gradients=spent[0], vectors=spent[1], method=curve.method)
+                    gradients, vectors, bits = (
+                        float(each[at]) for each in (curve.gradients, curve.vectors, curve.bits)
+                    )
+                    cost = replace(
+                        cost, rounds=at, gradients=gradients, vectors=vectors, bits=bits, method=curve.method
+                    )
                 found.append(cost)
     return found
 
@@ -139,7 +145,7 @@ def best(curves: Sequence[Curve]) -> list[Curve]:
     >>> from fedscaffold.benchmarking import Curve, best
     >>> curves = [
     ...     Curve(name="FedAvg", method={"step_size": step_size}, n_clients=4, mse=np.array([[8.0, end]]),
-    ...           gradients=np.array([0.0, 10.0]), vectors=np.array([0.0, 2.0]))
+    ...           gradients=np.array([0.0, 10.0]), vectors=np.array([0.0, 2.0]), bits=np.array([0.0, 384.0]))
     ...     for step_size, end in ((0.1, 3.0), (0.2, 2.0))
     ... ]
     >>> [curve.method for curve in best(curves)]

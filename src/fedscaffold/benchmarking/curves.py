@@ -31,6 +31,8 @@ class Curve:
         Stochastic gradients per client up to each round, mean over repetitions, (rounds + 1,).
     vectors
         Vectors received and sent per client up to each round, (rounds + 1,).
+    bits
+        Bits received and sent per client up to each round, (rounds + 1,).
     diverged
         Whether the run ended because θ left every bound.
 
@@ -39,7 +41,8 @@ class Curve:
     >>> import numpy as np
     >>> from fedscaffold.benchmarking import Curve
     >>> curve = Curve(name="FedAvg", method={}, n_clients=4, mse=np.array([[4.0, 1.0], [2.0, 1.0]]),
-    ...               gradients=np.array([0.0, 10.0]), vectors=np.array([0.0, 2.0]))
+    ...               gradients=np.array([0.0, 10.0]), vectors=np.array([0.0, 2.0]),
+    ...               bits=np.array([0.0, 384.0]))
     >>> curve
     Curve(FedAvg, N = 4, rounds 0 to 1, final mse 1)
     >>> curve.mean
@@ -54,6 +57,7 @@ class Curve:
     mse: Array
     gradients: Array
     vectors: Array
+    bits: Array
     diverged: bool = False
 
     def __repr__(self) -> str:
@@ -67,10 +71,10 @@ class Curve:
         return self.mse.mean(axis=0)
 
     def cost(self, measure: str) -> Array:
-        """Cost up to each round, (rounds + 1,), where `measure` is "rounds", "gradients" or "vectors"."""
-        if measure == "rounds":
-            return np.arange(self.mse.shape[1], dtype=np.float64)
-        return self.gradients if measure == "gradients" else self.vectors
+        """Cost up to each round, (rounds + 1,), `measure` one of "rounds", "gradients", "vectors" and "bits"."""
+        rounds = np.arange(self.mse.shape[1], dtype=np.float64)
+        measures = {"rounds": rounds, "gradients": self.gradients, "vectors": self.vectors, "bits": self.bits}
+        return measures[measure]
 
 
 def curves_to_frame(curves: Sequence[Curve]) -> "pd.DataFrame":
@@ -86,7 +90,8 @@ def curves_to_frame(curves: Sequence[Curve]) -> "pd.DataFrame":
     >>> import numpy as np
     >>> from fedscaffold.benchmarking import Curve, curves_to_frame
     >>> curve = Curve(name="FedAvg", method={}, n_clients=4, mse=np.array([[4.0, 1.0]]),
-    ...               gradients=np.array([0.0, 10.0]), vectors=np.array([0.0, 2.0]))
+    ...               gradients=np.array([0.0, 10.0]), vectors=np.array([0.0, 2.0]),
+    ...               bits=np.array([0.0, 384.0]))
     >>> curves_to_frame([curve])[["method", "n_clients", "round", "gradients_per_client", "mse"]]
        method  n_clients  round  gradients_per_client  mse
     0  FedAvg          4      0                   0.0  4.0
@@ -107,6 +112,7 @@ def curves_to_frame(curves: Sequence[Curve]) -> "pd.DataFrame":
                     "round": np.tile(np.arange(length), repetitions),
                     "gradients_per_client": np.tile(curve.gradients, repetitions),
                     "vectors_per_client": np.tile(curve.vectors, repetitions),
+                    "bits_per_client": np.tile(curve.bits, repetitions),
                     "mse": curve.mse.reshape(-1),
                 }
             )

@@ -3,8 +3,7 @@
 Client c's records are canaries, one for each coordinate of θ: its gradient points along that coordinate alone and
 is always clipped, which no record can exceed. Each canary is in or, by a coin, an empty record. From the messages
 the attacker computes every client's noisy gradients, control variates included, and adds them up: the best score
-there is. So the bound is near what the accountant says, and above it when clipping, noise or counting are at
-fault.
+there is. So the bound is near what the accountant says, and above it when clipping, noise or counting is at fault.
 """
 
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ SUMMARIES = {
     "run": "Run one method on a synthetic problem and print where it gets.",
     "predict": "Predict the error by round and the plateau, on one of the paper's problems.",
     "plan": "Find the cheapest way to a target, on a table or one of the paper's problems, and explain it.",
-    "compare": "Compare methods on one of the paper's problems, each with the best settings of a grid.",
+    "compare": "Compare methods on a table or one of the paper's problems, each with the best settings of a grid.",
     "sweep": "Run a grid: numbers of clients × methods × step sizes × local steps × batch sizes, some seeds each.",
     "study": "Run a study: one model for sites that keep their tables, which never leave them.",
     "federate": "Run a real study on this machine: a process for each site, which alone reads its table.",

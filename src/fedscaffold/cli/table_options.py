@@ -135,6 +135,17 @@ class TableFlags:
         return partial(self.open, data)
 
 
+TABLES_ONLY = tuple(field.name for field in fields(TableFlags) if field.name != "l2")
+
+
+def refuse_unfit(given: set[str], *, is_table: bool, paper_only: Sequence[str]) -> None:
+    """Refuse options that were given for the other kind of problem: a table, or one of the paper's."""
+    for name in paper_only if is_table else TABLES_ONLY:
+        if name in given:
+            why = "the paper's problems; a table has its own" if is_table else "a table, and none is given"
+            raise InvalidInput(f"--{name.replace('_', '-')} is for {why}")
+
+
 def with_table_options(**defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's parameter `table` by the options of `TableFlags`, some with other defaults.
 

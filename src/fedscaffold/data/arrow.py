@@ -85,6 +85,20 @@ def arrow_table(frame: Any, columns: list[str]) -> Any:
         raise InvalidInput(f"the table cannot be read: {error}") from None
 
 
+def arrow_schema(frame: Any, columns: list[str]) -> Any:
+    """The Arrow types of some columns of a frame; numbers are not read for it."""
+    pa = load_pyarrow()
+    library = type(frame).__module__.partition(".")[0]
+    if library == "polars":
+        return arrow_table(frame.head(0), columns).schema
+    if library != "pandas":
+        return arrow_table(frame, columns).schema
+    try:
+        return pa.Schema.from_pandas(frame[columns], preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return arrow_table(frame, columns).schema  # which says what is wrong
+
+
 def _refuse_mixed(column: str, series: Any) -> None:
     """A pandas column of Python objects of more than one kind."""
     present = [(row, value) for row, value in enumerate(series) if value is not None and value == value]

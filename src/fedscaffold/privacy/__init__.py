@@ -6,8 +6,9 @@ protects.
 
 from fedscaffold.core.privacy import ClientLevel, RecordLevel
 from fedscaffold.privacy.accounting import client_epsilons, epsilon, noise_for
+from fedscaffold.privacy.budget import BudgetSpent, PrivacyBudget
 
-__all__ = ["ClientLevel", "RecordLevel", "client_epsilons", "epsilon", "noise_for"]
+__all__ = ["BudgetSpent", "ClientLevel", "PrivacyBudget", "RecordLevel", "client_epsilons", "epsilon", "noise_for"]
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ import pytest
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.federation import Study, StudyResult, StudySettings
+from fedscaffold.data import arrow
+from fedscaffold.federation import SitePolicy, Study, StudyResult, StudySettings
 from fedscaffold.federation.client.rules import SiteRules
+from fedscaffold.federation.study.greet import describe_table
+from fedscaffold.federation.study.messages import SiteProblems
 from fedscaffold.federation.study.rows import recode
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
@@ -232,3 +236,45 @@ def test_categories_that_are_no_feature_are_refused() -> None:
 def test_all_problems_of_settings_are_told_at_once() -> None:
     with pytest.raises(InvalidInput, match=r"(?s)3 problems.*kind.*min_cell.*evaluate"):
         Study(target="y", kind="probit", min_cell=0, evaluate=1.5)
+
+
+def test_types_are_known_without_reading_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame({"n": [1.0, 2.0], "k": [1, 2], "t": ["a", "b"], "c": pd.Categorical(["u", "v"])})
+    read: list[list[str]] = []
+    right = arrow.arrow_table
+
+    def counted(frame: Any, columns: list[str]) -> Any:
+        read.append(columns)
+        return right(frame, columns)
+
+    monkeypatch.setattr(arrow, "arrow_table", counted)
+    found = describe_table(table)
+    assert dict(found.columns) == {"n": "number", "k": "number", "t": "category", "c": "category"}
+    assert found.n_rows == 2
+    assert read == [["n"]]
+    with pytest.raises(InvalidInput, match="column 't' holds mostly"):
+        describe_table(table.assign(t=["a", 1.0]))
+
+
+def test_waiting_for_a_table_that_stays_wrong_fills_no_disk(tmp_path: Path) -> None:
+    """The attempt begins anew in its folder each time, with nothing of what was answered before."""
+    tables = deal(TABLES["wards"]()[0], 3, "even", seed=0)
+    waits = 0
+
+    class Mended(InProcess):
+        def exchange(self, requests: Any, *, enough: int | None = None) -> Any:
+            nonlocal waits
+            if (tmp_path / "attempt-001" / "exchange-000001.npz").exists() or waits >= 3:
+                return super().exchange(requests, enough=enough)
+            waits += 1
+            raise SiteProblems({"site 1": "the table of site 1 is wrong"})
+
+    settings = StudySettings(target="y", evaluate=0.0)
+    sites = {
+        name: StudySite(name=name, table=table, policy=SitePolicy.for_simulation(), engine="reference")
+        for name, table in tables.items()
+    }
+    result = conduct_study(Mended(sites), settings, folder=tmp_path, absent="wait", pause=0.0)
+    assert result.reached
+    assert waits == 3
+    assert [path.name for path in tmp_path.glob("attempt-*")] == ["attempt-001"]

@@ -59,7 +59,7 @@ def test_a_secure_study_of_real_processes_goes_on_after_kills(tmp_path: Path) ->
     began = time.monotonic()
     with Commands(tmp_path) as commands:
         commands.write_tables(tables)
-        commands.new("--secure", "--secure-threshold", "4")
+        commands.new("--secure", "--secure-threshold", "4", "--evaluate", "0")
         for site in SITES:
             commands.join(site)
         commands.accept()

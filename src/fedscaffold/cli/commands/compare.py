@@ -1,6 +1,6 @@
 """`fedscaffold compare`: methods against each other at equal cost, each with its best settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedscaffold.benchmarking import Cost, Curve, Growth, best, compare, nested_problems
+from fedscaffold.benchmarking import Cost, Curve, FedNewton, Growth, best, compare, nested_problems
+from fedscaffold.benchmarking.comparison import Candidate
 from fedscaffold.benchmarking.method_comparison import (
     COST_LABELS,
     MethodComparison,
@@ -18,32 +19,44 @@ from fedscaffold.benchmarking.method_comparison import (
     default_step_sizes,
 )
 from fedscaffold.cli import options
+from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.engines import Numba
+from fedscaffold.models.planning.planned import FitSettings, prepare_problem
 from fedscaffold.problems.paper import L2
 
 EXAMPLES = (
     "Examples:\n\n"
-    "  fedscaffold compare --method scaffold --method fedavg --target 1e-2,1e-3\n\n"
-    "  fedscaffold compare --method scaffold --method proxskip --clients 10,40,160 --target 1e-3 --out c\n\n"
+    "  fedscaffold compare --method scaffold --method fedavg --squared-error 1e-2,1e-3\n\n"
+    "  fedscaffold compare --method scaffold --method proxskip --clients 10,40 --squared-error 1e-3 --out c\n\n"
+    "  fedscaffold compare visits.csv --target ill --client hospital --method scaffold --method fednewton\n\n"
     "  fedscaffold compare --method scaffold:participation=0.1 --method fedavg:step_size=0.05 --vectors 200\n\n"
     "NAME:FIELD=VALUE,... fixes a field of the method; step size and local steps that are not fixed are searched."
 )
 
 
+@tables.with_table_options(target="", client="")
 def command(
+    context: typer.Context,
+    table: tables.TableFlags,
+    data: Annotated[
+        Path | None, typer.Argument(help="A table: a .csv or .parquet file. Without: one of the paper's problems.")
+    ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help=f"{options.METHOD_NAMES}, or NAME:FIELD=VALUE,...; once for each method."),
+        typer.Option(help=f"{options.METHOD_NAMES}, fednewton, or NAME:FIELD=VALUE,...; once for each method."),
     ] = None,
     problem: options.Problem = "classification",
     clients: Annotated[str, typer.Option(help="Numbers of clients, each even, with commas.")] = "100",
-    target: Annotated[
-        str | None, typer.Option(help="Mean squared errors to reach, with commas. Without: the budget is used up.")
+    squared_error: Annotated[
+        str | None,
+        typer.Option(
+            help="Mean squared errors to reach, with commas. Without: the budget is used up.",
+            show_default="for tables what --tolerance means",
+        ),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Budget of rounds. [default: 1000 if no budget]")] = None,
     gradients: Annotated[float | None, typer.Option(help="Budget of gradients per client.")] = None,
@@ -54,7 +67,6 @@ def command(
     local_steps: Annotated[
         str, typer.Option(help="Local steps to try, with commas; for proxskip 1/p.")
     ] = "1,4,16,64,256",
-    l2: options.Penalty = L2,
     batch_size: options.BatchSize = "10",
     repetitions: Annotated[int, typer.Option(help="Independent runs of each candidate.")] = 10,
     seed: options.Seed = 0,
@@ -67,39 +79,52 @@ def command(
         Path | None, typer.Option(help="Folder for tables (CSV, Parquet, JSON) and for finished candidates.")
     ] = None,
 ) -> None:
-    """Compare methods on one of the paper's problems, each with the best settings of a grid.
+    """Compare methods on a table or one of the paper's problems, each with the best settings of a grid.
 
-    All candidates see the same draws. With --target: for each method, number of clients and target, the candidate
-    with the fewest rounds and the one with the fewest gradients per client. Without: the smallest error when the
-    budget is used up. With --out the same command resumes after an interruption, and methods can be added later.
+    All candidates see the same draws. For each method, number of clients and squared error, the candidate with the
+    fewest rounds and the one with the fewest gradients per client; without squared errors, the smallest error when
+    the budget is used up. With --out the same command resumes after an interruption; methods can be added later.
     """
+    given = {name for name in context.params if tables.is_given(context, name)}
     advice = RESUMABLE if out else "with --out FOLDER the same command could resume"
     with refusals(interrupted=advice):
-        targets = [] if target is None else options.numbers_of("--target", target, float)
+        targets = [] if squared_error is None else options.numbers_of("--squared-error", squared_error, float)
         if not all(0 < each < np.inf for each in targets):
-            raise InvalidInput(f"--target must be positive numbers, got {target}")
+            raise InvalidInput(f"--squared-error must be positive numbers, got {squared_error}")
+        tables.refuse_unfit(given, is_table=data is not None, paper_only=("problem", "clients"))
+        if data is not None and not (table.target and table.client):
+            raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
         numbers = options.numbers_of("--clients", clients, int)
         batch = options.batch_size_of(batch_size)
         batches, engine = Batches(batch), Numba(threads=threads)
         whole_number("repetitions", repetitions, least=1)
-        given = _sizes(step_sizes)
+        wanted = _sizes(step_sizes)
         lengths = options.numbers_of("--local-steps", local_steps, int)
         if min(lengths) < 1:
             raise InvalidInput(f"--local-steps must be at least 1, got {local_steps}")
-        _methods(method, given or [1.0], lengths)  # refuses a wrong method before data are made
+        _methods(method, wanted or [1.0], lengths)  # refuses a wrong method before data are made
         if rounds is None and gradients is None and vectors is None:
             rounds = 1000
         options.require_packages("matplotlib", "pandas", "pyarrow", "sklearn")
         options.check_figure(plot)
         options.check_figure(plot_costs, option="--plot-costs")
         if plot_costs is not None and not targets:
-            raise InvalidInput("--plot-costs draws what it costs to reach targets; give some with --target")
-        if plot_costs is not None and len(targets) < 2 and len(numbers) < 2:
-            raise InvalidInput("--plot-costs needs several numbers of clients or several targets")
+            raise InvalidInput("--plot-costs draws costs to reach squared errors; give some with --squared-error")
+        if plot_costs is not None and len(targets) < 2 and (data is not None or len(numbers) < 2):
+            raise InvalidInput("--plot-costs needs several numbers of clients or several squared errors")
         cells = None if out is None else check_folder(out)
-        kind: Any = options.paper_problem(problem)
-        problems = nested_problems(kind, numbers, l2=l2, seed=seed)
-        sizes = given or default_step_sizes(problems[max(numbers)].smoothness(batches))
+        problems: Mapping[int, Any]
+        if data is None:
+            kind: Any = options.paper_problem(problem)
+            l2 = L2 if table.l2 is None else table.l2
+            problems = nested_problems(kind, numbers, l2=l2, seed=seed)
+        else:
+            opened = table.open(data, cache_dir=table.cache_dir)
+            tolerance = tables.parse_number(table.tolerance)
+            prepared = prepare_problem(opened, FitSettings(tolerance=tolerance, batch_size=batch, seed=seed))
+            problems, l2 = {opened.n_clients: prepared.problem}, opened.l2
+            targets = targets or [prepared.target_mse]
+        sizes = wanted or default_step_sizes(problems[max(problems)].smoothness(batches))
         methods = _methods(method, sizes, lengths)
         curves: list[Curve] = []
         for made in problems.values():
@@ -113,7 +138,8 @@ def command(
         if plot_costs is not None:
             comparison.draw_costs(plot_costs)
         if out is not None:
-            about = {"problem": problem, "l2": l2, "batch_size": batch, "seed": seed, "repetitions": repetitions}
+            name = problem if data is None else data.name
+            about = {"problem": name, "l2": l2, "batch_size": batch, "seed": seed, "repetitions": repetitions}
             budget = {"rounds": rounds, "gradients": gradients, "vectors": vectors}
             grid = {"step_sizes": sizes, "local_steps": lengths}
             comparison.save(out, {**about, "budget": budget, "grid": grid})
@@ -122,10 +148,17 @@ def command(
         typer.echo(f"Tables are in {out}")
 
 
-def _methods(given: list[str] | None, sizes: Sequence[float], lengths: Sequence[int]) -> dict[str, list[Method]]:
+def _methods(
+    given: list[str] | None, sizes: Sequence[float], lengths: Sequence[int]
+) -> dict[str, Sequence[Candidate]]:
     if not given or len(set(given)) < len(given):
         raise InvalidInput("give different methods, for example --method scaffold --method fedavg")
-    return {text: options.candidates_of(text, step_sizes=sizes, local_steps=lengths) for text in given}
+    return {
+        text: [FedNewton()]
+        if text == "fednewton"
+        else options.candidates_of(text, step_sizes=sizes, local_steps=lengths)
+        for text in given
+    }
 
 
 def _sizes(text: str | None) -> list[float]:
@@ -162,7 +195,7 @@ def _errors(curves: Sequence[Curve]) -> Table:
 
 
 def _costs(costs: Sequence[Cost]) -> Table:
-    columns = ("method", "N", "target", "fewest", "rounds", "gradients", "vectors", "with")
+    columns = ("method", "N", "error", "fewest", "rounds", "gradients", "kbit", "with")
     caption = (
         "per client; of all candidates of the grid the one with the fewest rounds (and vectors), or gradients"
     )
@@ -172,12 +205,14 @@ def _costs(costs: Sequence[Cost]) -> Table:
         if cost.rounds is None or cost.method is None:
             table.add_row(*start, "–", "–", "–", "not in the budget")
         else:
-            spent = f"{cost.rounds:,}", f"{cost.gradients:,.0f}", f"{cost.vectors:,.0f}"
+            spent = f"{cost.rounds:,}", f"{cost.gradients:,.0f}", f"{(cost.bits or 0.0) / 1000:,.4g}"
             table.add_row(*start, *spent, _settings(cost.method))
     return table
 
 
 def _settings(method: dict[str, Any]) -> str:
+    if "step_size" not in method:
+        return ""
     steps = f"H={method['local_steps']}" if "local_steps" in method else ""
     if "communication_probability" in method:
         steps = f"1/p={1 / method['communication_probability']:.3g}"

@@ -1,14 +1,13 @@
 """`fedscaffold conformance`: put an implementation of Scaffold, one's own or a published one, through checks."""
 
 import json
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedscaffold.cli.errors import FAILED, refusals
+from fedscaffold.cli.options import import_from_here
 from fedscaffold.conformance import check, check_options
 from fedscaffold.conformance.adapters import LIBRARIES
 from fedscaffold.conformance.adapters.environment import check_library, default_folder
@@ -61,9 +60,8 @@ def _load(path: str) -> Any:
     module, _, name = path.partition(":")
     if not (module and name):
         raise InvalidInput(f"an implementation is given as module:Class, got {path!r}")
-    sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(import_module(module), name, None)
+        found = getattr(import_from_here(module), name, None)
     except ModuleNotFoundError as error:
         raise InvalidInput(f"cannot import {module}: there is no module {error.name!r}") from None
     if found is None:

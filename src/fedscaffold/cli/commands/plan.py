@@ -1,6 +1,5 @@
 """`fedscaffold plan`: which step size, local steps and rounds to use."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,9 +29,7 @@ EXAMPLES = (
     "  fedscaffold plan 1.0 --clients 10 --methods all    (which method)\n\n"
     "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01"
 )
-TABLES_ONLY = tuple(field.name for field in fields(tables.TableFlags) if field.name != "l2")
 NOT_PRIVATE = ("problem", "clients", "mode", "methods", "simulate", "round_cost", "gradient_cost", "tolerance")
-PAPER_ONLY = ("problem", "clients")
 
 
 @tables.with_table_options(target="", client="")
@@ -97,8 +94,8 @@ def command(
             return
         if delta is not None:
             raise InvalidInput("--delta is part of a privacy budget; give --epsilon too")
+        tables.refuse_unfit(given, is_table=squared_error is None, paper_only=("problem", "clients"))
         if squared_error is not None:
-            _refuse_options(given, TABLES_ONLY, "a table; give one instead of a number")
             positive("the squared error to reach", squared_error)
             batch = options.batch_size_of(batch_size or "10")
             kind: Any = options.paper_problem(problem)
@@ -106,7 +103,6 @@ def command(
             made: Any = paper(kind, n_clients=clients, l2=l2, seed=seed)
             name, optimum = problem, None
         else:
-            _refuse_options(given, PAPER_ONLY, "the paper's problems; a table has its own")
             if not table.target or not table.client:
                 raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
             batching = tables.parse_batch(batch_size or "auto")

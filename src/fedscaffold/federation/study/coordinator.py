@@ -1,6 +1,7 @@
 """The coordinator's side of a study: asks all sites, phase after phase, over any transport."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,6 +70,8 @@ class Coordinator:
     fixed_sums
         Sums over all sites that do not depend on the model and are told once: of all rows, and of the part that is
         not left out.
+    seconds_per_exchange
+        What the shortest exchange took, which is what a round costs apart from the sites' work.
     """
 
     transport: Journal
@@ -77,6 +80,7 @@ class Coordinator:
     board: StatusBoard = field(default_factory=StatusBoard)
     traffic: dict[str, dict[str, Traffic]] = field(default_factory=dict)
     fixed_sums: dict[bool, dict[str, Any]] = field(default_factory=dict)
+    seconds_per_exchange: float = math.inf
 
     @property
     def study_id(self) -> str:
@@ -175,11 +179,6 @@ class Coordinator:
         """Whether the study can no longer go on without one of its sites."""
         return False
 
-    @property
-    def last_seconds(self) -> float:
-        """How long the latest exchange took."""
-        return self.transport.last_seconds
-
     # the wire
 
     def _ask(
@@ -213,8 +212,12 @@ class Coordinator:
         for site, reply in replies.items():
             by_phase = self.traffic.setdefault(site, {})
             by_phase[phase] = by_phase.get(phase, Traffic()) + Traffic.of(reply)
-        self.board.exchanged(self.transport.last_seconds)
+        self._count_seconds()
         return replies
+
+    def _count_seconds(self) -> None:
+        self.seconds_per_exchange = min(self.seconds_per_exchange, self.transport.last_seconds)
+        self.board.exchanged(self.transport.last_seconds)
 
     def _send(self, requests: Sequence[TrainRequest], *, part: bool) -> Iterator[Reply]:
         """The transport of a round of training."""

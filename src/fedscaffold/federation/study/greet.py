@@ -74,11 +74,12 @@ def describe_table(table: Any, *, categorical: Sequence[str] = (), tell_rows: bo
     """The schema of a site's table, a frame of any library that `data.from_frame` takes."""
     names = arrow.frame_source(table).names
     check_names(names)
-    found = arrow.arrow_table(table, list(names))
-    if not found.num_rows:
+    n_rows = int(arrow.arrow_table(table, list(names[:1])).num_rows)
+    if not n_rows:
         raise Refusal(RefusalCode.NO_ROWS, "the table has no rows")
-    kinds = {name: _kind(found.schema.field(name).type, name in categorical) for name in names}
-    return SiteSchema(columns=kinds, n_rows=found.num_rows if tell_rows else None)
+    schema = arrow.arrow_schema(table, list(names))
+    kinds = {name: _kind(schema.field(name).type, name in categorical) for name in names}
+    return SiteSchema(columns=kinds, n_rows=n_rows if tell_rows else None)
 
 
 def _kind(arrow_type: Any, categorical: bool) -> ColumnKind:

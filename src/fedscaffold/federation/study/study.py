@@ -115,7 +115,9 @@ def _all_phases(coordinator: Coordinator) -> StudyResult:
     evaluation = {}
     if settings.evaluate:
         coordinator.board.phase("evaluate")
-        without = replace(training, part=True, rounds=0, notes=[], history=[]).run(start=trained.theta)
+        without = replace(training, part=True, rounds=0, notes=[], history=[], latest=None).run(
+            start=trained.theta
+        )
         evaluation = coordinator.evaluate(without.theta, agreement)
     return StudyResult(
         settings=settings,

@@ -265,9 +265,14 @@ class StatusBoard:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Tell that the study is complete when the block ends, or why it stopped."""
+        """Tell that the study is complete when the block ends, or why it stopped.
+
+        A process that is told to exit says nothing: the study can go on, and another process may do so already.
+        """
         try:
             yield
+        except SystemExit:
+            raise
         except BaseException as error:
             told = str(error) if isinstance(error, FedScaffoldError) else type(error).__name__
             self._change(state="stopped", error=told[:LONGEST])

@@ -166,5 +166,6 @@ class SecureCoordinator(Coordinator):
         for site, one in traffic.items():
             by_phase = self.traffic.setdefault(site, {})
             by_phase[phase] = by_phase.get(phase, Traffic()) + one
+        self.seconds_per_exchange = self.transport.last_seconds  # of a sum; other exchanges are shorter
         self.board.exchanged(self.transport.last_seconds)
         return found

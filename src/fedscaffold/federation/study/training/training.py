@@ -83,6 +83,7 @@ class StudyTraining:
     notes: list[str] = field(default_factory=list)
     history: list[ErrorPoint] = field(default_factory=list)
     products: Products = field(default_factory=Products)
+    latest: tuple[Array, Array, float] | None = None  # θ, ∇f(θ), f(θ)
 
     def run(self, start: Array | None = None) -> TrainingResult:
         """Train until the certified error is within the tolerance, or the study's rounds are used up.
@@ -102,9 +103,9 @@ class StudyTraining:
         elif start is None and self.agreement.client_intercepts:
             self._note("Sites fit intercepts of their own, so training is by Newton's method.")
         elif start is None:
-            norm = float(np.linalg.norm(self._gradient_and_loss(theta)[0]))
-            cost = self.coordinator.last_seconds, self.measured.seconds_per_step
+            cost = self.coordinator.seconds_per_exchange, self.measured.seconds_per_step
             if not self._takes_newton(theta.size, *cost):
+                norm = float(np.linalg.norm(self._gradient_and_loss(theta)[0]))
                 return self._close(self._run_scaffold(theta, norm, *cost))
         return self._close(self.certificate(theta))
 
@@ -138,8 +139,11 @@ class StudyTraining:
             self.coordinator.board.note(sentence)
 
     def _gradient_and_loss(self, theta: Array) -> tuple[Array, float]:
-        self.rounds += 1
-        return self.coordinator.gradient_and_loss(theta, self.agreement, part=self.part)
+        """∇f(θ) and f(θ); one exchange, unless they were asked for last."""
+        if self.latest is None or not np.array_equal(self.latest[0], theta):
+            self.rounds += 1
+            self.latest = (theta, *self.coordinator.gradient_and_loss(theta, self.agreement, part=self.part))
+        return self.latest[1:]
 
     def _takes_newton(self, dim: int, per_round: float, per_step: float) -> bool:
         """Whether Newton's method takes less time; a round and a local step cost this many seconds."""

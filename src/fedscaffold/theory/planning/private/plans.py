@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fedscaffold.core.figures import new_axes
+from fedscaffold.core.figures import new_axes, plain_grid
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.summaries import Summarised
@@ -114,9 +114,11 @@ class PrivatePlans(Summarised):
         """
         axes = new_axes(ax)
         ordered = sorted(self.plans, key=lambda one: one.epsilon)
-        axes.loglog(
-            [one.epsilon for one in ordered], [one.predicted_mse for one in ordered], "o-", color="#0072B2"
-        )
+        budgets, errors = [one.epsilon for one in ordered], [one.predicted_mse for one in ordered]
+        axes.loglog(budgets, errors, "o-", color="#0072B2", label="Scaffold, planned for each budget")
+        axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+        axes.set_xticks([], minor=True)
+        plain_grid(axes)
         axes.axhline(float(ordered[0].curve[0]), color="#999999", lw=1.0, label="no step at all")
         axes.set_xlabel("privacy budget ε")
         axes.set_ylabel("predicted squared error")
