@@ -49,6 +49,7 @@ release: .venv/release
 	build/release/bin/python examples/smoke.py
 
 bench: .venv/bench
+	$(BIN)/python -m benchmarks.kernel
 	$(BIN)/python -m benchmarks.local_steps
 	$(BIN)/python -m benchmarks.methods
 

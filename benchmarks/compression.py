@@ -34,7 +34,7 @@ def measure(name: str, method: Method, condition: float, dim: int) -> dict[str, 
     """Rounds, and bits sent and received by each client, until the error has fallen a million times."""
     problem = conditioned(condition, n_clients=CLIENTS, dim=dim)
     root = np.sqrt(condition)
-    rounds = int({"scaffold": 7.5 * condition, "proxskip": 10.0 * root, "tamuna": 45.0 * root}[name])
+    rounds = int({"scaffold": 5.5 * condition, "proxskip": 7.0 * root, "tamuna": 36.0 * root}[name])
     trace = fs.run(problem, method, rounds=rounds, engine=Numba(threads=1), progress=False)
     below = trace.mse[0] <= REDUCTION * trace.mse[0, 0]
     if not below.any():

@@ -1,24 +1,20 @@
 """Ways to run every client's local steps of one round. Each takes a workload and returns a function to time."""
 
-import ctypes
 import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
-from fedscaffold.problems import Logistic, Ridge
+from fedscaffold.problems import Logistic, Multinomial, Ridge
+from fedscaffold.problems.client_arrays import aligned_empty
 
-RECORDS, BATCH, LOCAL_STEPS, L2 = 200, 10, 100, 0.01
+RECORDS, BATCH, LOCAL_STEPS, L2, CLASSES = 200, 10, 100, 0.01, 10
 SEED = 1
 Round = Callable[[], Array]  # the clients' models after the round
 
@@ -27,8 +23,10 @@ Round = Callable[[], Array]  # the clients' models after the round
 class Workload:
     """One round of local steps from θ = 0 and ξ = 0."""
 
-    problem: Ridge | Logistic
+    problem: Ridge | Logistic | Multinomial
     step_size: float
+    batch: int | None = BATCH  # records of a step; None for all
+    dtype: str = "float64"
 
     @property
     def clients(self) -> int:
@@ -39,14 +37,37 @@ class Workload:
         return int(self.problem.dim)
 
     def first_clients(self, n: int) -> "Workload":
-        kind = type(self.problem)
         rows = n * RECORDS
         x = self.problem.x[:rows].reshape(n, RECORDS, self.dim)
-        return Workload(kind(x, self.problem.y[:rows].reshape(n, RECORDS), l2=L2), self.step_size)
+        kind = type(self.problem)
+        assert kind is not Multinomial
+        return replace(self, problem=kind(x, self.problem.y[:rows].reshape(n, RECORDS), l2=L2))
 
     def tables(self) -> tuple[Array, Array]:
         shape = (self.clients, RECORDS)
         return self.problem.x.reshape(*shape, self.dim), self.problem.y.reshape(shape)
+
+
+def workload(
+    kind: type[Ridge] | type[Logistic] | type[Multinomial],
+    n_clients: int,
+    dim: int,
+    batch: int | None = BATCH,
+    dtype: str = "float64",
+) -> Workload:
+    """Standard normal records, targets from a random model."""
+    generator = np.random.default_rng(0)
+    x = aligned_empty((n_clients, RECORDS, dim))
+    generator.standard_normal(out=x)
+    problem: Ridge | Logistic | Multinomial
+    if kind is Multinomial:
+        scores = x @ (generator.standard_normal((dim, CLASSES)) / np.sqrt(dim))
+        y = (scores + generator.gumbel(size=scores.shape)).argmax(axis=2)
+        problem = Multinomial(x, y, n_classes=CLASSES, l2=L2)
+    else:
+        y = x @ (generator.standard_normal(dim) / np.sqrt(dim)) + generator.standard_normal((n_clients, RECORDS))
+        problem = Ridge(x, y, l2=L2) if kind is Ridge else Logistic(x, np.sign(y), l2=L2)
+    return Workload(problem, step_size=1.0 / dim, batch=batch, dtype=dtype)
 
 
 def slope(kind: str, z: Array, y: Array) -> Array:
@@ -63,61 +84,13 @@ def use_cores(n: int) -> None:
 
 
 @contextmanager
-def ours(work: Workload, threads: int) -> Iterator[Round]:
+def ours(work: Workload, threads: int, *, specialise: bool = True) -> Iterator[Round]:
     """fedscaffold's default engine."""
     theta, xi = np.zeros((1, work.dim)), np.zeros((1, work.clients, work.dim))
-    engine = Numba(threads=threads, specialise=True)
-    with engine.open(work.problem, Batches(BATCH), seed=SEED) as local_sgd:
-
-        def one_round() -> Array:
-            use_cores(threads)
-            local = local_sgd(theta, xi, step_size=work.step_size, local_steps=LOCAL_STEPS, round=0)
-            use_cores(1)
-            return local[0]
-
-        yield one_round
-
-
-@contextmanager
-def c_limit(work: Workload) -> Iterator[Round]:
-    """limit.c, compiled for this number of features and this machine; the same random stream as ours."""
-    pointer = ctypes.c_void_p
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "limit.so"
-        flags = [
-            "-O3",
-            "-march=native",
-            "-ffast-math",
-            "-shared",
-            "-fPIC",
-            f"-DDIM={work.dim}",
-            f"-DBATCH={BATCH}",
-        ]
-        source = Path(__file__).with_name("limit.c")
-        subprocess.run(["cc", *flags, str(source), "-o", str(library)], check=True)
-        function = getattr(ctypes.CDLL(str(library)), f"local_sgd_{work.problem.kind}")
-        function.restype = None
-        integer, real = ctypes.c_int64, ctypes.c_double
-        function.argtypes = [pointer, pointer, integer, integer, pointer, pointer, pointer]
-        function.argtypes += [real, integer, real, ctypes.c_uint64, ctypes.c_uint32]
-        theta, xi = np.zeros(work.dim), np.zeros((work.clients, work.dim))
-        out = np.empty_like(xi)
-        x, y = work.problem.x, work.problem.y
-
-        def one_round() -> Array:
-            function(
-                x.ctypes.data, y.ctypes.data, work.clients, RECORDS, theta.ctypes.data, xi.ctypes.data,
-                out.ctypes.data, work.step_size, LOCAL_STEPS, L2, SEED, 0,
-            )  # fmt: skip
-            return out
-
-        yield one_round
-
-
-def c_limit_runs_here() -> bool:
-    """A C compiler, and the vector instructions that limit.c is written with."""
-    flags = Path("/proc/cpuinfo")
-    return shutil.which("cc") is not None and flags.exists() and "avx512dq" in flags.read_text()
+    dtype: Literal["float64", "float32"] = "float32" if work.dtype == "float32" else "float64"
+    engine = Numba(threads=threads, dtype=dtype, specialise=specialise)
+    with engine.open(work.problem, Batches(work.batch), seed=SEED) as local_sgd:
+        yield lambda: local_sgd(theta, xi, step_size=work.step_size, local_steps=LOCAL_STEPS, round=0)[0]
 
 
 @contextmanager

@@ -92,14 +92,22 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def save(name: str, figures: Figures, options: argparse.Namespace, *, note: str | None = None) -> None:
+def save(
+    name: str,
+    figures: Figures,
+    options: argparse.Namespace,
+    *,
+    note: str | None = None,
+    command: str | None = None,
+) -> None:
     """Write the figures of a benchmark to the file that its options ask for, and print where.
 
-    Figures of a quick run do not replace those of the documentation.
+    Figures of a quick run do not replace those of the documentation. `command` is for benchmarks whose own command
+    line has paths of one machine.
     """
     folder = ROOT / "results" / "quick" if options.quick else FOLDER
     path = options.out or folder / f"{name}.json"
-    write(path, figures, note=note, busy=options.busy)
+    write(path, figures, command=command, note=note, busy=options.busy)
     print(f"saved to {path}")
 
 

@@ -1,9 +1,9 @@
 """Random problems at the edges of what theory predicts, each from one seed.
 
-Heavy tails, curvatures that differ by up to 1e10, one to twelve clients, one to five features, one client of
-weight 0.9, two to five records, single records and all of them without replacement, tiny penalties, step sizes
-up to 0.95 of the largest that has a plateau, one to 2,000 local steps, and logistic clients whose records can
-be separated.
+Heavy tails, curvatures that differ by up to 1e10, one to twelve clients, one to five features and, for logistic
+regression, 20 or 60, one client of weight 0.9, two to five records, single records and all of them without
+replacement, tiny penalties, step sizes up to 0.95 of the largest that has a plateau, one to 2,000 local steps, and
+logistic clients whose records can be separated.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge
 
+MANY_FEATURES = [0.22, 0.22, 0.22, 0.22, 0.08, 0.04]  # probabilities of 1, 2, 3, 5, 20 and 60 features
 LARGEST_EXACT = 10  # clients × features: what the exact recursion for ridge manages
 
 
@@ -51,8 +52,9 @@ class Case:
 def random_case(kind: str, seed: int) -> Case:
     """The case of a seed, "ridge" or "logistic"."""
     rng = np.random.default_rng([seed, kind == "ridge"])
-    N, d = int(rng.choice([1, 2, 3, 5, 12])), int(rng.choice([1, 2, 3, 5]))
+    N, d = int(rng.choice([1, 2, 3, 5, 12])), int(rng.choice([1, 2, 3, 5, 20, 60], p=MANY_FEATURES))
     if kind == "ridge":
+        d = min(d, 5)
         while N * d > LARGEST_EXACT:
             N, d = int(rng.choice([1, 2, 3, 5])), int(rng.choice([1, 2, 3, 5]))
     traits = []

@@ -21,7 +21,7 @@ from rich.table import Table
 
 import fedscaffold as fs
 from benchmarks import measured
-from benchmarks.local_steps import workload
+from benchmarks.contenders import workload
 from fedscaffold.core.protocols import Clients, Engine
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array

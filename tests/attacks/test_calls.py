@@ -85,6 +85,7 @@ def test_random_calls(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("StudySettings", {"batch_size": np.array(["a", "b"])}),
         ("StudySettings", {"client_intercepts": np.zeros((0, 0))}),
         ("run", {"progress": fs.Scaffold}),
+        ("plan", {"sampling": np.ones(3)}),
         ("fit", {"dates": np.array("x")}),
         ("fit", {"kind": np.array([1.0, None], dtype=object)}),
     ],

@@ -4,7 +4,7 @@ import numpy as np
 
 import fedscaffold as fs
 from benchmarks import methods
-from benchmarks.local_steps import workload
+from benchmarks.contenders import workload
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.simulation.setup import costs
 

@@ -93,7 +93,7 @@ def test_missing_and_infinite_values() -> None:
 
 
 def test_wrong_columns_and_types() -> None:
-    refused("the table has no column 'ward'; it has 'age'", pa.table({"age": [1.0]}))
+    refused("the table has no columns 'ward', 'dose', 'code'; it has 'age'", pa.table({"age": [1.0]}))
     refused("column 'age' should hold numbers, but row 0 has 'old'", pa.table({**ROWS, "age": ["old", "1"]}))
     refused("column 'code' holds text, such as '7', but held whole numbers when the encoding was made",
             pa.table({**ROWS, "code": ["7", "8"]}))  # fmt: skip

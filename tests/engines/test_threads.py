@@ -1,6 +1,7 @@
 """The same bits on any number of threads, and how clients are shared out."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedscaffold as fs
-from fedscaffold.engines.numba_.engine import NUMBERS_PER_BLOCK, NUMBERS_WORTH_A_THREAD, split
+from fedscaffold.engines.numba_.engine import NUMBERS_PER_BLOCK, NUMBERS_WORTH_A_THREAD, run_blocks, split
 from tests.samples import KINDS, Kind, make
 
 
@@ -47,6 +48,25 @@ def test_the_number_of_threads_does_not_change_a_bit(kind: Kind, dtype: str) -> 
     alone = bits(1)
     assert bits(2) == alone
     assert bits(5) == alone
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_every_block_runs_once_and_an_error_in_one_ends_the_round(threads: int) -> None:
+    blocks = [(k, k + 1) for k in range(17)]
+    seen: list[int] = []
+
+    def block(begin: int, end: int) -> None:
+        seen.append(begin)
+
+    def failing(begin: int, end: int) -> None:
+        if begin == 3:
+            raise ArithmeticError("block 3")
+
+    with ThreadPoolExecutor(max(1, threads - 1)) as pool:
+        run_blocks(block, blocks, pool, threads)
+        assert sorted(seen) == list(range(17))
+        with pytest.raises(ArithmeticError, match="block 3"):
+            run_blocks(failing, blocks, pool, threads)
 
 
 def test_threads_are_not_left_behind() -> None:

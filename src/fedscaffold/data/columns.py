@@ -36,6 +36,15 @@ def pick(names: Sequence[str], wanted: Any) -> str:
     raise InvalidInput(f"the table has no column {given(wanted)}{hint} it has {some(names)}")
 
 
+def pick_all(names: Sequence[str], wanted: Iterable[str]) -> list[str]:
+    """Names of several columns, refused unless the table has all of them; the text names all that it lacks."""
+    listed = list(wanted)
+    missing = [name for name in listed if name not in names]
+    if len(missing) > 1:
+        raise InvalidInput(f"the table has no columns {some(missing)}; it has {some(names)}")
+    return [pick(names, name) for name in listed]
+
+
 def pick_features(names: Sequence[str], choices: TableOptions, problems: Collector) -> tuple[str, ...]:
     """The feature columns: those named, or all but target, client and the like, without those to drop."""
     target, client = choices.target, choices.client

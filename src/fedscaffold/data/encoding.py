@@ -16,7 +16,7 @@ from fedscaffold.core.storage.files import json_value, read_text, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
 from fedscaffold.data.arrow import Label
-from fedscaffold.data.columns import check_names, pick, some
+from fedscaffold.data.columns import check_names, pick, pick_all, some
 from fedscaffold.data.reading.dates import DatePart, check_parts, with_date_parts
 from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
 from fedscaffold.problems.record_weights import COLUMNS, OFFSET, TARGET, WEIGHT
@@ -245,7 +245,7 @@ class Encoding:
         check_names(source.names)
         dated = {pick(source.names, name): parts for name, parts in self.dates.items()}
         source = with_date_parts(source, dated)
-        wanted = [pick(source.names, column.name) for column in self.columns]
+        wanted = pick_all(source.names, (column.name for column in self.columns))
         parts, first_row = [np.empty((0, self.dim))], 0
         for block in arrow.blocks(source.open(wanted)(wanted)):
             part = np.ones((block.num_rows, self.dim))

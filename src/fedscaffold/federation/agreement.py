@@ -15,7 +15,7 @@ from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.data.arrow import labels
 from fedscaffold.data.checks.records import check_records
-from fedscaffold.data.columns import check_names, pick, some
+from fedscaffold.data.columns import check_names, pick_all, some
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.files import read_table
@@ -91,7 +91,7 @@ class Agreement:
             raise InvalidInput("the client's table has no rows")
         source = frame_source(table)
         check_names(source.names)
-        wanted = [pick(source.names, name) for name in self.encoding.record_columns]
+        wanted = pick_all(source.names, self.encoding.record_columns)
         parts = [self._targets(by_name(block)) for block in blocks(source.open(wanted)(wanted))]
         y, offsets = np.concatenate(parts), np.array([0, len(x)], dtype=np.int64)
         return problem_class(self.encoding)(

@@ -18,7 +18,7 @@ from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, blocks, by_name, frame_source
 from fedscaffold.data.checks.records import check_records
-from fedscaffold.data.columns import pick
+from fedscaffold.data.columns import pick_all
 from fedscaffold.data.encoding import Encoding, Number, Unknown
 from fedscaffold.inference import Summary
 from fedscaffold.inference.own_intercepts import own_intercept, record_columns
@@ -167,7 +167,7 @@ class Model(Summarised):
             The client's rows, with the target; a table as for `predict`.
         """
         source = frame_source(frame)
-        wanted = [pick(source.names, name) for name in self.encoding.record_columns]
+        wanted = pick_all(source.names, self.encoding.record_columns)
         parts = [self.encoding.targets(by_name(block)) for block in blocks(source.open(wanted)(wanted))]
         y = np.concatenate(parts) if parts else np.empty(0)
         if not len(y) or len(self.equations) > 1:

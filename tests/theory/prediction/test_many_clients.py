@@ -11,10 +11,13 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.client_blocks import ClientBlock, list_blocks
-from fedscaffold.theory.prediction import stationary
+from fedscaffold.theory.prediction import round_noise, stationary
 from fedscaffold.theory.prediction.client_sample import draw, inclusion, sample_clients
 from fedscaffold.theory.prediction.clouds.margins import MarginAverages, RecordProducts, record_products
+from fedscaffold.theory.prediction.curve import curve_parts
 from fedscaffold.theory.prediction.first_guess import guess_pulls
+from fedscaffold.theory.prediction.moments.curve import small_curve
+from fedscaffold.theory.prediction.moments.predict import small_round
 from fedscaffold.theory.prediction.plateau import PlateauState, linear_start, squared_parts
 from fedscaffold.theory.prediction.setting import Setting, setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
@@ -134,6 +137,33 @@ def test_packed_products_are_the_products() -> None:
     assert type(packed) is not type(plain)
     np.testing.assert_allclose(packed.quadratic_forms(matrices), plain.quadratic_forms(matrices), atol=1e-12)
     np.testing.assert_allclose(packed.sums(weights), plain.sums(weights), atol=1e-12)
+
+
+def large_steps() -> Setting:
+    """Ridge with steps so large that noise feeds on the spread that it causes within a round."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6, 12, 3))
+    y = X @ np.ones(3) + rng.normal(size=(6, 12))
+    return setting(Ridge(X, y, l2=0.1), Scaffold(step_size=0.15, local_steps=10), Batches(1))
+
+
+def test_the_noise_of_first_rounds_is_found_to_the_end() -> None:
+    """The way for many clients against every local step of every client, which is exact for ridge."""
+    s = large_steps()
+    found, exact = curve_parts(s, solve_stationary(s), 8), small_curve(s, small_round(s), 8)
+    np.testing.assert_allclose(found[0], exact[0], rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(found[1][1:], exact[1][1:], rtol=0.015)
+
+
+def test_a_sample_of_noise_is_in_proportion_to_the_plateau(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise far below the plateau's is not hidden by what a sample of clients misses of the plateau."""
+    monkeypatch.setattr(round_noise, "SAMPLE", 20)
+    s = setting(heavy_clients(Ridge), SCAFFOLD, Batches(1))
+    noises = round_noise.RoundNoises.of(s, solve_stationary(s))
+    assert noises.clients.size < 30
+    assert noises.plateau is not None
+    tenth = noises.inputs_of(0.1 * noises.plateau.Q)[1]
+    np.testing.assert_allclose(tenth, 0.1 * noises.plateau_input, atol=1e-9 * np.abs(tenth).max())
 
 
 @pytest.mark.parametrize(("gamma", "steps", "tolerance"), [(0.5, 16, 0.05), (0.05, 100, 0.02)])

@@ -2,8 +2,9 @@
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ Dtype = Literal["float64", "float32"]
 NUMBERS_PER_BLOCK = 20_000_000  # read and multiplied: some milliseconds
 NUMBERS_WORTH_A_THREAD = 1_000_000  # a fifth of a millisecond
 SECONDS_WORTH_COMPILING = 2.0
+SECONDS_BEFORE_SLEEPING = 2e-4
 MOST_THREADS = 4096
 
 
@@ -105,7 +107,7 @@ class Numba:
         special, seconds = self.specialise is True, 0.0
         chosen_kernel(specialise=special)  # compiled before the first round
         all_clients = np.arange(problem.n_clients)[None, :]
-        with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as reader:
+        with ThreadPoolExecutor(max(1, threads - 1)) as pool, ThreadPoolExecutor(1) as reader:
 
             def local_sgd(
                 theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
@@ -136,12 +138,7 @@ class Numba:
                 if files:
                     blocks = files.blocks(chosen, at_least=len(blocks))
                     block = files.around(block, chosen, blocks, reader, again=clients is None)
-                if threads == 1 or len(blocks) == 1:
-                    for ends in blocks:
-                        block(*ends)
-                else:
-                    for future in [pool.submit(block, *ends) for ends in blocks]:
-                        future.result()
+                run_blocks(block, blocks, pool, threads)
                 seconds += time.perf_counter() - began
                 if self.specialise == "auto" and seconds > SECONDS_WORTH_COMPILING:
                     special = True
@@ -157,6 +154,41 @@ class Numba:
 def _cores() -> int:
     """Number of cores that this process may use; of all cores on macOS and Windows, which do not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_blocks(
+    block: Callable[[int, int], None], blocks: list[tuple[int, int]], pool: ThreadPoolExecutor, threads: int
+) -> None:
+    """Run all blocks, on this thread and on those of the pool, which are one fewer than `threads`.
+
+    This thread takes blocks like the others instead of waiting for them. At the end it looks for a moment whether
+    the others are done before it sleeps, since waking up takes as long as a short round.
+    """
+    if threads == 1 or len(blocks) == 1:
+        for ends in blocks:
+            block(*ends)
+        return
+    left = deque(blocks)
+
+    def work() -> None:
+        while True:
+            try:
+                ends = left.popleft()
+            except IndexError:
+                return
+            block(*ends)
+
+    others = [pool.submit(work) for _ in range(min(threads, len(blocks)) - 1)]
+    try:
+        work()
+    finally:
+        left.clear()  # after an error the others stop too
+        until = time.perf_counter() + SECONDS_BEFORE_SLEEPING
+        while not all(other.done() for other in others) and time.perf_counter() < until:
+            time.sleep(0)
+        wait(others)
+    for other in others:
+        other.result()
 
 
 def split(n_clients: int, work: int, threads: int) -> list[tuple[int, int]]:

@@ -212,7 +212,7 @@ def ridge_derivative(lanes: Lanes, scale: Any, z: Any, y: Any) -> Any:
     return lanes.builder.fmul(scale, lanes.builder.fsub(z, y))
 
 
-def _wide(lanes: Lanes, *vectors: Any) -> tuple[Lanes, list[Any]]:
+def widened(lanes: Lanes, *vectors: Any) -> tuple[Lanes, list[Any]]:
     """The vectors in double precision, and what emits instructions for them."""
     wide = Lanes(lanes.builder, DOUBLE, lanes.width)
     if vectors[0].type == wide.vector:
@@ -220,7 +220,7 @@ def _wide(lanes: Lanes, *vectors: Any) -> tuple[Lanes, list[Any]]:
     return wide, [lanes.builder.fpext(vector, wide.vector) for vector in vectors]
 
 
-def _narrow(lanes: Lanes, value: Any) -> Any:
+def narrowed(lanes: Lanes, value: Any) -> Any:
     """A vector of doubles in the precision of `lanes`."""
     return value if value.type == lanes.vector else lanes.builder.fptrunc(value, lanes.vector)
 
@@ -228,28 +228,48 @@ def _narrow(lanes: Lanes, value: Any) -> Any:
 def logistic_derivative(lanes: Lanes, scale: Any, z: Any, y: Any) -> Any:
     """Scale · ℓ'(z), ℓ'(z) = −y / (1 + exp(y z)), computed in double precision."""
     builder = lanes.builder
-    wide, (scale, z, y) = _wide(lanes, scale, z, y)
+    wide, (scale, z, y) = widened(lanes, scale, z, y)
     above = builder.fneg(builder.fmul(scale, y))
     below = builder.fadd(wide.constant(1.0), exponential(wide, builder.fmul(y, z)))
-    return _narrow(lanes, builder.fdiv(above, below))
+    return narrowed(lanes, builder.fdiv(above, below))
 
 
 def poisson_derivative(lanes: Lanes, scale: Any, z: Any, y: Any) -> Any:
     """Scale · ℓ'(z), ℓ'(z) = exp(z) − y, computed in double precision."""
-    wide, (scale, z, y) = _wide(lanes, scale, z, y)
-    return _narrow(lanes, lanes.builder.fmul(scale, lanes.builder.fsub(exponential(wide, z), y)))
+    wide, (scale, z, y) = widened(lanes, scale, z, y)
+    return narrowed(lanes, lanes.builder.fmul(scale, lanes.builder.fsub(exponential(wide, z), y)))
 
 
 def gamma_derivative(lanes: Lanes, scale: Any, z: Any, y: Any) -> Any:
     """Scale · ℓ'(z), ℓ'(z) = 1 − y exp(−z), computed in double precision."""
     builder = lanes.builder
-    wide, (scale, z, y) = _wide(lanes, scale, z, y)
+    wide, (scale, z, y) = widened(lanes, scale, z, y)
     ratio = builder.fmul(y, exponential(wide, builder.fneg(z)))
-    return _narrow(lanes, builder.fmul(scale, builder.fsub(wide.constant(1.0), ratio)))
+    return narrowed(lanes, builder.fmul(scale, builder.fsub(wide.constant(1.0), ratio)))
 
 
-def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any]) -> Any:
-    """Intrinsic z_b ← scale · ℓ'(z_b, y_b) for the whole batch."""
+def columns(lanes: Lanes, y: Any, base: Any, rows: Any, place: Any, count: int) -> list[Any]:
+    """The `count` numbers in y of as many records as a vector has lanes, from rows[place] on: one vector each.
+
+    Those past the batch are valid records, computed and never used.
+    """
+    builder = lanes.builder
+    found = [ir.Constant(lanes.vector, ir.Undefined) for _ in range(count)]
+    for lane in range(lanes.width):
+        row = builder.load(builder.gep(rows, [builder.add(place, INT64(lane))]))
+        at = builder.mul(builder.add(base, builder.sext(row, INT64)), INT64(count))
+        for k in range(count):
+            number = builder.load(builder.gep(y, [builder.add(at, INT64(k))]))
+            found[k] = builder.insert_element(found[k], number, INT32(lane))
+    return found
+
+
+def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any], *, weighted: bool = False) -> Any:
+    """Intrinsic z_b ← scale · ℓ'(z_b, y_b) for the whole batch.
+
+    With `weighted`, y holds target, offset and weight (y, o, s) of each record, and the derivative is
+    scale · s_b ℓ'(z_b + o_b, y_b).
+    """
 
     @intrinsic
     def derivatives_of_batch(
@@ -261,48 +281,14 @@ def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any]) -> Any:
             scales = lanes.splat(scale_)
             step = INT64(lanes.width)
             with cgutils.for_range_slice(builder, INT64(0), batch_, step, INT64) as (b, _):
-                targets = ir.Constant(lanes.vector, ir.Undefined)
-                place = builder.add(first_, b)
-                for lane in range(lanes.width):  # those past the batch are computed and never used
-                    row = builder.load(builder.gep(rows_, [builder.add(place, INT64(lane))]))
-                    target = builder.load(builder.gep(y_, [builder.add(base_, builder.sext(row, INT64))]))
-                    targets = builder.insert_element(targets, target, INT32(lane))
-                lanes.store(formula(lanes, scales, lanes.load(z_, b), targets), z_, b)
+                place, margin, factors = builder.add(first_, b), lanes.load(z_, b), scales
+                found = columns(lanes, y_, base_, rows_, place, TARGET_COLUMNS if weighted else 1)
+                if weighted:
+                    margin, factors = builder.fadd(margin, found[1]), builder.fmul(scales, found[2])
+                lanes.store(formula(lanes, factors, margin, found[0]), z_, b)
             return context.get_dummy_value()
 
         intp = types.intp
         return types.void(y, intp, rows, intp, intp, z, y.dtype), generate
 
     return derivatives_of_batch
-
-
-def weighted_derivatives(formula: Callable[[Lanes, Any, Any, Any], Any]) -> Any:
-    """Intrinsic z_b ← scale · s_b ℓ'(z_b + o_b, y_b) for the whole batch, y holding (y, o, s) of each record."""
-
-    @intrinsic
-    def weighted_derivatives_of_batch(
-        typing_context: Any, y: Any, base: Any, rows: Any, first: Any, batch: Any, z: Any, scale: Any
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            y_, base_, rows_, first_, batch_, z_, scale_ = args
-            lanes = Lanes.of(context, builder, y)
-            scales = lanes.splat(scale_)
-            step = INT64(lanes.width)
-            with cgutils.for_range_slice(builder, INT64(0), batch_, step, INT64) as (b, _):
-                columns = [ir.Constant(lanes.vector, ir.Undefined) for _ in range(TARGET_COLUMNS)]
-                place = builder.add(first_, b)
-                for lane in range(lanes.width):  # those past the batch are computed and never used
-                    row = builder.load(builder.gep(rows_, [builder.add(place, INT64(lane))]))
-                    at = builder.mul(builder.add(base_, builder.sext(row, INT64)), INT64(TARGET_COLUMNS))
-                    for k in range(TARGET_COLUMNS):
-                        number = builder.load(builder.gep(y_, [builder.add(at, INT64(k))]))
-                        columns[k] = builder.insert_element(columns[k], number, INT32(lane))
-                targets, shifts, weights = columns
-                margin = builder.fadd(lanes.load(z_, b), shifts)
-                lanes.store(formula(lanes, builder.fmul(scales, weights), margin, targets), z_, b)
-            return context.get_dummy_value()
-
-        intp = types.intp
-        return types.void(y, intp, rows, intp, intp, z, y.dtype), generate
-
-    return weighted_derivatives_of_batch

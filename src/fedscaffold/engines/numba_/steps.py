@@ -14,6 +14,7 @@ from fedscaffold.engines.numba_ import simd
 from fedscaffold.engines.numba_.compiling import compiled
 from fedscaffold.engines.numba_.intrinsics import on_stack, prefetch, shifted
 from fedscaffold.engines.numba_.losses import POISSON, RIDGE, WEIGHTED_LOGISTIC, WEIGHTED_RIDGE
+from fedscaffold.engines.numba_.softmax import softmax
 
 PADDING = simd.VECTOR_BYTES // 4  # so that whole vectors of floats fit behind any length
 CACHE_LINE_NUMBERS = 8
@@ -23,10 +24,11 @@ open_8, open_4, open_2, open_1 = (simd.descent(g, opening=True) for g in (8, 4, 
 descend_8, descend_4, descend_2, descend_1 = (simd.descent(g, opening=False) for g in (8, 4, 2, 1))
 ridge = simd.derivatives(simd.ridge_derivative)
 logistic = simd.derivatives(simd.logistic_derivative)
-weighted_ridge = simd.weighted_derivatives(simd.ridge_derivative)
-weighted_logistic = simd.weighted_derivatives(simd.logistic_derivative)
-poisson = simd.weighted_derivatives(simd.poisson_derivative)
-gamma = simd.weighted_derivatives(simd.gamma_derivative)
+weighted_ridge = simd.derivatives(simd.ridge_derivative, weighted=True)
+weighted_logistic = simd.derivatives(simd.logistic_derivative, weighted=True)
+poisson = simd.derivatives(simd.poisson_derivative, weighted=True)
+gamma = simd.derivatives(simd.gamma_derivative, weighted=True)
+shares, weighted_shares = softmax(weighted=False), softmax(weighted=True)
 
 
 @njit(forceinline=True)
@@ -237,22 +239,15 @@ def softmax_steps(
         first = h * stride
         for k in range(classes):
             margins(x, d, base, rows, first, batch, shifted(theta, k * tall), shifted(z, k * wide))
+        if height == 1:
+            shares(y, base, rows, first, batch, z, wide, classes, scale)
+        else:
+            weighted_shares(y, base, rows, first, batch, z, wide, classes, scale)
         for b in range(batch):
-            largest = z[b]
-            for k in range(1, classes):
-                largest = max(largest, z[k * wide + b])
-            total = 0.0
-            for k in range(classes):
-                value = math.exp(z[k * wide + b] - largest)
-                z[k * wide + b] = value
-                total += value
             place = (base + rows[first + b]) * height
-            own = scale if height == 1 else scale * y[place + height - 1]
-            for k in range(classes):
-                z[k * wide + b] *= own / total
             label = y[place]
             if 0.0 <= label < classes:
-                z[int(label) * wide + b] -= own
+                z[int(label) * wide + b] -= scale if height == 1 else scale * y[place + height - 1]
             else:  # memory has changed since the labels were checked: the run ends as diverged
                 z[b] = math.nan
         for k in range(classes):

@@ -10,8 +10,7 @@ from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.arrow import labels, load_pyarrow
-from fedscaffold.data.checks.collector import Collector
-from fedscaffold.data.columns import check_names, pick, some
+from fedscaffold.data.columns import check_names, pick_all, some
 from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.report.status import StudyStatus
@@ -68,12 +67,7 @@ def _split(table: Any, column: str, folder: Callable[[], Path], columns: Iterabl
     from pyarrow import parquet
 
     check_names(table.schema.names)
-    problems = Collector()
-    for name in (column, *columns):
-        with problems.catching():
-            pick(table.schema.names, name)
-    problems.raise_any()
-    owner = column
+    owner, *_ = pick_all(table.schema.names, (column, *columns))
     named = pa.chunked_array([labels(owner, chunk) for chunk in table.column(owner).chunks])
     if named.null_count:
         raise InvalidInput(f"the client column {column!r} has {named.null_count} missing values; fill them first")

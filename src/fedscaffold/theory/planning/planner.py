@@ -184,7 +184,7 @@ def plan(
         )  # fmt: skip
     if delta is not None:
         raise InvalidInput(Option("delta"), " is part of a privacy budget; give ", Option("epsilon"), " too")
-    sampling = sampling or "with_replacement"
+    sampling = "with_replacement" if sampling is None else sampling
     target_mse = positive("target_mse", target_mse)
     choice("mode", mode, get_args(Mode))
     names = None if methods is None else parse_methods(methods)

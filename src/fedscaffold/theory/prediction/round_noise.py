@@ -20,7 +20,9 @@ from fedscaffold.theory.prediction.setting import Setting
 
 SAMPLE = 128  # clients
 FADED = 0.01
-FIRST_PASSES = 2  # over the clients, where no earlier round gives a guess
+MOST_PASSES = 8  # over the clients of the sample
+PLATEAU_REPEATS = 2
+SETTLED = 1e-2  # relative change of the noise of a round from pass to pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +33,8 @@ class RoundNoise:
     noise: Array  # at the nodes, in the eigenbasis of `cur`, (k, m, d, d)
     Q: Array  # what the round gathers of it, in the eigenbasis of the plateau's curvature, (k, d, d)
     pull: Array  # on the mean gradient at the nodes, (k, m, d)
-    input: Array  # of the reduced state, (M d, M d); of θ for FedAvg
+    own: Array  # input of the reduced state by the sample alone, (M d, M d); of θ for FedAvg
+    input: Array  # by all clients: in proportion to that of the plateau, and what the sample has beyond it
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,10 @@ class RoundNoises:
         eta = eta - s.gamma**2 * own_shares(some.cur, None) * some.Q if s.scaffold else eta
         found = cls(sub, at, some, theta_eta, eta, state.sums.noise, None)
         paths = local_means(sub, some, np.arange(at.size))
-        return replace(found, plateau=found.at(None, paths, state.cov_theta, None))
+        plateau: RoundNoise | None = None
+        for _ in range(PLATEAU_REPEATS):  # since Cov η_c depends on the noise that is found
+            plateau = found.at(None, paths, state.cov_theta, plateau)
+        return replace(found, plateau=plateau)
 
     def at(self, t: int | None, paths: Array, cov_theta: Array, last: RoundNoise | None) -> RoundNoise:
         """The noise of round t, None for the plateau, whose means follow given paths, (k, m, d), around θ*.
@@ -75,16 +81,32 @@ class RoundNoises:
                 + s.gamma**2 * grown * (state if last is None else last).Q
             )
             theta_eta = theta_eta if t is None else theta_eta * (1.0 - (1.0 - state.cur.delta[:, None, :]) ** t)
-        passes = FIRST_PASSES if last is None and t is not None else 1
-        cur, noise = (state.cur, self.noise_at(paths)) if t == 0 or last is None else (last.cur, last.noise)
-        if t is None:
-            noise = state.noise
-        for _ in range(passes):
+        if t == 0 or (last is None and t is not None):
+            cur, noise = state.cur, self.noise_at(paths)
+        else:
+            cur, noise = (state.cur, state.noise) if last is None else (last.cur, last.noise)
+        size = self.gathered(accumulate(s.steps, cur, noise, [s.H])[:, 0])
+        for _ in range(MOST_PASSES):
             cur, noise, pull = self.one_pass(cur, noise, paths, cov_theta, theta_eta, eta)
-        Q = accumulate(s.steps, cur, noise, [s.H])[:, 0]
+            Q = accumulate(s.steps, cur, noise, [s.H])[:, 0]
+            before, size = size, self.gathered(Q)
+            if abs(size - before) <= SETTLED * size:
+                break
         Q = rotate(np.swapaxes(cur.U, 1, 2) @ state.cur.U, Q)
-        change = Q if self.plateau is None else Q - self.plateau.Q
-        return RoundNoise(cur, noise, Q, pull, self.plateau_input + self.input_of(change))
+        return RoundNoise(cur, noise, Q, pull, *self.inputs_of(Q))
+
+    def gathered(self, Q: Array) -> float:
+        """Tr Σ w_c² Q_c, what the round's noise adds to the variance of θ, up to γ²."""
+        return float(self.s.weights * self.s.own @ np.trace(Q, axis1=1, axis2=2))
+
+    def inputs_of(self, Q: Array) -> tuple[Array, Array]:
+        """Input of the reduced state by the sample's Q_c, and by those of all clients."""
+        own = self.input_of(Q)
+        if self.plateau is None:
+            return own, self.plateau_input
+        there = self.plateau.own
+        share = float(np.trace(own)) / max(float(np.trace(there)), 1e-300)
+        return own, share * (self.plateau_input - there) + own
 
     def one_pass(
         self, cur: Curvature, noise: Array, paths: Array, cov_theta: Array, theta_eta: Array, eta: Array

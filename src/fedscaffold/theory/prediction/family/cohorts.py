@@ -13,7 +13,7 @@ from fedscaffold.theory.prediction.family.family_setting import FamilySetting
 
 
 def inclusion(S: int, N: int) -> tuple[float, float, float, float]:
-    """π₁ to π₄."""
+    """Probabilities π₁ to π₄ that one, two, three or four given clients of N are all in a cohort of S."""
     found, value = [], 1.0
     for k in range(4):
         value *= max(S - k, 0) / (N - k) if k < N else 0.0
