@@ -97,6 +97,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         "federate": [table, *columns[:4]],
         "compare": ["--method", "scaffold", "--method", "fedavg"],
         "status": [str(folder)],
+        "conformance": ["--against", "declearn"],
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import seed_number, whole_number
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Batches
@@ -113,12 +113,13 @@ def audit_privacy(
     True
     """
     canaries = 4 * (whole_number("canaries", canaries, least=40) // 4)
+    rounds, seed = whole_number("rounds", rounds, least=1, most=10**6), seed_number("seed", seed)
+    method = Scaffold(step_size=1.0, local_steps=local_steps)
     privacy = RecordLevel(clip=1.0, noise_multiplier=noise_multiplier) if privacy is None else privacy
     accounted = epsilon(
         noise_multiplier=noise_multiplier, delta=delta, steps=local_steps * rounds, adjacency="remove"
     )
     inside = np.random.default_rng(seed).random((CLIENTS, canaries // CLIENTS)) < 0.5
-    method = Scaffold(step_size=1.0, local_steps=local_steps)
     scores = _scores(inside, method, rounds, privacy, choose_engine(engine), seed)
     mu = gaussian_bound(scores, inside.ravel(), confidence=confidence)
     guesses = int(GUESSED * canaries) // 2 * 2

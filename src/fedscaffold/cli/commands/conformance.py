@@ -42,12 +42,13 @@ def command(
 ) -> None:
     """Put an implementation of Scaffold through checks whose answers are known exactly, and print the report."""
     with refusals(interrupted="an environment that was being made is made again next time"):
-        if (implementation is None) == (against is None):
-            raise InvalidInput("give either module:Class of your own or --against a library")
         options: dict[str, Any] = {"tolerance": tolerance, "seed": seed, "only": only or None}
         check_options(**options)
+        if (implementation is None) == (against is None):
+            raise InvalidInput("give either module:Class of your own or --against a library")
         if against is not None:
             folder = environments or default_folder()
+            folder.mkdir(parents=True, exist_ok=True)
             report = check_library(choice("against", against, tuple(LIBRARIES)), folder=folder, **options)
         else:
             report = check(_load(str(implementation)), **options)
