@@ -5,7 +5,7 @@ an interrupted call left in results/acceleration, and draws the figure of the do
 """
 
 from benchmarks import measured
-from fedscaffold.core.progress import progress_bar
+from fedscaffold.core.display.progress import progress_bar
 from fedscaffold.core.storage.files import folder_at
 from fedscaffold.paper.acceleration.cells import AccelerationSettings
 from fedscaffold.paper.acceleration.claims import claims, figures, proved_rounds, save

@@ -5,7 +5,6 @@ rounds on two engines, saves and loads the trace, and sees that a command does w
 missing, and says which one to install.
 """
 
-import importlib.util
 import subprocess
 import sys
 import sysconfig
@@ -49,8 +48,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         trace.save(Path(folder) / "trace.npz")
         assert np.array_equal(fs.Trace.load(Path(folder) / "trace.npz").mse, trace.mse)
-    if importlib.util.find_spec("sklearn") is None:
-        code, text = command("run", "--rounds", "3")  # on streams, with a word about the paper's data
-        assert code == 0, text
-        assert "pip install" in text, text
+    code, text = command("run", "--rounds", "3")  # a plain installation has all that this needs
+    assert code == 0, text
     print(f"fedscaffold {fs.__version__} from {home.parent.parent}: imports, runs and answers on the command line")

@@ -17,7 +17,7 @@ from fedscaffold.benchmarking.sweeps import cells, loop, saturation, tasks
 from fedscaffold.benchmarking.sweeps.figure import panels
 from fedscaffold.engines import Ray
 from fedscaffold.problems import RidgeStream
-from fedscaffold.simulation.stationarity import plateau
+from fedscaffold.simulation.stages.stationarity import plateau
 
 # 7 features, as other tests have compiled kernels for
 SCAFFOLD, FEDAVG = fs.Scaffold(step_size=0.05, local_steps=3), fs.FedAvg(step_size=0.05, local_steps=3)

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedscaffold import InvalidInput, MissingDependency
-from fedscaffold.core import figures
+from fedscaffold.core.display import figures
 
 
 def test_given_axes_are_used_and_new_ones_have_the_asked_size() -> None:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fedscaffold.core import progress
+from fedscaffold.core.display import progress
 
 
 def test_lines_are_written_where_there_is_no_terminal(

@@ -19,9 +19,9 @@ from fedscaffold.paper.method_figures.richardson_romberg import (
     squared_bias,
 )
 from fedscaffold.simulation import TailAverage
-from fedscaffold.simulation.richardson_romberg import latest_cut
 from fedscaffold.simulation.rounds import initial_state, open_rounds
-from fedscaffold.simulation.stationarity import truncation
+from fedscaffold.simulation.stages.richardson_romberg import latest_cut
+from fedscaffold.simulation.stages.stationarity import truncation
 from tests.samples import make
 
 SCAFFOLD = fs.Scaffold(step_size=0.1, local_steps=6)

@@ -11,7 +11,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.simulation.rounds import initial_state, open_rounds
-from fedscaffold.simulation.staged import slope
+from fedscaffold.simulation.stages.staged import slope
 from tests.samples import make
 
 ENDS = (2, 3, 5, 8, 12, 18, 27, 41, 62, 93, 140, 210, 315, 473, 710, 1065)

@@ -5,7 +5,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.types import Array
-from fedscaffold.simulation.stationarity import autocorrelation_time, plateau, stationary_from
+from fedscaffold.simulation.stages.stationarity import autocorrelation_time, plateau, stationary_from
 
 
 def autoregression(phi: float, shape: tuple[int, int], seed: int) -> Array:

@@ -16,8 +16,8 @@ from fedscaffold.benchmarking.newton import FedNewton
 from fedscaffold.core import provenance
 from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.checks import check_method, check_problem, given, positive, seed_number, whole_number
+from fedscaffold.core.display.progress import Progress, progress_bar
 from fedscaffold.core.errors import Diverged, InvalidInput
-from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.storage import npz as arrays

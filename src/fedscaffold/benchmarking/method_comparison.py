@@ -11,9 +11,9 @@ import numpy as np
 from fedscaffold.benchmarking.costs import Cost, Growth, best, cheapest, growth
 from fedscaffold.benchmarking.curves import Curve, curves_to_frame
 from fedscaffold.core import provenance
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import check_writable, folder_at, write_frame, write_text
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.reports import comparison as curve_figure
 from fedscaffold.reports import growth as cost_figure

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from fedscaffold.simulation import Trace
-from fedscaffold.simulation.stationarity import Plateau, plateau
+from fedscaffold.simulation.stages.stationarity import Plateau, plateau
 
 
 class ReachedPlateau(NamedTuple):

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.checks import seed_number, whole_number
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.methods import Scaffold

@@ -28,7 +28,7 @@ SUMMARIES = {
     "status": "Say how a federated run stands: its round, whose updates counted, who was refused and why.",
     "verify": "Check every statement of the paper by simulation, inside its conditions and outside.",
     "audit": "Attack a private run of this program with many canaries, and compare with what the accountant says.",
-    "conformance": "Put an implementation of Scaffold, your own or a published one, through exact checks.",
+    "conformance": "Put an implementation of Scaffold through checks whose answers are known exactly.",
     "reproduce": "Compute the figures of the paper and of the documentation.",
 }
 """The first sentence of each command's help; the file of a command has its name, in `cli/commands`."""

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from fedscaffold.core.checks import choice
+from fedscaffold.core.display.figures import load_matplotlib
 from fedscaffold.core.errors import InvalidInput, MissingDependency, Option
-from fedscaffold.core.figures import load_matplotlib
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage.files import check_writable
 from fedscaffold.federation.known_methods import find_method

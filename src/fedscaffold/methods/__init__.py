@@ -1,12 +1,11 @@
 """Federated methods, one file each, all with the interface `fedscaffold.core.protocols.Method`."""
 
 from fedscaffold.methods.amplified import AmplifiedScaffold
-from fedscaffold.methods.apda import Apda
 from fedscaffold.methods.fedavg import FedAvg
 from fedscaffold.methods.fedlin import FedLin
-from fedscaffold.methods.fedprox import FedProx
-from fedscaffold.methods.fedsplit import FedSplit
-from fedscaffold.methods.local_svrg import LocalSvrg
+from fedscaffold.methods.proximal.apda import Apda
+from fedscaffold.methods.proximal.fedprox import FedProx
+from fedscaffold.methods.proximal.fedsplit import FedSplit
 from fedscaffold.methods.proxskip import ProxSkip
 from fedscaffold.methods.randprox import RandProx
 from fedscaffold.methods.scaffold import Scaffold
@@ -14,7 +13,8 @@ from fedscaffold.methods.scallion import Scallion
 from fedscaffold.methods.server_optimizer import ServerOptimizer
 from fedscaffold.methods.tamuna import Tamuna
 from fedscaffold.methods.two_sided import TwoSidedScaffold
-from fedscaffold.methods.vr_proxskip import VRProxSkip
+from fedscaffold.methods.variance_reduced.local_svrg import LocalSvrg
+from fedscaffold.methods.variance_reduced.vr_proxskip import VRProxSkip
 
 ScaffLSA = Scaffold  # what Mangold et al. (2024) call it on linear stochastic approximation
 

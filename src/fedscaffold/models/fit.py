@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscaffold.core.progress import Progress
+from fedscaffold.core.display.progress import Progress
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.storage import npz as arrays
 from fedscaffold.core.storage.files import path_of
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.inference import Closed, Summary

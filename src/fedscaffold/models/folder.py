@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedscaffold.core.display.progress import progress_bar
 from fedscaffold.core.errors import Diverged, InvalidInput, Option, Remedy
-from fedscaffold.core.progress import progress_bar
 from fedscaffold.core.storage import npz as arrays
 from fedscaffold.core.storage.files import check_writable, folder_at, write_text
 from fedscaffold.data.encoded import EncodedProblem

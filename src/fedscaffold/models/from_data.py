@@ -3,9 +3,9 @@
 import os
 from typing import Any, Unpack
 
+from fedscaffold.core.display.progress import Progress
 from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.progress import Progress
 from fedscaffold.data.arrow import frame_source
 from fedscaffold.data.columns import check_names
 from fedscaffold.data.encoded import EncodedProblem

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.storage.files import json_value, read_text, write_text
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, blocks, by_name, frame_source
 from fedscaffold.data.checks.records import check_records

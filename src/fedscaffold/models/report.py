@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.display.progress import Progress
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.progress import Progress
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.files import DETECTED, read_table

@@ -12,7 +12,7 @@ from fedscaffold.benchmarking.client_numbers import check_client_numbers
 from fedscaffold.benchmarking.costs import fit_line
 from fedscaffold.benchmarking.plateaus import reached_plateau
 from fedscaffold.core.checks import seed_number, whole_number
-from fedscaffold.core.progress import Advance
+from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.storage.files import write_frame, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
@@ -23,7 +23,7 @@ from fedscaffold.problems.paper import L2 as PAPER_L2
 from fedscaffold.reports.curves import draw as draw_grid
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run import run
-from fedscaffold.simulation.stationarity import Plateau
+from fedscaffold.simulation.stages.stationarity import Plateau
 
 if TYPE_CHECKING:
     import pandas as pd

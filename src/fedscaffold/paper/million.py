@@ -17,7 +17,7 @@ from fedscaffold.benchmarking.client_numbers import check_client_numbers
 from fedscaffold.benchmarking.sweeps import saturation
 from fedscaffold.benchmarking.sweeps.figure import series
 from fedscaffold.core.checks import seed_number
-from fedscaffold.core.progress import Advance
+from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold

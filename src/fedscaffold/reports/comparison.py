@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedscaffold.core.figures import new_axes
+from fedscaffold.core.display.figures import new_axes
 from fedscaffold.core.types import Array
 from fedscaffold.reports.layout import ERROR_LABEL, INK, PALETTE, STYLES, legend_above, powers_of_ten, saved_panels
 

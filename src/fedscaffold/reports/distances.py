@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedscaffold.core.figures import new_axes, plain_grid
+from fedscaffold.core.display.figures import new_axes, plain_grid
 from fedscaffold.core.types import Array
 from fedscaffold.reports.layout import COLOURS
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
-from fedscaffold.core.figures import plain_grid, save, style
+from fedscaffold.core.display.figures import plain_grid, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

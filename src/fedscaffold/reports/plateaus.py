@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedscaffold.core.figures import plain_grid
+from fedscaffold.core.display.figures import plain_grid
 from fedscaffold.core.types import Array
 from fedscaffold.reports.layout import INK, MARKERS, PALETTE, PLATEAU_LABEL, saved_panels
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedscaffold.core.figures import plain_grid
+from fedscaffold.core.display.figures import plain_grid
 from fedscaffold.core.types import Array
 from fedscaffold.reports.layout import COLOURS, INK, PLATEAU_LABEL, legend_above, saved_panels
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.core.figures import plain_grid
+from fedscaffold.core.display.figures import plain_grid
 from fedscaffold.core.types import Array
 from fedscaffold.reports.layout import ERROR_LABEL, INK, legend_above, saved_panels
 

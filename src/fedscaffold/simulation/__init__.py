@@ -6,10 +6,10 @@ Read in this order: `run` (the loop), `rounds` (one round), `block` (the clients
 
 from fedscaffold.simulation.availability import AvailabilityTable, Markov, Periodic
 from fedscaffold.simulation.observers import Loss, Mse, TailAverage
-from fedscaffold.simulation.richardson_romberg import RichardsonRomberg, richardson_romberg
 from fedscaffold.simulation.run import run
-from fedscaffold.simulation.staged import Stage, Staged, staged
-from fedscaffold.simulation.stationarity import Plateau
+from fedscaffold.simulation.stages.richardson_romberg import RichardsonRomberg, richardson_romberg
+from fedscaffold.simulation.stages.staged import Stage, Staged, staged
+from fedscaffold.simulation.stages.stationarity import Plateau
 from fedscaffold.simulation.trace import Trace
 
 __all__ = [

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedscaffold.core.display.figures import new_axes, plain_grid
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.figures import new_axes, plain_grid
 from fedscaffold.core.types import Array
 
 if TYPE_CHECKING:

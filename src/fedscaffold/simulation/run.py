@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.display.progress import Progress, progress_bar
 from fedscaffold.core.privacy import Privacy
-from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Availability, Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.simulation.observers import Recorder, resolve_observers

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
 from fedscaffold.core.storage import npz
 from fedscaffold.core.storage.fields import Fields, shown
 from fedscaffold.core.storage.files import check_writable, path_of, remove_abandoned
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
-from fedscaffold.simulation import stationarity
-from fedscaffold.simulation.stationarity import MeanEstimate, Plateau
+from fedscaffold.simulation.stages import stationarity
+from fedscaffold.simulation.stages.stationarity import MeanEstimate, Plateau
 
 if TYPE_CHECKING:
     import pandas as pd

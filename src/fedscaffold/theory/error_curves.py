@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedscaffold.core.figures import plain_grid
+from fedscaffold.core.display.figures import plain_grid
 from fedscaffold.core.types import Array
 
 if TYPE_CHECKING:

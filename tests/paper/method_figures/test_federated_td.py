@@ -16,7 +16,7 @@ from fedscaffold.paper.method_figures.federated_td import (
     simulate,
     slope,
 )
-from fedscaffold.simulation.stationarity import Plateau
+from fedscaffold.simulation.stages.stationarity import Plateau
 
 CLIENTS = (10, 30, 100, 300, 1000)
 Curve = Callable[[int], float]

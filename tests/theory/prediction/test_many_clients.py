@@ -12,10 +12,10 @@ from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.client_blocks import ClientBlock, list_blocks
 from fedscaffold.theory.prediction import round_noise, stationary
-from fedscaffold.theory.prediction.client_sample import draw, inclusion, sample_clients
 from fedscaffold.theory.prediction.clouds.margins import MarginAverages, RecordProducts, record_products
 from fedscaffold.theory.prediction.curve import curve_parts
-from fedscaffold.theory.prediction.first_guess import guess_pulls
+from fedscaffold.theory.prediction.many_clients.client_sample import draw, inclusion, sample_clients
+from fedscaffold.theory.prediction.many_clients.first_guess import guess_pulls
 from fedscaffold.theory.prediction.moments.curve import small_curve
 from fedscaffold.theory.prediction.moments.predict import small_round
 from fedscaffold.theory.prediction.plateau import PlateauState, linear_start, squared_parts

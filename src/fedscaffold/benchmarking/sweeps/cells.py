@@ -10,8 +10,8 @@ import numpy as np
 from fedscaffold.benchmarking.plateaus import reached_plateau
 from fedscaffold.benchmarking.sweeps.grid import Cell, Key, Sweep
 from fedscaffold.core import provenance
+from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.errors import Diverged, InvalidInput
-from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
 from fedscaffold.problems.streams.base import Streams

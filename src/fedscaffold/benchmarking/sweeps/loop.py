@@ -13,8 +13,8 @@ from fedscaffold.benchmarking.sweeps.cells import SweepRow, forecast, measure
 from fedscaffold.benchmarking.sweeps.grid import Cell, Key, Sweep
 from fedscaffold.benchmarking.sweeps.tasks import at_once, worth_shards
 from fedscaffold.core.checks import choice, given
+from fedscaffold.core.display.progress import Advance, Progress, progress_bar
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.progress import Advance, Progress, progress_bar
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.storage.files import check_writable, path_of, remove_abandoned
 from fedscaffold.engines import Ray, choose_engine

@@ -40,7 +40,10 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Put an implementation of Scaffold through checks whose answers are known exactly, and print the report."""
+    """Put an implementation of Scaffold through checks whose answers are known exactly.
+
+    An implementation of your own, or with --against a published one, in an environment that is made for it.
+    """
     with refusals(interrupted="an environment that was being made is made again next time"):
         options: dict[str, Any] = {"tolerance": tolerance, "seed": seed, "only": only or None}
         check_options(**options)

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
+from fedscaffold.core.display.progress import progress_bar
 from fedscaffold.core.errors import InvalidInput, Option
-from fedscaffold.core.progress import progress_bar
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.data.files import existing_file, is_parquet
 from fedscaffold.models import folder

@@ -9,8 +9,8 @@ from rich.console import Console
 from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
-from fedscaffold.core import figures
 from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.display import figures
 from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.models.planning.batches import MAX_ROUNDS, costs_in_seconds, fastest_plan
 from fedscaffold.models.planning.planned import FitSettings, out_of_reach, prepare_problem

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
-from fedscaffold.core.figures import load_matplotlib
-from fedscaffold.core.progress import progress_bar
+from fedscaffold.core.display.figures import load_matplotlib
+from fedscaffold.core.display.progress import progress_bar
 from fedscaffold.core.storage.files import check_writable, folder_at
 from fedscaffold.engines import choose_engine
 from fedscaffold.paper import figure1 as figure1_study

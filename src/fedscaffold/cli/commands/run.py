@@ -3,7 +3,6 @@
 import time
 import tomllib
 from dataclasses import dataclass, fields, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,8 +36,8 @@ STREAMS: dict[str, type[RidgeStream] | type[LogisticStream]] = {
     "logistic-stream": LogisticStream,
 }
 PROBLEMS = (
-    "regression or classification (the paper's data, which need scikit-learn), ridge-stream or logistic-stream "
-    "(clients that are distributions). [default: regression, or ridge-stream without scikit-learn]"
+    "regression or classification (the paper's data; the latter need scikit-learn), ridge-stream or "
+    "logistic-stream (clients that are distributions)."
 )
 DIM = 20  # features of the streams, as many as the paper's data have
 SUFFIXES = (".npz", ".csv", ".parquet")
@@ -48,7 +47,7 @@ SUFFIXES = (".npz", ".csv", ".parquet")
 class RunOptions:
     """Options of `fedscaffold run` that may also come from its TOML file, with their defaults."""
 
-    problem: str | None = None
+    problem: str = "regression"
     clients: int = 100
     l2: float = L2
     method: str = "scaffold"
@@ -75,7 +74,7 @@ def _option(name: str, text: str) -> Any:
 
 def command(
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the options below.")] = None,
-    problem: Annotated[str | None, typer.Option(help=PROBLEMS, show_default=False)] = None,
+    problem: Annotated[str | None, _option("problem", PROBLEMS)] = None,
     clients: Annotated[int | None, _option("clients", "Number of clients, even for the paper's problems.")] = None,
     l2: Annotated[float | None, _option("l2", "Penalty.")] = None,
     method: Annotated[
@@ -97,15 +96,12 @@ def command(
 ) -> None:
     """Run one method on a synthetic problem and print where it gets.
 
-    Without options: Scaffold in the paper's setting, on regression with 100 clients. Without scikit-learn, which
-    makes the paper's data: on ridge-stream, whose clients are different Gaussian distributions.
+    Without options: Scaffold in the paper's setting, on regression with 100 clients.
     """
     given = {name: value for name, value in locals().items() if name not in ("config", "checkpoint", "out")}
     advice = RESUMABLE if checkpoint else "with --checkpoint FILE the same command could resume"
     with refusals(interrupted=advice):
         settings = _merge_options(config, {name: value for name, value in given.items() if value is not None})
-        if settings.problem is None:
-            settings = replace(settings, problem=_default_problem())
         if out is not None:
             if out.suffix not in SUFFIXES:
                 raise InvalidInput(f"--out must end in {', '.join(SUFFIXES)}, got {out}")
@@ -169,18 +165,6 @@ def run_with(settings: RunOptions, checkpoint: Path | None) -> tuple[Trace, floa
         checkpoint=checkpoint,
     )
     return trace, time.perf_counter() - begin
-
-
-def _default_problem() -> str:
-    """The paper's regression, or where scikit-learn is missing a problem of our own, and a word about it."""
-    if find_spec("sklearn") is not None:
-        return "regression"
-    typer.echo(
-        "scikit-learn is not installed, so this runs on ridge-stream; the paper's data need: "
-        "pip install 'fedscaffold[reproduce]'",
-        err=True,
-    )
-    return "ridge-stream"
 
 
 def _problem(settings: RunOptions) -> Any:

@@ -19,8 +19,8 @@ from fedscaffold.benchmarking.sweeps.figure import panels
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.checks import seed_number
+from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Engine, Method
 from fedscaffold.core.storage.files import check_writable, folder_at
 from fedscaffold.engines import Numba, Ray, choose_engine

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.study.certificate import penalty_of

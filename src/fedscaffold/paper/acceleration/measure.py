@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedscaffold.benchmarking.costs import LineFit, fit_line
+from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.errors import Diverged, InvalidInput
-from fedscaffold.core.progress import Advance
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedLin, ProxSkip
 from fedscaffold.paper.acceleration.cells import (

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedscaffold.core.display.figures import plain_grid
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.figures import plain_grid
 from fedscaffold.core.optional import load_optional
 from fedscaffold.core.protocols import Watch
 from fedscaffold.core.types import Array

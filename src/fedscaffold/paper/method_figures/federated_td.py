@@ -17,7 +17,7 @@ from fedscaffold.benchmarking.client_numbers import check_client_numbers
 from fedscaffold.benchmarking.costs import LineFit, fit_line
 from fedscaffold.benchmarking.plateaus import reached_plateau
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.progress import Advance
+from fedscaffold.core.display.progress import Advance
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, ScaffLSA
 from fedscaffold.paper.claims import Claim
@@ -25,7 +25,7 @@ from fedscaffold.problems import GarnetTD
 from fedscaffold.problems.linear.td import Observing
 from fedscaffold.reports.speed_up import draw as draw_panels
 from fedscaffold.simulation.run import run
-from fedscaffold.simulation.stationarity import Plateau
+from fedscaffold.simulation.stages.stationarity import Plateau
 
 STEP_SIZE, LOCAL_STEPS, BATCH_SIZE = 0.1, 100, 10
 DISCOUNT, HETEROGENEITY, ENVIRONMENTS = 0.8, 1.0, 10

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedscaffold.benchmarking import compare
-from fedscaffold.core.progress import Advance
+from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, FedLin, Scaffold, TwoSidedScaffold

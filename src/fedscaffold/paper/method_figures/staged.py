@@ -15,7 +15,7 @@ from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.reports.stages import StagesPanel, draw
 from fedscaffold.simulation.run import run
-from fedscaffold.simulation.staged import Stage, staged
+from fedscaffold.simulation.stages.staged import Stage, staged
 
 HALVINGS = range(11)
 LAST = 10  # rounds over which final errors are averaged

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from fedscaffold.core.progress import Advance
+from fedscaffold.core.display.progress import Advance
 from fedscaffold.paper.verify import (
     assumptions,
     chains,

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.display.summaries import html_summary, text_summary
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.summaries import html_summary, text_summary
 from fedscaffold.theory.constants.constants import Constants
 
 Proof = Literal["sharp", "paper"]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from fedscaffold.core.checks import not_negative, positive, whole_number
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.theory.bounds.conditions import Bound, Proof, check_convex, setting
 from fedscaffold.theory.bounds.crude import initial_distance2 as distance2_from_zero
 from fedscaffold.theory.bounds.proofs import PROOFS, SpeedUpProof

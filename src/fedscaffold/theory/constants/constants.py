@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from fedscaffold.core.capabilities import GeneralisedLinear, HasRecordHessians, PopulationMoments, SmoothProblem
 from fedscaffold.core.checks import check_problem
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.theory.constants.at_optimum import constants_at_optimum
 from fedscaffold.theory.constants.margins import margin_constants
 from fedscaffold.theory.constants.streams import stream_constants

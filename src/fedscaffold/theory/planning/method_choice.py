@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedscaffold.core.checks import choice
+from fedscaffold.core.display.progress import Advance
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput, OutOfReach
-from fedscaffold.core.progress import Advance
 from fedscaffold.core.protocols import Method
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.theory.planning.foresight import MAKE, Foresight, cost_of_rounds, describe, gradients_per_round
 from fedscaffold.theory.planning.pattern import Outcome, pattern_search

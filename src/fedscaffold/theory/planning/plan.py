@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from fedscaffold.core.display.figures import new_axes
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.figures import new_axes
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.theory.error_curves import draw_error_curve

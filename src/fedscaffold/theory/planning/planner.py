@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss, SmoothProblem
 from fedscaffold.core.checks import check_problem, choice, not_negative, numbers, positive, whole_number
+from fedscaffold.core.display.progress import Progress, progress_bar
 from fedscaffold.core.errors import InvalidInput, Option, OutOfReach
-from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.theory.bounds.speed_up import complexity

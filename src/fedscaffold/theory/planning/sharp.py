@@ -7,8 +7,8 @@ makes of it; where that says more than the search did, the search begins again w
 
 import math
 
+from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.progress import Advance
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.theory.planning.curve_model import CurveModel, Foreseen
 from fedscaffold.theory.planning.linear_model import LinearModel

@@ -12,8 +12,8 @@ import numpy as np
 
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
-from fedscaffold.theory.prediction.first_guess import FEW_STEPS, LEAST
 from fedscaffold.theory.prediction.local_steps import along, divided, steps
+from fedscaffold.theory.prediction.many_clients.first_guess import FEW_STEPS, LEAST
 from fedscaffold.theory.prediction.plateau import PlateauState, local_means, theta_covariance
 from fedscaffold.theory.prediction.round_noise import RoundNoise, RoundNoises
 from fedscaffold.theory.prediction.setting import MANY_CLIENTS, Setting

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.capabilities import HasNoiseCovariances, SmoothProblem
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.theory.supported import parse_method
 

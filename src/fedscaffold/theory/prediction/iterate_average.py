@@ -14,10 +14,10 @@ import numpy as np
 
 from fedscaffold.core.capabilities import SmoothProblem
 from fedscaffold.core.checks import whole_number
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.family.family_setting import FamilySetting, family_setting

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedscaffold.core.display.figures import new_axes
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.figures import new_axes
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.theory.error_curves import draw_error_curve
 from fedscaffold.theory.prediction.reliability import EXACT, Reliability

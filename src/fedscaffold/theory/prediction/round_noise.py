@@ -11,9 +11,9 @@ import numpy as np
 
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock
-from fedscaffold.theory.prediction.client_sample import Sample, draw, inclusion
 from fedscaffold.theory.prediction.expansion import weighted
 from fedscaffold.theory.prediction.local_steps import Curvature, accumulate, curvature, rotate
+from fedscaffold.theory.prediction.many_clients.client_sample import Sample, draw, inclusion
 from fedscaffold.theory.prediction.plateau import PlateauState, covariances, local_covariances, local_means
 from fedscaffold.theory.prediction.reduced_system import noise_input
 from fedscaffold.theory.prediction.setting import Setting

@@ -13,9 +13,9 @@ from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.anderson import Anderson
-from fedscaffold.theory.prediction.client_sample import Sample, sample_clients
-from fedscaffold.theory.prediction.first_guess import guess_pulls
 from fedscaffold.theory.prediction.local_steps import accumulate, rotate
+from fedscaffold.theory.prediction.many_clients.client_sample import Sample, sample_clients
+from fedscaffold.theory.prediction.many_clients.first_guess import guess_pulls
 from fedscaffold.theory.prediction.plateau import (
     PlateauState,
     client_sums,

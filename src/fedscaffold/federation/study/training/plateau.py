@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.types import Array
-from fedscaffold.simulation.stationarity import BATCHES, MIN_ROUNDS, truncation
+from fedscaffold.simulation.stages.stationarity import BATCHES, MIN_ROUNDS, truncation
 
 GROUPS = 8  # of consecutive rounds, whose means are taken as independent
 CLEAR = 2.0  # standard errors that a difference must have to be taken for bias

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fedscaffold.core.figures import new_axes, plain_grid
+from fedscaffold.core.display.figures import new_axes, plain_grid
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Sampling
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 

@@ -35,7 +35,7 @@ def new_axes(ax: "Axes | None" = None, *, width: float = 6.4, height: float = 4.
 
     Examples
     --------
-    >>> from fedscaffold.core.figures import new_axes
+    >>> from fedscaffold.core.display.figures import new_axes
     >>> ax = new_axes(width=4, height=3)
     >>> ax.figure.get_size_inches().tolist()
     [4.0, 3.0]

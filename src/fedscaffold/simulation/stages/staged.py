@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedscaffold.core.display.progress import Progress, progress_bar
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.observers import Recorder, resolve_observers, squared_distance
 from fedscaffold.simulation.rounds import State

@@ -12,7 +12,7 @@ def text_summary(title: str, facts: Mapping[str, object]) -> str:
 
     Examples
     --------
-    >>> from fedscaffold.core.summaries import text_summary
+    >>> from fedscaffold.core.display.summaries import text_summary
     >>> text_summary("Plateau", {"mean": 0.5, "from round": 12})
     '<Plateau | mean: 0.5, from round: 12>'
     """
@@ -25,7 +25,7 @@ def html_summary(title: str, facts: Mapping[str, object]) -> str:
 
     Examples
     --------
-    >>> from fedscaffold.core.summaries import html_summary
+    >>> from fedscaffold.core.display.summaries import html_summary
     >>> "<td>12</td>" in html_summary("Plateau", {"from round": 12})
     True
     """

@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import check_problem_and_method, whole_number
+from fedscaffold.core.display.progress import Progress, progress_bar
+from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput, NotStationary
-from fedscaffold.core.progress import Progress, progress_bar
 from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.random.batches import Sampling
-from fedscaffold.core.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.checkpoint import CheckpointFile
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import State
 from fedscaffold.simulation.setup import RunSetup, validate_run
-from fedscaffold.simulation.stationarity import BATCHES, MIN_ROUNDS, autocorrelation_time, truncation
+from fedscaffold.simulation.stages.stationarity import BATCHES, MIN_ROUNDS, autocorrelation_time, truncation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

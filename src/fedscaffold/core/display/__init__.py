@@ -1,0 +1,1 @@
+"""What people see: figures, progress, and objects in a terminal or a notebook."""

@@ -1,0 +1,1 @@
+"""Methods whose local steps subtract gradients on the same records at an anchor."""

@@ -1,0 +1,1 @@
+"""Runs in several stages: smaller step sizes, extrapolation, and when a run is stationary."""
