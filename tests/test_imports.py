@@ -213,3 +213,9 @@ def test_files_are_short() -> None:
     lines = {str(file.relative_to(SOURCE)): len(file.read_text().splitlines()) for file in FILES}
     assert {name: count for name, count in lines.items() if count > 400} == {}
     assert not any(file.name == "utils.py" for file in FILES)
+
+
+def test_no_folder_is_crowded() -> None:
+    folders = {path.parent for path in FILES}
+    counts = {str(folder.relative_to(SOURCE)): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {name: count for name, count in counts.items() if count > 15} == {}

@@ -65,7 +65,7 @@ def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("fedscaffold.models.folder.compare_models", interrupted)
+        patched.setattr("fedscaffold.models.report.compare_models", interrupted)
         result = runner.invoke(app, [str(word) for word in (*words, out)])
         assert result.exit_code == 130
     assert "Resuming a fit that was interrupted" in invoke(*words, out)

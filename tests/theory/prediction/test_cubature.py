@@ -127,13 +127,18 @@ def counts(d: int = 30, N: int = 10, n: int = 80) -> fs.problems.Differentiable:
 
 
 def test_sharp_plans_are_those_of_the_one_with_margins() -> None:
+    """The same rounds and local steps; step sizes may differ, since several reach the target at this cost."""
+    problems = twice(l2=0.3, sizes=(12, 15), dim=2)
     known, opaque = (
         fs.plan(problem, target_mse=0.025, batch_size=3, max_local_steps=16, progress=False)
-        for problem in twice(l2=0.3, sizes=(12, 15), dim=2)
+        for problem in problems
     )
     assert (opaque.rounds, opaque.method.local_steps) == (known.rounds, known.method.local_steps)
-    assert opaque.method.step_size == pytest.approx(known.method.step_size, rel=0.03)
-    assert opaque.predicted_mse == pytest.approx(known.predicted_mse, rel=0.01)
+    for found, other in ((known, problems[1]), (opaque, problems[0])):
+        assert found.predicted_mse <= 0.025
+        again = fs.theory.predict(other, found.method, batch_size=3, rounds=found.rounds)
+        assert again.curve is not None
+        assert found.predicted_mse == pytest.approx(again.curve[-1], rel=0.01)
 
 
 @pytest.mark.slow

@@ -139,7 +139,8 @@ class StudySettings:
                 with found.catching():
                     set_fields(self, **{name: check(name, getattr(self, name))})
         with found.catching():
-            parse_tolerance(self.tolerance)
+            unit, value = parse_tolerance(self.tolerance)
+            set_fields(self, tolerance=self.tolerance if unit == "se" else value)
         with found.catching():
             choice("secure", self.secure, (True, False))
         if self.secure_threshold is not None:
