@@ -28,7 +28,7 @@ class LocalSvrg(FixedStepsMethod):
     --------
     >>> import fedscaffold as fs
     >>> problem = fs.problems.paper("regression", n_clients=4)
-    >>> method = fs.LocalSvrg(step_size=1e-3, local_steps=20)
+    >>> method = fs.LocalSvrg(step_size=3e-3, local_steps=20)
     >>> trace = fs.run(problem, method, rounds=300, batch_size=10)
     >>> bool(trace.mse[0, -1] < 1e-6 * trace.mse[0, 0])
     True
