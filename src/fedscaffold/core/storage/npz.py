@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.storage.files import json_value, replacing
+from fedscaffold.core.storage.interrupts import interrupts_delayed
 
 DESCRIPTION, DIGEST = "description", "digest"
 NAMES = "arrays"  # in the description, since a damaged table of contents may lose some without an error
@@ -22,10 +23,10 @@ def write(
     *,
     private: bool = False,
 ) -> None:
-    """Write or replace the file, for its owner alone if it is private; an interrupted write leaves the old one."""
+    """Write or replace the file, for its owner alone if it is private. Ctrl-C waits until it is written."""
     text = np.frombuffer(_json({**description, NAMES: sorted(arrays)}).encode(), dtype=np.uint8)
     digest = np.frombuffer(_digest(text, arrays), dtype=np.uint8)
-    with replacing(path, private=private) as temporary, open(temporary, "wb") as file:
+    with interrupts_delayed(), replacing(path, private=private) as temporary, open(temporary, "wb") as file:
         np.savez(file, allow_pickle=False, **{DESCRIPTION: text, DIGEST: digest}, **arrays)
 
 
