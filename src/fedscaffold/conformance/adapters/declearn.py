@@ -26,7 +26,7 @@ class DeclearnScaffold:
         self.task = task
 
     def round(self, cohort: tuple[int, ...]) -> None:
-        """One round."""
+        """Run one communication round with these clients."""
         self.round_with_lost_replies(cohort, ())
 
     def round_with_lost_replies(self, cohort: tuple[int, ...], lost: tuple[int, ...]) -> None:

@@ -44,7 +44,7 @@ class FedLabScaffold:
         self.trainer.criterion, self.trainer.cs = half_squared_error, kept
 
     def round(self, cohort: tuple[int, ...]) -> None:
-        """One round."""
+        """Run one communication round with these clients."""
         self.server.sample_ratio = len(cohort) / self.server.num_clients + 1e-9
         self.trainer.local_process(self.server.downlink_package, cohort)
         for package in self.trainer.uplink_package:

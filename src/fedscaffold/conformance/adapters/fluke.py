@@ -33,7 +33,7 @@ class FlukeScaffold:
             client.set_channel(self.server.channel)
 
     def round(self, cohort: tuple[int, ...]) -> None:
-        """One round."""
+        """Run one communication round with these clients."""
         self.rounds += 1
         eligible = [self.clients[c] for c in cohort]
         self.server.broadcast_model(eligible)

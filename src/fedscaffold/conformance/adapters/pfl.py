@@ -24,7 +24,7 @@ class WithLoss(TorchLinearModel):
         return half_squared_error(self(x), y)
 
     def metrics(self, x: Any, y: Any, **unused: Any) -> dict[str, Any]:
-        """No metrics."""
+        """Return no metrics, which pfl asks for when it evaluates."""
         return {}
 
 
@@ -47,7 +47,7 @@ class PflResearchScaffold:
         )  # fmt: skip
 
     def round(self, cohort: tuple[int, ...]) -> None:
-        """One round."""
+        """Run one communication round with these clients."""
         training = NNTrainHyperParams(
             local_num_epochs=self.task.local_steps[0], local_learning_rate=self.task.step_size,
             local_batch_size=None,

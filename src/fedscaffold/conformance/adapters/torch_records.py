@@ -19,7 +19,7 @@ class TorchLinearModel(torch.nn.Module):
         self.theta = torch.nn.Parameter(torch.tensor(np.asarray(theta)))
 
     def forward(self, x: Any) -> Any:
-        """Predict Xθ."""
+        """Predictions Xθ for the rows of X, shape (rows,)."""
         return x @ self.theta
 
 

@@ -41,7 +41,7 @@ class ClippedQuadratic:
 
     @property
     def largest(self) -> float:
-        """The largest curvature."""
+        """The largest curvature of the quadratic over all directions, slightly rounded up."""
         return float(self.lam.max()) + 1e-12
 
     def error(self, gamma: float, steps: int, noise: float) -> float:
