@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -28,6 +28,7 @@ NUMBERS_WORTH_A_THREAD = 1_000_000  # a fifth of a millisecond
 SECONDS_WORTH_COMPILING = 2.0
 SECONDS_BEFORE_SLEEPING = 2e-4
 MOST_THREADS = 4096
+NO_ANCHOR = np.empty((0, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +104,11 @@ class Numba:
             files = Reading(read)
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
-        chosen_kernel = partial(choose, read, problem.dim)
+        chosen_kernel = cache(partial(choose, read, problem.dim))
         special, seconds = self.specialise is True, 0.0
-        chosen_kernel(specialise=special)  # compiled before the first round
+        chosen_kernel(specialise=special, anchored=False)  # compiled before the first round
         all_clients = np.arange(problem.n_clients)[None, :]
+        numbers_per_step = read.batch * read.width
         with ThreadPoolExecutor(max(1, threads - 1)) as pool, ThreadPoolExecutor(1) as reader:
 
             def local_sgd(
@@ -119,10 +121,10 @@ class Numba:
                 began = time.perf_counter()
                 kernel = chosen_kernel(specialise=special, anchored=anchor is not None)
                 begun = theta if theta.ndim == 3 else theta[:, None, :]
-                reference = np.empty((0, 0)) if anchor is None else anchor
+                reference = NO_ANCHOR if anchor is None else anchor
                 if pull:  # the kernels add λθ_c
                     correction = correction - pull * begun
-                steps = np.atleast_2d(np.asarray(local_steps, dtype=np.int64))
+                steps = np.array(local_steps, dtype=np.int64, ndmin=2, copy=None)
                 chosen = all_clients if clients is None else clients
                 out = np.empty((theta.shape[0], chosen.shape[1], problem.dim))
 
@@ -132,7 +134,7 @@ class Numba:
                         chosen, key, round, first_client, begin, end, out,
                     )  # fmt: skip
 
-                work = int(out.size // problem.dim * read.batch * read.width * steps.mean())
+                work = out.size // problem.dim * numbers_per_step * int(steps.sum()) // steps.size
                 blocks = split(chosen.shape[1], work, threads)
                 block: Callable[[int, int], None] = steps_of
                 if files:
