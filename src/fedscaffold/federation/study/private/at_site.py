@@ -1,0 +1,36 @@
+"""What a site with a privacy budget answers in a study."""
+
+from dataclasses import replace
+from typing import Any
+
+from fedscaffold.data.public.bounds import LIMIT
+from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.refusals import Refusal, RefusalCode
+from fedscaffold.federation.study.settings import StudySettings
+
+ANSWERED = ("greet", "agree", "finish")  # phases, besides noisy steps, in which no number of a row leaves the site
+
+
+def with_budget(policy: SitePolicy, settings: StudySettings) -> SitePolicy:
+    """A site's policy with the study's privacy budget, unless it has one of its own."""
+    if settings.epsilon is None or policy.epsilon is not None:
+        return policy
+    return replace(policy, epsilon=settings.epsilon, delta=settings.delta)
+
+
+def check_answered(phase: str, policy: SitePolicy) -> None:
+    """Refuse a phase whose answer no budget covers, where the site has one."""
+    if policy.epsilon is not None and phase not in ANSWERED:
+        raise Refusal(
+            RefusalCode.ONLY_PRIVATE, f"the site has a privacy budget, which does not cover the phase {phase}"
+        )
+
+
+def public_agreement(settings: StudySettings) -> Agreement:
+    """The encoding of a study under a privacy budget, from public bounds alone."""
+    bounds: Any = settings.public_bounds
+    return Agreement(
+        encoding=bounds.encoding("site"), l2=settings.l2, target_shift=bounds.target_shift,
+        target_scale=bounds.target_scale, limit=LIMIT,
+    )  # fmt: skip
