@@ -13,10 +13,15 @@ ANSWERED = ("greet", "agree", "finish")  # phases, besides noisy steps, in which
 
 
 def with_budget(policy: SitePolicy, settings: StudySettings) -> SitePolicy:
-    """A site's policy with the study's privacy budget, unless it has one of its own."""
-    if settings.epsilon is None or policy.epsilon is not None:
+    """A site's policy with the study's privacy budget; where it has one of its own, with the smaller numbers."""
+    if settings.epsilon is None:
         return policy
-    return replace(policy, epsilon=settings.epsilon, delta=settings.delta)
+    epsilons, deltas = (policy.epsilon, settings.epsilon), (policy.delta, settings.delta)
+    return replace(
+        policy,
+        epsilon=min(one for one in epsilons if one is not None),
+        delta=min((one for one in deltas if one is not None), default=None),
+    )
 
 
 def check_answered(phase: str, policy: SitePolicy) -> None:
