@@ -152,5 +152,5 @@ def test_scaffold_does_not_fit_own_intercepts() -> None:
 
 def test_sites_too_small_to_tell_anything_are_named_as_the_cause() -> None:
     made = {site: own.head(4) for site, own in tables("poisson").items()}
-    with pytest.raises(InvalidInput, match="no site tells the sums of its numbers.*lower min_cell"):
+    with pytest.raises(InvalidInput, match=r"no site tells the sums of its numbers.*lower min_cell"):
         study("poisson").run(made, engine="reference")
