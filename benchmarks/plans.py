@@ -1,7 +1,8 @@
 """How well plans keep their targets over random problems: simulated error over target, refusals, processor time.
 
-`python -m benchmarks.plans [--quick] [--first SEED] [--count N] [--minutes M]`, slow. Where a plan is refused, a grid of step
-sizes and local steps is simulated: a refusal is false if one of them reaches the target within the limits.
+`python -m benchmarks.plans [--quick] [--first SEED] [--count N] [--minutes M]`, slow. Where a plan is refused, a
+grid of step sizes and local steps is simulated: a refusal is false if one of them reaches the target within the
+limits.
 """
 
 import json

@@ -4,8 +4,8 @@ Around the mean's path the local models spread by the noise of the round itself,
 the rounds before. What θ gathered is known; Cov(θ, η_c) and Cov η_c are taken to grow with it and with the powers
 C̃_c^t, and a client's own part of Cov η_c is Σ_{k<t} C̃_c^k Q_c C̃_c^k.
 
-Of a sample, the noise is brought to the level of all clients by the traces of their noise at one point of a round
-each, which take one look at the records (`noise_levels`).
+For quadratic losses, whose noise grows with the squared distance to θ*, that of a sample is brought to the level
+of all clients by the traces of their noise at one point of a round each, one look at the records (`noise_levels`).
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,8 @@ from fedscaffold.theory.prediction.plateau import PlateauState, covariances, loc
 from fedscaffold.theory.prediction.reduced_system import noise_input
 from fedscaffold.theory.prediction.setting import Setting
 
-SAMPLE = 32  # clients
+FEWEST, SAMPLE = 32, 128  # clients of a sample, of large and of small tables
+LARGEST_TABLES = 2_500_000  # records × features² of a sample of more than FEWEST
 FADED = 0.01
 MOST_PASSES = 8  # over the clients of the sample
 PLATEAU_REPEATS = 2
@@ -211,11 +212,15 @@ def noise_levels(s: Setting, points: Array) -> Array:
 
 def noise_sample(s: Setting, state: PlateauState) -> Sample:
     """All clients, or a sample with probabilities that grow with weight and noise."""
-    if s.clients.size <= SAMPLE:
+    count = SAMPLE
+    if isinstance(s.problem, GeneralisedLinear):
+        each = float(s.problem.sizes.mean()) * s.problem.dim**2
+        count = min(SAMPLE, max(FEWEST, int(LARGEST_TABLES / each)))
+    if s.clients.size <= count:
         return Sample(np.arange(s.clients.size), np.ones(s.clients.size))
     noise = s.weights * s.own * np.trace(state.Q, axis1=1, axis2=2)
     return draw(
-        inclusion(0.5 * s.weights / s.weights.sum() + 0.5 * noise / max(float(noise.sum()), 1e-300), SAMPLE)
+        inclusion(0.5 * s.weights / s.weights.sum() + 0.5 * noise / max(float(noise.sum()), 1e-300), count)
     )
 
 

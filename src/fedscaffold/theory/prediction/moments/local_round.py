@@ -111,7 +111,7 @@ class LocalRound:
     def steps(
         self, cloud: Cloud, last: tuple[Coefficients, Cloud] | None, start: Start, k: int
     ) -> tuple[Cloud, tuple[Coefficients, Cloud], int, float]:
-        """The cloud after k steps, or fewer where that is too many; what they were taken with; how many; the change.
+        """The cloud after k steps, or fewer where k is too many; what they were taken with; how many; the change.
 
         `last` is what the steps before were taken with: coefficients, and the cloud where they were found.
         """
