@@ -57,6 +57,15 @@ Secure = Annotated[bool, typer.Option("--secure", help="The coordinator learns o
 SecureThreshold = Annotated[
     int | None, typer.Option(help="Sites that a secure sum needs to its end.", show_default="two thirds")
 ]
+Epsilon = Annotated[float | None, typer.Option(help="ε of a privacy budget of every row.", show_default="none")]
+Delta = Annotated[
+    float | None, typer.Option(help="δ of the budget.", show_default="0.1 over the rows of the largest client")
+]
+BoundsFile = Annotated[
+    Path | None,
+    typer.Option(help="For --epsilon: a TOML file of public ranges and values, age = [0, 120], sex = ['f', 'm']."),
+]
+Clip = Annotated[float | None, typer.Option(help="For --epsilon: largest norm of a row's gradient; else chosen.")]
 TablePenalty = Annotated[float | None, typer.Option("--l2", help="Penalty.", show_default="1/rows")]
 Tolerance = Annotated[
     str, typer.Option(help="'se:0.05' for 5 % of standard errors, or relative distance to the pooled model.")

@@ -40,7 +40,7 @@ def choose_engine(engine: str | Engine, problem: Any = None) -> Engine:
     >>> fs.engines.choose_engine("auto", fs.problems.RidgeStream(n_clients=2, dim=3)).name
     'numba-float64'
     >>> fs.engines.choose_engine("reference")
-    Reference()
+    Reference(secret_noise=False)
     """
     if isinstance(engine, str):
         if engine == "auto":
