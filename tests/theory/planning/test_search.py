@@ -25,6 +25,14 @@ def model(problem: Any) -> LinearModel:
     return LinearModel.of(setting(problem, fs.Scaffold(step_size=1.0, local_steps=1), Batches(2)))
 
 
+@pytest.fixture
+def request_to_plan(problem: Any) -> PlanRequest:
+    return PlanRequest(
+        problem=problem, batches=Batches(2), optimum=problem.optimum(), target=0.1, most_local_steps=64,
+        most_rounds=500, round_cost=100.0, gradient_cost=1.0,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.02])
 @pytest.mark.parametrize("correction", [None, Correction(mean=1.5, noise=1.2, at=2e-4)])
 def test_rounds_are_those_of_counting_one_by_one(
@@ -61,27 +69,21 @@ def test_what_diverges_has_no_trajectory(model: LinearModel) -> None:
     assert model.outcome(10.0 / model.largest, 6, 1.0, 100) == (math.inf, math.inf)
 
 
-def test_the_linear_model_is_asked_once_for_a_step_size(model: LinearModel, problem: Any) -> None:
+def test_the_linear_model_is_asked_once_for_a_step_size(model: LinearModel, request_to_plan: PlanRequest) -> None:
     """A search with another correction takes what it can from the search before."""
-    request = PlanRequest(
-        problem=problem, batches=Batches(2), optimum=problem.optimum(), target=0.1, most_local_steps=64,
-        most_rounds=500, round_cost=100.0, gradient_cost=1.0,
-    )  # fmt: skip
     aim = 0.1 * float(model.optimum @ model.optimum)
-    best = LinearSearch(model, request, aim).cheapest()
+    best = LinearSearch(model, request_to_plan, aim).cheapest()
     asked = len(model.known)
-    again = LinearSearch(model, request, aim, Correction(mean=1.02, noise=1.02, at=best.gamma)).around(best)
+    again = LinearSearch(model, request_to_plan, aim, Correction(mean=1.02, noise=1.02, at=best.gamma)).around(
+        best
+    )
     assert again.cost <= 1.1 * best.cost
     assert len(model.known) - asked < asked / 2
 
 
-def test_the_best_step_size_is_the_best_of_the_grid(model: LinearModel, problem: Any) -> None:
-    request = PlanRequest(
-        problem=problem, batches=Batches(2), optimum=problem.optimum(), target=0.1, most_local_steps=64,
-        most_rounds=500, round_cost=100.0, gradient_cost=1.0,
-    )  # fmt: skip
+def test_the_best_step_size_is_the_best_of_the_grid(model: LinearModel, request_to_plan: PlanRequest) -> None:
     aim = 0.1 * float(model.optimum @ model.optimum)
-    gamma, rounds = LinearSearch(model, request, aim).best_step_size(8)
+    gamma, rounds = LinearSearch(model, request_to_plan, aim).best_step_size(8)
     every = {k: model.outcome(GRID**k, 8, aim, 500)[0] for k in range(-80, 6)}
     assert rounds == min(every.values())
     assert gamma == GRID ** min(every, key=lambda k: every[k])
