@@ -127,3 +127,6 @@ class Scaffold(KeepsControlVariates, CohortMethod):
 
 def _checked(local_steps: Any) -> int:
     return whole_number("local_steps", local_steps, least=1, most=MOST_LOCAL_STEPS)
+
+
+ScaffLSA = Scaffold  # what Mangold et al. (2024) call it on linear stochastic approximation

@@ -179,7 +179,7 @@ class StudyResult(Summarised):
             agreement.encoding, target_shift=agreement.target_shift, target_scale=agreement.target_scale
         )
         return summarise_sums(
-            sums, penalty_of(agreement, sums.rows), units, cov=cov, level=level, dispersion=dispersion,
+            sums, penalty_of(agreement, sums), units, cov=cov, level=level, dispersion=dispersion,
             target_scale=agreement.target_scale, feature_names=agreement.encoding.names,
         )  # fmt: skip
 

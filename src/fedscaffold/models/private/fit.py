@@ -14,7 +14,7 @@ from fedscaffold.engines import Reference
 from fedscaffold.models.model import Model, in_own_units
 from fedscaffold.models.private.planned import PublicPlan, public_plan
 from fedscaffold.privacy.settings import PrivacySettings
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 
 PUBLIC = (
     "Taken as public: the names and kinds of columns, their ranges and values (bounds), and the number of rows of "
