@@ -46,8 +46,8 @@ def test_a_round_with_a_large_model_holds_each_vector_at_most_twice(
     tmp_path: Path, peak: Peak, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client reads its state, and θ and its message of the last round, and makes a new message: an array, and
-    the bytes that leave it. Beside the replies' bytes the server has two vectors of each client, its state and either
-    the next one or what it sent, to be added up; and some of one client at a time.
+    the bytes that leave it. Beside the replies' bytes the server has two vectors of each client, its state and
+    either the next one or what it sent, to be added up; and some of one client at a time.
     """
     monkeypatch.setattr(checks, "NUMBERS_AT_ONCE", DIM)
     method = fs.Scaffold(step_size=0.1, local_steps=1)
