@@ -23,7 +23,7 @@ def _share_of_rows(name: str, value: Any) -> float:
     return share
 
 
-WORDS = ("auto", "all")  # sizes of batches that are no numbers
+WORDS = {"batch_size": ("auto", "all"), "l2": ("auto",)}  # in place of numbers
 _NUMBERS: dict[str, Callable[[str, Any], float]] = {
     "l2": not_negative,
     "min_cell": partial(whole_number, least=1),
@@ -51,7 +51,8 @@ class StudySettings:
     categorical
         Features to treat as categories although they hold numbers.
     l2
-        Strength of the penalty l2/2 ‖θ‖² on standardised columns; the intercept is not penalised.
+        Strength of the penalty l2/2 ‖θ‖² on standardised columns; the intercept is not penalised. "auto" is 1 over
+        the number of rows of all sites.
     tolerance
         "se:0.05": every coefficient's error of optimisation is at most 5 % of its standard error. A number such as
         0.005: the distance to the pooled model relative to its norm, intercept left out.
@@ -96,7 +97,7 @@ class StudySettings:
     features: Sequence[str] | None = None
     ignore: Sequence[str] = ()
     categorical: Sequence[str] = ()
-    l2: float = 0.01
+    l2: float | Literal["auto"] = "auto"
     tolerance: str | float = "se:0.05"
     missing: str = "error"
     min_cell: int = 5
@@ -135,9 +136,10 @@ class StudySettings:
             else:
                 set_fields(self, **{name: tuple(value)})
         for name, check in _NUMBERS.items():
-            if name != "batch_size" or not isinstance(self.batch_size, str) or self.batch_size not in WORDS:
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in WORDS.get(name, ()):
                 with found.catching():
-                    set_fields(self, **{name: check(name, getattr(self, name))})
+                    set_fields(self, **{name: check(name, value)})
         with found.catching():
             unit, value = parse_tolerance(self.tolerance)
             set_fields(self, tolerance=self.tolerance if unit == "se" else value)

@@ -122,7 +122,7 @@ def _request(result: "StudyResult") -> Facts:
         ("target", settings.target),
         ("model", str(settings.kind)),
         ("features", ", ".join(names[:MAX_NAMED]) + more),
-        ("penalty l2", f"{settings.l2:g}"),
+        ("penalty l2", f"{result.agreement.l2:g}"),
         ("tolerance", str(settings.tolerance)),
         ("smallest count that a site tells", str(settings.min_cell)),
         ("share of rows left out to judge", f"{settings.evaluate:.0%}" if settings.evaluate else "none"),
