@@ -274,7 +274,7 @@ def agree_on_encoding(total: TableSums, kinds: Mapping[str, ColumnKind], setting
     )  # fmt: skip
     return Agreement(
         encoding=encoding,
-        l2=1.0 / max(total.rows, 1) if isinstance(settings.l2, str) else settings.l2,
+        l2=settings.penalty(total.rows),
         target_shift=shift,
         target_scale=scale,
         evaluate=settings.evaluate,

@@ -50,6 +50,10 @@ def command(
     evaluate: Annotated[float, typer.Option(help="Share of rows left out to judge the model; 0 for none.")] = 0.2,
     secure: tables.Secure = False,
     secure_threshold: tables.SecureThreshold = None,
+    epsilon: tables.Epsilon = None,
+    delta: tables.Delta = None,
+    clip: tables.Clip = None,
+    bounds: tables.BoundsFile = None,
     seed: tables.Seed = 0,
     missing_sites: Annotated[
         str, typer.Option(help="A site that is offline or cannot take part: wait, 'leave out', or error.")
@@ -79,6 +83,7 @@ def command(
         kinds: Any = kind
         others: dict[str, Any] = {
             "missing": missing, "trainer": trainer, "exposure": exposure, "offset": offset, "weight": weight,
+            "epsilon": epsilon, "delta": delta, "clip": clip, "bounds": tables.load_bounds(bounds),
         }  # fmt: skip
         settings = StudySettings(
             target=target, kind=kinds, features=tables.parse_names(features),
