@@ -206,12 +206,11 @@ class StudyResult(Summarised):
         return mean_auc(self.evaluation)
 
     def _facts(self) -> dict[str, str]:
-        error = self.certified_error
         facts = {
             "sites": f"{len(self.sites):,}",
             "rows": f"{self.n_rows:,}",
             "exchanges": f"{self.rounds:,}",
-            "distance to the pooled model": f"at most {rounded_up(error['relative'])}",
+            "distance to the pooled model": f"at most {rounded_up(self.training.certificate.relative_error)}",
             "tolerance": f"{self.settings.tolerance}, {'reached' if self.reached else 'NOT reached'}",
         }
         if self.auc is not None:
