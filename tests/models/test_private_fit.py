@@ -13,10 +13,10 @@ from fedscaffold.cli.main import app
 from fedscaffold.core.random import noise
 from fedscaffold.data.public.bounds import Bounds
 from fedscaffold.models.private.planned import public_plan
-from fedscaffold.models.private.settings import PrivacySettings
 from fedscaffold.privacy import RecordLevel
+from fedscaffold.privacy.settings import PrivacySettings
 
-BOUNDS: dict[str, Any] = {"age": (20, 90), "sex": ("f", "m"), "ill": ("no", "yes")}
+BOUNDS: dict[str, Any] = {"sex": ("f", "m"), "age": (20, 90), "ill": ("no", "yes")}
 
 
 def visits(seed: int = 0, rows: int = 300) -> pd.DataFrame:
@@ -99,7 +99,7 @@ def test_values_beyond_the_bounds_count_as_their_ends() -> None:
     table.loc[:9, "age"], table.loc[0, "sex"] = 1e9, "x"
     known = Bounds.parse(BOUNDS, target="ill").problem(table, "site", 0.0)
     assert np.abs(known.x).max() == 3.0
-    assert known.x[0].tolist() == [3.0, 0.0, 1.0]
+    assert known.x[0].tolist() == [0.0, 3.0, 1.0]
     numbers = Bounds.parse({"age": (0, 60), "unused": (-1, 1)}, target="unused")
     assert numbers.kind == "ridge"
     assert np.abs(numbers.problem(table, "site", 0.0).y).max() == 3.0

@@ -16,6 +16,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.open import open_problem
 from fedscaffold.data.options import TableOptions
+from fedscaffold.data.public.bounds import Bounds
 from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.models.planning.planned import TOLERANCE, BatchSize
 
@@ -192,6 +193,11 @@ def with_table_options(**defaults: Any) -> Callable[[Callable[..., None]], Calla
         return with_options
 
     return decorate
+
+
+def load_bounds(path: Path | None) -> dict[str, Any] | None:
+    """Public bounds from a file; None where none is given."""
+    return None if path is None else Bounds.load(path)
 
 
 def csv_format(delimiter: str | None, decimal: str | None, encoding: str | None) -> CsvFormat:

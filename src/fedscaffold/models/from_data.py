@@ -14,11 +14,12 @@ from fedscaffold.data.files import read_table
 from fedscaffold.data.frame import from_frame
 from fedscaffold.data.open import guess_kind, open_problem
 from fedscaffold.data.options import FileKeywords, Penalty, TableOptions
+from fedscaffold.data.public.bounds import parse_bounds
 from fedscaffold.inference.closing import Dispersion
 from fedscaffold.models.fit import Fit, run_fit
 from fedscaffold.models.planning.planned import TOLERANCE, BatchSize, FitSettings, plan_fit
-from fedscaffold.models.private.fit import PrivateFit, parse_bounds, private_fit
-from fedscaffold.models.private.settings import PrivacySettings, refuse_beside_epsilon
+from fedscaffold.models.private.fit import PrivateFit, private_fit
+from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
 
 
@@ -96,8 +97,8 @@ def fit(
     """Fit one model to a table whose rows belong to clients, as `fedscaffold fit` does.
 
     Features are standardised, there is an intercept, and a client's weight is its number of rows. With a privacy
-    budget, `epsilon`, the result is a `PrivateFit`: a model, of which every row can deny to have been there, and
-    none of what the budget would not cover.
+    budget, `epsilon`, the result is a `PrivateFit`: a differentially private model, and nothing that the budget
+    does not cover.
 
     Parameters
     ----------

@@ -17,11 +17,11 @@ from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.data.columns import pick_all
 from fedscaffold.data.files import existing_file, is_parquet, read_table
-from fedscaffold.data.public.bounds import Bounds
+from fedscaffold.data.public.bounds import parse_bounds
 from fedscaffold.models import folder
 from fedscaffold.models.planning.planned import FitSettings
-from fedscaffold.models.private.fit import parse_bounds, private_fit
-from fedscaffold.models.private.settings import PrivacySettings, refuse_beside_epsilon
+from fedscaffold.models.private.fit import private_fit
+from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.reports.page import ReportContent
 
 PRIVACY = "privacy.txt"
@@ -150,7 +150,7 @@ def _fit_privately(
     console: Console, *, overwrite: bool,
 ) -> None:  # fmt: skip
     """Fit under a privacy budget; model.json and privacy.txt are all that is written."""
-    columns: Any = None if bounds is None else Bounds.load(bounds)
+    columns = tables.load_bounds(bounds)
     categorical, kind = tuple(tables.parse_names(table.categorical) or ()), table.kind
     known = parse_bounds(columns, target=table.target, kind=kind, categorical=categorical)
     with folder.output_folder(out):

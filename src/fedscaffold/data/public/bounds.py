@@ -61,10 +61,19 @@ class Bounds:
     categorical: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, columns: Any, *, target: str, kind: str | None = None, categorical: Sequence[str] = ()) -> Self:
+    def parse(
+        cls,
+        columns: Any,
+        *,
+        target: str,
+        kind: str | None = None,
+        categorical: Sequence[str] = (),
+        as_text: bool = False,
+    ) -> Self:
         """Bounds from outside, refused with all that is wrong with them.
 
-        Without a kind, a target with a range of numbers makes it "ridge", one with two values "logistic".
+        Without a kind, a target with a range of numbers makes it "ridge", one with two values "logistic". With
+        `as_text` values of categories and classes are taken as text, as studies take them.
         """
         found = Collector("bounds")
         if not isinstance(columns, Mapping) or not all(isinstance(name, str) for name in columns):
@@ -91,6 +100,8 @@ class Bounds:
             with found.catching():
                 wanted = "range" if kind == "ridge" and name == target else None
                 checked[name] = _column(name, value, category=name in categorical, wanted=wanted)
+                if as_text and (name in categorical or not _is_range(value)):
+                    checked[name] = tuple(sorted(map(str, checked[name])))
         if kind == "logistic" and len(checked.get(target, "ab")) != 2:
             found.add(f"the target {target!r} must have two classes, got {some(checked[target])}")
         found.raise_any()
@@ -118,13 +129,13 @@ class Bounds:
     @property
     def levels(self) -> tuple[int, ...]:
         """For each feature the number of its values; 0 for numbers."""
-        return tuple(len(self.columns[name]) if self._is_category(name) else 0 for name in self._features)
+        return tuple(len(self.columns[name]) if self.is_category(name) else 0 for name in self._features)
 
     def encoding(self, client: str) -> Encoding:
         """How rows become numbers, with an intercept; `client` is the name of the column of clients."""
         columns = tuple(
             Category(name=name, values=self.columns[name], reference=self.columns[name][0])
-            if self._is_category(name)
+            if self.is_category(name)
             else Number(name=name, shift=_middle(*self.columns[name]), scale=_sixth(*self.columns[name]))
             for name in self._features
         )
@@ -160,8 +171,26 @@ class Bounds:
     def _features(self) -> list[str]:
         return [name for name in self.columns if name != self.target]
 
-    def _is_category(self, name: str) -> bool:
+    def is_category(self, name: str) -> bool:
+        """Whether a column has values instead of a range."""
         return name in self.categorical or not _is_range(self.columns[name])
+
+
+def parse_bounds(
+    bounds: Any, *, target: str, kind: str | None = None, categorical: Sequence[str] = (), as_text: bool = False
+) -> Bounds:
+    """Public bounds, which a privacy budget needs; refused with all that is wrong with them."""
+    if bounds is None:
+        raise InvalidInput(
+            *(
+                Option("epsilon"),
+                " needs ",
+                Option("bounds"),
+                ": the public range or values of the target and every ",
+            ),
+            "feature, since statistics of the rows would not be covered by the budget",
+        )
+    return Bounds.parse(bounds, target=target, kind=kind, categorical=categorical, as_text=as_text)
 
 
 def _is_range(value: Any) -> bool:

@@ -1,13 +1,11 @@
 """Fit a model to a table under a privacy budget, and give away nothing that the budget does not cover."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedscaffold.core import provenance
 from fedscaffold.core.display.progress import Progress
 from fedscaffold.core.display.summaries import Summarised
-from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.options import Penalty
@@ -15,7 +13,7 @@ from fedscaffold.data.public.bounds import Bounds
 from fedscaffold.engines import Reference
 from fedscaffold.models.model import Model, in_own_units
 from fedscaffold.models.private.planned import PublicPlan, public_plan
-from fedscaffold.models.private.settings import PrivacySettings
+from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.simulation.run_method import run
 
 PUBLIC = (
@@ -126,21 +124,6 @@ def private_fit(
     origin = {**provenance.origin(), "privacy": plan.to_json()}
     model = Model(encoding=encoding, equations=equations, provenance=origin)
     return PrivateFit(model=model, theta=theta, plan=plan, n_clients=problem.n_clients)
-
-
-def parse_bounds(bounds: Any, *, target: str, kind: str | None = None, categorical: Sequence[str] = ()) -> Bounds:
-    """Public bounds, which a privacy budget needs; refused with all that is wrong with them."""
-    if bounds is None:
-        raise InvalidInput(
-            *(
-                Option("epsilon"),
-                " needs ",
-                Option("bounds"),
-                ": the public range or values of the target and every ",
-            ),
-            "feature, since statistics of the rows would not be covered by the budget",
-        )
-    return Bounds.parse(bounds, target=target, kind=kind, categorical=categorical)
 
 
 def run_privately(problem: EncodedProblem | Any, plan: PublicPlan, progress: Progress = None) -> Array:

@@ -17,9 +17,9 @@ from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.methods import Scaffold
-from fedscaffold.models.private.settings import PrivacySettings
 from fedscaffold.models.private.simulated import simulated_problem
 from fedscaffold.privacy.accounting import noise_for
+from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.theory.planning.private.clipped_quadratic import ClippedQuadratic
 
 MOST_CLIENTS, MOST_ROWS = 3, 400  # of simulated records; noise is scaled to the table's own numbers

@@ -29,7 +29,7 @@ class PrivacySettings:
 
     Examples
     --------
-    >>> from fedscaffold.models.private.settings import PrivacySettings
+    >>> from fedscaffold.privacy.settings import PrivacySettings
     >>> PrivacySettings(epsilon=3.0).delta_for([500, 200])
     0.0002
     """
@@ -68,10 +68,16 @@ class PrivacySettings:
 
 def refuse_beside_epsilon(given: dict[str, Any], usual: dict[str, Any]) -> None:
     """Refuse options that would give something away which no budget covers, all at once."""
-    found = [name for name, value in given.items() if name not in usual or value != usual[name]]
+    found = [name for name, value in given.items() if name not in usual or not _same(value, usual[name])]
     if found:
         parts = [part for name in found for part in (Option(name), ", ")][:-1]
         raise InvalidInput(
             *("with ", Option("epsilon"), " leave out ", *parts),
             ": it would read the rows outside of the budget, or has no meaning here",
         )
+
+
+def _same(value: Any, usual: Any) -> bool:
+    """Whether an option has its usual value; arrays never have it."""
+    plain = isinstance(value, tuple) or np.ndim(value) == 0
+    return value is usual or (plain and bool(value == usual))
