@@ -97,8 +97,8 @@ def fit(
     """Fit one model to a table whose rows belong to clients, as `fedscaffold fit` does.
 
     Features are standardised, there is an intercept, and a client's weight is its number of rows. With a privacy
-    budget, `epsilon`, the result is a `PrivateFit`: a model, of which every row can deny to have been there, and
-    none of what the budget would not cover.
+    budget, `epsilon`, the result is a `PrivateFit`: a differentially private model, and nothing that the budget
+    does not cover.
 
     Parameters
     ----------

@@ -243,7 +243,7 @@ def test_settings_agreement_and_file_survive_their_texts() -> None:
     assert StudySettings.from_json(json.loads(json.dumps(settings.to_json(), sort_keys=True))) == settings
     file = StudyFile(name="pilot", settings=settings, sites=("bonn", "graz"))
     assert StudyFile.parse(file.text()) == file
-    agreement = public_agreement(settings)
+    agreement = public_agreement(settings, 100)
     assert type(agreement).from_json(agreement.to_json()) == agreement
     assert agreement.limit == 3.0
 

@@ -32,7 +32,7 @@ def command(
     kind: Annotated[str, typer.Option(help="logistic, ridge, poisson or gamma.")] = "logistic",
     features: tables.Features = None,
     categorical: tables.Categorical = None,
-    l2: Annotated[float, typer.Option("--l2", help="Penalty on standardised columns.")] = StudySettings.l2,
+    l2: tables.TablePenalty = None,
     missing: tables.Missing = "error",
     min_cell: Annotated[int, typer.Option(help="Sites tell no count below this.")] = StudySettings.min_cell,
     tolerance: tables.Tolerance = str(StudySettings.tolerance),
@@ -67,9 +67,10 @@ def command(
             "bounds": tables.load_bounds(bounds),
         }  # fmt: skip
         settings = StudySettings(
-            target=target, features=tables.parse_names(features), l2=l2, min_cell=min_cell,
-            categorical=tables.parse_names(categorical) or (), tolerance=tables.parse_number(tolerance),
-            evaluate=evaluate, seed=seed, secure=secure, secure_threshold=secure_threshold, **given,
+            target=target, features=tables.parse_names(features), min_cell=min_cell,
+            l2="auto" if l2 is None else l2, categorical=tables.parse_names(categorical) or (),
+            tolerance=tables.parse_number(tolerance), evaluate=evaluate,
+            seed=seed, secure=secure, secure_threshold=secure_threshold, **given,
         )  # fmt: skip
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InvalidInput(f"{out} exists and is not empty; give the name of a new folder")

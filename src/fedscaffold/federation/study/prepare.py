@@ -274,7 +274,7 @@ def agree_on_encoding(total: TableSums, kinds: Mapping[str, ColumnKind], setting
     )  # fmt: skip
     return Agreement(
         encoding=encoding,
-        l2=settings.l2,
+        l2=settings.penalty(total.rows),
         target_shift=shift,
         target_scale=scale,
         evaluate=settings.evaluate,

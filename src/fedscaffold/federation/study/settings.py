@@ -29,7 +29,7 @@ NOT_PRIVATE = (
     "features", "ignore", "tolerance", "missing", "trainer", "batch_size", "evaluate", "classes", "exposure",
     "offset", "weight", "client_intercepts", "secure",
 )  # settings that stay as they are under a privacy budget  # fmt: skip
-WORDS = ("auto", "all")  # sizes of batches that are no numbers
+WORDS = {"batch_size": ("auto", "all"), "l2": ("auto",)}  # in place of numbers
 _NUMBERS: dict[str, Callable[[str, Any], float]] = {
     "l2": not_negative,
     "min_cell": partial(whole_number, least=1),
@@ -57,7 +57,8 @@ class StudySettings:
     categorical
         Features to treat as categories although they hold numbers.
     l2
-        Strength of the penalty l2/2 ‖θ‖² on standardised columns; the intercept is not penalised.
+        Strength of the penalty l2/2 ‖θ‖² on standardised columns; the intercept is not penalised. "auto" is 1 over
+        the number of rows of all sites.
     tolerance
         "se:0.05": every coefficient's error of optimisation is at most 5 % of its standard error. A number such as
         0.005: the distance to the pooled model relative to its norm, intercept left out.
@@ -111,7 +112,7 @@ class StudySettings:
     features: Sequence[str] | None = None
     ignore: Sequence[str] = ()
     categorical: Sequence[str] = ()
-    l2: float = 0.01
+    l2: float | Literal["auto"] = "auto"
     tolerance: str | float = "se:0.05"
     missing: str = "error"
     min_cell: int = 5
@@ -154,9 +155,10 @@ class StudySettings:
             else:
                 set_fields(self, **{name: tuple(value)})
         for name, check in _NUMBERS.items():
-            if name != "batch_size" or not isinstance(self.batch_size, str) or self.batch_size not in WORDS:
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in WORDS.get(name, ()):
                 with found.catching():
-                    set_fields(self, **{name: check(name, getattr(self, name))})
+                    set_fields(self, **{name: check(name, value)})
         with found.catching():
             unit, value = parse_tolerance(self.tolerance)
             set_fields(self, tolerance=self.tolerance if unit == "se" else value)
@@ -171,6 +173,10 @@ class StudySettings:
             self._check_columns(found)
             self._check_privacy(found)
         found.raise_any()
+
+    def penalty(self, n_rows: int) -> float:
+        """Strength of the l2 penalty where sites have this many rows together."""
+        return 1.0 / max(n_rows, 1) if isinstance(self.l2, str) else self.l2
 
     def to_json(self) -> dict[str, Any]:
         """The settings as values that JSON can hold."""

@@ -105,7 +105,7 @@ class StudySite:
         schema = self._schema(settings)
         kinds = agree_on_columns({self.name: schema}, settings)
         if settings.epsilon is not None:
-            agreement = public_agreement(settings)
+            agreement = public_agreement(settings, schema.n_rows or 0)
             agreement.problem(recode(self.current_table, agreement))
             return schema
         sums = sum_table(self.current_table, kinds, settings, min_cell=max(self.rules.min_cell, settings.min_cell))

@@ -148,7 +148,7 @@ ABOUT = {
     "features": "columns to predict from; without this line all that the sites have",
     "ignore": "columns that are not used",
     "categorical": "columns of numbers that are categories",
-    "l2": "penalty l2/2 |theta|^2 on standardised columns",
+    "l2": "penalty l2/2 |theta|^2 on standardised columns; 'auto': 1 over the rows of all sites",
     "tolerance": "'se:0.05': 5 % of each standard error; a number: relative distance",
     "missing": "missing values: 'error', or 'mean' fills in the mean over all sites",
     "min_cell": "sites tell no count below this",

@@ -39,7 +39,7 @@ def command(
     classes: Annotated[
         str | None, typer.Option(help="Classes of the target, a,b; those told unless given.")
     ] = None,
-    l2: Annotated[float, typer.Option("--l2", help="Penalty on standardised columns.")] = StudySettings.l2,
+    l2: tables.TablePenalty = None,
     tolerance: tables.Tolerance = str(StudySettings.tolerance),
     exposure: Annotated[str | None, typer.Option(help="Column of exposures, of counts and amounts.")] = None,
     offset: Annotated[str | None, typer.Option(help="Column of offsets.")] = None,
@@ -88,8 +88,9 @@ def command(
         settings = StudySettings(
             target=target, kind=kinds, features=tables.parse_names(features),
             ignore=tables.parse_names(ignore) or (), categorical=tables.parse_names(categorical) or (),
-            classes=tables.parse_names(classes), l2=l2, tolerance=tables.parse_number(tolerance),
-            min_cell=min_cell, evaluate=evaluate, seed=seed, secure=secure, secure_threshold=secure_threshold,
+            classes=tables.parse_names(classes), l2="auto" if l2 is None else l2,
+            tolerance=tables.parse_number(tolerance), min_cell=min_cell, evaluate=evaluate,
+            seed=seed, secure=secure, secure_threshold=secure_threshold,
             **others,
         )  # fmt: skip
         absent: Any = missing_sites

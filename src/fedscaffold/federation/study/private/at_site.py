@@ -32,10 +32,10 @@ def check_answered(phase: str, policy: SitePolicy) -> None:
         )
 
 
-def public_agreement(settings: StudySettings) -> Agreement:
-    """The encoding of a study under a privacy budget, from public bounds alone."""
+def public_agreement(settings: StudySettings, n_rows: int) -> Agreement:
+    """The encoding of a study under a privacy budget, from public bounds and the number of rows alone."""
     bounds: Any = settings.public_bounds
     return Agreement(
-        encoding=bounds.encoding("site"), l2=settings.l2, target_shift=bounds.target_shift,
+        encoding=bounds.encoding("site"), l2=settings.penalty(n_rows), target_shift=bounds.target_shift,
         target_scale=bounds.target_scale, limit=LIMIT,
     )  # fmt: skip

@@ -28,14 +28,14 @@ def private_phases(coordinator: Coordinator) -> PrivateStudyResult:
     schemas = coordinator.greet()
     _check_columns(schemas, settings)
     sizes = _sizes(schemas)
-    agreement = coordinator.agree(public_agreement(settings))
+    agreement = coordinator.agree(public_agreement(settings, sum(sizes.values())))
     budget = PrivacySettings(epsilon=settings.epsilon, delta=settings.delta, clip=settings.clip)
     plan = public_plan(
-        bounds.kind, bounds.levels, list(sizes.values()), budget, l2=settings.l2, spare_rounds=SPARE_ROUNDS
+        bounds.kind, bounds.levels, list(sizes.values()), budget, l2=agreement.l2, spare_rounds=SPARE_ROUNDS
     )
     coordinator.board.phase("train")
     coordinator.board.note(plan.explain())
-    largest = CURVATURE[bounds.kind] * (LIMIT**2 * len(bounds.levels) + 1.0) + settings.l2
+    largest = CURVATURE[bounds.kind] * (LIMIT**2 * len(bounds.levels) + 1.0) + agreement.l2
     measured = Measurements.of({
         site: SiteMeasurement(n_rows=n, smoothness=largest, noise=0.0, seconds_per_step=0.0)
         for site, n in sizes.items()
