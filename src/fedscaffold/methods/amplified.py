@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray
 from fedscaffold.methods.base import CohortMethod, FixedStepsMethod
+from fedscaffold.methods.compression.base import halves
 from fedscaffold.methods.variates import initial_control_variates
 
 
@@ -105,7 +106,7 @@ class AmplifiedScaffold(FixedStepsMethod, CohortMethod):
 
     def aggregate(self, server: WindowServerState, mean: Array, share: Array) -> WindowServerState:
         """θ⁺; at the end of a window also the longer step and the next c."""
-        theta, change = np.split(mean, 2, axis=-1)
+        theta, change = halves(mean)
         following, done = server.mean + share[:, None] * change, server.round + 1.0
         ends = done % self.window == 0.0
         theta = np.where(ends, server.begin + self.amplification * (theta - server.begin), theta)
@@ -117,7 +118,7 @@ class AmplifiedScaffold(FixedStepsMethod, CohortMethod):
     ) -> WindowVariates:
         """The client's mean over the window, with this round."""
         now = self._current(client_state, before)
-        return now._replace(mean=now.mean + np.split(sent, 2, axis=-1)[1], turns=now.turns + 1.0)
+        return now._replace(mean=now.mean + halves(sent)[1], turns=now.turns + 1.0)
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
         """1/(81 L H P max(1, a)), as for `TwoSidedScaffold` with P H steps."""

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import set_fields
 from fedscaffold.core.types import Array, ExchangedGradients, ServerState
-from fedscaffold.methods.compression.base import checked_share
+from fedscaffold.methods.compression.base import checked_share, halves
 from fedscaffold.methods.compression.masks import SharedCoordinates
 from fedscaffold.methods.proxskip import ProxSkip
 from fedscaffold.methods.variates import initial_control_variates
@@ -80,14 +80,18 @@ class RandProx(ProxSkip):
 
     def aggregate(self, server: ServerState, mean: Array, share: Array) -> ServerState:
         """θ⁺ = Σ w_c θ_c on the coordinates that were sent, θ elsewhere."""
-        values, sent = np.split(mean, 2, axis=-1)
+        values, sent = halves(mean)
         return ServerState(np.where(sent > 0.0, values, server.theta))
 
     def update_clients(  # type: ignore[override]
         self, client_state: OwnModels, sent: Array, before: ServerState, after: ServerState
     ) -> OwnModels:
         """ξ_c ← ξ_c + pk/(dγ) (θ_c − θ⁺) on the coordinates that were sent; elsewhere θ_c stays."""
-        values, mask = np.split(sent, 2, axis=-1)
+        values, mask = halves(sent)
         apart = values - after.theta[:, None, :]
-        rate = self.communication_probability * self.compressor.kept(mask.shape[-1]) / mask.shape[-1]
-        return OwnModels(client_state.xi + rate / self.step_size * mask * apart, (1.0 - mask) * apart)
+        averaged = mask * apart
+        apart -= averaged  # exactly 0 where coordinates were sent
+        averaged *= self.communication_probability * self.compressor.kept(mask.shape[-1])
+        averaged /= mask.shape[-1] * self.step_size
+        averaged += client_state.xi
+        return OwnModels(averaged, apart)

@@ -69,8 +69,11 @@ class Scallion(KeepsVariatesOnBothSides, FixedStepsMethod, CohortMethod):
     ) -> Array:
         """α((θ − θ_i)/(γH) − c), which is α times the client's mean gradient minus c_i; before compression."""
         alpha = 1.0 / (1.0 + self.compressor.variance) if self.damping is None else self.damping
-        direction = (server.theta[:, None, :] - local) / (self.step_size * self.local_steps)
-        return alpha * (direction - server.variate[:, None, :])
+        change = server.theta[:, None, :] - local
+        change /= self.step_size * self.local_steps
+        change -= server.variate[:, None, :]
+        change *= alpha
+        return change
 
     def aggregate(self, server: VariateServerState, mean: Array, share: Array) -> VariateServerState:
         """θ⁺ = θ − γH(c + mean δ_i), c⁺ = c + s mean δ_i."""

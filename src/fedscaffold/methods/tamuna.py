@@ -12,6 +12,7 @@ from fedscaffold.core.checks import set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, ServerState
 from fedscaffold.methods.base import CohortMethod
+from fedscaffold.methods.compression.base import halves
 from fedscaffold.methods.compression.masks import CoordinateMasks
 from fedscaffold.methods.proxskip import ProxSkip
 from fedscaffold.methods.variates import ControlVariates
@@ -72,13 +73,16 @@ class Tamuna(ProxSkip, CohortMethod):
 
     def aggregate(self, server: ServerState, mean: Array, share: Array) -> ServerState:
         """θ⁺ = Σ w_c m_c θ_c / Σ w_c m_c, coordinate by coordinate; θ where nobody sent one."""
-        values, weights = np.split(mean, 2, axis=-1)
+        values, weights = halves(mean)
         return ServerState(np.where(weights > 0.0, values / np.where(weights > 0.0, weights, 1.0), server.theta))
 
     def update_clients(
         self, client_state: ControlVariates, sent: Array, before: ServerState, after: ServerState
     ) -> ControlVariates:
         """ξ_c ← ξ_c + pχ m_c(θ_c − θ⁺)/γ; the message is χ(m_c θ_c, m_c)."""
-        values, mask = np.split(sent, 2, axis=-1)
-        change = (values - mask * after.theta[:, None, :]) * (self.communication_probability / self.step_size)
-        return ControlVariates(xi=client_state.xi + change)
+        values, mask = halves(sent)
+        change = mask * after.theta[:, None, :]
+        np.subtract(values, change, out=change)
+        change *= self.communication_probability / self.step_size
+        change += client_state.xi
+        return ControlVariates(xi=change)
