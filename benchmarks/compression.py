@@ -162,9 +162,9 @@ def measure(problem: Ridge, engine: LocalStepsInClosedForm, settings: Sequence[M
     best, fewest = settings[0], np.inf
     for method in settings if len(settings) > 1 else ():
         most = min(MOST_ROUNDS, fewest / bits_sent(method))  # beyond that it is not the best
-        rounds = rounds_needed(problem, engine, method, seed=TUNING_SEED, most=most)
-        if rounds is not None:
-            best, fewest = method, rounds * bits_sent(method)
+        count = rounds_needed(problem, engine, method, seed=TUNING_SEED, most=most)
+        if count is not None:
+            best, fewest = method, count * bits_sent(method)
     seeds = SEEDS[:1] if isinstance(best, fs.Scaffold) else SEEDS  # Scaffold draws nothing here
     counts = [rounds_needed(problem, engine, best, seed=seed, most=MOST_ROUNDS) for seed in seeds]
     reached = [count for count in counts if count is not None]
@@ -184,7 +184,7 @@ def main() -> None:
         problem, engine = rotated(condition, n_clients, dim)
         settings = contestants(condition, n_clients)
         found = {name: measure(problem, engine, each) for name, each in settings.items()}
-        scaffold = {name: found[name] for name in ("scaffold_lemma", "scaffold") if name in found}
+        scaffold = {name: each for name, each in found.items() if name.startswith("scaffold")}
         written = {name: each.figures(scaffold) for name, each in found.items()}
         table = Table("method", *list(written["scaffold"])[1:], title=f"{n_clients} clients")
         for name, row in written.items():
