@@ -3,6 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= results/figure1
 
+# Tests start many processes, which read compiled Python instead of compiling the source again and again, also where
+# the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: reproduce test pytest browser test-slow mutants lint docs release bench clean forget-kernels
 
 reproduce: .venv/ready

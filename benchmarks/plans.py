@@ -1,7 +1,8 @@
 """How well plans keep their targets over random problems: simulated error over target, refusals, processor time.
 
-`python -m benchmarks.plans [--quick] [--first SEED] [--count N]`, slow. Where a plan is refused, a grid of step
-sizes and local steps is simulated: a refusal is false if one of them reaches the target within the limits.
+`python -m benchmarks.plans [--quick] [--first SEED] [--count N] [--minutes M]`, slow. Where a plan is refused, a
+grid of step sizes and local steps is simulated: a refusal is false if one of them reaches the target within the
+limits.
 """
 
 import json
@@ -179,9 +180,13 @@ def main() -> None:
     parser = measured.parser(__doc__)
     parser.add_argument("--first", type=int, default=1000, help="first seed")
     parser.add_argument("--count", type=int, default=200, help="number of problems")
+    parser.add_argument("--minutes", type=float, default=np.inf, help="begin no further problem after so long")
     options = parser.parse_args()
-    lines = []
+    lines: list[dict[str, Any]] = []
+    begin = time.monotonic()
     for seed in range(options.first, options.first + (4 if options.quick else options.count)):
+        if time.monotonic() - begin > 60.0 * options.minutes:
+            break
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             lines.append(measure(plan_case(seed)))

@@ -13,9 +13,13 @@ from benchmarks import measured
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.engines import Numba
 from fedscaffold.privacy import RecordLevel
+from fedscaffold.theory.prediction.moments.curve import travel
+from fedscaffold.theory.prediction.moments.private import private_setting
+from fedscaffold.theory.prediction.moments.state import beginning, start_of, theta_covariance
 
 BUDGETS = (1.0, 3.0, 8.0)
 HOSPITALS, DELTA = 5, 1e-3
+DRAWS = 4000
 
 
 def step_cost(kind: str, sampling: Any) -> dict[str, float]:
@@ -63,6 +67,25 @@ def interval(values: Any) -> dict[str, float]:
     return {"mean": mean, "low": mean - error, "high": mean + error}
 
 
+def predicted_models(problem: Any, plan: Any) -> Any:
+    """Models drawn from the Gaussian law with the mean and covariance of θ that are predicted after the rounds."""
+    s, local = private_setting(problem, plan.method, Batches(), plan.privacy)
+    now = beginning(s, skew=False)
+    for _ in range(plan.rounds):
+        map = local(start_of(s, now))
+        (now,) = travel(s, map, map, now, 1)
+    return np.random.default_rng(0).multivariate_normal(
+        s.optimum + now.theta, theta_covariance(s, now.cov), size=DRAWS, method="eigh"
+    )
+
+
+def predicted_auc(problem: Any, plan: Any, X: Any, signs: Any, runs: int) -> dict[str, float]:
+    """Mean AUC of predicted models, and where the mean of so many runs lies in 95 of 100 cases."""
+    found = np.array([roc_auc_score(signs, X @ theta) for theta in predicted_models(problem, plan)])
+    mean, error = float(found.mean()), 1.96 * float(found.std() / np.sqrt(runs))
+    return {"mean": mean, "low": mean - error, "high": mean + error}
+
+
 def hospital_costs(runs: int, budgets: tuple[float, ...]) -> dict[str, Any]:
     """AUC on rows that were left out and squared error, without privacy and at each budget."""
     problem, X, signs = hospitals()
@@ -77,6 +100,7 @@ def hospital_costs(runs: int, budgets: tuple[float, ...]) -> dict[str, Any]:
         )
         assert predicted.curve is not None
         found[f"epsilon_{plan.epsilon:g}"] = {
+            "auc_predicted": predicted_auc(problem, plan, X, signs, runs),
             "auc": interval([roc_auc_score(signs, X @ theta) for theta in trace.theta]),
             "mse": interval(trace.mse[:, -1]),
             "mse_predicted": float(predicted.curve[-1]),

@@ -245,9 +245,8 @@ def _machine() -> dict[str, str]:
 
 def _is_slow(case: str) -> bool:
     """Whether a case is left to the slow tests: JAX compiles every run anew, and Ray starts processes."""
-    return case == "ray" or (
-        case.endswith("jax") and not any(f"| {method} |" in case for method in ("Scaffold", "FedLin"))
-    )
+    kept = ("| Scaffold | minibatches |", "| FedLin | full |")
+    return case == "ray" or (case.endswith("jax") and not any(part in case for part in kept))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Who may import whom, what `import fedscaffold` loads, and how long a file may be."""
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -49,12 +50,24 @@ MAY_IMPORT = {
             "engines",
             "simulation",
             "theory",
+            "privacy",
             "reports",
             "models",
         )
     },
     "federation": {
-        *("core", "problems", "data", "inference", "methods", "engines", "simulation", "models", "reports"),
+        *(
+            "core",
+            "problems",
+            "data",
+            "inference",
+            "methods",
+            "engines",
+            "simulation",
+            "privacy",
+            "models",
+            "reports",
+        ),
         "federation",
     },
     "benchmarking": LIBRARY | FRONT | {"benchmarking"},
@@ -207,6 +220,37 @@ def test_importing_the_library_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+LAZY = ("engines", "federation", "methods", "simulation")  # packages that load public names on demand
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_public_names_are_loaded_on_demand_and_no_module_is_called_like_one(name: str) -> None:
+    """Python would find a module of that name, once it is imported, in place of the public name."""
+    package = importlib.import_module(f"fedscaffold.{name}")
+    modules = {file.stem for file in (SOURCE / name).glob("[!_]*")}
+    assert modules.isdisjoint(package.__all__)
+    for public in package.__all__:
+        assert getattr(package, public) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = package.nothing
+
+
+def test_a_client_loads_neither_rounds_of_simulations_nor_other_methods_and_engines() -> None:
+    """A Flower client is a new process for every message: what it imports is most of our share of a round."""
+    code = (
+        "import fedscaffold.federation.client.answer, sys; from fedscaffold import Scaffold\n"
+        "print(*(name for name in sys.modules if name.startswith('fedscaffold.')), sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "fedscaffold.methods.scaffold" in loaded
+    unneeded = {
+        f"fedscaffold.{name}"
+        for name in ("simulation.run_method", "simulation.trace", "methods.proxskip", "engines.jax_.engine")
+    }
+    assert not loaded & unneeded
 
 
 def test_files_are_short() -> None:

@@ -11,6 +11,10 @@ def test_the_protocol_alone_is_timed(tmp_path: Path) -> None:
     assert all(seconds > 0 for seconds in found.values())
 
 
+def test_imports_are_timed() -> None:
+    assert 0 < flower_overhead.import_cost(turns=1) < 60
+
+
 def test_the_apps_are_programs() -> None:
     for text in (flower_overhead.FLOWER_APP, flower_overhead.OUR_APP):
         compile(text, "app", "exec")

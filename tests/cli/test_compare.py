@@ -171,8 +171,8 @@ def test_a_target_out_of_reach_is_said() -> None:
 
 
 def test_ctrl_c_keeps_finished_candidates(tmp_path: Path) -> None:
-    options = ["--clients", "20", "--method", "scaffold", "--rounds", "200", "--gradients", "100000"]
-    command = ["compare", *options, "--out", str(tmp_path), "--local-steps", "100,101,102,103,104,105"]
+    options = ["--clients", "20", "--method", "scaffold", "--rounds", "20", "--gradients", "1000"]
+    command = ["compare", *options, "--out", str(tmp_path), "--local-steps", ",".join(map(str, range(10, 50)))]
     program = [sys.executable, "-c", "from fedscaffold.cli.main import main; main()", *command]
     process = subprocess.Popen(program, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     cells = tmp_path / "cells"

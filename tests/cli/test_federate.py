@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedscaffold.cli.main import app
-from fedscaffold.federation import Study
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.federation import Study, StudySettings
 from tests.hospitals import cancer, written
 
 runner = CliRunner(env={"COLUMNS": "200"})
@@ -131,3 +132,31 @@ def test_an_interrupt_leaves_no_process(tables: list[Path], tmp_path: Path, numb
     assert "all processes were ended" in output
     time.sleep(2.0)
     assert processes_in(out) == []
+
+
+def test_a_relative_folder_and_a_budget_reach_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites are processes in folders of their own, for which a relative path would be another one."""
+    seen: list[tuple[Path, dict[str, Path], StudySettings]] = []
+
+    class NoStudy:
+        def __init__(self, folder: Path, files: dict[str, Path], settings: StudySettings, tell: object) -> None:
+            seen.append((folder, files, settings))
+            raise InvalidInput("far enough")
+
+    monkeypatch.setattr("fedscaffold.flower.study.local.LocalStudy", NoStudy)
+    monkeypatch.chdir(tmp_path)
+    written(cancer(), tmp_path / "all.csv")
+    (tmp_path / "bounds.toml").write_text('"mean radius" = [5, 30]\ndiagnosis = ["benign", "malignant"]\n')
+    words = ["all.csv", "--client", "hospital", "--target", "diagnosis", "--out", "demo"]
+    assert "far enough" in refused(*words, "--epsilon", "2", "--bounds", "bounds.toml")
+    ((folder, files, settings),) = seen
+    assert folder.is_absolute()
+    assert all(file.is_absolute() and file.exists() for file in files.values())
+    assert settings.epsilon == 2.0
+    assert settings.features == ("mean radius",)
+    assert "--epsilon must be a positive number" in refused(*words, "--epsilon", "0", "--bounds", "bounds.toml")
+    assert "--clip must be a positive number" in refused(
+        *words, "--epsilon", "1", "--clip", "0", "--bounds", "bounds.toml"
+    )
+    assert "--epsilon needs --bounds" in refused(*words, "--epsilon", "1")
+    assert "with --epsilon leave out --secure" in refused(*words, "--epsilon", "1", "--secure")

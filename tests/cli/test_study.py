@@ -177,3 +177,34 @@ def test_run_serves_a_live_page_while_the_study_goes_on(
     assert f"http://127.0.0.1:{port}/secret/" in told
     with pytest.raises(OSError, match="refused"):
         urlopen(f"http://127.0.0.1:{port}/secret/")
+
+
+def test_a_study_under_a_privacy_budget(tmp_path: Path) -> None:
+    """The budget reaches the invitation, and from there the site's own policy; bad ones leave no file."""
+    bounds = tmp_path / "bounds.toml"
+    bounds.write_text('age = [0, 120]\nill = ["no", "yes"]\n')
+    file = tmp_path / "pilot.toml"
+    new = ("new", file, "--target", "ill", "--site", "bonn,lyon", "--bounds", bounds)
+    for wrong, words in [
+        (("--epsilon", 0), "--epsilon must be a positive number, got 0.0"),
+        (("--epsilon", 1, "--delta", 1), "--delta must be below 1"),
+        (("--epsilon", 1, "--clip", 0), "--clip must be a positive number"),
+        (("--epsilon", 1, "--secure"), "with --epsilon leave out --secure"),
+        ((), "--bounds is part of a privacy budget; give --epsilon too"),
+    ]:
+        assert words in study(*new, *wrong, code=2)
+        assert not file.exists()
+    study(*new, "--epsilon", 2, "--delta", 0.001)
+    assert StudyFile.load(file).settings.epsilon == 2.0
+    invite = Invite.load(tmp_path / "bonn.invite")
+    joined = JoinedSite(folder=tmp_path / "bonn", invite=invite, data=tmp_path / "bonn.csv")
+    policy = joined.site().policy
+    assert (policy.epsilon, policy.delta) == (2.0, 0.001)
+    own = tmp_path / "policy.toml"
+    for text, budget in [
+        ("epsilon = 0.5", (0.5, 0.001)),
+        ("epsilon = 9.0\ndelta = 1e-5", (2.0, 1e-5)),  # the smaller of both
+    ]:
+        own.write_text(f"{text}\n")
+        site = JoinedSite(folder=tmp_path / "bonn", invite=invite, data=tmp_path / "bonn.csv", policy=own).site()
+        assert (site.policy.epsilon, site.policy.delta) == budget

@@ -107,17 +107,22 @@ def test_a_run_changes_to_the_special_kernel_once_that_pays(monkeypatch: pytest.
     problem, method = make("ridge", (20, 31, 40), SPECIAL[0]), fs.Scaffold(step_size=0.05, local_steps=7)
     settings: Any = {"rounds": 5, "batch_size": 13}
     wanted = fs.run(problem, method, engine=Numba(specialise=False), **settings)
-    asked = []
+    special = []
     kernel = kernels.kernel
 
     def watched(*arguments: Any, specialise: bool, **others: Any) -> Any:
-        asked.append(specialise)
-        return kernel(*arguments, specialise=specialise, **others)
+        chosen = kernel(*arguments, specialise=specialise, **others)
+
+        def run(*arguments: Any) -> None:
+            special.append(specialise)
+            chosen(*arguments)
+
+        return run
 
     monkeypatch.setattr(kernels, "kernel", watched)
     monkeypatch.setattr("fedscaffold.engines.numba_.engine.time.perf_counter", partial(next, count(step=0.7)))
     found = fs.run(problem, method, engine=Numba(), **settings)
-    assert asked == [False] * 4 + [True] * 2  # on opening, and in rounds of 0.7 s each until two have passed
+    assert special == [False] * 3 + [True] * 2  # the general one in rounds of 0.7 s each until two have passed
     assert found.theta.tobytes() == wanted.theta.tobytes()
 
 

@@ -1,7 +1,8 @@
 """The same bits on any number of threads, and how clients are shared out."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -9,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedscaffold as fs
-from fedscaffold.engines.numba_.engine import NUMBERS_PER_BLOCK, NUMBERS_WORTH_A_THREAD, run_blocks, split
+from fedscaffold.engines.numba_.engine import (
+    BLOCKS_PER_THREAD,
+    NUMBERS_PER_BLOCK,
+    NUMBERS_WORTH_A_THREAD,
+    split,
+)
+from fedscaffold.engines.threads import Helpers
 from tests.samples import KINDS, Kind, make
 
 
@@ -24,9 +31,10 @@ def test_blocks_are_all_clients_once_and_in_order(n_clients: int, work: int, thr
 
 def test_little_work_is_one_block_and_much_is_many() -> None:
     assert split(1000, NUMBERS_WORTH_A_THREAD, 8) == [(0, 1000)]
-    assert len(split(1000, 3 * NUMBERS_WORTH_A_THREAD, 8)) == 3
-    assert len(split(1000, 100 * NUMBERS_WORTH_A_THREAD, 2)) == 4
+    assert len(split(1000, 3 * NUMBERS_WORTH_A_THREAD, 8)) == 3 * BLOCKS_PER_THREAD
+    assert len(split(1000, 100 * NUMBERS_WORTH_A_THREAD, 2)) == 2 * BLOCKS_PER_THREAD
     assert len(split(1000, 100 * NUMBERS_PER_BLOCK, 2)) == 100
+    assert len(split(1000, 100 * NUMBERS_WORTH_A_THREAD, 1)) == 100 * NUMBERS_WORTH_A_THREAD // NUMBERS_PER_BLOCK
     assert len(split(3, 10**12, 2)) == 3
 
 
@@ -37,7 +45,8 @@ def test_the_number_of_threads_does_not_change_a_bit(kind: Kind, dtype: str) -> 
     problem = make(kind, sizes, 7)
     one_step = 2 * len(sizes) * problem.dim * 10
     local_steps = 20 * NUMBERS_WORTH_A_THREAD // one_step + 1
-    assert [len(split(len(sizes), one_step * local_steps, threads)) for threads in (1, 2, 5)] == [1, 2, 5]
+    blocks = [len(split(len(sizes), one_step * local_steps, threads)) for threads in (1, 2, 5)]
+    assert blocks == [1, 2 * BLOCKS_PER_THREAD, 5 * BLOCKS_PER_THREAD]
 
     def bits(threads: int) -> list[bytes]:
         engine = fs.engines.Numba(threads=threads, dtype=dtype)  # type: ignore[arg-type]
@@ -62,16 +71,29 @@ def test_every_block_runs_once_and_an_error_in_one_ends_the_round(threads: int) 
         if begin == 3:
             raise ArithmeticError("block 3")
 
-    with ThreadPoolExecutor(max(1, threads - 1)) as pool:
-        run_blocks(block, blocks, pool, threads)
-        assert sorted(seen) == list(range(17))
-        with pytest.raises(ArithmeticError, match="block 3"):
-            run_blocks(failing, blocks, pool, threads)
+    with closing(Helpers(threads - 1)) as helpers:
+        for _ in range(3):  # the same threads again, also after an error
+            seen.clear()
+            helpers.run_blocks(block, blocks)
+            assert sorted(seen) == list(range(17))
+            with pytest.raises(ArithmeticError, match="block 3"):
+                helpers.run_blocks(failing, blocks)
+
+
+def test_an_error_on_another_thread_is_raised_here() -> None:
+    here = threading.get_ident()
+    started = threading.Barrier(2, timeout=10)  # both threads have a block
+
+    def block(begin: int, end: int) -> None:
+        started.wait()
+        if threading.get_ident() != here:
+            raise ArithmeticError("there")
+
+    with closing(Helpers(1)) as helpers, pytest.raises(ArithmeticError, match="there"):
+        helpers.run_blocks(block, [(0, 1), (1, 2)])
 
 
 def test_threads_are_not_left_behind() -> None:
-    import threading
-
     before = threading.active_count()
     fs.run(
         make("ridge"),

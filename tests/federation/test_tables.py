@@ -55,9 +55,7 @@ def test_a_clients_problem_is_its_part_of_the_pooled_one(
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     frame = cancer()
     _, agreement = agreed(frame, "diagnosis", "logistic")
-    with pytest.raises(
-        InvalidInput, match="the target 'diagnosis' has the values 'unclear', but the agreement has"
-    ):
+    with pytest.raises(InvalidInput, match="the target 'diagnosis' has the values 'unclear', but its classes are"):
         agreement.problem(frame.assign(diagnosis="unclear"))
     with pytest.raises(InvalidInput, match="no rows"):
         agreement.problem(frame.head(0))

@@ -49,8 +49,9 @@ def test_a_batch_of_all_records_is_no_sample() -> None:
     assert epsilon(noise_multiplier=9.0, delta=1e-3, steps=20, records=100, batch_size=100) == whole
 
 
-@pytest.mark.parametrize("more", [{}, {"batch_size": 10}], ids=["whole", "batches"])
-@pytest.mark.parametrize("budget", [0.5, 8.0])
+@pytest.mark.parametrize(("budget", "more"), [
+    (0.5, {}), (8.0, {}), (8.0, {"batch_size": 10}), pytest.param(0.5, {"batch_size": 10}, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_noise_for_spends_the_budget_and_no_more(budget: float, more: dict[str, int]) -> None:
     setting = {"delta": 1e-3, "steps": 200, "records": 200, **more}
     noise = noise_for(epsilon=budget, **setting)  # type: ignore[arg-type]

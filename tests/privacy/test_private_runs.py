@@ -56,17 +56,22 @@ def test_a_private_run_is_the_pseudo_code(
         np.testing.assert_allclose(trace.control_variates[r], expected.control_variates, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("engine", ["numba", "jax"])
-@pytest.mark.parametrize(
-    "problem",
-    [
-        make("ridge", SIZES, 41, n_unpenalised=1),
-        make("logistic", SIZES, DIM),
-        weighted("multinomial", SIZES, DIM, n_unpenalised=1),
-        weighted("poisson", SIZES, DIM),
-    ],
-    ids=["ridge", "logistic", "multinomial", "poisson"],
-)
+PROBLEMS = {
+    "ridge": make("ridge", SIZES, 41, n_unpenalised=1),
+    "logistic": make("logistic", SIZES, DIM),
+    "multinomial": weighted("multinomial", SIZES, DIM, n_unpenalised=1),
+    "poisson": weighted("poisson", SIZES, DIM),
+}
+
+
+@pytest.mark.parametrize(("problem", "engine"), [
+    pytest.param(
+        PROBLEMS[name], engine, id=f"{name}-{engine}",
+        marks=pytest.mark.slow if engine == "jax" and name in ("ridge", "poisson") else (),
+    )
+    for name in PROBLEMS
+    for engine in ("numba", "jax")
+])  # fmt: skip
 @pytest.mark.parametrize(("batch_size", "sampling"), SETTINGS[::2])
 def test_engines_agree(engine: str, problem: Any, batch_size: int | None, sampling: Any) -> None:
     method = fs.Scaffold(step_size=0.05, local_steps=20)

@@ -16,6 +16,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.open import open_problem
 from fedscaffold.data.options import TableOptions
+from fedscaffold.data.public.bounds import Bounds
 from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.models.planning.planned import TOLERANCE, BatchSize
 
@@ -57,6 +58,15 @@ Secure = Annotated[bool, typer.Option("--secure", help="The coordinator learns o
 SecureThreshold = Annotated[
     int | None, typer.Option(help="Sites that a secure sum needs to its end.", show_default="two thirds")
 ]
+Epsilon = Annotated[float | None, typer.Option(help="ε of a privacy budget of every row.", show_default="none")]
+Delta = Annotated[
+    float | None, typer.Option(help="δ of the budget.", show_default="0.1 over the rows of the largest client")
+]
+BoundsFile = Annotated[
+    Path | None,
+    typer.Option(help="For --epsilon: a TOML file of public ranges and values, age = [0, 120], sex = ['f', 'm']."),
+]
+Clip = Annotated[float | None, typer.Option(help="For --epsilon: largest norm of a row's gradient; else chosen.")]
 TablePenalty = Annotated[float | None, typer.Option("--l2", help="Penalty.", show_default="1/rows")]
 Tolerance = Annotated[
     str, typer.Option(help="'se:0.05' for 5 % of standard errors, or relative distance to the pooled model.")
@@ -183,6 +193,11 @@ def with_table_options(**defaults: Any) -> Callable[[Callable[..., None]], Calla
         return with_options
 
     return decorate
+
+
+def load_bounds(path: Path | None) -> dict[str, Any] | None:
+    """Public bounds from a file; None where none is given."""
+    return None if path is None else Bounds.load(path)
 
 
 def csv_format(delimiter: str | None, decimal: str | None, encoding: str | None) -> CsvFormat:

@@ -26,14 +26,15 @@ class PartialSum(NamedTuple):
 
 def partial_sums(values: Array, weights: Array, *, first: int = 0) -> list[PartialSum]:
     """Σ w_c v_c over a block of clients, values (repetitions, clients, coordinate), from client `first` on."""
-    whole = values.shape[1] // LEAF * LEAF
-    leaves = []
-    if whole:
-        grouped = values[:, :whole].reshape(len(values), -1, LEAF, values.shape[2])
-        leaves.append(np.einsum("gc,rgcj->rgj", weights[:whole].reshape(-1, LEAF), grouped))
-    if whole < values.shape[1]:
-        leaves.append(np.einsum("c,rcj->rj", weights[whole:], values[:, whole:])[:, None])
-    return _nodes(leaves[0] if len(leaves) == 1 else np.concatenate(leaves, axis=1), first // LEAF)
+    repetitions, clients, dim = values.shape
+    full, rest = divmod(clients, LEAF)
+    leaves = np.empty((repetitions, full + bool(rest), dim))
+    if full:
+        grouped = values[:, : full * LEAF].reshape(repetitions, full, LEAF, dim)
+        np.einsum("gc,rgcj->rgj", weights[: full * LEAF].reshape(full, LEAF), grouped, out=leaves[:, :full])
+    if rest:
+        np.einsum("c,rcj->rj", weights[full * LEAF :], values[:, full * LEAF :], out=leaves[:, full])
+    return _nodes(leaves, first // LEAF)
 
 
 def partial_sums_of_cohort(

@@ -5,20 +5,27 @@
 """
 
 import os
-from collections.abc import Callable
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from fedscaffold.core.checks import given
 from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.lazy import load_on_demand
 from fedscaffold.core.protocols import Engine, HasBatchLoss
-from fedscaffold.engines.jax_.engine import Jax
-from fedscaffold.engines.numba_.engine import Numba
-from fedscaffold.engines.ray_.engine import Ray
-from fedscaffold.engines.reference import Reference
+
+if TYPE_CHECKING:
+    from fedscaffold.engines.jax_.engine import Jax
+    from fedscaffold.engines.numba_.engine import Numba
+    from fedscaffold.engines.ray_.engine import Ray
+    from fedscaffold.engines.reference import Reference
 
 __all__ = ["Jax", "Numba", "Ray", "Reference", "choose_engine"]
 
-BY_NAME: dict[str, Callable[[], Engine]] = {"numba": Numba, "reference": Reference, "jax": Jax, "ray": Ray}
+__getattr__ = load_on_demand(
+    __name__,
+    {"Jax": "jax_.engine", "Numba": "numba_.engine", "Ray": "ray_.engine", "Reference": "reference"},
+)
+CLASS_OF = {"numba": "Numba", "reference": "Reference", "jax": "Jax", "ray": "Ray"}
 
 
 def choose_engine(engine: str | Engine, problem: Any = None) -> Engine:
@@ -40,19 +47,25 @@ def choose_engine(engine: str | Engine, problem: Any = None) -> Engine:
     >>> fs.engines.choose_engine("auto", fs.problems.RidgeStream(n_clients=2, dim=3)).name
     'numba-float64'
     >>> fs.engines.choose_engine("reference")
-    Reference()
+    Reference(secret_noise=False)
     """
     if isinstance(engine, str):
         if engine == "auto":
-            if problem is None or Numba().supports(problem):
-                return Numba()
-            return Jax() if isinstance(problem, HasBatchLoss) else Reference()
-        if engine in BY_NAME:
-            return BY_NAME[engine]()
+            numba = _make("numba")
+            if problem is None or numba.supports(problem):
+                return numba
+            return _make("jax" if isinstance(problem, HasBatchLoss) else "reference")
+        if engine in CLASS_OF:
+            return _make(engine)
     elif not isinstance(engine, type | os.PathLike) and isinstance(engine, Engine):  # a path has open and name too
         return engine
-    names = ", ".join(map(repr, ("auto", *BY_NAME)))
+    names = ", ".join(map(repr, ("auto", *CLASS_OF)))
     raise InvalidInput(Option("engine"), f" must be one of {names}, or an engine; got {given(engine)}")
+
+
+def _make(name: str) -> Any:
+    """The engine of that name with its default settings."""
+    return getattr(sys.modules[__name__], CLASS_OF[name])()
 
 
 def __dir__() -> list[str]:

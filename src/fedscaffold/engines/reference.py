@@ -12,7 +12,7 @@ from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import HasMeanField, LocalSgd, NonUniformSampling, Streamed
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import check_drawable, drawn_batches
-from fedscaffold.core.random.noise import step_noise
+from fedscaffold.core.random.noise import secret_normals, step_noise
 from fedscaffold.core.random.normals import check_streamed
 from fedscaffold.core.random.stream import Stream, batch
 from fedscaffold.core.types import Array, IntArray
@@ -25,6 +25,12 @@ class Reference:
 
     It runs every problem that has `batch_gradient` or `drawn_gradient`, and is slow.
 
+    Parameters
+    ----------
+    secret_noise
+        Whether the noise of `privacy.RecordLevel` comes from the operating system's generator, so that it protects
+        records and nobody can repeat the run, instead of from the run's seed.
+
     Examples
     --------
     >>> import fedscaffold as fs
@@ -33,6 +39,8 @@ class Reference:
     >>> fs.run(problem, method, rounds=1, batch_size=4, engine=fs.engines.Reference()).theta.shape
     (1, 3)
     """
+
+    secret_noise: bool = False
 
     name = "reference"
 
@@ -58,6 +66,7 @@ class Reference:
         gradient = problem.drawn_gradient if isinstance(problem, Streamed) else problem.batch_gradient
         if privacy is not None:
             gradient = partial(problem.clipped_gradient, clip=privacy.clip)
+        noise = _secret_noise if self.secret_noise else step_noise
 
         def local_sgd(
             theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
@@ -79,7 +88,7 @@ class Reference:
                 for h, drawn in zip(steps_taken, draws, strict=True):
                     slope = gradient(c, local[r, k], *drawn) + xi[r, k]
                     if privacy is not None:
-                        slope += privacy.noise / drawn[0].size * step_noise(stream, h, problem.dim)
+                        slope += privacy.noise / drawn[0].size * noise(stream, h, problem.dim)
                     if anchor is not None:
                         slope -= gradient(c, anchor[r], *drawn)
                     if pull:
@@ -88,6 +97,10 @@ class Reference:
             return local
 
         yield local_sgd
+
+
+def _secret_noise(stream: Stream, step: int, dim: int) -> Array:
+    return secret_normals(dim)
 
 
 def _draws(problem: Any, c: int, stream: Stream, steps: range, batches: Batches) -> Iterator[tuple[Any, ...]]:

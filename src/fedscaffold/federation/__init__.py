@@ -8,8 +8,9 @@ site's side: its policy, its work and files, and how it answers. Both use `messa
 `known_methods`, `audit`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedscaffold.core.lazy import load_on_demand
 
 if TYPE_CHECKING:
     from fedscaffold.federation.agreement import Agreement
@@ -67,49 +68,43 @@ __all__ = [
     "write_site_page",
 ]
 
-_MODULE_OF = {
-    "Agreement": "agreement",
-    "AuditLog": "audit",
-    "ClientFailed": "messages",
-    "ClientRefused": "messages",
-    "ClientUpdate": "messages",
-    "Ledger": "server.ledger",
-    "ProblemTask": "client.task",
-    "Refusal": "refusals",
-    "RefusalCode": "refusals",
-    "RoundResult": "server.round",
-    "RoundRules": "server.rules",
-    "RunConfig": "run_config",
-    "RunStatus": "server.status",
-    "SitePolicy": "client.policy",
-    "StateBackup": "server.backup",
-    "StateLost": "messages",
-    "StatusBoard": "study.report.status",
-    "Study": "study.study",
-    "StudyResult": "study.result",
-    "StudySettings": "study.settings",
-    "StudyStatus": "study.report.status",
-    "TooFewClients": "server.rules",
-    "TrainRequest": "messages",
-    "LocalTask": "client.task",
-    "dry_run": "study.report.dry_run",
-    "handle_request": "client.requests",
-    "initial_ledger": "server.ledger",
-    "run_round": "server.round",
-    "run_status": "server.status",
-    "study_status": "study.report.status",
-    "train_request": "server.ledger",
-    "write_site_page": "study.report.site_page",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used: a Flower client is a new process for every message."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = found
-    return found
+__getattr__ = load_on_demand(
+    __name__,
+    {
+        "Agreement": "agreement",
+        "AuditLog": "audit",
+        "ClientFailed": "messages",
+        "ClientRefused": "messages",
+        "ClientUpdate": "messages",
+        "Ledger": "server.ledger",
+        "ProblemTask": "client.task",
+        "Refusal": "refusals",
+        "RefusalCode": "refusals",
+        "RoundResult": "server.round",
+        "RoundRules": "server.rules",
+        "RunConfig": "run_config",
+        "RunStatus": "server.status",
+        "SitePolicy": "client.policy",
+        "StateBackup": "server.backup",
+        "StateLost": "messages",
+        "StatusBoard": "study.report.status",
+        "Study": "study.study",
+        "StudyResult": "study.result",
+        "StudySettings": "study.settings",
+        "StudyStatus": "study.report.status",
+        "TooFewClients": "server.rules",
+        "TrainRequest": "messages",
+        "LocalTask": "client.task",
+        "dry_run": "study.report.dry_run",
+        "handle_request": "client.requests",
+        "initial_ledger": "server.ledger",
+        "run_round": "server.round",
+        "run_status": "server.status",
+        "study_status": "study.report.status",
+        "train_request": "server.ledger",
+        "write_site_page": "study.report.site_page",
+    },
+)
 
 
 def __dir__() -> list[str]:

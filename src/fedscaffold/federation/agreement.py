@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,12 +12,10 @@ from fedscaffold.core.checks import not_negative, positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import write_text
-from fedscaffold.data.arrow import labels
-from fedscaffold.data.checks.records import check_records
-from fedscaffold.data.columns import check_names, pick_all, some
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.files import read_table
+from fedscaffold.data.public.encode_table import encode_table
 
 FORMAT = "fedscaffold agreement 2"
 
@@ -41,6 +38,9 @@ class Agreement:
         Share of each site's rows that a second training leaves out to judge the model.
     client_intercepts
         Whether each client has an intercept of its own, which it tells nobody; then the encoding has none.
+    limit
+        Where the encoding was made from public bounds instead of statistics of the rows: encoded numbers beyond
+        this, up or down, count as the limit, and unknown values of a category as none of the known ones.
 
     Examples
     --------
@@ -63,9 +63,12 @@ class Agreement:
     target_scale: float = 1.0
     evaluate: float = 0.0
     client_intercepts: bool = False
+    limit: float | None = None
 
     def __post_init__(self) -> None:
         not_negative("l2", self.l2)
+        if self.limit is not None:
+            positive("limit", self.limit)
         positive("target_scale", self.target_scale)
         if not np.isfinite(self.target_shift):
             raise InvalidInput(f"target_shift must be a finite number, got {self.target_shift!r}")
@@ -84,16 +87,12 @@ class Agreement:
         table
             A frame of any library that `data.from_frame` takes; a column that names the client is not needed.
         """
-        from fedscaffold.data.arrow import blocks, by_name, frame_source
-
-        x = self.encoding.encode(table)
+        x, y = encode_table(
+            table, self.encoding, target_shift=self.target_shift, target_scale=self.target_scale, limit=self.limit
+        )
         if len(x) == 0:
             raise InvalidInput("the client's table has no rows")
-        source = frame_source(table)
-        check_names(source.names)
-        wanted = pick_all(source.names, self.encoding.record_columns)
-        parts = [self._targets(by_name(block)) for block in blocks(source.open(wanted)(wanted))]
-        y, offsets = np.concatenate(parts), np.array([0, len(x)], dtype=np.int64)
+        offsets = np.array([0, len(x)], dtype=np.int64)
         return problem_class(self.encoding)(
             x, y, offsets, l2=self.l2, weights=np.ones(1), client_names=("this client",), encoding=self.encoding
         )
@@ -105,20 +104,6 @@ class Agreement:
         except InvalidInput as error:
             raise InvalidInput(f"{path}: {error}") from None
 
-    def _targets(self, columns: Mapping[str, Any]) -> Any:
-        """Targets of some rows, with offsets and weights; refused where the kind of model cannot have them."""
-        encoding, name, classes = self.encoding, self.encoding.target, self.encoding.classes
-        if classes is not None:
-            unknown = set(labels(name, columns[name]).unique().to_pylist()) - set(classes)
-            if unknown:
-                raise InvalidInput(
-                    f"the target {name!r} has the values {some(unknown)}, "
-                    f"but the agreement has {some(classes)} only"
-                )
-        y = encoding.targets(columns)
-        check_records(y, encoding)
-        return encoding.family.standardized(y, self.target_shift, self.target_scale)
-
     def to_json(self) -> dict[str, Any]:
         """The agreement as values that JSON can hold."""
         return {
@@ -128,6 +113,7 @@ class Agreement:
             "target_scale": self.target_scale,
             "evaluate": self.evaluate,
             **({"client_intercepts": True} if self.client_intercepts else {}),
+            **({} if self.limit is None else {"limit": self.limit}),
             "encoding": json.loads(self.encoding.to_json()),
         }
 
@@ -135,7 +121,9 @@ class Agreement:
     def from_json(cls, values: Any, source: str = "the agreement") -> Self:
         """The agreement that `to_json` gave, validated field by field."""
         fields = Fields(values, source)
-        fields.only("format", "l2", "target_shift", "target_scale", "evaluate", "encoding", "client_intercepts")
+        fields.only(
+            "format", "l2", "target_shift", "target_scale", "evaluate", "encoding", "client_intercepts", "limit"
+        )
         fields.choice("format", FORMAT)
         return cls(
             encoding=Encoding.from_json(json.dumps(fields.value("encoding"))),
@@ -144,6 +132,7 @@ class Agreement:
             target_scale=fields.number("target_scale", least=0.0),
             evaluate=fields.number("evaluate", least=0.0, most=1.0),
             client_intercepts=fields.flag("client_intercepts") if "client_intercepts" in fields else False,
+            limit=fields.number("limit", least=0.0) if "limit" in fields else None,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

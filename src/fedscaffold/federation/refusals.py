@@ -49,6 +49,8 @@ class RefusalCode(StrEnum):
     ONLY_SECURE = "only-secure"
     PEERS_CHANGED = "peers-changed"
     OTHER_SITES = "other-sites"
+    ONLY_PRIVATE = "only-private"
+    PRIVACY_BUDGET = "privacy-budget"
     SUM_LOST = "sum-lost"
     SUM_RANGE = "sum-range"
     STATE_LOST = "state-lost"
@@ -95,6 +97,9 @@ MEANING = {
     "people of both have compared fingerprints",
     RefusalCode.OTHER_SITES: "the site has added its numbers to sums over other sites; by subtraction, sums over "
     "both groups would tell the numbers of single ones",
+    RefusalCode.ONLY_PRIVATE: "the site protects its rows by a privacy budget, and answers nothing that it does "
+    "not cover",
+    RefusalCode.PRIVACY_BUDGET: "the site's privacy budget does not allow this; the site's log says why",
     RefusalCode.SUM_LOST: "the site no longer has its keys for this secure sum; it is repeated with new ones",
     RefusalCode.SUM_RANGE: "a number of the site is beyond the range of the secure sum; the site's log says where",
     RefusalCode.STATE_LOST: "the site does not have the control variate that the run counts on",

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedscaffold.core.checks import positive, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.stream import round_uniforms
@@ -56,6 +57,8 @@ class RunConfig:
         Determines the cohorts, and the records that local steps draw.
     batches
         How local steps draw records.
+    privacy
+        Clipping and noise of every local step, for the protection of single records; none by default.
     schedule
         Changes of step size and local steps while the run goes on, each as (round, step_size, local_steps): from
         that round on. It may grow from request to request, so it is no part of what identifies a run.
@@ -79,6 +82,7 @@ class RunConfig:
     seed: int = 0
     batches: Batches = field(default_factory=Batches)
     schedule: tuple[tuple[int, float, int], ...] = ()
+    privacy: RecordLevel | None = None
 
     def __post_init__(self) -> None:
         name: Any = self.name
@@ -120,7 +124,7 @@ class RunConfig:
 
     def local_steps_of(self, client: int, round: int) -> int:
         """H_c, the number of local steps of a client in a round."""
-        counts = self.method.local_step_counts(self.n_clients, _round_uniform(self.seed, round))[0]
+        counts = self.method_at(round).local_step_counts(self.n_clients, _round_uniform(self.seed, round))[0]
         return int(counts[client if counts.size > 1 else 0])
 
     @cached_property
@@ -162,6 +166,7 @@ class RunConfig:
             "seed": self.seed,
             "batches": dataclasses.asdict(self.batches),
             **({"schedule": self.schedule} if self.schedule else {}),
+            **({} if self.privacy is None else {"privacy": dataclasses.asdict(self.privacy)}),
         }
         return json.dumps(found, sort_keys=True, allow_nan=False, default=plain_number)
 
@@ -186,8 +191,11 @@ def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
     try:
         found = json.loads(text)
         method = build_method(found.pop("method"), methods)
-        schedule = _schedule(found.pop("schedule", []))
-        return RunConfig(method=method, batches=Batches(**found.pop("batches")), schedule=schedule, **found)
+        schedule, privacy = _schedule(found.pop("schedule", [])), found.pop("privacy", None)
+        return RunConfig(
+            method=method, batches=Batches(**found.pop("batches")), schedule=schedule,
+            privacy=None if privacy is None else RecordLevel(**privacy), **found,
+        )  # fmt: skip
     except InvalidInput:
         raise
     except (

@@ -1,6 +1,7 @@
 """The protocol's messages as Flower carries them: one record of values, and vectors in numpy's own format."""
 
 import ast
+import io
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,10 @@ def from_records(records: RecordDict) -> Payload:
 
 
 def decode_vector(value: Any, size: int) -> Array:
-    """The `size` numbers of an array, whose length is known before any of it is read."""
+    """The `size` numbers of an array, whose length is known before any of it is read.
+
+    They are the message's own bytes and cannot be written: a copy would be a second vector in memory.
+    """
     data = getattr(value, "data", None)
     if not isinstance(data, bytes) or len(data) > size * 8 + LONGEST_HEADER:
         raise InvalidInput(f"an array of the message must hold {size} numbers in float64")
@@ -45,7 +49,7 @@ def decode_vector(value: Any, size: int) -> Array:
         right = data[:6] == b"\x93NUMPY" and version == 1 and header["descr"] == "<f8"
         if not right or int(np.prod(header["shape"], dtype=np.float64)) != size:
             raise ValueError
-        return np.frombuffer(data, dtype="<f8", count=size, offset=10 + length).astype(np.float64)
+        return _as_numbers(np.frombuffer(data, dtype="<f8", count=size, offset=10 + length))
     except (ValueError, TypeError, KeyError, IndexError, SyntaxError, MemoryError, RecursionError, OverflowError):
         raise InvalidInput(f"an array of the message cannot be read as {size} numbers in float64") from None
 
@@ -71,10 +75,20 @@ def arrays_like(vector: Array, like: ArrayRecord) -> ArrayRecord:
 
 
 def _pack(values: Array, packed: dict[int, FlowerArray] | None) -> FlowerArray:
+    """A vector as an array of Flower's; its own constructor would have it in memory twice for a moment."""
     known = {} if packed is None else packed
     if id(values) not in known:
-        known[id(values)] = FlowerArray(np.ascontiguousarray(values, dtype="<f8").reshape(-1))
+        vector = np.ascontiguousarray(values, dtype="<f8").reshape(-1)
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(vector))
+        data = b"".join((header.getvalue(), vector.data))
+        known[id(values)] = FlowerArray(str(vector.dtype), vector.shape, "numpy.ndarray", data)
     return known[id(values)]
+
+
+def _as_numbers(vector: Any) -> Array:
+    """A vector from a message as float64 in this machine's byte order; a copy only where that differs."""
+    return np.require(vector, np.float64, "A")
 
 
 def to_one_record(payload: Payload) -> RecordDict:
@@ -99,7 +113,7 @@ def from_one_record(records: RecordDict) -> Payload:
         elif not isinstance(value, bytes) or len(value) % 8:
             raise InvalidInput("a vector of the message cannot be read")
         elif name.startswith(VECTOR):
-            arrays[name.removeprefix(VECTOR)] = np.frombuffer(value, dtype="<f8").astype(np.float64)
+            arrays[name.removeprefix(VECTOR)] = _as_numbers(np.frombuffer(value, dtype="<f8"))
         else:
             arrays[name.removeprefix(WORDS)] = np.frombuffer(value, dtype="<u8").astype(np.uint64)
     return Payload(values, arrays)

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.memmap import spans
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.inference.families import EXTREME, ErrorFamily, family_of
@@ -51,7 +52,7 @@ def closing_sums(
     if np.allclose(counts_for, 1.0, rtol=1e-9, atol=0.0):
         counts_for = np.ones(problem.n_clients)
     total: ClosingSums | None = None
-    for client in range(problem.n_clients):
+    for client, _ in enumerate(spans(problem.offsets, problem.x, problem.y)):
         own = client_sums(
             problem,
             client,

@@ -188,7 +188,7 @@ def _remarks(
 ) -> list[str]:
     """What a reader should know about these intervals."""
     found = []
-    if penalty.any():
+    if (penalty[np.tile(sums.squares > 0.0, sums.dim // sums.squares.size)] > 0.0).any():
         found.append(
             "Coefficients are shrunk towards zero by the penalty. Intervals are about where the penalised "
             "estimate would fall in other samples, not about the coefficient without a penalty; "

@@ -1,22 +1,25 @@
 """Federated methods, one file each, all with the interface `fedscaffold.core.protocols.Method`."""
 
-from fedscaffold.methods.amplified import AmplifiedScaffold
-from fedscaffold.methods.fedavg import FedAvg
-from fedscaffold.methods.fedlin import FedLin
-from fedscaffold.methods.proximal.apda import Apda
-from fedscaffold.methods.proximal.fedprox import FedProx
-from fedscaffold.methods.proximal.fedsplit import FedSplit
-from fedscaffold.methods.proxskip import ProxSkip
-from fedscaffold.methods.randprox import RandProx
-from fedscaffold.methods.scaffold import Scaffold
-from fedscaffold.methods.scallion import Scallion
-from fedscaffold.methods.server_optimizer import ServerOptimizer
-from fedscaffold.methods.tamuna import Tamuna
-from fedscaffold.methods.two_sided import TwoSidedScaffold
-from fedscaffold.methods.variance_reduced.local_svrg import LocalSvrg
-from fedscaffold.methods.variance_reduced.vr_proxskip import VRProxSkip
+from typing import TYPE_CHECKING
 
-ScaffLSA = Scaffold  # what Mangold et al. (2024) call it on linear stochastic approximation
+from fedscaffold.core.lazy import load_on_demand
+
+if TYPE_CHECKING:
+    from fedscaffold.methods.amplified import AmplifiedScaffold
+    from fedscaffold.methods.fedavg import FedAvg
+    from fedscaffold.methods.fedlin import FedLin
+    from fedscaffold.methods.proximal.apda import Apda
+    from fedscaffold.methods.proximal.fedprox import FedProx
+    from fedscaffold.methods.proximal.fedsplit import FedSplit
+    from fedscaffold.methods.proxskip import ProxSkip
+    from fedscaffold.methods.randprox import RandProx
+    from fedscaffold.methods.scaffold import ScaffLSA, Scaffold
+    from fedscaffold.methods.scallion import Scallion
+    from fedscaffold.methods.server_optimizer import ServerOptimizer
+    from fedscaffold.methods.tamuna import Tamuna
+    from fedscaffold.methods.two_sided import TwoSidedScaffold
+    from fedscaffold.methods.variance_reduced.local_svrg import LocalSvrg
+    from fedscaffold.methods.variance_reduced.vr_proxskip import VRProxSkip
 
 __all__ = [
     "AmplifiedScaffold",
@@ -36,6 +39,28 @@ __all__ = [
     "TwoSidedScaffold",
     "VRProxSkip",
 ]
+
+__getattr__ = load_on_demand(
+    __name__,
+    {
+        "AmplifiedScaffold": "amplified",
+        "Apda": "proximal.apda",
+        "FedAvg": "fedavg",
+        "FedLin": "fedlin",
+        "FedProx": "proximal.fedprox",
+        "FedSplit": "proximal.fedsplit",
+        "LocalSvrg": "variance_reduced.local_svrg",
+        "ProxSkip": "proxskip",
+        "RandProx": "randprox",
+        "ScaffLSA": "scaffold",
+        "Scaffold": "scaffold",
+        "Scallion": "scallion",
+        "ServerOptimizer": "server_optimizer",
+        "Tamuna": "tamuna",
+        "TwoSidedScaffold": "two_sided",
+        "VRProxSkip": "variance_reduced.vr_proxskip",
+    },
+)
 
 
 def __dir__() -> list[str]:

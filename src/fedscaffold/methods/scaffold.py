@@ -81,7 +81,7 @@ class Scaffold(KeepsControlVariates, CohortMethod):
     @property
     def mean_local_steps(self) -> float:
         """H̄, the mean number of local steps over clients."""
-        return float(np.mean(self.local_steps))
+        return float(self.local_steps if isinstance(self.local_steps, int) else np.mean(self.local_steps))
 
     @property
     def uniform_local_steps(self) -> int:
@@ -92,7 +92,7 @@ class Scaffold(KeepsControlVariates, CohortMethod):
 
     def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
         """Line 5: H, shape (1, 1), or the clients' own H_c, shape (1, n_clients)."""
-        if not isinstance(self.local_steps, Sequence):
+        if isinstance(self.local_steps, int):
             return same_for_all(self.local_steps)
         if len(self.local_steps) != n_clients:
             raise InvalidInput(
@@ -104,7 +104,7 @@ class Scaffold(KeepsControlVariates, CohortMethod):
         self, client_state: ControlVariates, local: Array, server: ServerState, step_counts: IntArray
     ) -> Array:
         """Line 8: θ_c, or θ + (θ_c − θ) H̄/H_c where clients take different numbers of steps."""
-        if not isinstance(self.local_steps, Sequence):
+        if isinstance(self.local_steps, int):
             return local
         theta = server.theta[:, None, :]
         return theta + (local - theta) * (self.mean_local_steps / step_counts)[:, :, None]
@@ -126,3 +126,6 @@ class Scaffold(KeepsControlVariates, CohortMethod):
 
 def _checked(local_steps: Any) -> int:
     return whole_number("local_steps", local_steps, least=1, most=MOST_LOCAL_STEPS)
+
+
+ScaffLSA = Scaffold  # what Mangold et al. (2024) call it on linear stochastic approximation

@@ -5,8 +5,9 @@ from fedscaffold.models.compare import ModelComparison, ModelScore
 from fedscaffold.models.fit import Fit, fit
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.planned import FitSettings
+from fedscaffold.models.private.fit import PrivateFit
 
-__all__ = ["Fit", "FitSettings", "Model", "ModelComparison", "ModelScore", "fit", "open_problem"]
+__all__ = ["Fit", "FitSettings", "Model", "ModelComparison", "ModelScore", "PrivateFit", "fit", "open_problem"]
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.display.summaries import rounded_up
 from fedscaffold.data.encoding import Encoding, Number
 from fedscaffold.inference import Summary
 from fedscaffold.inference.layout import number, probability
@@ -62,7 +63,9 @@ def _closing(fit: Fit) -> str:
     """How far the coefficients are from the pooled ones, before and after closing."""
     closed = fit.closed
     assert closed is not None  # as the caller has seen
-    ended = f"The run ended at most {closed.distance_before:.2g} standard errors from the pooled coefficients"
+    ended = (
+        f"The run ended at most {rounded_up(closed.distance_before)} standard errors from the pooled coefficients"
+    )
     if fit.closing is None:
         return f"{ended}, and no Newton step followed."
     return f"{ended}; {fit.closing}, from sums of gradients and Hessians over clients."

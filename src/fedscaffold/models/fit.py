@@ -25,7 +25,7 @@ from fedscaffold.models.planning.distance import RelativeDistance
 from fedscaffold.models.planning.planned import FitSettings, PlannedFit, plan_fit
 from fedscaffold.models.summaries import close_fit, largest_error, summary_of
 from fedscaffold.simulation import Mse, Trace
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,21 +1,69 @@
 """From a table of any kind to a fit in one call: the command line's `fit` in Python."""
 
 import os
-from typing import Any, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, Required, TypedDict, Unpack, overload
 
 from fedscaffold.core.display.progress import Progress
 from fedscaffold.core.docs import shared_parameters
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.data.arrow import frame_source
-from fedscaffold.data.columns import check_names
+from fedscaffold.data.columns import check_names, pick_all
 from fedscaffold.data.encoded import EncodedProblem
+from fedscaffold.data.files import read_table
 from fedscaffold.data.frame import from_frame
 from fedscaffold.data.open import guess_kind, open_problem
 from fedscaffold.data.options import FileKeywords, Penalty, TableOptions
+from fedscaffold.data.public.bounds import parse_bounds
 from fedscaffold.inference.closing import Dispersion
 from fedscaffold.models.fit import Fit, run_fit
 from fedscaffold.models.planning.planned import TOLERANCE, BatchSize, FitSettings, plan_fit
+from fedscaffold.models.private.fit import PrivateFit, private_fit
+from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
+
+
+class FitKeywords(FileKeywords, total=False):
+    """The further parameters of `fit` without a privacy budget."""
+
+    kind: Kind | None
+    l2: Penalty
+    tolerance: float | str
+    close: bool
+    batch_size: BatchSize
+    step_size: float | None
+    local_steps: int | None
+    rounds: int | None
+    seed: int
+    client_intercepts: bool
+    dispersion: Dispersion
+    checkpoint: str | os.PathLike[str] | None
+    progress: Progress
+
+
+class PrivateKeywords(TypedDict, total=False):
+    """The further parameters of `fit` with a privacy budget."""
+
+    kind: Kind | None
+    l2: Penalty
+    delta: float | None
+    clip: float | None
+    bounds: Required[Mapping[str, Sequence[Any]]]
+    categorical: Sequence[str]
+    step_size: float | None
+    local_steps: int | None
+    rounds: int | None
+    progress: Progress
+
+
+@overload
+def fit(data: Any, *, target: str, client: str, epsilon: None = None, **options: Unpack[FitKeywords]) -> Fit: ...
+
+
+@overload
+def fit(
+    data: Any, *, target: str, client: str, epsilon: float, **options: Unpack[PrivateKeywords]
+) -> PrivateFit: ...
 
 
 @shared_parameters(
@@ -40,11 +88,17 @@ def fit(
     dispersion: Dispersion = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    clip: float | None = None,
+    bounds: Mapping[str, Sequence[Any]] | None = None,
     **options: Unpack[FileKeywords],
-) -> Fit:
+) -> Fit | PrivateFit:
     """Fit one model to a table whose rows belong to clients, as `fedscaffold fit` does.
 
-    Features are standardised, there is an intercept, and a client's weight is its number of rows.
+    Features are standardised, there is an intercept, and a client's weight is its number of rows. With a privacy
+    budget, `epsilon`, the result is a `PrivateFit`: a differentially private model, and nothing that the budget
+    does not cover.
 
     Parameters
     ----------
@@ -63,6 +117,19 @@ def fit(
         As in `fedscaffold.models.FitSettings`.
     checkpoint, progress
         As in `fedscaffold.models.fit`.
+    epsilon
+        ε of a privacy budget of every row. Gradients of rows are then clipped and every step gets noise from the
+        operating system's generator; the columns are coded by `bounds`, there are no Newton steps, standard errors
+        or comparisons, and of the other options only `kind` (ridge or logistic), `l2`, `categorical`, `step_size`,
+        `local_steps`, `rounds` and `progress` can be given.
+    delta
+        δ of the budget, below one over the rows of every client; a tenth of that for the largest unless given.
+    clip
+        The largest norm of a row's gradient under a budget; chosen unless given.
+    bounds
+        Under a budget, the public range (low, high) or the possible values of the target and of every feature;
+        other columns are not used. Numbers beyond their range count as its end, other values of a category as
+        none of those known.
     {TableOptions}
 
     Examples
@@ -77,6 +144,28 @@ def fit(
     >>> fitted.summary().ratios().loc["age"].round(2).tolist()
     [1.11, 1.08, 1.15]
     """
+    if epsilon is not None:
+        refuse_beside_epsilon(
+            {
+                "tolerance": tolerance, "close": close, "batch_size": batch_size, "seed": seed,
+                "client_intercepts": client_intercepts, "dispersion": dispersion, "checkpoint": checkpoint,
+                **options,
+            },
+            {
+                "tolerance": TOLERANCE, "close": True, "batch_size": "auto", "seed": 0, "client_intercepts": False,
+                "dispersion": None, "checkpoint": None, "categorical": options.get("categorical", ()),
+            },
+        )  # fmt: skip
+        budget = PrivacySettings(
+            epsilon=epsilon, delta=delta, clip=clip, step_size=step_size, local_steps=local_steps, rounds=rounds
+        )
+        known = parse_bounds(bounds, target=target, kind=kind, categorical=options.get("categorical", ()))
+        table = read_table(data) if isinstance(data, str | os.PathLike) else data
+        pick_all(frame_source(table).names, [client, *known.columns])
+        return private_fit(table, bounds=known, client=client, settings=budget, l2=l2, progress=progress)
+    for name, value in (("delta", delta), ("clip", clip), ("bounds", bounds)):
+        if value is not None:
+            raise InvalidInput(Option(name), " is part of a privacy budget; give ", Option("epsilon"), " too")
     settings = FitSettings(
         tolerance=tolerance, close=close, batch_size=batch_size, step_size=step_size, local_steps=local_steps,
         rounds=rounds, seed=seed, client_intercepts=client_intercepts, dispersion=dispersion,

@@ -22,7 +22,7 @@ from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
 from fedscaffold.reports.curves import draw as draw_grid
 from fedscaffold.simulation import Trace
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.stages.stationarity import Plateau
 
 if TYPE_CHECKING:

@@ -1,16 +1,21 @@
 """Running a method on a problem: one round, many rounds, where client state lives, and what a run leaves.
 
-Read in this order: `run` (the loop), `rounds` (one round), `block` (the clients' half of a round), `clients` and
-`client_store` (where client state lives), `trace` (the result).
+Read in this order: `run_method` (the loop), `rounds` (one round), `block` (the clients' half of a round),
+`clients` and `client_store` (where client state lives), `trace` (the result).
 """
 
-from fedscaffold.simulation.availability import AvailabilityTable, Markov, Periodic
-from fedscaffold.simulation.observers import Loss, Mse, TailAverage
-from fedscaffold.simulation.run import run
-from fedscaffold.simulation.stages.richardson_romberg import RichardsonRomberg, richardson_romberg
-from fedscaffold.simulation.stages.staged import Stage, Staged, staged
-from fedscaffold.simulation.stages.stationarity import Plateau
-from fedscaffold.simulation.trace import Trace
+from typing import TYPE_CHECKING
+
+from fedscaffold.core.lazy import load_on_demand
+
+if TYPE_CHECKING:
+    from fedscaffold.simulation.availability import AvailabilityTable, Markov, Periodic
+    from fedscaffold.simulation.observers import Loss, Mse, TailAverage
+    from fedscaffold.simulation.run_method import run
+    from fedscaffold.simulation.stages.richardson_romberg import RichardsonRomberg, richardson_romberg
+    from fedscaffold.simulation.stages.staged import Stage, Staged, staged
+    from fedscaffold.simulation.stages.stationarity import Plateau
+    from fedscaffold.simulation.trace import Trace
 
 __all__ = [
     "AvailabilityTable",
@@ -28,6 +33,26 @@ __all__ = [
     "run",
     "staged",
 ]
+
+__getattr__ = load_on_demand(
+    __name__,
+    {
+        "AvailabilityTable": "availability",
+        "Loss": "observers",
+        "Markov": "availability",
+        "Mse": "observers",
+        "Periodic": "availability",
+        "Plateau": "stages.stationarity",
+        "RichardsonRomberg": "stages.richardson_romberg",
+        "Stage": "stages.staged",
+        "Staged": "stages.staged",
+        "TailAverage": "observers",
+        "Trace": "trace",
+        "richardson_romberg": "stages.richardson_romberg",
+        "run": "run_method",
+        "staged": "stages.staged",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -166,7 +166,7 @@ class Federated(BaseEstimator):
         if sparse.issparse(X):
             check_memory("a dense table of the sparse X, of which two copies are needed,", 16 * n * (d + 1))
         rows = self._clients(clients, n)
-        features = [_dense(X[own]) for own in rows]
+        features = [dense(X[own]) for own in rows]
         scale = Scale(np.zeros(d), np.ones(d))
         if self.standardize or self.fit_intercept:
             scale = federated_scale(features, None if weight is None else [weight[own] for own in rows])
@@ -282,5 +282,6 @@ class Federated(BaseEstimator):
         return tags
 
 
-def _dense(X: Any) -> Array:
+def dense(X: Any) -> Array:
+    """Rows as an array, whether they were sparse or not."""
     return np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)

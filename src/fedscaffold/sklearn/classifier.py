@@ -13,15 +13,18 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.docs import shared_parameters
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
+from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.problems import Logistic, Multinomial
 from fedscaffold.sklearn.base import FLOATS, Federated
+from fedscaffold.sklearn.private import PrivateFederated
 
 
+@shared_parameters(PrivateFederated)
 @shared_parameters(Federated)
 @dataclass(kw_only=True, eq=False, repr=False)
-class FederatedLogisticRegression(ClassifierMixin, Federated):
+class FederatedLogisticRegression(ClassifierMixin, PrivateFederated):
     """Minimises C Σ loss(y, xᵀw + b) + ½ ‖w‖² over all clients' rows with Scaffold.
 
     The same objective as scikit-learn's `LogisticRegression(C)` on the pooled rows, after standardisation unless
@@ -36,6 +39,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         None, "balanced" for weights n / (K · rows of the class), or a dictionary from label to weight; they
         multiply `sample_weight`.
     {Federated}
+    {PrivateFederated}
 
     Attributes
     ----------
@@ -69,11 +73,15 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         X may be sparse, and is then made dense. Without `clients` all rows are one client's: then Scaffold is
         gradient descent, and `LogisticRegression` of scikit-learn gives the same model at once.
         """
+        budget = self._check_budget(sample_weight=sample_weight, class_weight=self.class_weight)
         self._settings()
         if self.C not in (np.inf,):
             positive("C", self.C)
+        classes = None if budget is None else _two_classes(self.target_bounds)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS)
         check_classification_targets(y)
+        if budget is not None and classes is not None:
+            return self._fit_within(budget, classes, X, y, clients)
         self.classes_, labels = np.unique(y, return_inverse=True)
         K = len(self.classes_)
         if K < 2:
@@ -90,6 +98,15 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         coef, intercept = tables.scale.to_rows(theta)
         self.coef_: Any = coef.astype(tables.dtype)
         self.intercept_ = intercept.astype(tables.dtype)
+        return self
+
+    def _fit_within(self, budget: PrivacySettings, classes: Any, X: Any, y: Any, clients: Any) -> Self:
+        """Fit under a privacy budget to two classes that were known before."""
+        if not np.isin(y, classes).all():
+            raise InvalidInput("y has other classes than ", Option("target_bounds"))
+        self.classes_, signs = classes, np.where(y == classes[1], 1.0, 0.0)
+        coef, intercept = self._solve_privately(Logistic, X, signs, clients, budget, l2=1.0 / (self.C * len(y)))
+        self.coef_, self.intercept_ = coef[None].astype(X.dtype), np.array([intercept], dtype=X.dtype)
         return self
 
     def _row_weights(self, sample_weight: Any, X: Any, y: Any, labels: Any) -> Array | None:
@@ -144,3 +161,11 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):
         if sparse.issparse(self.coef_):
             self.coef_ = self.coef_.toarray()
         return self
+
+
+def _two_classes(bounds: Any) -> Any:
+    """Two public classes, sorted."""
+    classes = np.unique(np.asarray(bounds))
+    if np.ndim(bounds) != 1 or classes.size != 2:
+        raise InvalidInput(Option("target_bounds"), " must be the two classes of y")
+    return classes

@@ -11,17 +11,21 @@ from fedscaffold.core.checks import not_negative
 from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
+from fedscaffold.data.public.bounds import LIMIT
 from fedscaffold.inference import Summary
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
+from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.problems import Ridge
 from fedscaffold.sklearn.base import FLOATS, ClientTables, Federated
 from fedscaffold.sklearn.nonnegative import nonnegative_minimiser
+from fedscaffold.sklearn.private import PrivateFederated, target_range
 from fedscaffold.sklearn.running import Solution
 
 
+@shared_parameters(PrivateFederated)
 @shared_parameters(Federated)
 @dataclass(kw_only=True, eq=False, repr=False)
-class FederatedRidge(RegressorMixin, Federated):
+class FederatedRidge(RegressorMixin, PrivateFederated):
     """Minimises ½ Σ (y − xᵀw − b)² + α/2 ‖w‖² over all clients' rows with Scaffold.
 
     The same objective as scikit-learn's `Ridge(alpha)` on the pooled rows, after standardisation unless that is
@@ -35,6 +39,7 @@ class FederatedRidge(RegressorMixin, Federated):
         Whether no w may be negative. Scaffold runs without this condition; afterwards the sums of gradients and
         Hessians, which give the loss of all rows exactly, are minimised under it. There are no standard errors.
     {Federated}
+    {PrivateFederated}
 
     Attributes
     ----------
@@ -67,7 +72,10 @@ class FederatedRidge(RegressorMixin, Federated):
         X may be sparse, and is then made dense; y may have several columns. Without `clients` all rows are one
         client's: then Scaffold is gradient descent, and `Ridge` of scikit-learn gives the same model at once.
         """
+        budget = self._check_budget(sample_weight=sample_weight)
         self._settings()
+        if budget is not None:
+            return self._fit_within(budget, X, y, clients)
         if self.positive and not self.close:
             raise InvalidInput(
                 Option("positive", True), " needs the closing sums", remedies=[("take ", Option("close", True))]
@@ -88,6 +96,19 @@ class FederatedRidge(RegressorMixin, Federated):
         coef, intercept = coef.astype(tables.dtype), (intercept + centres).astype(tables.dtype)
         self.coef_ = coef[0] if len(alphas) == 1 else coef
         self.intercept_ = intercept[0] if np.ndim(y) == 1 else intercept
+        return self
+
+    def _fit_within(self, budget: PrivacySettings, X: Any, y: Any, clients: Any) -> Self:
+        """Fit under a privacy budget."""
+        if self.positive:
+            raise InvalidInput("with ", Option("epsilon"), " leave out ", Option("positive"))
+        shift, spread = target_range(self.target_bounds, centred=self.fit_intercept)
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True)
+        targets = np.clip((np.asarray(y, dtype=np.float64) - shift) / spread, -LIMIT, LIMIT)
+        (alpha,) = self._alphas(1)
+        coef, intercept = self._solve_privately(Ridge, X, targets, clients, budget, l2=alpha / len(y))
+        self.coef_ = (spread * coef).astype(X.dtype)
+        self.intercept_ = X.dtype.type(spread * intercept + shift)
         return self
 
     def _alphas(self, n_targets: int) -> list[float]:

@@ -27,7 +27,7 @@ from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.models.planning.planned import automatic_batch, out_of_reach
 from fedscaffold.problems.newton import NoMinimiser
 from fedscaffold.simulation import Mse
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.trace import Trace
 from fedscaffold.theory import Plan
 

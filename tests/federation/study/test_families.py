@@ -148,3 +148,9 @@ def test_own_intercepts_are_one_indicator_per_site(kind: str) -> None:
 def test_scaffold_does_not_fit_own_intercepts() -> None:
     with pytest.raises(InvalidInput, match="with client_intercepts training is by Newton's method"):
         StudySettings(target="n", client_intercepts=True, trainer="scaffold")
+
+
+def test_sites_too_small_to_tell_anything_are_named_as_the_cause() -> None:
+    made = {site: own.head(4) for site, own in tables("poisson").items()}
+    with pytest.raises(InvalidInput, match=r"no site tells the sums of its numbers.*lower min_cell"):
+        study("poisson").run(made, engine="reference")

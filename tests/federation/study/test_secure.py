@@ -43,11 +43,15 @@ def both(tables: dict[str, Any], rules: SiteRules | None = None, **settings: Any
     return replace(study, secure=True).run(tables, engine="reference", rules=rules), plain
 
 
-@pytest.mark.parametrize(
-    ("name", "n_sites", "how"),
-    [("breast cancer", 5, "even"), ("diabetes", 4, "sizes"), ("iris", 3, "even"), ("wards", 5, "features")],
-)
-@pytest.mark.parametrize("how_trained", ["newton", "scaffold", "gradients"])
+DEALT = [("breast cancer", 5, "even"), ("diabetes", 4, "sizes"), ("iris", 3, "even"), ("wards", 5, "features")]
+QUICK = {("breast cancer", "newton"), ("diabetes", "scaffold"), ("iris", "newton"), ("wards", "gradients")}
+
+
+@pytest.mark.parametrize(("name", "n_sites", "how", "how_trained"), [
+    pytest.param(*dealt, trained, marks=() if (dealt[0], trained) in QUICK else pytest.mark.slow)
+    for dealt in DEALT
+    for trained in ("newton", "scaffold", "gradients")
+])  # fmt: skip
 def test_the_model_is_that_of_the_plain_study(name: str, n_sites: int, how: str, how_trained: str) -> None:
     frame, kind = TABLES[name]()
     rules = NO_HESSIANS if how_trained == "gradients" else None

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
@@ -278,3 +279,14 @@ def test_waiting_for_a_table_that_stays_wrong_fills_no_disk(tmp_path: Path) -> N
     assert result.reached
     assert waits == 3
     assert [path.name for path in tmp_path.glob("attempt-*")] == ["attempt-001"]
+
+
+def test_the_default_penalty_is_that_of_a_fit_of_the_same_rows() -> None:
+    frame, kind = TABLES["wards"]()
+    sites = deal(frame, 3, "even", seed=1)
+    result = Study(target="y", kind=kind, evaluate=0.0).run(sites, engine="reference")
+    assert result.agreement.l2 == 1.0 / len(frame)
+    rows = pd.concat([own.assign(site=site) for site, own in sites.items()])
+    fit = fs.fit(rows, target="y", client="site", progress=False)
+    found, expected = (one.summary().to_frame()["coef"] for one in (result, fit))
+    np.testing.assert_allclose(found, expected[found.index], rtol=1e-6)

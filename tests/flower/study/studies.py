@@ -1,5 +1,6 @@
 """A study whose sites are folders on disk, answered through Flower's messages without processes."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,23 +35,30 @@ def visits(seed: int, n: int = 60) -> pd.DataFrame:
 class Deployment:
     """Files of a coordinator and of sites, each in a folder of its own, and nodes that answer in this process."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, tables: Mapping[str, pd.DataFrame] | None = None, *, policy: str = "", **settings: Any
+    ) -> None:
         self.folder = folder
+        tables = tables or {site: visits(k) for k, site in enumerate(SITES)}
+        self.sites = tuple(tables)
         self.file = folder / "coordinator" / "pilot.toml"
         self.file.parent.mkdir()
         absent = {name: settings.pop(name) for name in ("missing_sites", "timeout") if name in settings}
         self.study = StudyFile(
-            name="pilot", settings=StudySettings(**{"target": "ill", "evaluate": 0.2, **settings}), sites=SITES,
-            missing=absent.get("missing_sites", "wait"), timeout=absent.get("timeout", 600.0),
+            name="pilot", settings=StudySettings(**{"target": "ill", "evaluate": 0.2, **settings}),
+            sites=self.sites, missing=absent.get("missing_sites", "wait"), timeout=absent.get("timeout", 600.0),
         )  # fmt: skip
         self.file.write_text(self.study.text())
-        self.invites = dict(zip(SITES, write_invites(self.file, list(SITES)), strict=True))
+        self.invites = dict(zip(tables, write_invites(self.file, list(tables)), strict=True))
         self.nodes: list[Node] = []
         self.grid = FakeGrid(client, self.nodes)
         self.told: list[str] = []
         self.joined: dict[str, JoinedSite] = {}
-        for k, site in enumerate(SITES):
-            self.join(site, visits(k))
+        self.policy = folder / "policy.toml" if policy else None
+        if self.policy is not None:
+            self.policy.write_text(policy)
+        for site, table in tables.items():
+            self.join(site, table)
 
     def join(self, site: str, table: pd.DataFrame) -> None:
         """Write a site's table and folder; accept its key."""
@@ -58,7 +66,10 @@ class Deployment:
         home.mkdir(exist_ok=True)
         data = home / "visits.csv"
         table.to_csv(data, index=False)
-        joined = JoinedSite(folder=home / "site", invite=Invite.load(self.invites[site]), data=data, accept="auto")
+        joined = JoinedSite(
+            folder=home / "site", invite=Invite.load(self.invites[site]), data=data, accept="auto",
+            policy=self.policy,
+        )  # fmt: skip
         key = joined.save().read_text()
         StudyFolder(self.file).accept(site, key)
         self.joined[site] = joined
@@ -71,7 +82,7 @@ class Deployment:
         keys = {site: key_in_hexadecimal(key) for site, key in StudyFolder(self.file).accepted().items()}
         leave_out = self.study.missing != "wait"
         transport = FlowerTransport(
-            self.grid, sites=SITES, keys=lambda: keys, signer=Signer(StudyFolder(self.file).signing_key),
+            self.grid, sites=self.sites, keys=lambda: keys, signer=Signer(StudyFolder(self.file).signing_key),
             leave_out_after=self.study.timeout if leave_out else None, board=StatusBoard(), tell=self.told.append,
         )  # fmt: skip
         return conduct_study(

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import Study
@@ -23,14 +22,6 @@ from tests.flower.grid import Node
 from tests.flower.study.studies import SITES, Deployment, visits
 
 __all__ = ["no_waiting_for_disks"]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-    for name in ("POLL_INTERVAL", "DISCOVER_INTERVAL", "ASK_AGAIN"):
-        monkeypatch.setattr(transport_module, name, 0.001)
 
 
 @pytest.mark.parametrize("trainer", ["newton", pytest.param("scaffold", marks=pytest.mark.slow)])

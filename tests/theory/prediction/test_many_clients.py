@@ -175,3 +175,27 @@ def test_the_first_round_feels_its_own_noise(gamma: float, steps: int, tolerance
     assert found is not None
     mse = fs.run(problem, method, rounds=2, batch_size=10, repetitions=16, seed=3, progress=False).mse
     assert found[1] == pytest.approx(mse[:, 1].mean(), rel=tolerance)
+
+
+@pytest.mark.parametrize("kind", [Ridge, Logistic])
+def test_a_curve_from_the_noise_of_a_sample_is_that_of_all_clients(
+    kind: type[Ridge | Logistic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = setting(heavy_clients(kind), Scaffold(step_size=0.05, local_steps=20), Batches(2))
+    state, curves = solve_stationary(s), []
+    for size in (100, 200):
+        monkeypatch.setattr(round_noise, "SAMPLE", size)
+        curves.append(curve_parts(s, state, 6)[1][1:])
+    np.testing.assert_allclose(curves[0], curves[1], rtol=0.01)
+
+
+def test_levels_of_noise_are_traces_of_noise() -> None:
+    """Of clients of different sizes, at a point of each; less what their mean gradients take away."""
+    problem = make("logistic", (7, 5, 7), 3)
+    s = setting(problem, SCAFFOLD, Batches(2))
+    points = np.random.default_rng(0).normal(size=(3, 3))
+    levels = round_noise.noise_levels(s, points)
+    for c, point in enumerate(points):
+        noise = problem.client_noise_covariances(s.optimum + point, batch_size=2)[c]
+        gradient = problem.client_gradients(s.optimum + point)[c] - problem.penalty * (s.optimum + point)
+        assert levels[c] == pytest.approx(np.trace(noise) + s.factors[c] * gradient @ gradient, rel=1e-9)

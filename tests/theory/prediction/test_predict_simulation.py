@@ -55,7 +55,7 @@ def check_paper(
     ("kind", "method"),
     [
         ("ridge", Scaffold),
-        ("logistic", FedAvg),
+        pytest.param("logistic", FedAvg, marks=pytest.mark.slow),
         pytest.param("ridge", FedAvg, marks=pytest.mark.slow),
         pytest.param("logistic", Scaffold, marks=pytest.mark.slow),
     ],

@@ -17,7 +17,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.problems.streams.base import Streams
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.observers import Mse
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import predict, predict_at_scale
 
 Outcome = Literal["stationary", "moving", "diverged"]

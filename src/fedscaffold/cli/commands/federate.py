@@ -32,7 +32,7 @@ def command(
     kind: Annotated[str, typer.Option(help="logistic, ridge, poisson or gamma.")] = "logistic",
     features: tables.Features = None,
     categorical: tables.Categorical = None,
-    l2: Annotated[float, typer.Option("--l2", help="Penalty on standardised columns.")] = StudySettings.l2,
+    l2: tables.TablePenalty = None,
     missing: tables.Missing = "error",
     min_cell: Annotated[int, typer.Option(help="Sites tell no count below this.")] = StudySettings.min_cell,
     tolerance: tables.Tolerance = str(StudySettings.tolerance),
@@ -40,6 +40,10 @@ def command(
     evaluate: Annotated[float, typer.Option(help="Share of rows left out to judge the model; 0 for none.")] = 0.2,
     secure: tables.Secure = False,
     secure_threshold: tables.SecureThreshold = None,
+    epsilon: tables.Epsilon = None,
+    delta: tables.Delta = None,
+    clip: tables.Clip = None,
+    bounds: tables.BoundsFile = None,
     seed: tables.Seed = 0,
     out: Annotated[
         Path | None, typer.Option(help="A new folder for everything; a temporary one otherwise.")
@@ -58,16 +62,20 @@ def command(
     with refusals(interrupted="all processes were ended"), ended_by_signal(signal.SIGTERM):
         from fedscaffold.flower.study.local import LocalStudy, site_files
 
-        given: Any = {"kind": kind, "missing": missing, "trainer": trainer}
+        given: Any = {
+            "kind": kind, "missing": missing, "trainer": trainer, "epsilon": epsilon, "delta": delta, "clip": clip,
+            "bounds": tables.load_bounds(bounds),
+        }  # fmt: skip
         settings = StudySettings(
-            target=target, features=tables.parse_names(features), l2=l2, min_cell=min_cell,
-            categorical=tables.parse_names(categorical) or (), tolerance=tables.parse_number(tolerance),
-            evaluate=evaluate, seed=seed, secure=secure, secure_threshold=secure_threshold, **given,
+            target=target, features=tables.parse_names(features), min_cell=min_cell,
+            l2="auto" if l2 is None else l2, categorical=tables.parse_names(categorical) or (),
+            tolerance=tables.parse_number(tolerance), evaluate=evaluate,
+            seed=seed, secure=secure, secure_threshold=secure_threshold, **given,
         )  # fmt: skip
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InvalidInput(f"{out} exists and is not empty; give the name of a new folder")
         with tempfile.TemporaryDirectory(prefix="fedscaffold-") as temporary:
-            folder = Path(temporary) if out is None else out
+            folder = Path(temporary) if out is None else out.resolve()  # sites run in folders of their own
             named = (target, *(settings.features or ()), *settings.categorical)
             files = site_files(data, client, lambda: private_folder(folder), named)
             study = LocalStudy(folder, files, settings, tell)

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,16 +13,27 @@ from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.display.progress import progress_bar
 from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.storage.memmap import in_file
-from fedscaffold.data.files import existing_file, is_parquet
+from fedscaffold.data.columns import pick_all
+from fedscaffold.data.files import existing_file, is_parquet, read_table
+from fedscaffold.data.public.bounds import parse_bounds
 from fedscaffold.models import folder
 from fedscaffold.models.planning.planned import FitSettings
+from fedscaffold.models.private.fit import private_fit
+from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.reports.page import ReportContent
 
+PRIVACY = "privacy.txt"
+PRIVATE = {
+    "data", "target", "client", "out", "kind", "l2", "categorical", "step_size", "local_steps", "rounds",
+    "epsilon", "delta", "clip", "bounds", "overwrite", "delimiter", "decimal", "encoding",
+}  # fmt: skip
 EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold fit visits.csv --target readmitted --client hospital --out model\n\n"
     "  fedscaffold fit sales.parquet --target revenue --client shop --test new.parquet --out model\n\n"
+    "  fedscaffold fit visits.csv --target ill --client hospital --epsilon 3 --bounds bounds.toml --out model\n\n"
     "The folder gets model.json, trace.npz and report.html. The same command resumes after an interruption."
 )
 
@@ -48,6 +59,10 @@ def command(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the fit of other data or settings that the folder holds.")
     ] = False,
+    epsilon: tables.Epsilon = None,
+    delta: tables.Delta = None,
+    clip: tables.Clip = None,
+    bounds: tables.BoundsFile = None,
 ) -> None:
     """Fit one model to a table whose rows belong to clients, as a federation would.
 
@@ -55,8 +70,28 @@ def command(
     size, local steps and rounds are chosen so that the model comes within --tolerance of the one that pooled data
     would give. A Parquet table that would take more than a quarter of the memory is kept in the folder 'cache'
     of --out unless --cache-dir is given.
+
+    With --epsilon the model protects every row: gradients are clipped and get noise, columns are coded by
+    --bounds, and nothing else is computed from the rows. The folder then gets model.json and privacy.txt.
     """
     console = Console(highlight=False)
+    given = {name for name in context.params if tables.is_given(context, name)}
+    if given & {"epsilon", "delta", "clip", "bounds"}:
+        with refusals(interrupted="nothing was written"):
+            refuse_beside_epsilon(dict.fromkeys(name for name in context.params if name in given - PRIVATE), {})
+            if epsilon is None:
+                first = Option(next(name for name in ("delta", "clip", "bounds") if name in given))
+                raise InvalidInput(first, " is part of a privacy budget; give ", Option("epsilon"), " too")
+            budget = PrivacySettings(
+                epsilon=epsilon,
+                delta=delta,
+                clip=clip,
+                step_size=step_size,
+                local_steps=local_steps,
+                rounds=rounds,
+            )
+            _fit_privately(data, table, out, budget, bounds, console, overwrite=overwrite)
+        return
     with refusals(interrupted=RESUMABLE):
         settings = FitSettings(
             tolerance=tables.parse_number(table.tolerance),
@@ -108,6 +143,33 @@ def command(
                 announce=console.print,
             )
     _print(content, out, console)
+
+
+def _fit_privately(
+    data: Path, table: tables.TableFlags, out: Path, settings: PrivacySettings, bounds: Path | None,
+    console: Console, *, overwrite: bool,
+) -> None:  # fmt: skip
+    """Fit under a privacy budget; model.json and privacy.txt are all that is written."""
+    columns = tables.load_bounds(bounds)
+    categorical, kind = tuple(tables.parse_names(table.categorical) or ()), table.kind
+    known = parse_bounds(columns, target=table.target, kind=kind, categorical=categorical)
+    with folder.output_folder(out):
+        if not overwrite and (out / folder.MODEL).exists():
+            raise InvalidInput(f"{out} holds a model already", remedies=folder.OVERWRITE)
+        rows = read_table(data, table.text)
+        pick_all(rows.column_names, [table.client, *known.columns])
+        l2: Any = "auto" if table.l2 is None else table.l2
+        found = private_fit(rows, bounds=known, client=table.client, settings=settings, l2=l2)
+        write_text(out / PRIVACY, found.explain() + "\n")
+        found.model.save(out / folder.MODEL)
+    coefficients = Table("column", "coefficient", title=escape(f"A private model of {table.target}"))
+    (equation,) = found.model.equations
+    values = (*equation.coefficients, equation.intercept)
+    for name, value in zip((*found.model.encoding.names, "intercept"), values, strict=True):
+        coefficients.add_row(escape(name), f"{value:.4g}")
+    console.print(coefficients)
+    console.print(found.explain(), soft_wrap=True, markup=False)
+    console.print(f"The model and this text are in {out}", soft_wrap=True, markup=False)
 
 
 def _print(content: ReportContent, out: Path, console: Console) -> None:

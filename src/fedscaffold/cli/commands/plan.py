@@ -17,7 +17,7 @@ from fedscaffold.models.planning.planned import FitSettings, out_of_reach, prepa
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
 from fedscaffold.reports import prediction as figure
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import Plan, plan, predict
 from fedscaffold.theory.planning.planner import GRADIENT_COST, ROUND_COST
 

@@ -15,7 +15,7 @@ from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation import Trace
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import Prediction, predict
 from fedscaffold.theory.bounds.curve import BoundCurve, bound_curve
 

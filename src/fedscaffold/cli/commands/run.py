@@ -20,7 +20,7 @@ from fedscaffold.engines import Jax, Numba, Ray, choose_engine
 from fedscaffold.problems import LogisticStream, RidgeStream, paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.simulation import Trace
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 
 EXAMPLES = (
     "Examples:\n\n"

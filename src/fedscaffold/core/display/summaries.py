@@ -1,5 +1,6 @@
 """Short descriptions of results: a few lines of text for `repr`, and a small HTML table for notebooks."""
 
+import math
 import textwrap
 from collections.abc import Mapping
 from html import escape
@@ -34,6 +35,21 @@ def html_summary(title: str, facts: Mapping[str, object]) -> str:
         for name, value in facts.items()
     )
     return f"<table><caption>{escape(title)}</caption><tbody>{rows}</tbody></table>"
+
+
+def rounded_up(value: float) -> str:
+    """A bound with two digits, never below its value.
+
+    Examples
+    --------
+    >>> from fedscaffold.core.display.summaries import rounded_up
+    >>> rounded_up(1.0409e-7), rounded_up(0.25), rounded_up(0.0)
+    ('1.1e-07', '0.25', '0')
+    """
+    shown = f"{value:.2g}"
+    if not float(shown) < value < math.inf:
+        return shown
+    return f"{value + 0.5 * 10.0 ** (math.floor(math.log10(value)) - 1):.2g}"
 
 
 class Summarised:

@@ -65,8 +65,8 @@ def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterato
 
 def replace_bytes(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
     """Replace a private file by the pieces one after the other, in one step."""
-    with replacing(path, private=True) as temporary, open(temporary, "wb", buffering=0) as file:
-        file.write(b"".join(pieces))
+    with replacing(path, private=True) as temporary, open(temporary, "wb") as file:
+        file.writelines(pieces)
 
 
 def remove_abandoned(path: str | os.PathLike[str]) -> None:

@@ -36,16 +36,17 @@ class VectorFile(NamedTuple):
 
     def read(self, names: Iterable[str] | None = None) -> dict[str, Array]:
         """Vectors by name, all of them by default; ValueError for one that is missing or damaged."""
-        found, size = {}, self.dim * NUMBERS.itemsize
+        found, size = dict[str, Array](), self.dim * NUMBERS.itemsize
         with open(self.path, "rb") as file:
             for name in self.names if names is None else names:
                 if name not in self.names:
                     raise ValueError(f"{self.path} holds no vector {name}")
                 file.seek(self.begin + self.names[name] * size)
-                data = file.read(size)
-                if len(data) != size or hashlib.sha256(data).hexdigest() != self.digests[self.names[name]]:
+                vector = np.empty(self.dim, NUMBERS)
+                complete = file.readinto(vector.data) == size
+                if not complete or hashlib.sha256(vector.data).hexdigest() != self.digests[self.names[name]]:
                     raise ValueError(f"{self.path} is damaged: the digest of {name} does not match")
-                found[name] = np.frombuffer(data, dtype=NUMBERS).astype(np.float64)
+                found[name] = vector.astype(np.float64, copy=False)
         return found
 
 

@@ -2,12 +2,11 @@
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -20,14 +19,16 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.engines.clippable import check_clippable, refuse_anchor
 from fedscaffold.engines.numba_.losses import STREAM_LOSSES, table_loss
+from fedscaffold.engines.threads import Helpers
 
 Dtype = Literal["float64", "float32"]
 
 NUMBERS_PER_BLOCK = 20_000_000  # read and multiplied: some milliseconds
 NUMBERS_WORTH_A_THREAD = 1_000_000  # a fifth of a millisecond
+BLOCKS_PER_THREAD = 4  # so that a thread which wakes up late leaves its share to the others
 SECONDS_WORTH_COMPILING = 2.0
-SECONDS_BEFORE_SLEEPING = 2e-4
 MOST_THREADS = 4096
+NO_ANCHOR = np.empty((0, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +104,12 @@ class Numba:
             files = Reading(read)
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
-        chosen_kernel = partial(choose, read, problem.dim)
+        chosen_kernel = cache(partial(choose, read, problem.dim))
         special, seconds = self.specialise is True, 0.0
-        chosen_kernel(specialise=special)  # compiled before the first round
+        chosen_kernel(specialise=special, anchored=False)  # compiled before the first round
         all_clients = np.arange(problem.n_clients)[None, :]
-        with ThreadPoolExecutor(max(1, threads - 1)) as pool, ThreadPoolExecutor(1) as reader:
+        numbers_per_step = read.batch * read.width
+        with closing(Helpers(threads - 1)) as helpers, ThreadPoolExecutor(1) as reader:
 
             def local_sgd(
                 theta: Array, correction: Array, *, step_size: float, local_steps: int | IntArray, round: int,
@@ -119,10 +121,10 @@ class Numba:
                 began = time.perf_counter()
                 kernel = chosen_kernel(specialise=special, anchored=anchor is not None)
                 begun = theta if theta.ndim == 3 else theta[:, None, :]
-                reference = np.empty((0, 0)) if anchor is None else anchor
+                reference = NO_ANCHOR if anchor is None else anchor
                 if pull:  # the kernels add λθ_c
                     correction = correction - pull * begun
-                steps = np.atleast_2d(np.asarray(local_steps, dtype=np.int64))
+                steps = np.array(local_steps, dtype=np.int64, ndmin=2, copy=None)
                 chosen = all_clients if clients is None else clients
                 out = np.empty((theta.shape[0], chosen.shape[1], problem.dim))
 
@@ -132,13 +134,13 @@ class Numba:
                         chosen, key, round, first_client, begin, end, out,
                     )  # fmt: skip
 
-                work = int(out.size // problem.dim * read.batch * read.width * steps.mean())
+                work = out.size // problem.dim * numbers_per_step * int(steps.sum()) // steps.size
                 blocks = split(chosen.shape[1], work, threads)
                 block: Callable[[int, int], None] = steps_of
                 if files:
                     blocks = files.blocks(chosen, at_least=len(blocks))
                     block = files.around(block, chosen, blocks, reader, again=clients is None)
-                run_blocks(block, blocks, pool, threads)
+                helpers.run_blocks(block, blocks)
                 seconds += time.perf_counter() - began
                 if self.specialise == "auto" and seconds > SECONDS_WORTH_COMPILING:
                     special = True
@@ -147,7 +149,6 @@ class Numba:
             try:
                 yield local_sgd
             finally:
-                pool.shutdown(cancel_futures=True)
                 reader.shutdown(cancel_futures=True)
 
 
@@ -156,44 +157,10 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_blocks(
-    block: Callable[[int, int], None], blocks: list[tuple[int, int]], pool: ThreadPoolExecutor, threads: int
-) -> None:
-    """Run all blocks, on this thread and on those of the pool, which are one fewer than `threads`.
-
-    This thread takes blocks like the others instead of waiting for them. At the end it looks for a moment whether
-    the others are done before it sleeps, since waking up takes as long as a short round.
-    """
-    if threads == 1 or len(blocks) == 1:
-        for ends in blocks:
-            block(*ends)
-        return
-    left = deque(blocks)
-
-    def work() -> None:
-        while True:
-            try:
-                ends = left.popleft()
-            except IndexError:
-                return
-            block(*ends)
-
-    others = [pool.submit(work) for _ in range(min(threads, len(blocks)) - 1)]
-    try:
-        work()
-    finally:
-        left.clear()  # after an error the others stop too
-        until = time.perf_counter() + SECONDS_BEFORE_SLEEPING
-        while not all(other.done() for other in others) and time.perf_counter() < until:
-            time.sleep(0)
-        wait(others)
-    for other in others:
-        other.result()
-
-
 def split(n_clients: int, work: int, threads: int) -> list[tuple[int, int]]:
     """Blocks of clients: enough to keep the threads busy, small enough to stop soon, large enough to pay."""
-    wanted = threads * max(1, work // NUMBERS_PER_BLOCK // threads)
-    blocks = max(1, min(n_clients, wanted, work // NUMBERS_WORTH_A_THREAD))
+    useful = min(threads, work // NUMBERS_WORTH_A_THREAD)  # threads
+    wanted = max(useful * BLOCKS_PER_THREAD if useful > 1 else 1, work // NUMBERS_PER_BLOCK)
+    blocks = min(n_clients, wanted)
     ends = [n_clients * k // blocks for k in range(blocks + 1)]
     return list(pairwise(ends))

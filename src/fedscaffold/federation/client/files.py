@@ -56,6 +56,11 @@ class SiteFolder:
             )
         return found
 
+    @property
+    def budget_file(self) -> Path:
+        """The file in which the site keeps what it has spent of its privacy budget."""
+        return self.path / "privacy-budget.json"
+
     def save_note(self, name: str, values: Mapping[str, Any]) -> None:
         """Keep values that JSON can hold in the file NAME.json."""
         try:

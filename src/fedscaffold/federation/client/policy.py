@@ -18,6 +18,7 @@ from fedscaffold.federation.messages import TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 
 MOST = 2**63 - 1
+DELTA_SHARE = 0.1  # δ of a privacy budget in units of one over the rows, unless given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,10 @@ class SitePolicy:
         "seed": on the run's seed, as in a simulation, so that a federated run can be compared with one.
     changed_data
         "refuse" requests of a run whose data have changed since the site joined it, or "warn" in the site's log.
+    epsilon, delta
+        A privacy budget of every row, for all runs together: only requests for steps with noise are answered, what
+        they spend is kept in the site's folder, and what would exceed ε is refused. δ is a tenth of one over the
+        number of rows unless given; without ε there is no budget.
 
     Examples
     --------
@@ -81,6 +86,8 @@ class SitePolicy:
     tell_state: bool = True
     draws: Literal["secret", "seed"] = "secret"
     changed_data: Literal["refuse", "warn"] = "refuse"
+    epsilon: float | None = None
+    delta: float | None = None
 
     def __post_init__(self) -> None:
         fields = Fields(dict(vars(self)), "the policy")
@@ -95,6 +102,11 @@ class SitePolicy:
         fields.flag("tell_state")
         fields.choice("draws", "secret", "seed")
         fields.choice("changed_data", "refuse", "warn")
+        for name in ("epsilon", "delta"):
+            if fields.value(name) is not None and fields.number(name, least=0.0) == 0.0:
+                raise InvalidInput(f"the policy: {name} must be above 0")
+        if self.delta is not None and (self.epsilon is None or self.delta >= 1.0):
+            raise InvalidInput("the policy: delta must be below 1, beside epsilon")
 
     @classmethod
     def for_simulation(cls) -> Self:
@@ -130,6 +142,10 @@ class SitePolicy:
             return cls(**found)
         except InvalidInput as error:
             raise InvalidInput(f"{os.fspath(path)}: {error}") from None
+
+    def delta_for(self, n_rows: int) -> float:
+        """δ of the budget of a table with so many rows."""
+        return DELTA_SHARE / n_rows if self.delta is None else self.delta
 
     def check_name(self, name: str) -> None:
         """Refuse a run or study whose name is not allowed."""

@@ -12,6 +12,7 @@ import numpy as np
 from fedscaffold.core.types import Array, ExchangedGradients
 from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.client.protection import check_protection, pay
 from fedscaffold.federation.client.state import (
     LostState,
     PendingUpdate,
@@ -21,7 +22,7 @@ from fedscaffold.federation.client.state import (
     reconcile,
 )
 from fedscaffold.federation.client.store import SiteStore, StateFile
-from fedscaffold.federation.client.task import HasFingerprint, LocalTask
+from fedscaffold.federation.client.task import HasFingerprint, LocalTask, OpensPrivately
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import ClientUpdate, StateLost, TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode
@@ -83,6 +84,7 @@ def handle_request(
     array([0.5])
     """
     policy.check_request(request)
+    check_protection(request, policy)
     config = request.config
     if request.client not in config.cohort(request.round):
         raise Refusal(
@@ -111,7 +113,8 @@ def handle_request(
             except LostState as lost:
                 site.audit.write("state-lost", reason=lost.reason, **_place(request))
                 return StateLost(**_place(request), reason=lost.reason)
-            vector = _local_steps(request, task, seed, stored, file, policy, rounded)
+            paid = partial(pay, request, task.n_rows, site, policy)
+            vector = _local_steps(request, task, seed, stored, file, policy, rounded, paid)
     flat = np.ascontiguousarray(vector[0, 0], dtype=np.float64)
     site.audit.write("answered", phase=request.phase, sha256=_digest(flat), numbers=flat.size, **_place(request))
     return ClientUpdate(
@@ -142,9 +145,12 @@ def _gradient(
 
 def _local_steps(
     request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: StateFile,
-    policy: SitePolicy, rounded: Callable[[Array], Array] | None,
+    policy: SitePolicy, rounded: Callable[[Array], Array] | None, paid: Callable[[], None],
 ) -> Array:  # fmt: skip
-    """The message after local steps; the one that was sent before if the request was answered before."""
+    """The message after local steps; the one that was sent before if the request was answered before.
+
+    Steps that are taken are paid for before, from the site's privacy budget.
+    """
     mean_gradient = "" if request.mean_gradient is None else _digest(request.mean_gradient)
     pending = stored.pending
     if (
@@ -159,6 +165,7 @@ def _local_steps(
         return sent
     _check_answers(stored, policy)
     exchanged = _exchanged_gradients(request, stored)
+    paid()
     with _open_block(request, task, seed) as block:
         info = request.config.round_info(request.round)
         if request.config.method.exchange == "own":
@@ -174,8 +181,13 @@ def _local_steps(
 def _open_block(request: TrainRequest, task: LocalTask, seed: int) -> AbstractContextManager[Block]:
     """The simulator's block, of this client alone; its weight is not used, since the server aggregates."""
     config, client = request.config, request.client
+    open_task = partial(task.open, seed=seed, client=client)
+    if config.privacy is not None:
+        if not isinstance(task, OpensPrivately):
+            raise Refusal(RefusalCode.POLICY_METHOD, "the site's kind of training cannot clip single records")
+        open_task = partial(task.open_privately, privacy=config.privacy, seed=seed, client=client)
     return open_block(
-        config.method_at(request.round), partial(task.open, seed=seed, client=client), config.batches,
+        config.method_at(request.round), open_task, config.batches,
         weights=np.ones(1), n_clients=config.n_clients, seed=config.seed, first=client,
     )  # fmt: skip
 

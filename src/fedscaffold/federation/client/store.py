@@ -1,8 +1,13 @@
 """Where a site keeps its client states: in a folder (`client.files.SiteFolder`), or in memory in one process."""
 
 import secrets
+import shutil
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Protocol
 
 from fedscaffold.federation.client.policy import SitePolicy
@@ -41,6 +46,10 @@ class SiteStore(Protocol):
     def secret(self) -> bytes:
         """32 random bytes that never leave the site."""
 
+    @property
+    def budget_file(self) -> Path:
+        """The file in which the site keeps what it has spent of its privacy budget."""
+
     def open_run(self, request: TrainRequest, policy: SitePolicy) -> AbstractContextManager[StateFile]:
         """The client's state in the request's run, held by this process alone while the block runs."""
 
@@ -65,6 +74,17 @@ class MemoryStore:
         self.audit: Log = MemoryLog()
         self._states: dict[tuple[str, int], StoredClientState] = {}
         self._notes: dict[str, dict[str, Any]] = {}
+
+    @cached_property
+    def _folder(self) -> Path:
+        folder = mkdtemp(prefix="fedscaffold-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder)
+
+    @property
+    def budget_file(self) -> Path:
+        """The file of the privacy budget, in a folder that goes with the store."""
+        return self._folder / "privacy-budget.json"
 
     @contextmanager
     def open_run(self, request: TrainRequest, policy: SitePolicy) -> Iterator[StateFile]:

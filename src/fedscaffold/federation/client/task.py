@@ -6,10 +6,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Engine, LocalSgd, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import IntArray
-from fedscaffold.engines import choose_engine
+from fedscaffold.engines import Reference, choose_engine
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 
 
@@ -44,6 +45,16 @@ class HasFingerprint(Protocol):
 
     def fingerprint(self) -> str:
         """A digest of the data, the same as long as they are."""
+
+
+@runtime_checkable
+class OpensPrivately(Protocol):
+    """A task whose local steps can protect single records."""
+
+    def open_privately(
+        self, batches: Batches, *, privacy: RecordLevel, seed: int, client: int
+    ) -> AbstractContextManager[LocalSgd]:
+        """Local steps with clipped gradients and noise from the operating system's generator."""
 
 
 @runtime_checkable
@@ -102,6 +113,14 @@ class ProblemTask:
         """The engine's local steps on the problem."""
         batches.check_fits(self.problem.sizes)
         return self.engine.open(self.problem, batches, seed=seed, first_client=client)
+
+    def open_privately(
+        self, batches: Batches, *, privacy: RecordLevel, seed: int, client: int
+    ) -> AbstractContextManager[LocalSgd]:
+        """Local steps with clipped gradients and noise that nobody can draw again, by the reference engine."""
+        batches.check_fits(self.problem.sizes)
+        engine = Reference(secret_noise=True)
+        return engine.open(self.problem, batches, seed=seed, first_client=client, privacy=privacy)
 
     def without_rows(self, kept_back: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "ProblemTask":
         """The same task on the rows that are not kept back."""

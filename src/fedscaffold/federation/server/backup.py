@@ -14,6 +14,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import NEVER
 from fedscaffold.federation.run_config import RunConfig
+from fedscaffold.federation.server.checks import few_rows
 from fedscaffold.federation.server.ledger import Ledger, stack_states
 
 WHAT = "fedscaffold backup of client states 3"
@@ -82,12 +83,13 @@ class StateBackup:
         folder_at(self.folder)
         known = sorted(set(counted) & set(states))
         vectors: dict[str, Array] = {}
-        if known:
-            sent = np.stack([counted[client] for client in known])[None]
-            block = stack_states([states[client] for client in known])
+        for rows in few_rows(len(known), config.dim):
+            some = known[rows]
+            sent = np.stack([counted[client] for client in some])[None]
+            block = stack_states([states[client] for client in some])
             updated = config.method_at(before.round).update_clients(block, sent, before.server, after.server)
             for name, values in updated._asdict().items():
-                vectors |= {f"{client}/{name}": values[0, k] for k, client in enumerate(known)}
+                vectors |= {f"{client}/{name}": values[0, k] for k, client in enumerate(some)}
         write_vectors(self._path(before.round), vectors, _owner(config, after.run, after.history, before.resets))
         self._open.pop(before.round, None)
         return sorted(set(counted) - set(known))

@@ -1,6 +1,6 @@
 """Which updates are refused, and which are shortened because they are far longer than those of the others."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ LEAST_OF_FIRST = 1e-2  # the usual distance is at least this share of the first 
 LEAST_OF_THETA = 1e-3  # and at least this share of ‖θ‖
 LEAST_OF_SPREAD = 0.15  # and at least this share of what a usual control variate does in a round
 SUSPECTS = 16  # client states that are compared with the others in a round
+NUMBERS_AT_ONCE = 1 << 20  # of copies of client states
 PASSES = 3  # in which vectors are changed until no client state is too long
 TINY = float(np.finfo(np.float64).tiny)
 
@@ -126,34 +127,44 @@ def check_states(
     clients = [client for client in sorted(sent) if states.get(client) is not None]
     if outlier_factor is None or not config.has_client_state or not clients:
         return States({}, {}, 0.0)
-    w, block = weights[clients], stack_states([states[client] for client in clients])
-    method = config.method_at(ledger.round)
+    w, method = weights[clients], config.method_at(ledger.round)
     counted = dict(sent)
     shares: dict[int, float] = {}
     spread = 0.0
     for _ in range(PASSES):  # each changes θ⁺, and with it the states of all
         after = aggregate(config, ledger, counted, weights)
-        vectors = np.stack([counted[client] for client in clients])
 
-        def implied(messages: Array, after: Any = after) -> Array:
+        def implied(some: Sequence[int], more: float = 0.0, after: Any = after) -> Array:
+            """States of some clients once their vectors, with so much more in each number, have counted."""
+            messages = np.stack([counted[client] for client in some]) + more
+            block = stack_states([states[client] for client in some])
             updated = method.update_clients(block, messages[None], ledger.server, after)
             return np.concatenate([values[0] for values in updated], axis=1)
 
-        new = implied(vectors)
-        slopes = implied(vectors + 1.0) - new  # by how much a state changes with what is counted
-        slope = max(float(np.abs(slopes).max()), TINY)
+        new = np.empty((len(clients), len(states[clients[0]]) * config.dim))
+        slope = TINY  # by how much a state changes with what is counted
+        for rows in few_rows(len(clients), config.dim):
+            new[rows] = implied(clients[rows])
+            slope = float(np.maximum(slope, np.abs(implied(clients[rows], 1.0) - new[rows]).max()))
         spread = usual_distance(new, w, w @ new / w.sum()) / slope
         least = LEAST_OF_FIRST * ledger.first_distance * slope
         long = excess(new, w, STATES_DIFFER * outlier_factor, least=least)
         if not long:
             break
         for k, (share, back) in long.items():
-            step = (slopes[k] * back).reshape(-1, config.dim).sum(axis=0)
-            square = (slopes[k] ** 2).reshape(-1, config.dim).sum(axis=0)
             client = clients[k]
-            counted[client] = vectors[k] + step / np.maximum(square, TINY)
+            slopes = implied([client], 1.0)[0] - new[k]
+            step = (slopes * back).reshape(-1, config.dim).sum(axis=0)
+            square = (slopes**2).reshape(-1, config.dim).sum(axis=0)
+            counted[client] = counted[client] + step / np.maximum(square, TINY)
             shares[client] = share * shares.get(client, 1.0)
     return States({client: counted[client] for client in shares}, shares, spread)
+
+
+def few_rows(n_rows: int, numbers: int) -> list[slice]:
+    """All rows of so many numbers, few at a time: where models are large, copies of all would not fit."""
+    at_once = max(1, NUMBERS_AT_ONCE // numbers)
+    return [slice(begin, begin + at_once) for begin in range(0, n_rows, at_once)]
 
 
 def excess(states: Array, weights: Array, factor: float, *, least: float) -> dict[int, tuple[float, Array]]:
@@ -171,17 +182,15 @@ def excess(states: Array, weights: Array, factor: float, *, least: float) -> dic
     proportion to the number of rows.
     """
     total, whole, squares = weights @ states, weights.sum(), weights @ weights
-    with np.errstate(over="ignore", invalid="ignore"):
-        pull = weights * np.linalg.norm(states - total / whole, axis=1)
+    pull = weights * distances(states, total / whole)
     found = {}
     for row in np.argsort(pull, kind="stable")[-SUSPECTS:].tolist():
         w = weights[row]
         n_others = (whole - w) ** 2 / max(squares - w**2, TINY)
         if w >= 0.5 * whole or n_others <= 1.0 + 1e-9:
             continue
-        others = np.delete(np.arange(weights.size), row)
         mean = (total - w * states[row]) / (whole - w)
-        usual = usual_distance(states[others], weights[others], mean)
+        usual = weighted_quantile(np.delete(distances(states, mean), row), np.delete(weights, row), 0.75)
         few, light = 1.0 + 2.0 / (n_others - 1.0), max(1.0, float(np.sqrt(squares / 10.0) / w))
         limit = factor * few * light * max(usual, least)
         distance = norm(states[row] - mean)
@@ -193,8 +202,14 @@ def excess(states: Array, weights: Array, factor: float, *, least: float) -> dic
 
 def usual_distance(states: Array, weights: Array, mean: Array) -> float:
     """The distance from the mean beyond which at most a quarter of the weight is."""
+    return weighted_quantile(distances(states, mean), weights, 0.75)
+
+
+def distances(states: Array, mean: Array) -> Array:
+    """‖s − mean‖ of each row s."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return weighted_quantile(np.linalg.norm(states - mean, axis=1), weights, 0.75)
+        parts = [np.linalg.norm(states[rows] - mean, axis=1) for rows in few_rows(len(states), mean.size)]
+    return np.concatenate(parts)
 
 
 def clip_gradients(

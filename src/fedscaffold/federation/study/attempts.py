@@ -24,6 +24,10 @@ FILE = "attempts.json"
 Run = Callable[[Transport, Path | None], StudyResult]
 
 
+class CannotBeginAgain(InvalidInput):
+    """What stopped a study that must go on with the exchanges that it has, and not begin again."""
+
+
 @dataclass
 class Without:
     """A transport to some of the sites.
@@ -140,7 +144,7 @@ def until_done(
             attempts.next(error.problems)
             if len(transport.sites) - len(attempts.left_out) < FEWEST:
                 raise InvalidInput(f"fewer than {FEWEST} sites are left: {error}") from None
-        except CheckpointMismatch:  # the folder is of another study: another attempt would hide that
+        except (CheckpointMismatch, CannotBeginAgain):  # a study's own folder, or another's, must stay as it is
             raise
         except FedScaffoldError:
             attempts.next({})

@@ -16,6 +16,7 @@ from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import problem_class
 from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation.study.prepare import OTHER
 from fedscaffold.inference import ClosingSums, newton_step
 from fedscaffold.inference.coordinates import slope_mask
 from fedscaffold.inference.covariance import covariance
@@ -81,14 +82,21 @@ def slopes_of(agreement: Agreement) -> NDArray[np.bool_]:
     return slope_mask(encoding.n_vectors, encoding.dim, int(encoding.intercept))
 
 
-def penalty_of(agreement: Agreement, n_rows: int) -> Array:
-    """Second derivatives of the penalty on the sum of losses over all rows, shape (dim,)."""
-    return np.where(slopes_of(agreement), n_rows * agreement.l2, 0.0)
+def penalty_of(agreement: Agreement, sums: ClosingSums) -> Array:
+    """Second derivatives of the penalty on the sum of losses over all rows, shape (dim,).
+
+    Sites may have merged rare values of a category into "(other)" that other sites named, so that it is the value
+    of no row. Without a penalty its coefficient would not be determined; one of its own then holds it at 0.
+    """
+    encoding = agreement.encoding
+    empty = [name.endswith(f"={OTHER}") for name in encoding.names] & (sums.squares == 0.0)
+    least = np.tile(np.where(empty, sums.rows, 0.0), encoding.n_vectors)
+    return np.maximum(np.where(slopes_of(agreement), sums.rows * agreement.l2, 0.0), least)
 
 
 def certify(sums: ClosingSums, agreement: Agreement) -> Certificate:
     """The certificate of the model at which sums were taken; refused, by column, if the optimum is not unique."""
-    penalty = penalty_of(agreement, sums.rows)
+    penalty = penalty_of(agreement, sums)
     found = newton_step(sums, penalty, agreement.encoding.names)
     gradient = sums.gradient + penalty * sums.theta
     variances = np.diagonal(covariance(sums, penalty))

@@ -103,7 +103,11 @@ class Coordinator:
     def prepare(self, kinds: Mapping[str, ColumnKind]) -> Agreement:
         """The encoding that all sites use and have accepted."""
         self.board.phase("prepare")
-        agreement = agree_on_encoding(self.add_tables(kinds), kinds, self.settings)
+        return self.agree(agree_on_encoding(self.add_tables(kinds), kinds, self.settings))
+
+    def agree(self, agreement: Agreement) -> Agreement:
+        """The agreement, once all sites have accepted it."""
+        self.board.phase("prepare")
         request = StudyMessage("agree", {"agreement": agreement.to_json()})
         accepted = self._ask(request, lambda reply, site: reply.body.get("accepted") is True)
         refused = [site for site, yes in accepted.items() if not yes]

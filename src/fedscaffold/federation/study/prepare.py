@@ -234,6 +234,12 @@ def add_tables(sums: Sequence[TableSums]) -> TableSums:
 
 def agree_on_encoding(total: TableSums, kinds: Mapping[str, ColumnKind], settings: StudySettings) -> Agreement:
     """The encoding that all sites use, from the sums over all of them; refused with all that is wrong."""
+    numbers = [one for one in (*total.features.values(), total.target) if isinstance(one, ColumnMoments)]
+    if numbers and not any(one.count for one in numbers):
+        raise InvalidInput(
+            "no site tells the sums of its numbers, since each has fewer rows than its min_cell; take sites with "
+            "more rows, or lower min_cell in the study and at the sites"
+        )
     problems: list[str] = []
     columns = []
     for name in kinds:
@@ -268,7 +274,7 @@ def agree_on_encoding(total: TableSums, kinds: Mapping[str, ColumnKind], setting
     )  # fmt: skip
     return Agreement(
         encoding=encoding,
-        l2=settings.l2,
+        l2=settings.penalty(total.rows),
         target_shift=shift,
         target_scale=scale,
         evaluate=settings.evaluate,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.display.summaries import Summarised, rounded_up
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
@@ -179,7 +179,7 @@ class StudyResult(Summarised):
             agreement.encoding, target_shift=agreement.target_shift, target_scale=agreement.target_scale
         )
         return summarise_sums(
-            sums, penalty_of(agreement, sums.rows), units, cov=cov, level=level, dispersion=dispersion,
+            sums, penalty_of(agreement, sums), units, cov=cov, level=level, dispersion=dispersion,
             target_scale=agreement.target_scale, feature_names=agreement.encoding.names,
         )  # fmt: skip
 
@@ -206,12 +206,11 @@ class StudyResult(Summarised):
         return mean_auc(self.evaluation)
 
     def _facts(self) -> dict[str, str]:
-        error = self.certified_error
         facts = {
             "sites": f"{len(self.sites):,}",
             "rows": f"{self.n_rows:,}",
             "exchanges": f"{self.rounds:,}",
-            "distance to the pooled model": f"at most {error['relative']:.2g}",
+            "distance to the pooled model": f"at most {rounded_up(self.training.certificate.relative_error)}",
             "tolerance": f"{self.settings.tolerance}, {'reached' if self.reached else 'NOT reached'}",
         }
         if self.auc is not None:

@@ -1,6 +1,6 @@
 """What the people of a study decide before it begins."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self, get_args
@@ -9,7 +9,9 @@ from fedscaffold.core.checks import choice, not_negative, seed_number, set_field
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.storage.fields import Fields, shown
 from fedscaffold.data.checks.collector import Collector
+from fedscaffold.data.public.bounds import Bounds, parse_bounds
 from fedscaffold.inference.tolerance import parse_tolerance
+from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import FAMILIES, KINDS, TargetFamily
 
 Trainer = Literal["auto", "scaffold", "newton"]
@@ -23,7 +25,11 @@ def _share_of_rows(name: str, value: Any) -> float:
     return share
 
 
-WORDS = ("auto", "all")  # sizes of batches that are no numbers
+NOT_PRIVATE = (
+    "features", "ignore", "tolerance", "missing", "trainer", "batch_size", "evaluate", "classes", "exposure",
+    "offset", "weight", "client_intercepts", "secure",
+)  # settings that stay as they are under a privacy budget  # fmt: skip
+WORDS = {"batch_size": ("auto", "all"), "l2": ("auto",)}  # in place of numbers
 _NUMBERS: dict[str, Callable[[str, Any], float]] = {
     "l2": not_negative,
     "min_cell": partial(whole_number, least=1),
@@ -51,7 +57,8 @@ class StudySettings:
     categorical
         Features to treat as categories although they hold numbers.
     l2
-        Strength of the penalty l2/2 ‖θ‖² on standardised columns; the intercept is not penalised.
+        Strength of the penalty l2/2 ‖θ‖² on standardised columns; the intercept is not penalised. "auto" is 1 over
+        the number of rows of all sites.
     tolerance
         "se:0.05": every coefficient's error of optimisation is at most 5 % of its standard error. A number such as
         0.005: the distance to the pooled model relative to its norm, intercept left out.
@@ -80,6 +87,15 @@ class StudySettings:
         never leaves the site; training is by Newton's method.
     secure
         Whether the coordinator learns only sums over all sites (`federation.secure_sum`).
+    epsilon, delta
+        A privacy budget of every row: sites clip gradients and add noise themselves, and nothing else about their
+        rows leaves them; δ is a tenth of one over the rows of the largest site unless given. Training is by
+        Scaffold on all rows, without certificate, standard errors and evaluation.
+    clip
+        The largest norm of a row's gradient under a budget; chosen unless given.
+    bounds
+        Under a budget, the public range (low, high) or the possible values of the target and of every feature, by
+        column.
     secure_threshold
         Number of sites that must be there to the end of a secure sum, and that would have to work together with
         the coordinator to learn a single site's numbers; more than half, and two thirds of them unless given.
@@ -96,7 +112,7 @@ class StudySettings:
     features: Sequence[str] | None = None
     ignore: Sequence[str] = ()
     categorical: Sequence[str] = ()
-    l2: float = 0.01
+    l2: float | Literal["auto"] = "auto"
     tolerance: str | float = "se:0.05"
     missing: str = "error"
     min_cell: int = 5
@@ -112,6 +128,10 @@ class StudySettings:
     client_intercepts: bool = False
     secure: bool = False
     secure_threshold: int | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    clip: float | None = None
+    bounds: Mapping[str, Sequence[Any]] | None = None
 
     def __post_init__(self) -> None:
         found = Collector("the study")
@@ -135,9 +155,10 @@ class StudySettings:
             else:
                 set_fields(self, **{name: tuple(value)})
         for name, check in _NUMBERS.items():
-            if name != "batch_size" or not isinstance(self.batch_size, str) or self.batch_size not in WORDS:
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in WORDS.get(name, ()):
                 with found.catching():
-                    set_fields(self, **{name: check(name, getattr(self, name))})
+                    set_fields(self, **{name: check(name, value)})
         with found.catching():
             unit, value = parse_tolerance(self.tolerance)
             set_fields(self, tolerance=self.tolerance if unit == "se" else value)
@@ -150,7 +171,12 @@ class StudySettings:
                 found.add(Option("secure_threshold"), " is of secure sums", remedies=[("take ", Option("secure"))])
         if not found.problems:
             self._check_columns(found)
+            self._check_privacy(found)
         found.raise_any()
+
+    def penalty(self, n_rows: int) -> float:
+        """Strength of the l2 penalty where sites have this many rows together."""
+        return 1.0 / max(n_rows, 1) if isinstance(self.l2, str) else self.l2
 
     def to_json(self) -> dict[str, Any]:
         """The settings as values that JSON can hold."""
@@ -189,6 +215,40 @@ class StudySettings:
                 Option("exposure"),
                 f" is for models 'poisson' and 'gamma', where it multiplies the mean, not {self.kind!r}",
             )
+
+    def _check_privacy(self, found: Collector) -> None:
+        if self.epsilon is None:
+            for name in ("delta", "clip", "bounds"):
+                if getattr(self, name) is not None:
+                    found.add(Option(name), " is part of a privacy budget; give ", Option("epsilon"), " too")
+            return
+        usual = {name: field.default for name, field in StudySettings.__dataclass_fields__.items()}
+        given = {name: getattr(self, name) for name in NOT_PRIVATE}
+        if self.evaluate == 0.0:
+            del given["evaluate"]
+        if isinstance(self.bounds, Mapping) and {self.target, *(self.features or ())} == set(self.bounds):
+            del given["features"]  # as a study's file and messages have them
+        with found.catching():
+            refuse_beside_epsilon(given, usual)
+        with found.catching():
+            budget = PrivacySettings(epsilon=self.epsilon, delta=self.delta, clip=self.clip)
+            set_fields(self, epsilon=budget.epsilon, delta=budget.delta, clip=budget.clip, evaluate=0.0)
+        with found.catching():
+            known = parse_bounds(
+                self.bounds, target=self.target, kind=self.kind, categorical=self.categorical, as_text=True
+            )
+            columns = {name: list(value) for name, value in known.columns.items()}
+            features = self.features or tuple(name for name in columns if name != self.target)
+            set_fields(self, bounds=columns, features=features)
+
+    @property
+    def public_bounds(self) -> Bounds | None:
+        """What is publicly known of the columns under a privacy budget; None without one."""
+        if self.epsilon is None:
+            return None
+        return Bounds.parse(
+            self.bounds, target=self.target, kind=self.kind, categorical=self.categorical, as_text=True
+        )
 
     @property
     def family(self) -> TargetFamily:

@@ -37,8 +37,9 @@ from fedscaffold.federation.study.messages import (
     unpack,
 )
 from fedscaffold.federation.study.prepare import check_sites, sum_table
+from fedscaffold.federation.study.private.at_site import check_answered, public_agreement
 from fedscaffold.federation.study.report.traffic import Traffic
-from fedscaffold.federation.study.rows import AgreedRows, TableFile
+from fedscaffold.federation.study.rows import AgreedRows, TableFile, recode
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.inference import client_sums
 
@@ -103,6 +104,10 @@ class StudySite:
         """What the site would tell first; refused if its table cannot be used, whoever else takes part."""
         schema = self._schema(settings)
         kinds = agree_on_columns({self.name: schema}, settings)
+        if settings.epsilon is not None:
+            agreement = public_agreement(settings, schema.n_rows or 0)
+            agreement.problem(recode(self.current_table, agreement))
+            return schema
         sums = sum_table(self.current_table, kinds, settings, min_cell=max(self.rules.min_cell, settings.min_cell))
         check_sites({self.name: sums}, kinds, settings)
         return schema
@@ -147,6 +152,7 @@ class StudySite:
         if self.policy.keep_back:
             raise Refusal(RefusalCode.POLICY_KEEP_BACK, "studies use all rows, but the policy keeps rows back")
         if SECURE_STEP in payload.values:
+            check_answered("secure sums", self.policy)
             return self._secure_sums.answer(payload)
         if not is_study_message(payload):
             if self.secure:
@@ -155,6 +161,7 @@ class StudySite:
             task = self.agreed_rows(address).task(address.part)
             return pack_reply(handle_request(request, task, self.store, self.policy)), "train"
         message = parsed(lambda: unpack(payload, "the coordinator"))
+        check_answered(message.phase, self.policy)
         if self.secure and message.phase not in OPEN:
             raise Refusal(RefusalCode.ONLY_SECURE)
         answer: dict[str, Callable[[StudyMessage, Address], StudyMessage]] = {
@@ -178,6 +185,8 @@ class StudySite:
                 f"version {PROTOCOL}; install the same version of fedscaffold on both",
             )
         settings = _settings(message)
+        if self.policy.epsilon is not None and settings.epsilon is None:
+            raise Refusal(RefusalCode.ONLY_PRIVATE, "the site has a privacy budget, and the study has none")
         schema = self._schema(settings)
         schema = replace(schema, max_hessian_dim=self.rules.max_hessian_dim if self.rules.allow_hessians else 0)
         if settings.secure:

@@ -21,6 +21,7 @@ from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.greet import agree_on_columns
 from fedscaffold.federation.study.journal import Journal, private_folder
 from fedscaffold.federation.study.messages import SiteProblems, Transport
+from fedscaffold.federation.study.private.at_site import with_budget
 from fedscaffold.federation.study.report.status import LOCK, StatusBoard
 from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.federation.study.settings import StudySettings
@@ -105,6 +106,10 @@ def _coordinator(settings: StudySettings) -> type[Coordinator]:
 
 def _all_phases(coordinator: Coordinator) -> StudyResult:
     settings = coordinator.settings
+    if settings.epsilon is not None:
+        from fedscaffold.federation.study.private.conduct import private_phases
+
+        return private_phases(coordinator)
     schemas = coordinator.greet()
     agreement = coordinator.prepare(agree_on_columns(schemas, settings))
     measured = coordinator.measure()
@@ -236,7 +241,7 @@ class Study(StudySettings):
                 name=str(name),
                 table=read_table(table) if isinstance(table, str | os.PathLike) else table,
                 rules=rules or SiteRules(by_the_clock=False, min_cell=settings.min_cell),
-                policy=policy or SitePolicy.for_simulation(),
+                policy=with_budget(policy or SitePolicy.for_simulation(), settings),
                 engine=engine,
                 store=MemoryStore(f"site {k} of seed {settings.seed}".encode()),
                 secure=settings.secure,

@@ -15,6 +15,7 @@ from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.client.store import SiteStore
 from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.study.private.at_site import with_budget
 from fedscaffold.federation.study.rows import TableFile
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.flower.certificates import make_key
@@ -117,7 +118,7 @@ class JoinedSite:
             name=self.invite.site,
             table=TableFile(self.data, self.text),
             rules=self.rules(),
-            policy=self.site_policy(),
+            policy=with_budget(self.site_policy(), self.invite.settings),
             accept=lambda agreement: self.accept == "auto",
             store=store or SiteFolder(self.folder),
             study_name=self.invite.study,

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -148,7 +148,7 @@ ABOUT = {
     "features": "columns to predict from; without this line all that the sites have",
     "ignore": "columns that are not used",
     "categorical": "columns of numbers that are categories",
-    "l2": "penalty l2/2 |theta|^2 on standardised columns",
+    "l2": "penalty l2/2 |theta|^2 on standardised columns; 'auto': 1 over the rows of all sites",
     "tolerance": "'se:0.05': 5 % of each standard error; a number: relative distance",
     "missing": "missing values: 'error', or 'mean' fills in the mean over all sites",
     "min_cell": "sites tell no count below this",
@@ -163,12 +163,20 @@ ABOUT = {
     "client_intercepts": "whether each site has an intercept of its own",
     "secure": "whether the coordinator learns only sums over all sites",
     "secure_threshold": "sites that must be there to the end of a sum; two thirds without this line",
+    "epsilon": "privacy budget of every row; sites then add noise, and there are no standard errors",
+    "delta": "of the budget; a tenth of one over the rows of the largest site without this line",
+    "clip": "largest norm of a row's gradient under a budget; chosen without this line",
+    "bounds": "public range or values of the target and every feature, under a budget",
 }
 UNSET = {
     "exposure": '"COLUMN"',
     "offset": '"COLUMN"',
     "weight": '"COLUMN"',
     "secure_threshold": "NUMBER",
+    "epsilon": "NUMBER",
+    "delta": "NUMBER",
+    "clip": "NUMBER",
+    "bounds": '{ "COLUMN" = [LOW, HIGH] }',
 }  # in lines that are commented out
 TEMPLATE = """# A study: one model for tables that stay at their sites. Run it with `fedscaffold study run`.
 name = {name}
@@ -195,6 +203,8 @@ def _toml(value: Any) -> str:
         return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_toml(name)} = {_toml(item)}" for name, item in value.items()) + " }"
     return repr(value)
 
 

@@ -22,7 +22,7 @@ from fedscaffold.paper.acceleration.cells import (
     problem_of,
 )
 from fedscaffold.problems import LogisticStream
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import predict, predict_at_scale
 
 if TYPE_CHECKING:

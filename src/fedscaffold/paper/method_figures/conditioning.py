@@ -11,7 +11,7 @@ from fedscaffold.core.protocols import Method
 from fedscaffold.engines import Numba
 from fedscaffold.methods import ProxSkip, Scaffold
 from fedscaffold.problems import Ridge
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 
 CONDITIONS = (10.0, 31.6, 100.0, 316.0, 1000.0, 3160.0, 10000.0)
 CLIENTS, DIM, LOCAL_STEPS = 4, 4, 10

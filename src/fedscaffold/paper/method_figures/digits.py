@@ -23,7 +23,7 @@ from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.paper.method_figures.networks import NETWORKS
 from fedscaffold.problems import Differentiable
 from fedscaffold.reports.layout import COLOURS, saved_panels
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 
 TEST_RECORDS = 360
 LOCAL_STEPS, BATCH_SIZE, CLIENTS = 50, 10, 50

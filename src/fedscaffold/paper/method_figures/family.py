@@ -28,7 +28,7 @@ from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.reports import comparison, growth
 from fedscaffold.reports.comparison import CostPanel
 from fedscaffold.simulation.availability import Periodic
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.trace import Trace
 
 CONDITIONS = (10.0, 31.6, 100.0, 316.0, 1000.0)

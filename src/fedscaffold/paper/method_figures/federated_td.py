@@ -24,7 +24,7 @@ from fedscaffold.paper.claims import Claim
 from fedscaffold.problems import GarnetTD
 from fedscaffold.problems.linear.td import Observing
 from fedscaffold.reports.speed_up import draw as draw_panels
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.stages.stationarity import Plateau
 
 STEP_SIZE, LOCAL_STEPS, BATCH_SIZE = 0.1, 100, 10

@@ -15,7 +15,7 @@ from fedscaffold.paper.method_figures.conditioning import scaling
 from fedscaffold.problems import Ridge
 from fedscaffold.reports import comparison, growth
 from fedscaffold.reports.comparison import CostPanel
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 
 CLIENTS, RECORDS, DIM = 50, 40, 5
 GAMMA, H = 0.1, 10

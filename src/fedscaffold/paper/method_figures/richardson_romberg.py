@@ -18,7 +18,7 @@ from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.reports.orders import OrderLine, OrderPanel, draw
 from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.observers import squared_distance
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.stages.richardson_romberg import richardson_romberg
 from fedscaffold.theory import predict
 from fedscaffold.theory.prediction.reliability import measured_anyway

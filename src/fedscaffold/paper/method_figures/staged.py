@@ -14,7 +14,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.reports.stages import StagesPanel, draw
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.stages.staged import Stage, staged
 
 HALVINGS = range(11)

@@ -12,7 +12,7 @@ from fedscaffold.paper.verify.rows import Measured, Printed, StatementRow, bound
 from fedscaffold.paper.verify.settings import Budget, Case, describe
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.simulation import TailAverage
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import Constants, Prediction, bounds, constants, expansion, predict
 from fedscaffold.theory.prediction.reliability import measured_anyway
 

@@ -10,7 +10,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation import Trace
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import Constants, bounds, constants
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from fedscaffold.methods import Scaffold
 from fedscaffold.paper.verify.rows import Measured, Printed, StatementRow, bounded, close, over_groups, worst
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, Budget, Case, Kind, describe, make, strict
 from fedscaffold.simulation.observers import squared_distance
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import bounds, constants
 from fedscaffold.theory.bounds import Bound
 from fedscaffold.theory.bounds.conditions import noise_pair

@@ -11,7 +11,7 @@ from fedscaffold.methods import Scaffold
 from fedscaffold.paper.verify.rows import Measured, StatementRow, close, jackknife, over_groups
 from fedscaffold.paper.verify.settings import BATCH, INSIDE, KINDS, MODERATE, Budget, Kind, make
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.simulation.run import run
+from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import constants, expansion
 
 DISTINCT, DIM, GROUPS = 2, 3, 10

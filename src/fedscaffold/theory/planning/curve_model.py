@@ -20,6 +20,8 @@ from fedscaffold.theory.prediction.predict import predict_setting
 from fedscaffold.theory.prediction.setting import Setting, setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
 
+ROUGH = 1e-3  # of the interpolation over clients, where a number of clients is wanted, not an error
+
 
 class Foreseen(NamedTuple):
     """Noise and squared bias of a plateau, and the error by round where it was asked for."""
@@ -36,6 +38,7 @@ class CurveModel:
     base: Setting
     stability: Stability | None  # None where losses are not quadratic
     states: dict[tuple[float, int], PlateauState] = field(default_factory=dict)  # plateaus that were asked for
+    curves: dict[tuple[float, int], tuple[Array, Array]] = field(default_factory=dict)  # and curves
 
     @classmethod
     def of(cls, request: PlanRequest, method: Method | None = None) -> "CurveModel":
@@ -65,37 +68,42 @@ class CurveModel:
 
         Local models are Gaussian here, also where `predict` follows third cumulants, which takes far longer.
         """
-        s = self.at(gamma, H)
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):
-                if is_small(s):
-                    local = small_round(s) if s.quadratic else LocalRound(s, skew=False)
-                    squares, variances = small_curve(s, local, rounds)
-                else:
-                    squares, variances = curve_parts(s, self.state(s), rounds)
-        except InvalidInput:
-            return None
+        key = (gamma, H)
+        if key not in self.curves or self.curves[key][0].size <= rounds:
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    self.curves[key] = self._parts(self.at(gamma, H), rounds)
+            except InvalidInput:
+                return None
+        squares, variances = (part[: rounds + 1] for part in self.curves[key])
         sound = np.isfinite(squares + variances).all() and (variances >= 0.0).all()
         return (squares, variances) if sound else None
+
+    def _parts(self, s: Setting, rounds: int) -> tuple[Array, Array]:
+        if not is_small(s):
+            return curve_parts(s, self.state(s), rounds)
+        return small_curve(s, small_round(s) if s.quadratic else LocalRound(s, skew=False), rounds)
 
     def predict(self, gamma: float, H: int, rounds: int | None = None) -> "Foreseen | None":
         """What `theory.predict` says: plateau, and curve of some rounds; None where there is no plateau."""
         s = self.at(gamma, H)
+        known = None if rounds is None or (is_small(s) and not s.quadratic) else self.parts(gamma, H, rounds)
         try:
             if is_small(s):
-                found = predict_setting(s, rounds)
-                return Foreseen(found.mse_variance_part, found.mse_bias_part, found.curve)
+                found = predict_setting(s, rounds if known is None else None)
+                curve = found.curve if known is None else np.add(*known)
+                return Foreseen(found.mse_variance_part, found.mse_bias_part, curve)
             state = self.state(s)
-            curve = None if rounds is None else np.add(*curve_parts(s, state, rounds))
         except InvalidInput:
             return None
+        curve = None if known is None else np.add(*known)
         return Foreseen(float(np.trace(state.cov_theta)), float(state.bias @ state.bias), curve)
 
     def plateau_parts(self, gamma: float, H: int, copies: float) -> tuple[float, float] | None:
         """Variance and squared bias of the plateau with copies of each client, local models being Gaussian."""
         s = self.at(gamma, H)
         try:
-            state = solve_stationary(replace(s, own=s.own / copies))
+            state = solve_stationary(replace(s, own=s.own / copies, tolerance=max(s.tolerance, ROUGH)))
         except InvalidInput:
             return None
         return float(np.trace(state.cov_theta)), float(state.bias @ state.bias)

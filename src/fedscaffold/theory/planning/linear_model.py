@@ -8,7 +8,8 @@ carry.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -57,6 +58,7 @@ class LinearModel:
     slopes: Array  # ∇f_c(θ*), (n, d)
     noise: Array  # C_c(θ*) in the eigenbasis, (n, d, d)
     optimum: Array
+    known: "dict[tuple[float, int], Trajectory | None]" = field(default_factory=dict)
 
     @classmethod
     def of(cls, base: Setting) -> "LinearModel":
@@ -78,6 +80,21 @@ class LinearModel:
         """The largest curvature of any client."""
         return float(self.lam.max())
 
+    def trajectory(self, gamma: float, H: int) -> "Trajectory | None":
+        """Mean and noise by round; None where a round does not contract, at θ* or on the way there."""
+        key = (gamma, H)
+        if key not in self.known:
+            self.known[key] = None
+            with suppress(InvalidInput):
+                self.known[key] = self._trajectory(gamma, H)
+        return self.known[key]
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def _trajectory(self, gamma: float, H: int) -> "Trajectory":
+        cur = Curvature.of(self.U, self.lam, gamma, H)
+        variances, radius = self.variances(reduced_system(self.w, cur, COARSE), cur, gamma, H)
+        return Trajectory(variances, radius, self.path(cur, gamma, H))
+
     @np.errstate(over="ignore", invalid="ignore")  # a mean that grows beyond all numbers is out of the question
     def outcome(
         self, gamma: float, H: int, aim: float, most_rounds: int, correction: "Correction | None" = None
@@ -86,43 +103,37 @@ class LinearModel:
 
         Where the rounds are more than `most_rounds`, they are extrapolated at the pace of the slowest direction.
         """
-        try:
-            cur = Curvature.of(self.U, self.lam, gamma, H)
-            system = reduced_system(self.w, cur, COARSE)
-            variances, radius = self.variances(system, cur, gamma, H)
-            path = self.path(cur, gamma, H)
-        except InvalidInput:  # it does not contract, at θ* or on the way there
-            return math.inf, math.inf
+        found = self.trajectory(gamma, H)
         of_mean, of_noise = (1.0, 1.0) if correction is None else correction.factors(gamma)
-        if math.isinf(of_noise):
+        if found is None or math.isinf(of_noise):
             return math.inf, math.inf
-        variances = of_noise * variances
-        plateau, first = float(variances[-1]), float(self.optimum @ self.optimum)
-        found = first
-        for t, square in enumerate(path, start=1):
-            spread = variance_at(t, variances)
-            before, found = found, of_mean * square + spread
-            if found <= aim:
-                drop = math.log(max(before, found) / max(found, 1e-300))
+        plateau, first = of_noise * float(found.variances[-1]), float(self.optimum @ self.optimum)
+        begin, last = 1, first
+        while begin <= most_rounds:
+            t = np.arange(begin, min(max(8, 2 * begin), most_rounds + 1))
+            squares, spread = found.squares(int(t[-1]))[t - 1], of_noise * found.variance_at(t)
+            errors = of_mean * squares + spread
+            reached, lost = errors <= aim, ~(squares < GROWN * first) | (spread >= aim)  # spread only grows
+            end = int(np.argmax(reached | lost))
+            if reached[end]:
+                before, there = float(errors[end - 1]) if end else last, float(errors[end])
+                drop = math.log(max(before, there) / max(there, 1e-300))
                 part = math.log(max(before, aim) / aim) / drop if drop else 1.0
-                return t - 1 + min(1.0, part), plateau
-            if not square < GROWN * first:
-                return math.inf, math.inf
-            if spread >= aim:  # and it only grows
-                return math.inf, plateau
-            if t >= most_rounds:
-                break
-        if plateau >= aim or radius >= 1.0:
+                return float(t[end]) - 1.0 + min(1.0, part), plateau
+            if lost[end]:
+                return math.inf, plateau if squares[end] < GROWN * first else math.inf
+            begin, last = int(t[-1]) + 1, float(errors[-1])
+        if plateau >= aim or found.radius >= 1.0:
             return math.inf, plateau
-        fall = -2.0 * math.log(radius)  # of mean and of what the noise lacks to its plateau, per round
-        return most_rounds + math.log((found - plateau) / (aim - plateau)) / fall, plateau
+        fall = -2.0 * math.log(found.radius)  # of mean and of what the noise lacks to its plateau, per round
+        return most_rounds + math.log((last - plateau) / (aim - plateau)) / fall, plateau
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def parts(self, gamma: float, H: int, t: int) -> tuple[float, float]:
-        """‖m_t‖² and tr Cov θ_t after t rounds, as far as the method contracts."""
-        cur = Curvature.of(self.U, self.lam, gamma, H)
-        variances, _ = self.variances(reduced_system(self.w, cur, COARSE), cur, gamma, H)
-        return next(islice(self.path(cur, gamma, H), t - 1, None)), variance_at(t, variances)
+    def parts(self, gamma: float, H: int, t: int) -> tuple[float, float] | None:
+        """‖m_t‖² and tr Cov θ_t after t rounds; None where the method does not contract."""
+        found = self.trajectory(gamma, H)
+        if found is None:
+            return None
+        return float(found.squares(t)[t - 1]), float(found.variance_at(np.array([t]))[0])
 
     def variances(self, system: ReducedSystem, cur: Curvature, gamma: float, H: int) -> tuple[Array, float]:
         """Tr Cov θ_t for t = 1, 2, 4, 8, ..., until it no longer grows, and the pace of the slowest direction."""
@@ -158,6 +169,43 @@ class LinearModel:
                     break
         for m, _ in rounds_of_mean(self.bases, cur, length, start, slopes):
             yield float(m @ m)
+
+
+class Trajectory:
+    """Mean and noise of one step size and number of local steps, the mean as far as it was asked for.
+
+    Parameters
+    ----------
+    variances
+        Tr Cov θ_t for t = 1, 2, 4, ..., the last of which is the plateau.
+    radius
+        The pace of the slowest direction.
+    path
+        ‖m_t‖² for t = 1, 2, ...
+    """
+
+    def __init__(self, variances: Array, radius: float, path: Iterator[float]) -> None:
+        self.variances, self.radius = variances, radius
+        self._path, self._squares = path, np.empty(0)
+        plateau = float(variances[-1])
+        lacking = np.maximum(1.0 - variances / plateau, 1e-15) if plateau > 0.0 else np.full(variances.size, 1e-15)
+        if variances.size > 1:
+            lacking[-1] = lacking[-2] ** 2  # after twice as many rounds
+        self._logs = np.log(lacking)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def squares(self, rounds: int) -> Array:
+        """‖m_t‖² for t = 1, 2, ..., at least `rounds` of them."""
+        missing = rounds - self._squares.size
+        if missing > 0:
+            self._squares = np.append(self._squares, list(islice(self._path, missing)))
+        return self._squares
+
+    def variance_at(self, t: IntArray) -> Array:
+        """Tr Cov θ_t; what is lacking to the plateau falls like a power, so its logarithm is interpolated."""
+        powers = 2.0 ** np.arange(self.variances.size)
+        share = np.where(t >= powers[-1], 1.0, -np.expm1(np.interp(t, powers, self._logs)))
+        return np.asarray(float(self.variances[-1]) * share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,17 +273,3 @@ def representatives(w: Array, lam: Array, slopes: Array, noise: Array) -> tuple[
     chosen = np.concatenate([loud, some])
     order = np.argsort(chosen)
     return chosen[order], weights[order], np.concatenate([w[loud], own])[order]
-
-
-def variance_at(t: int, variances: Array) -> float:
-    """Tr Cov θ_t from its values at t = 1, 2, 4, ..., the last of which is the plateau.
-
-    What is lacking to the plateau falls like a power, so its logarithm is interpolated.
-    """
-    plateau = float(variances[-1])
-    if t >= 2 ** (variances.size - 1) or plateau == 0.0:
-        return plateau
-    lacking = np.maximum(1.0 - variances / plateau, 1e-15)
-    if variances.size > 1:
-        lacking[-1] = lacking[-2] ** 2  # after twice as many rounds
-    return plateau * (1.0 - math.exp(float(np.interp(t, 2.0 ** np.arange(variances.size), np.log(lacking)))))

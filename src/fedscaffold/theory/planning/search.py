@@ -8,9 +8,10 @@ from functools import cache
 from fedscaffold.theory.planning.linear_model import Correction, LinearModel
 from fedscaffold.theory.planning.request import PlanRequest
 
-GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
-GOLDEN_STEPS = 6
-BELOW, NARROW = math.log(8.0), math.log(2.0)  # how far to look in log γ, without and with a neighbour's γ
+GRID = 2.0 ** (1.0 / 6.0)  # step sizes are its powers, so that what the linear model says of one is asked once
+HIGHEST = 600  # power of GRID
+FAR, NEAR = (6, 3, 1), (1,)  # strides along the grid, without and with a neighbour's γ
+MOST_STRIDES = 8  # of one length
 COARSE_STEPS = 4  # ratio of neighbouring local steps in the first pass
 REFINEMENTS = (2.0, math.sqrt(2.0), 2.0**0.25)
 FEW_ROUNDS = 12  # up to here a whole round more or less matters
@@ -72,29 +73,36 @@ class LinearSearch:
 
     def best_step_size(self, H: int, near: Guess | None = None) -> tuple[float, float]:
         """(γ, T) with the fewest rounds; T above the limit is rough. From the γ of nearby local steps if given."""
-        most = self.request.most_rounds
+        highest, most = place(self.largest(H)), self.most_rounds(H)
 
         @cache
-        def rounds(log_gamma: float) -> float:
-            return self.outcome(math.exp(log_gamma), H, self.aim, most)[0]
+        def rounds(k: int) -> float:
+            return self.outcome(GRID**k, H, self.aim, most)[0] if k <= highest else math.inf
 
+        strides: tuple[int, ...] = FAR
+        k = highest
         if near is not None and math.isfinite(near.rounds) and 0.4 < near.H / H < 2.5:
-            middle = math.log(min(near.gamma * math.sqrt(near.H / H), self.largest(H)))
-            low, high = middle - NARROW, min(middle + NARROW, math.log(self.largest(H)))
-            if rounds(middle) < math.inf and low < high:
-                return minimise(rounds, low, high, GOLDEN_STEPS - 2)
-        return minimise(rounds, *self.useful(H), GOLDEN_STEPS)
+            k, strides = min(place(near.gamma * math.sqrt(near.H / H)), highest), NEAR
+        if strides == FAR or math.isinf(rounds(k)):
+            k, strides = self.useful(H, highest), FAR
+        k = descend(rounds, k, strides)
+        return GRID**k, rounds(k)
 
-    def useful(self, H: int) -> tuple[float, float]:
-        """An interval of log γ with the best one in it: up to where plateaus are above the aim."""
-        gamma = above = min(1.0 / self.model.largest, self.largest(H))
+    def most_rounds(self, H: int) -> int:
+        """Rounds of H local steps worth counting: with more they would cost more than the best guess so far."""
+        cost = min((guess.cost for guess in self.found.values()), default=math.inf)
+        return int(min(self.request.most_rounds, 1.0 + cost / self.request.cost(1, H)))
+
+    def useful(self, H: int, highest: int) -> int:
+        """A place near the best one: the highest whose plateau is below the aim, or a little lower."""
+        k = min(place(1.0 / self.model.largest), highest)
         for _ in range(40):
-            rounds, plateau = self.outcome(gamma, H, self.aim, 1)
+            rounds, plateau = self.outcome(GRID**k, H, self.aim, 1)
             if plateau <= self.aim or rounds <= 1.0:
                 break
-            above = gamma
-            gamma *= max(0.1, min(0.7, self.aim / plateau)) if math.isfinite(plateau) else 0.5
-        return math.log(gamma) - BELOW, math.log(above)
+            factor = max(0.1, min(0.7, self.aim / plateau)) if math.isfinite(plateau) else 0.5
+            k += min(-1, round(math.log(factor) / math.log(GRID)))
+        return k
 
     def cheapest(self, advance: Callable[[int, int], None] = lambda done, of: None) -> Guess:
         """The guess of the least cost within the limits."""
@@ -149,15 +157,20 @@ class LinearSearch:
         return max(1, min(self.request.most_local_steps, round(H)))
 
 
-def minimise(function: Callable[[float], float], low: float, high: float, steps: int) -> tuple[float, float]:
-    """Golden-section search over log γ: the best γ and its value."""
-    a, b = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    for _ in range(steps):
-        if function(a) <= function(b):
-            high, b = b, a
-            a = high - GOLDEN * (high - low)
-        else:
-            low, a = a, b
-            b = low + GOLDEN * (high - low)
-    chosen = min((a, b), key=function)
-    return math.exp(chosen), function(chosen)
+def place(gamma: float) -> int:
+    """Which place on the grid of step sizes is the highest up to γ."""
+    return math.floor(math.log(gamma) / math.log(GRID) + 1e-9) if math.isfinite(gamma) else HIGHEST
+
+
+def descend(function: Callable[[int], float], k: int, strides: tuple[int, ...]) -> int:
+    """Where a function of whole numbers is least: ever smaller strides downhill from k; down where it is inf."""
+    for stride in strides:
+        for _ in range(MOST_STRIDES):
+            lower, upper = k - stride, k + stride
+            if math.isinf(function(k)) or function(lower) < function(k):
+                k = lower
+            elif function(upper) < function(k):
+                k = upper
+            else:
+                break
+    return k

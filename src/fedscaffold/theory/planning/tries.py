@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.theory.planning.curve_model import CurveModel
 from fedscaffold.theory.planning.linear_model import Correction, LinearModel
@@ -109,10 +108,10 @@ class Tries:
 
     def _learn(self, gamma: float, H: int, parts: tuple[Array, Array], t: int) -> None:
         """Correct the linear model by what the sharp one says after t rounds."""
-        try:
-            mean, noise = self.linear.parts(gamma, H, t)
-        except InvalidInput:
+        linear = self.linear.parts(gamma, H, t)
+        if linear is None:
             return
+        mean, noise = linear
         square, variance = float(parts[0][t]), float(parts[1][t])
         factor = self.correction.mean
         if mean > FADED * noise:

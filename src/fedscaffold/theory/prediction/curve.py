@@ -79,14 +79,16 @@ def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Ar
     squares, t = [float(mean.theta @ mean.theta)], 0
     pull = np.zeros_like(plateau_pull)
     last: RoundNoise | None = None
-    faded = noises is None
+    faded, everyone = noises is None, np.arange(s.clients.size)
+    resting = 1.0 if noises is None or not s.quadratic else noises.level(np.zeros_like(s.gradients))
     while t < rounds or (not faded and spread.waits(rounds)):
         before, mean = mean, advance(s, state, p, pull, mean, scale)
         wanted = noises is not None and not faded and is_wanted(t)
         for _ in range((REPEATS if t < FIRST_ROUNDS and not s.quadratic else 1) if wanted else 0):
             assert noises is not None
-            paths = linear_paths(p, state, before, noises.clients) if s.quadratic else mean.seen[noises.clients]
-            last = noises.at(t, paths, spread.guess(t), last)
+            all_paths = linear_paths(p, state, before, everyone) if s.quadratic else mean.seen
+            level = noises.level(all_paths[:, all_paths.shape[1] // 2]) / resting if s.quadratic else 1.0
+            last = noises.at(t, all_paths[noises.clients], spread.guess(t), last, level)
             faded = t >= FIRST_ROUNDS and noises.faded(last)
             if not s.quadratic:
                 pull = plateau_pull if faded else plateau_pull + noises.pull_beyond(last) @ state.cur.U

@@ -12,7 +12,9 @@ c_m, with Φ_m(C̃_c) the m-th Lagrange function of C̃_c, gives θ = Σ_m ζ_m 
 The interpolation's error falls geometrically in M; M is chosen so that it is below a tolerance on |z| = 1.
 """
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -23,6 +25,7 @@ CLIENTS_AT_ONCE = 128
 MOST_POINTS = 48
 DOUBLINGS = 64
 GROWN = 1e12
+ROUNDED = 0.125  # ends of a range of log δ are moved outwards to multiples of it where points are counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,19 +53,29 @@ def lagrange(points: Array, x: Array) -> Array:
 
 def interpolation_points(lowest: float, highest: float, tolerance: float) -> Array:
     """Chebyshev points of [lowest, highest] = range of log δ, enough for 1/(z − 1 + δ) on |z| = 1."""
-    centre, half = 0.5 * (lowest + highest), 0.5 * (highest - lowest)
-    if half < 1e-12:
-        return np.array([centre])
+    if highest - lowest < 1e-12:
+        return np.array([0.5 * (lowest + highest)])
+    top = math.ceil(highest / ROUNDED) * ROUNDED if highest <= 0.0 else highest  # δ = 2 would be a pole at z = −1
+    return _chebyshev(lowest, highest, _points_needed(math.floor(lowest / ROUNDED) * ROUNDED, top, tolerance))
+
+
+def _chebyshev(lowest: float, highest: float, M: int) -> Array:
+    return 0.5 * (lowest + highest) + 0.5 * (highest - lowest) * np.cos(np.pi * (np.arange(M) + 0.5) / M)
+
+
+@lru_cache(maxsize=1024)
+def _points_needed(lowest: float, highest: float, tolerance: float) -> int:
+    """How many points a range of log δ needs."""
     omega = np.concatenate([[0.0], np.pi * 10.0 ** np.linspace(-4, 0, 60)])
     z = np.exp(1j * omega)[:, None]
     x = np.linspace(lowest, highest, 101)
-    for M in range(2, MOST_POINTS + 1):
-        points = centre + half * np.cos(np.pi * (np.arange(M) + 0.5) / M)
+    for M in range(2, MOST_POINTS):
+        points = _chebyshev(lowest, highest, M)
         there = z - 1.0 + np.exp(x)
         error = np.abs((1.0 / (z - 1.0 + np.exp(points))) @ lagrange(points, x) * there - 1.0)
         if error.max() < tolerance:
-            return points
-    return points
+            return M
+    return MOST_POINTS
 
 
 def reduced_system(w: Array, cur: Curvature, tolerance: float) -> ReducedSystem:
@@ -98,7 +111,8 @@ def system_of(points: Array, J: Array) -> ReducedSystem:
     """The reduced system of given points and couplings."""
     M, d, _ = J.shape
     c = 1.0 - np.exp(points)
-    A = np.kron(np.ones((1, M)), J.reshape(M * d, d)) + np.kron(np.diag(c), np.eye(d))
+    A = np.tile(J.reshape(M * d, d), M)
+    A[np.diag_indices(M * d)] += np.repeat(c, d)
     return ReducedSystem(points, c, J, A)
 
 

@@ -3,14 +3,18 @@
 Around the mean's path the local models spread by the noise of the round itself, and by what θ and ξ_c gathered in
 the rounds before. What θ gathered is known; Cov(θ, η_c) and Cov η_c are taken to grow with it and with the powers
 C̃_c^t, and a client's own part of Cov η_c is Σ_{k<t} C̃_c^k Q_c C̃_c^k.
+
+For quadratic losses, whose noise grows with the squared distance to θ*, that of a sample is brought to the level
+of all clients by the traces of their noise at one point of a round each, one look at the records (`noise_levels`).
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.theory.client_blocks import ClientBlock
+from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
 from fedscaffold.theory.prediction.expansion import weighted
 from fedscaffold.theory.prediction.local_steps import Curvature, accumulate, curvature, rotate
 from fedscaffold.theory.prediction.many_clients.client_sample import Sample, draw, inclusion
@@ -18,7 +22,8 @@ from fedscaffold.theory.prediction.plateau import PlateauState, covariances, loc
 from fedscaffold.theory.prediction.reduced_system import noise_input
 from fedscaffold.theory.prediction.setting import Setting
 
-SAMPLE = 128  # clients
+FEWEST, SAMPLE = 32, 128  # clients of a sample, of large and of small tables
+LARGEST_TABLES = 2_500_000  # records × features² of a sample of more than FEWEST
 FADED = 0.01
 MOST_PASSES = 8  # over the clients of the sample
 PLATEAU_REPEATS = 2
@@ -48,6 +53,7 @@ class RoundNoises:
     eta: Array  # Cov η_c on the plateau without the client's own noise, (k, d, d)
     plateau_input: Array
     plateau: RoundNoise | None  # of the sample, as it is found on the plateau
+    whole: Setting  # of all clients
 
     @classmethod
     def of(cls, s: Setting, state: PlateauState) -> "RoundNoises":
@@ -58,17 +64,28 @@ class RoundNoises:
         some = replace(state, **arrays)
         theta_eta, eta = covariances(sub, some)
         eta = eta - s.gamma**2 * own_shares(some.cur, None) * some.Q if s.scaffold else eta
-        found = cls(sub, at, some, theta_eta, eta, state.sums.noise, None)
+        found = cls(sub, at, some, theta_eta, eta, state.sums.noise, None, s)
         paths = local_means(sub, some, np.arange(at.size))
         plateau: RoundNoise | None = None
         for _ in range(PLATEAU_REPEATS):  # since Cov η_c depends on the noise that is found
             plateau = found.at(None, paths, state.cov_theta, plateau)
         return replace(found, plateau=plateau)
 
-    def at(self, t: int | None, paths: Array, cov_theta: Array, last: RoundNoise | None) -> RoundNoise:
+    def level(self, points: Array) -> float:
+        """Noise of all clients at given points around θ*, (N, d), over what the sample says of it."""
+        if self.clients.size == self.whole.clients.size:
+            return 1.0
+        levels = noise_levels(self.whole, points)
+        ours = float(self.s.weights * self.s.own @ levels[self.clients])
+        return float(self.whole.weights * self.whole.own @ levels) / ours if ours > 0.0 else 1.0
+
+    def at(
+        self, t: int | None, paths: Array, cov_theta: Array, last: RoundNoise | None, level: float = 1.0
+    ) -> RoundNoise:
         """The noise of round t, None for the plateau, whose means follow given paths, (k, m, d), around θ*.
 
-        `cov_theta` is that of θ as the round begins; `last` the noise of an earlier round, from which to guess.
+        `cov_theta` is that of θ as the round begins; `last` the noise of an earlier round, from which to guess;
+        `level` by which factor the noise of all clients is more than the sample says.
         """
         s, state = self.s, self.state
         size = float(np.trace(state.cov_theta))
@@ -93,7 +110,8 @@ class RoundNoises:
             if abs(size - before) <= SETTLED * size:
                 break
         Q = rotate(np.swapaxes(cur.U, 1, 2) @ state.cur.U, Q)
-        return RoundNoise(cur, noise, Q, pull, *self.inputs_of(Q))
+        own, total = self.inputs_of(Q)
+        return RoundNoise(cur, noise, Q, pull, own, level * total)
 
     def gathered(self, Q: Array) -> float:
         """Tr Σ w_c² Q_c, what the round's noise adds to the variance of θ, up to γ²."""
@@ -172,13 +190,37 @@ class RoundNoises:
         return bool(ahead <= FADED * np.trace(self.plateau_input))
 
 
+def noise_levels(s: Setting, points: Array) -> Array:
+    """Tr C_c at a point around θ* for each client, (N,), up to what its mean gradient adds; 1 without tables."""
+    problem = s.problem
+    if not isinstance(problem, GeneralisedLinear):
+        return np.ones(s.clients.size)
+    found, squares = np.empty(s.clients.size), np.square(problem.x).sum(axis=1)
+
+    def work(block: ClientBlock) -> None:
+        at = s.places(block)
+        slopes = problem.d1(np.einsum("kni,ki->kn", block.x, s.optimum + points[at]), block.y)
+        lengths = np.zeros_like(block.y)
+        for row, client in zip(lengths, block.clients, strict=True):
+            own = squares[problem.offsets[client] : problem.offsets[client + 1]]
+            row[: own.size] = own
+        found[at] = (slopes * slopes * lengths * block.share).sum(axis=1)
+
+    for_blocks(problem, work, clients=s.clients)
+    return found * s.factors
+
+
 def noise_sample(s: Setting, state: PlateauState) -> Sample:
     """All clients, or a sample with probabilities that grow with weight and noise."""
-    if s.clients.size <= SAMPLE:
+    count = SAMPLE
+    if isinstance(s.problem, GeneralisedLinear):
+        each = float(s.problem.sizes.mean()) * s.problem.dim**2
+        count = min(SAMPLE, max(FEWEST, int(LARGEST_TABLES / each)))
+    if s.clients.size <= count:
         return Sample(np.arange(s.clients.size), np.ones(s.clients.size))
     noise = s.weights * s.own * np.trace(state.Q, axis1=1, axis2=2)
     return draw(
-        inclusion(0.5 * s.weights / s.weights.sum() + 0.5 * noise / max(float(noise.sum()), 1e-300), SAMPLE)
+        inclusion(0.5 * s.weights / s.weights.sum() + 0.5 * noise / max(float(noise.sum()), 1e-300), count)
     )
 
 

@@ -39,7 +39,7 @@ def command(
     classes: Annotated[
         str | None, typer.Option(help="Classes of the target, a,b; those told unless given.")
     ] = None,
-    l2: Annotated[float, typer.Option("--l2", help="Penalty on standardised columns.")] = StudySettings.l2,
+    l2: tables.TablePenalty = None,
     tolerance: tables.Tolerance = str(StudySettings.tolerance),
     exposure: Annotated[str | None, typer.Option(help="Column of exposures, of counts and amounts.")] = None,
     offset: Annotated[str | None, typer.Option(help="Column of offsets.")] = None,
@@ -50,6 +50,10 @@ def command(
     evaluate: Annotated[float, typer.Option(help="Share of rows left out to judge the model; 0 for none.")] = 0.2,
     secure: tables.Secure = False,
     secure_threshold: tables.SecureThreshold = None,
+    epsilon: tables.Epsilon = None,
+    delta: tables.Delta = None,
+    clip: tables.Clip = None,
+    bounds: tables.BoundsFile = None,
     seed: tables.Seed = 0,
     missing_sites: Annotated[
         str, typer.Option(help="A site that is offline or cannot take part: wait, 'leave out', or error.")
@@ -79,12 +83,14 @@ def command(
         kinds: Any = kind
         others: dict[str, Any] = {
             "missing": missing, "trainer": trainer, "exposure": exposure, "offset": offset, "weight": weight,
+            "epsilon": epsilon, "delta": delta, "clip": clip, "bounds": tables.load_bounds(bounds),
         }  # fmt: skip
         settings = StudySettings(
             target=target, kind=kinds, features=tables.parse_names(features),
             ignore=tables.parse_names(ignore) or (), categorical=tables.parse_names(categorical) or (),
-            classes=tables.parse_names(classes), l2=l2, tolerance=tables.parse_number(tolerance),
-            min_cell=min_cell, evaluate=evaluate, seed=seed, secure=secure, secure_threshold=secure_threshold,
+            classes=tables.parse_names(classes), l2="auto" if l2 is None else l2,
+            tolerance=tables.parse_number(tolerance), min_cell=min_cell, evaluate=evaluate,
+            seed=seed, secure=secure, secure_threshold=secure_threshold,
             **others,
         )  # fmt: skip
         absent: Any = missing_sites

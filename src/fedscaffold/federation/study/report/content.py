@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedscaffold.core import provenance
+from fedscaffold.core.display.summaries import rounded_up
 from fedscaffold.data.encoding import Category
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.study.evaluate import SiteEvaluation
@@ -110,7 +111,7 @@ def error_text(value: float | None) -> str:
     """A certified error for readers; what is left after Newton steps is rounding, and only called small."""
     if value is None:
         return "not known"
-    return "1e-9" if value < NEGLIGIBLE else f"{value:.2g}"
+    return "1e-9" if value < NEGLIGIBLE else rounded_up(value)
 
 
 def _request(result: "StudyResult") -> Facts:
@@ -122,7 +123,7 @@ def _request(result: "StudyResult") -> Facts:
         ("target", settings.target),
         ("model", str(settings.kind)),
         ("features", ", ".join(names[:MAX_NAMED]) + more),
-        ("penalty l2", f"{settings.l2:g}"),
+        ("penalty l2", f"{result.agreement.l2:g}"),
         ("tolerance", str(settings.tolerance)),
         ("smallest count that a site tells", str(settings.min_cell)),
         ("share of rows left out to judge", f"{settings.evaluate:.0%}" if settings.evaluate else "none"),

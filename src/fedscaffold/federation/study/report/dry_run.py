@@ -8,6 +8,7 @@ from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.client.store import MemoryStore
+from fedscaffold.federation.study.private.at_site import with_budget
 from fedscaffold.federation.study.report.content import plain_text
 from fedscaffold.federation.study.report.traffic import Traffic, traffic_of_log
 from fedscaffold.federation.study.settings import StudySettings
@@ -141,7 +142,7 @@ def dry_run(
             name=name,
             table=table,
             rules=rules or SiteRules(),
-            policy=policy or SitePolicy(),
+            policy=with_budget(policy or SitePolicy(), settings),
             store=MemoryStore(),
             engine="reference",
             secure=settings.secure,

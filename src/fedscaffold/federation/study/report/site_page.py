@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedscaffold.core.display.summaries import rounded_up
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.federation.agreement import Agreement
@@ -93,12 +94,13 @@ def _content(
     facts = [("study", study), ("site", site), ("rows", f"{n_rows:,}" if n_rows else "not told yet")]
     coefficients = None
     if result is not None:
-        error = result["certified_error"]
-        facts += [
-            ("sites of the study", f"{result['sites']:,}"),
-            ("rows of all sites", f"{result['rows']:,}"),
-            ("distance to the pooled model", f"at most {error['relative']:.2g}, certified"),
-        ]
+        facts += [("sites of the study", f"{result['sites']:,}"), ("rows of all sites", f"{result['rows']:,}")]
+        if "privacy" in result:
+            spent = result["privacy"]
+            facts.append(("privacy budget of every row", f"ε = {spent['epsilon']:g}, δ = {spent['delta']:.2g}"))
+        else:
+            error = result["certified_error"]
+            facts.append(("distance to the pooled model", f"at most {rounded_up(error['relative'])}, certified"))
         if result.get("summary") is not None and agreement is not None:
             coefficients = coefficient_table(summary_from_plain(result["summary"]), agreement.encoding)
     return SiteContent(

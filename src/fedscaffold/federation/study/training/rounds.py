@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation.run_config import RunConfig
@@ -48,11 +49,16 @@ class StudyRounds:
         *,
         part: bool,
         batch_size: int | None = None,
+        method: Scaffold | None = None,
+        privacy: RecordLevel | None = None,
     ) -> "StudyRounds":
-        """The run before its first round, from θ; local steps use batches of this size, or all rows."""
+        """The run before its first round, from θ; local steps use batches of this size, or all rows.
+
+        Without a method, step size and local steps are set by `change`; `privacy` says how sites clip and blur.
+        """
         config = RunConfig(
             name=coordinator.name, seed=coordinator.settings.seed, dim=theta.size, n_clients=len(measured.sites),
-            method=Scaffold(step_size=1.0, local_steps=1), batches=Batches(batch_size),
+            method=method or Scaffold(step_size=1.0, local_steps=1), batches=Batches(batch_size), privacy=privacy,
         )  # fmt: skip
         return cls(
             coordinator=coordinator,

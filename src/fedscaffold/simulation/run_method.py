@@ -77,7 +77,7 @@ def run(
     privacy
         Clipping and noise: `privacy.RecordLevel(...)` in every local step or `privacy.ClientLevel(...)` in what
         clients send; none by default. The noise of a run follows from its seed: it shows what privacy costs, and
-        protects nobody.
+        protects nobody, except with `engines.Reference(secret_noise=True)`.
 
     Examples
     --------

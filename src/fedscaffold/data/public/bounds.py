@@ -1,0 +1,230 @@
+"""What is publicly known of a table's columns, in place of statistics of its rows.
+
+A number has a range, of which the middle counts as 0 and a sixth as 1, so that encoded numbers lie between −3 and
+3; what is outside the range counts as its end. A category has its values, the target of a classifier two classes.
+"""
+
+import math
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from fedscaffold.core.arrays import offsets_of
+from fedscaffold.core.checks import choice, given
+from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.data.arrow import Label, arrow_table, labels
+from fedscaffold.data.checks.collector import Collector
+from fedscaffold.data.columns import some
+from fedscaffold.data.encoded import EncodedProblem, problem_class
+from fedscaffold.data.encoding import Category, Encoding, Number
+from fedscaffold.data.options import TableOptions
+from fedscaffold.data.public.encode_table import encode_table
+from fedscaffold.problems.families import Kind
+
+LIMIT = 3.0  # of encoded numbers: half of a range over a sixth of it
+PRIVATE_KINDS: tuple[Kind, ...] = ("ridge", "logistic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Ranges of numbers and values of categories, for the target and all features of a table.
+
+    Parameters
+    ----------
+    columns
+        For each column its range (low, high), or the values that it may have; the target among them, the other
+        columns are the features.
+    target
+        Name of the column to predict.
+    kind
+        "ridge" or "logistic".
+    categorical
+        Features that are categories although their values are numbers.
+
+    Examples
+    --------
+    >>> from fedscaffold.data.public.bounds import Bounds
+    >>> columns = {"age": (0, 120), "sex": ("f", "m"), "ill": ("no", "yes")}
+    >>> bounds = Bounds.parse(columns, target="ill")
+    >>> bounds.kind, bounds.encoding("hospital").names
+    ('logistic', ('age', 'sex=m', 'intercept'))
+    """
+
+    columns: Mapping[str, tuple[Any, ...]]
+    target: str
+    kind: Kind
+    categorical: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(
+        cls,
+        columns: Any,
+        *,
+        target: str,
+        kind: str | None = None,
+        categorical: Sequence[str] = (),
+        as_text: bool = False,
+    ) -> Self:
+        """Bounds from outside, refused with all that is wrong with them.
+
+        Without a kind, a target with a range of numbers makes it "ridge", one with two values "logistic". With
+        `as_text` values of categories and classes are taken as text, as studies take them.
+        """
+        found = Collector("bounds")
+        if not isinstance(columns, Mapping) or not all(isinstance(name, str) for name in columns):
+            raise InvalidInput(
+                Option("bounds"), " must be a dictionary from column to range or values, got ", given(columns)
+            )
+        if target not in columns:
+            raise InvalidInput(
+                Option("bounds"), f" must have the target {target!r} too: its range, or its classes"
+            )
+        if len(columns) < 2:
+            raise InvalidInput(Option("bounds"), f" has no features besides the target {target!r}")
+        if kind is None:
+            kind = "ridge" if _is_range(columns[target]) else "logistic"
+        with found.catching():
+            choice("kind", kind, PRIVATE_KINDS)
+        if kind == "logistic":
+            categorical = (*categorical, target)
+        unknown = [name for name in categorical if name not in columns]
+        if unknown:
+            found.add(Option("categorical"), f" names {some(unknown)}, for which there are no bounds")
+        checked = {}
+        for name, value in columns.items():
+            with found.catching():
+                wanted = "range" if kind == "ridge" and name == target else None
+                checked[name] = _column(name, value, category=name in categorical, wanted=wanted)
+                if as_text and (name in categorical or not _is_range(value)):
+                    checked[name] = tuple(sorted(map(str, checked[name])))
+        if kind == "logistic" and len(checked.get(target, "ab")) != 2:
+            found.add(f"the target {target!r} must have two classes, got {some(checked[target])}")
+        found.raise_any()
+        known: Any = kind
+        return cls(columns=checked, target=target, kind=known, categorical=tuple(categorical))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """The columns in a TOML file with lines such as ``age = [0, 120]`` and ``sex = ["f", "m"]``."""
+        try:
+            return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise InvalidInput(f"cannot read the bounds {os.fspath(path)}: {error}") from None
+
+    @property
+    def target_shift(self) -> float:
+        """The middle of a numeric target's range; 0 for classes."""
+        return _middle(*self.columns[self.target]) if self.kind == "ridge" else 0.0
+
+    @property
+    def target_scale(self) -> float:
+        """A sixth of a numeric target's range; 1 for classes."""
+        return _sixth(*self.columns[self.target]) if self.kind == "ridge" else 1.0
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """For each feature the number of its values; 0 for numbers."""
+        return tuple(len(self.columns[name]) if self.is_category(name) else 0 for name in self._features)
+
+    def encoding(self, client: str) -> Encoding:
+        """How rows become numbers, with an intercept; `client` is the name of the column of clients."""
+        columns = tuple(
+            Category(name=name, values=self.columns[name], reference=self.columns[name][0])
+            if self.is_category(name)
+            else Number(name=name, shift=_middle(*self.columns[name]), scale=_sixth(*self.columns[name]))
+            for name in self._features
+        )
+        classes = self.columns[self.target] if self.kind == "logistic" else None
+        return Encoding(
+            columns=columns, target=self.target, client=client, classes=classes, intercept=True, kind=self.kind
+        )
+
+    def problem(self, table: Any, client: str, l2: Any) -> EncodedProblem:
+        """The problem of a table with a column of clients, in memory; clients count by their rows.
+
+        Nothing about the rows but their number enters its encoding.
+        """
+        choices = TableOptions(target=self.target, client=client, kind=self.kind, l2=l2)
+        encoding = self.encoding(client)
+        x, y = encode_table(
+            table, encoding, target_shift=self.target_shift, target_scale=self.target_scale, limit=LIMIT
+        )
+        ids = labels(client, arrow_table(table, [client]).column(client).combine_chunks())
+        if ids.null_count:
+            raise InvalidInput(f"the client column {client!r} has no value in {ids.null_count:,} rows")
+        names, owners, sizes = np.unique(
+            ids.to_numpy(zero_copy_only=False), return_inverse=True, return_counts=True
+        )
+        order = np.argsort(owners, kind="stable")
+        clients: tuple[Label, ...] = tuple(names.tolist())
+        return problem_class(encoding)(
+            np.ascontiguousarray(x[order]), y[order], offsets_of(sizes), l2=choices.penalty(len(y)),
+            weights=sizes.astype(np.float64), client_names=clients, encoding=encoding,
+        )  # fmt: skip
+
+    @property
+    def _features(self) -> list[str]:
+        return [name for name in self.columns if name != self.target]
+
+    def is_category(self, name: str) -> bool:
+        """Whether a column has values instead of a range."""
+        return name in self.categorical or not _is_range(self.columns[name])
+
+
+def parse_bounds(
+    bounds: Any, *, target: str, kind: str | None = None, categorical: Sequence[str] = (), as_text: bool = False
+) -> Bounds:
+    """Public bounds, which a privacy budget needs; refused with all that is wrong with them."""
+    if bounds is None:
+        raise InvalidInput(
+            *(
+                Option("epsilon"),
+                " needs ",
+                Option("bounds"),
+                ": the public range or values of the target and every ",
+            ),
+            "feature, since statistics of the rows would not be covered by the budget",
+        )
+    return Bounds.parse(bounds, target=target, kind=kind, categorical=categorical, as_text=as_text)
+
+
+def _is_range(value: Any) -> bool:
+    """Whether a value is a pair of numbers."""
+    return (
+        isinstance(value, Sequence)
+        and len(value) == 2
+        and all(isinstance(end, int | float) and not isinstance(end, bool) for end in value)
+    )
+
+
+def _column(name: str, value: Any, *, category: bool, wanted: str | None) -> tuple[Any, ...]:
+    """The bounds of one column as a tuple: a range of finite numbers, or different values of one kind."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not category and _is_range(value):
+        low, high = float(value[0]), float(value[1])
+        if not (math.isfinite(low) and math.isfinite(high) and low < high and math.isfinite(high - low)):
+            raise InvalidInput(
+                f"the range of column {name!r} must be two finite numbers, low < high, got {value!r}"
+            )
+        return low, high
+    several = isinstance(value, list | tuple) and len(value) >= 2
+    if wanted == "range" or not several or len(set(map(type, value))) > 1 or not isinstance(value[0], str | int):
+        what = "a range (low, high)" if wanted == "range" else "a range (low, high), or two values or more"
+        raise InvalidInput(f"the bounds of column {name!r} must be {what}, got {given(value)}")
+    if len(set(value)) < len(value):
+        raise InvalidInput(f"the values of column {name!r} must be different")
+    return tuple(sorted(value))
+
+
+def _middle(low: float, high: float) -> float:
+    return low + 0.5 * (high - low)
+
+
+def _sixth(low: float, high: float) -> float:
+    return (high - low) / (2.0 * LIMIT)

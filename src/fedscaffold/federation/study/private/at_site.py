@@ -1,0 +1,41 @@
+"""What a site with a privacy budget answers in a study."""
+
+from dataclasses import replace
+from typing import Any
+
+from fedscaffold.data.public.bounds import LIMIT
+from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation.client.policy import SitePolicy
+from fedscaffold.federation.refusals import Refusal, RefusalCode
+from fedscaffold.federation.study.settings import StudySettings
+
+ANSWERED = ("greet", "agree", "finish")  # phases, besides noisy steps, in which no number of a row leaves the site
+
+
+def with_budget(policy: SitePolicy, settings: StudySettings) -> SitePolicy:
+    """A site's policy with the study's privacy budget; where it has one of its own, with the smaller numbers."""
+    if settings.epsilon is None:
+        return policy
+    epsilons, deltas = (policy.epsilon, settings.epsilon), (policy.delta, settings.delta)
+    return replace(
+        policy,
+        epsilon=min(one for one in epsilons if one is not None),
+        delta=min((one for one in deltas if one is not None), default=None),
+    )
+
+
+def check_answered(phase: str, policy: SitePolicy) -> None:
+    """Refuse a phase whose answer no budget covers, where the site has one."""
+    if policy.epsilon is not None and phase not in ANSWERED:
+        raise Refusal(
+            RefusalCode.ONLY_PRIVATE, f"the site has a privacy budget, which does not cover the phase {phase}"
+        )
+
+
+def public_agreement(settings: StudySettings, n_rows: int) -> Agreement:
+    """The encoding of a study under a privacy budget, from public bounds and the number of rows alone."""
+    bounds: Any = settings.public_bounds
+    return Agreement(
+        encoding=bounds.encoding("site"), l2=settings.penalty(n_rows), target_shift=bounds.target_shift,
+        target_scale=bounds.target_scale, limit=LIMIT,
+    )  # fmt: skip

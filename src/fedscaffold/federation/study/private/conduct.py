@@ -1,0 +1,90 @@
+"""The coordinator's side of a study under a privacy budget: greet, agree on public bounds, train with noise."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedscaffold.data.public.bounds import LIMIT
+from fedscaffold.federation.study.attempts import CannotBeginAgain
+from fedscaffold.federation.study.coordinator import Coordinator
+from fedscaffold.federation.study.greet import SiteSchema, agree_on_columns
+from fedscaffold.federation.study.measure import Measurements, SiteMeasurement
+from fedscaffold.federation.study.messages import SiteProblems
+from fedscaffold.federation.study.private.at_site import public_agreement
+from fedscaffold.federation.study.private.result import PrivateStudyResult, PrivateTraining
+from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.federation.study.training.rounds import StudyRounds
+from fedscaffold.models.private.planned import CURVATURE, public_plan
+from fedscaffold.privacy.settings import PrivacySettings
+
+SPARE_ROUNDS = 1  # for which budgets suffice beyond the plan: of a site that paid for a round and then crashed
+
+
+def private_phases(coordinator: Coordinator) -> PrivateStudyResult:
+    """All phases of a study under a privacy budget."""
+    settings, bounds = coordinator.settings, coordinator.settings.public_bounds
+    assert bounds is not None
+    assert settings.epsilon is not None
+    schemas = coordinator.greet()
+    _check_columns(schemas, settings)
+    sizes = _sizes(schemas)
+    agreement = coordinator.agree(public_agreement(settings, sum(sizes.values())))
+    budget = PrivacySettings(epsilon=settings.epsilon, delta=settings.delta, clip=settings.clip)
+    plan = public_plan(
+        bounds.kind, bounds.levels, list(sizes.values()), budget, l2=agreement.l2, spare_rounds=SPARE_ROUNDS
+    )
+    coordinator.board.phase("train")
+    coordinator.board.note(plan.explain())
+    largest = CURVATURE[bounds.kind] * (LIMIT**2 * len(bounds.levels) + 1.0) + agreement.l2
+    measured = Measurements.of({
+        site: SiteMeasurement(n_rows=n, smoothness=largest, noise=0.0, seconds_per_step=0.0)
+        for site, n in sizes.items()
+    })  # fmt: skip
+    rounds = StudyRounds.start(
+        coordinator, measured, np.zeros(agreement.dim), part=False, method=plan.method, privacy=plan.privacy
+    )
+    for _ in range(plan.rounds):
+        try:
+            rounds.run()
+        except SiteProblems as error:
+            raise CannotBeginAgain(
+                f"{error}; sites have spent a part of their privacy budgets, so that it cannot begin again: "
+                "started again with the same folder it goes on where it stopped"
+            ) from None
+    return PrivateStudyResult(
+        settings=settings,
+        agreement=agreement,
+        totals=measured,
+        training=PrivateTraining(theta=rounds.theta, rounds=plan.rounds, plan=plan, notes=(plan.explain(),)),
+        evaluation={},
+        traffic=coordinator.traffic,
+        name=coordinator.name,
+    )
+
+
+def _check_columns(schemas: Mapping[str, SiteSchema], settings: StudySettings) -> None:
+    """Refuse sites whose columns do not fit the bounds: numbers where these have a range, else text or numbers."""
+    agree_on_columns(schemas, settings)
+    bounds = settings.public_bounds
+    assert bounds is not None
+    numbers = [name for name in bounds.columns if not bounds.is_category(name)]
+    problems = {
+        site: f"column {name!r} of site {site} must hold numbers, since its bounds are a range"
+        for site, schema in schemas.items()
+        for name in numbers
+        if schema.columns[name] != "number"
+    }
+    if problems:
+        raise SiteProblems(problems)
+
+
+def _sizes(schemas: Mapping[str, SiteSchema]) -> dict[str, int]:
+    """Numbers of rows, which a privacy budget takes as public."""
+    silent = {
+        site: f"site {site} does not tell its number of rows, which a privacy budget takes as public"
+        for site, schema in schemas.items()
+        if not schema.n_rows
+    }
+    if silent:
+        raise SiteProblems(silent)
+    return {site: int(schema.n_rows or 0) for site, schema in schemas.items()}

@@ -1,0 +1,115 @@
+"""What a study under a privacy budget ends with: a model, and nothing that the budget does not cover."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.files import folder_at, write_text
+from fedscaffold.core.types import Array
+from fedscaffold.federation.study.report.files import AGREEMENT, FORMAT, MODEL, RESULTS, SUMMARY
+from fedscaffold.federation.study.result import StudyResult
+from fedscaffold.models.private.fit import ADDS_UP, NOT_MADE
+from fedscaffold.models.private.planned import PublicPlan
+
+PUBLIC = (
+    "Taken as public: the names and kinds of columns, their ranges and values (bounds), and the number of rows of "
+    "each site. A site's rows were used in its noisy steps alone, with noise from its own operating system."
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrivateTraining:
+    """The model that training under a budget ended with.
+
+    Attributes
+    ----------
+    theta
+        The model, shape (dim,).
+    rounds
+        Number of exchanges with all sites.
+    plan
+        How the budget was spent.
+    notes
+        What was decided and why, in sentences.
+    """
+
+    theta: Array
+    rounds: int
+    plan: PublicPlan
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PrivateStudyResult(StudyResult):
+    """The model of a study under a privacy budget, and what left each site.
+
+    Its attributes are those of `StudyResult`; there is no certificate, no summary, no evaluation and no page,
+    which would need sums that the budget does not cover.
+    """
+
+    training: PrivateTraining  # type: ignore[assignment]
+
+    @property
+    def reached(self) -> bool:
+        """Always False: a distance to the pooled model would need sums without noise."""
+        return False
+
+    @property
+    def certified_error(self) -> dict[str, float | None]:
+        """Not known: None for both bounds."""
+        return {"standard_errors": None, "relative": None}
+
+    def explain(self) -> str:
+        """What the study protects, what it took as public, and what it left out, in sentences."""
+        return "\n".join((self.training.plan.explain(), PUBLIC, NOT_MADE, ADDS_UP))
+
+    def summary(self, *args: Any, **options: Any) -> Any:
+        """Refused: standard errors would need sums that the budget does not cover."""
+        raise InvalidInput(
+            "standard errors need sums over the rows, which the study's privacy budget does not cover"
+        )
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Refused: the page shows sums that the budget does not cover."""
+        raise InvalidInput("the page shows sums over the rows, which the study's privacy budget does not cover")
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write model, agreement, what was done in words, and results for programs to a folder."""
+        out = folder_at(Path(folder))
+        self.model.save(out / MODEL)
+        self.agreement.save(out / AGREEMENT)
+        told = {"format": FORMAT, **self.for_sites(), "settings": self.settings.to_json(), "rounds": self.rounds}
+        write_text(out / RESULTS, json.dumps(told, indent=1, allow_nan=False))
+        write_text(out / SUMMARY, f"{self.coefficients()}\n\n{self.explain()}\n")
+
+    def coefficients(self) -> str:
+        """Coefficients in the tables' own units, one per line."""
+        model = self.model
+        (equation,) = model.equations
+        values = zip(
+            (*model.encoding.names, "intercept"), (*equation.coefficients, equation.intercept), strict=True
+        )
+        return "\n".join(f"{name}  {value:.4g}" for name, value in values)
+
+    def for_sites(self) -> dict[str, Any]:
+        """What all sites may have at the end, as JSON values: the model and how the budget was spent."""
+        return {
+            "study": self.name,
+            "sites": len(self.sites),
+            "rows": self.n_rows,
+            "privacy": self.training.plan.to_json(),
+            "model": json.loads(self.model.to_json()),
+        }
+
+    def _facts(self) -> dict[str, str]:
+        plan = self.training.plan
+        return {
+            "sites": f"{len(self.sites):,}",
+            "rows": f"{self.n_rows:,}",
+            "exchanges": f"{self.rounds:,}",
+            "epsilon": f"{plan.epsilon:g}",
+            "delta": f"{plan.delta:.2g}",
+        }

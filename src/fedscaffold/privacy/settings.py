@@ -1,0 +1,83 @@
+"""What a person decides about a fit under a privacy budget."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedscaffold.core.checks import positive, set_fields, whole_number
+from fedscaffold.core.errors import InvalidInput, Option
+
+SHARE = 0.1  # δ in units of one over the rows of the largest client, unless given
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySettings:
+    """A privacy budget, and those settings of the training that should not be chosen for it.
+
+    Parameters
+    ----------
+    epsilon
+        ε > 0 of every row, for all that the fit gives away.
+    delta
+        δ, below one over the number of rows of every client; a tenth of that for the largest unless given.
+    clip
+        The largest norm of one row's gradient.
+    step_size, local_steps, rounds
+        γ, H and T.
+
+    Examples
+    --------
+    >>> from fedscaffold.privacy.settings import PrivacySettings
+    >>> PrivacySettings(epsilon=3.0).delta_for([500, 200])
+    0.0002
+    """
+
+    epsilon: float
+    delta: float | None = None
+    clip: float | None = None
+    step_size: float | None = None
+    local_steps: int | None = None
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        set_fields(self, epsilon=positive("epsilon", self.epsilon))
+        for name in ("delta", "clip", "step_size"):
+            if getattr(self, name) is not None:
+                set_fields(self, **{name: positive(name, getattr(self, name))})
+        for name in ("local_steps", "rounds"):
+            if getattr(self, name) is not None:
+                set_fields(self, **{name: whole_number(name, getattr(self, name), least=1)})
+        if self.delta is not None and self.delta >= 1.0:
+            raise InvalidInput(Option("delta"), f" must be below 1, got {self.delta:g}")
+
+    def delta_for(self, sizes: NDArray[np.int64] | list[int]) -> float:
+        """δ for clients with so many rows; refused unless it is below one over the rows of each."""
+        largest = int(np.max(sizes))
+        if self.delta is None:
+            return SHARE / largest
+        if self.delta >= 1.0 / largest:
+            raise InvalidInput(
+                Option("delta"),
+                f" must be below {1.0 / largest:.3g}, one over the {largest:,} rows of the largest client; got "
+                f"{self.delta:g}",
+            )
+        return self.delta
+
+
+def refuse_beside_epsilon(given: dict[str, Any], usual: dict[str, Any]) -> None:
+    """Refuse options that would give something away which no budget covers, all at once."""
+    found = [name for name, value in given.items() if name not in usual or not _same(value, usual[name])]
+    if found:
+        parts = [part for name in found for part in (Option(name), ", ")][:-1]
+        raise InvalidInput(
+            *("with ", Option("epsilon"), " leave out ", *parts),
+            ": it would read the rows outside of the budget, or has no meaning here",
+        )
+
+
+def _same(value: Any, usual: Any) -> bool:
+    """Whether an option has its usual value; arrays never have it."""
+    plain = isinstance(value, tuple) or np.ndim(value) == 0
+    return value is usual or (plain and bool(value == usual))

@@ -1,0 +1,127 @@
+"""Estimators under a privacy budget: columns scaled by public bounds, and noisy steps alone read the rows."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from fedscaffold.core.checks import whole_number
+from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.types import Array
+from fedscaffold.data.public.bounds import LIMIT
+from fedscaffold.inference import Summary
+from fedscaffold.models.private.fit import run_privately
+from fedscaffold.models.private.planned import public_plan
+from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
+from fedscaffold.sklearn.base import Federated, dense
+from fedscaffold.sklearn.scale import Scale
+
+WITHOUT = ("standardize", "batch_size", "tolerance", "close", "dispersion", "warm_start", "random_state")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateFederated(Federated):
+    """Base of the estimators that can be fitted under a privacy budget of every row.
+
+    Parameters
+    ----------
+    epsilon
+        ε of a privacy budget of every row; None for none. Under a budget gradients of rows are clipped and every
+        step gets noise from the operating system's generator. There are no Newton steps and no standard errors,
+        `plan_` says how the budget was spent, and `trace_` is None.
+    delta
+        δ of the budget, below one over the rows of every client; a tenth of that for the largest unless given.
+    clip
+        The largest norm of a row's gradient under a budget; chosen unless given.
+    bounds
+        Under a budget, the public ranges of the features, (low, high): two numbers, or two arrays with one number
+        per column. They take the place of means and variances; what is outside counts as the range's end.
+    target_bounds
+        Under a budget, the public range (low, high) of y, or its two classes.
+    """
+
+    epsilon: Any = None
+    delta: Any = None
+    clip: Any = None
+    bounds: Any = None
+    target_bounds: Any = None
+
+    def _check_budget(self, **beside: Any) -> PrivacySettings | None:
+        """The budget, refused before the rows are looked at; None without one."""
+        if self.epsilon is None:
+            for name in ("delta", "clip", "bounds", "target_bounds"):
+                if getattr(self, name) is not None:
+                    raise InvalidInput(
+                        Option(name), " is part of a privacy budget; give ", Option("epsilon"), " too"
+                    )
+            return None
+        usual = {name: type(self).__dataclass_fields__[name].default for name in WITHOUT}
+        given = {name: getattr(self, name) for name in WITHOUT}
+        refuse_beside_epsilon({**given, **beside}, {**usual, **dict.fromkeys(beside)})
+        for name, what in (("bounds", "ranges of the features"), ("target_bounds", "range or classes of y")):
+            if getattr(self, name) is None:
+                raise InvalidInput(Option("epsilon"), " needs ", Option(name), f", the public {what}")
+        fixed = {
+            name: None if getattr(self, name) == "auto" else getattr(self, name)
+            for name in ("step_size", "local_steps", "rounds")
+        }
+        whole_number("min_rows", self.min_rows, least=1)
+        return PrivacySettings(epsilon=self.epsilon, delta=self.delta, clip=self.clip, **fixed)
+
+    def _solve_privately(
+        self, kind: Any, X: Any, y: Array, clients: Any, budget: PrivacySettings, *, l2: float
+    ) -> tuple[Array, float]:
+        """Slopes and intercept for rows as they are and targets y as they are fitted; sets what a fit leaves."""
+        low, high = _ends("bounds", self.bounds, X.shape[1])
+        scale = Scale(*middle_and_sixth(low, high, centred=self.fit_intercept))
+        rows = self._clients(clients, X.shape[0])
+        features = [np.clip(scale.apply(dense(X[own])), -LIMIT, LIMIT) for own in rows]
+        if self.fit_intercept:
+            features = [np.column_stack([table, np.ones(len(table))]) for table in features]
+        sizes = [len(own) for own in rows]
+        with self._own_words():
+            problem = kind(
+                features, [y[own] for own in rows], l2=l2, weights=sizes, n_unpenalised=int(self.fit_intercept)
+            )
+            plan = public_plan(
+                problem.kind, [0] * X.shape[1], sizes, budget, l2=l2, intercept=bool(self.fit_intercept)
+            )
+            theta = run_privately(problem, plan, self.verbose or False)
+        self._solutions, self._coordinates = (), ()
+        self.plan_, self.trace_, self.n_iter_ = plan, None, np.array([plan.rounds])
+        coef, intercept = scale.to_rows(theta[None])
+        return coef[0], float(intercept[0])
+
+    def summary(self, *args: Any, **options: Any) -> Summary:
+        """Coefficients with standard errors; see `fedscaffold.inference.summarise`. None under a budget."""
+        check_is_fitted(self, "n_iter_")
+        if not self._solutions:
+            raise InvalidInput("standard errors need sums over the rows, which the privacy budget does not cover")
+        return super().summary(*args, **options)
+
+
+def target_range(bounds: Any, *, centred: bool) -> tuple[float, float]:
+    """Shift and scale of a numeric target from its public range."""
+    shift, scale = middle_and_sixth(*_ends("target_bounds", bounds, 1), centred=centred)
+    return float(shift[0]), float(scale[0])
+
+
+def middle_and_sixth(low: Array, high: Array, *, centred: bool) -> tuple[Array, Array]:
+    """Middle and sixth of ranges; where nothing may be shifted, 0 and a third of the end that is further away."""
+    if centred:
+        return low + 0.5 * (high - low), (high - low) / (2.0 * LIMIT)
+    return np.zeros_like(low), np.maximum(np.abs(low), np.abs(high)) / LIMIT
+
+
+def _ends(name: str, bounds: Any, length: int) -> tuple[Array, Array]:
+    """The lower and upper ends of ranges, (length,) each."""
+    try:
+        low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), length) for end in bounds)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            Option(name), f" must be (low, high): two numbers, or two arrays of {length} numbers"
+        ) from None
+    if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
+        raise InvalidInput(Option(name), " must be finite, with low < high")
+    return low, high

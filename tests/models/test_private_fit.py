@@ -1,0 +1,181 @@
+"""Fits under a privacy budget: right without noise, noisy as accounted, and blind to the rows elsewhere."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import fedscaffold as fs
+from fedscaffold.cli.main import app
+from fedscaffold.core.random import noise
+from fedscaffold.data.public.bounds import Bounds
+from fedscaffold.models.private.planned import public_plan
+from fedscaffold.privacy import RecordLevel
+from fedscaffold.privacy.settings import PrivacySettings
+
+BOUNDS: dict[str, Any] = {"sex": ("f", "m"), "age": (20, 90), "ill": ("no", "yes")}
+
+
+def visits(seed: int = 0, rows: int = 300) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age, sex = rng.normal(55, 12, rows), rng.choice(["f", "m"], rows)
+    ill = rng.random(rows) < 1 / (1 + np.exp(-(age - 55) / 8 - (sex == "m")))
+    return pd.DataFrame({
+        "age": age, "sex": sex, "ill": np.where(ill, "yes", "no"), "site": ["a", "b", "b"] * (rows // 3),
+        "unused": rng.normal(size=rows),
+    })  # fmt: skip
+
+
+def private(table: Any = None, **more: Any) -> Any:
+    given: dict[str, Any] = {"target": "ill", "client": "site", "epsilon": 3.0, "bounds": BOUNDS, **more}
+    return fs.fit(visits() if table is None else table, **given)
+
+
+def test_without_clipping_and_noise_it_is_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedscaffold.engines.reference.secret_normals", np.zeros)
+    found = private(clip=1e6, step_size=1.0, local_steps=20, rounds=60, l2=0.01)
+    problem = Bounds.parse(BOUNDS, target="ill").problem(visits(), "site", 0.01)
+    np.testing.assert_allclose(found.theta, problem.optimum(), rtol=1e-6)
+    ages = pd.DataFrame({"age": [40.0, 70.0], "sex": ["f", "m"]})
+    chance = 1 / (1 + np.exp(-problem.encoding.encode(ages) @ problem.optimum()))
+    np.testing.assert_allclose(found.model.predict_proba(ages)[:, 1], chance, rtol=1e-6)
+
+
+def test_the_noise_is_what_the_accountant_counts() -> None:
+    """Where nothing is learnt, θ is a sum of noise: Var = S γ² (z C)² N / n², to four standard errors."""
+    d, n, clients, steps = 400, 6, 3, 8
+    problem = fs.problems.Ridge(np.zeros((clients, n, d)), np.zeros((clients, n)), l2=0.0)
+    privacy = RecordLevel(clip=0.5, noise_multiplier=3.0)
+    engine = fs.engines.Reference(secret_noise=True)
+    method = fs.Scaffold(step_size=0.1, local_steps=2)
+    theta = fs.run(problem, method, rounds=steps // 2, privacy=privacy, engine=engine, record=()).theta[0]
+    expected = steps * 0.1**2 * (3.0 * 0.5) ** 2 / (n**2 * clients)
+    assert abs(theta.var() / expected - 1.0) < 4.0 * np.sqrt(2.0 / d)
+    again = fs.run(problem, method, rounds=steps // 2, privacy=privacy, engine=engine, record=()).theta[0]
+    assert abs(np.corrcoef(theta, again)[0, 1]) < 4.0 / np.sqrt(d)  # nobody can repeat it
+
+
+def test_secret_normal_numbers_are_normal() -> None:
+    from scipy.stats import kstest
+
+    drawn = noise.secret_normals(20_001)
+    assert drawn.shape == (20_001,)
+    assert kstest(drawn, "norm").pvalue > 1e-5
+    assert abs(np.corrcoef(drawn[:10_000], drawn[10_000:20_000])[0, 1]) < 0.05
+
+
+def test_the_plan_spends_the_budget_and_no_more() -> None:
+    found = private(epsilon=1.5, delta=1e-3)
+    spent = fs.privacy.epsilon(
+        noise_multiplier=found.plan.privacy.noise_multiplier, delta=1e-3, steps=found.plan.steps
+    )
+    assert 1.499 < spent <= 1.5
+    assert "(1.5, 0.001)-differentially private" in found.explain()
+
+
+def test_settings_that_are_given_stay() -> None:
+    found = private(clip=0.7, step_size=0.3, local_steps=4, rounds=6).plan
+    assert (found.privacy.clip, found.method.step_size, found.method.local_steps, found.rounds) == (0.7, 0.3, 4, 6)
+    assert found.predicted_error is None
+    assert private(rounds=3).plan.rounds == 3
+    assert private(local_steps=5).plan.method.local_steps == 5
+
+
+def test_nothing_but_the_steps_depends_on_the_rows() -> None:
+    """Another table of the same size gives the same coding and plan, and no number of the table is anywhere."""
+    one, other = private(visits(0)), private(visits(1) * 1)
+    assert one.plan == other.plan
+    assert one.model.encoding == other.model.encoding
+    assert one.model.standard_errors is None
+    assert not hasattr(one, "summary")
+    assert set(one.model.provenance) == {"versions", "machine", "finished", "privacy"}
+
+
+def test_values_beyond_the_bounds_count_as_their_ends() -> None:
+    table = visits()
+    table.loc[:9, "age"], table.loc[0, "sex"] = 1e9, "x"
+    known = Bounds.parse(BOUNDS, target="ill").problem(table, "site", 0.0)
+    assert np.abs(known.x).max() == 3.0
+    assert known.x[0].tolist() == [0.0, 3.0, 1.0]
+    numbers = Bounds.parse({"age": (0, 60), "unused": (-1, 1)}, target="unused")
+    assert numbers.kind == "ridge"
+    assert np.abs(numbers.problem(table, "site", 0.0).y).max() == 3.0
+
+
+def test_it_learns_what_a_budget_allows() -> None:
+    """At ε = 8 with 3,000 rows the model tells the classes apart nearly as the pooled one does."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+
+    table, test = visits(2, 3000), visits(3, 3000)
+    rows, others = (np.column_stack([each["age"], each["sex"] == "m"]) for each in (table, test))
+    best = LogisticRegression().fit(rows, table["ill"]).predict_proba(others)[:, 1]
+    found, ill = private(table, epsilon=8.0).model.predict_proba(test)[:, 1], test["ill"] == "yes"
+    assert roc_auc_score(ill, found) > roc_auc_score(ill, best) - 0.02
+
+
+def test_large_federations_are_planned_from_a_few_simulated_clients() -> None:
+    """Twice the rows of every client halve the noise of the mean, whatever is simulated."""
+    budget = PrivacySettings(epsilon=1.0, delta=1e-6, clip=1.0, step_size=0.1, local_steps=1)
+    few, many = (public_plan("ridge", [0, 0], [n] * 50, budget, l2=0.1) for n in (1000, 100_000))
+    assert few.predicted_error is not None
+    assert many.predicted_error is not None
+    assert many.predicted_error < few.predicted_error
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be a positive number"),
+        ({"epsilon": -1.0}, "epsilon must be a positive number"),
+        ({"epsilon": "3"}, "epsilon must be a positive number"),
+        ({"epsilon": float("nan")}, "epsilon must be a positive number"),
+        ({"delta": 0.0}, "delta must be a positive number"),
+        ({"delta": 0.005}, "delta must be below 0.005, one over the 200 rows of the largest client"),
+        ({"delta": 1.0}, "delta must be below 1"),
+        ({"clip": 0.0}, "clip must be a positive number"),
+        ({"bounds": None}, "epsilon needs bounds"),
+        ({"bounds": {"age": (20, 90)}}, "must have the target 'ill' too"),
+        ({"bounds": {"ill": ("no", "yes")}}, "no features"),
+        ({"bounds": {"age": (90, 20), "sex": ("f",), "ill": ("no", "yes")}}, "2 problems"),
+        ({"bounds": {**BOUNDS, "ill": ("no", "yes", "unknown")}}, "two classes"),
+        ({"bounds": {**BOUNDS, "weight": (0, 1)}}, "no column 'weight'"),
+        ({"bounds": {**BOUNDS, "ill": ("no", "maybe")}}, "has the values 'yes', but its classes are"),
+        ({"bounds": 7}, "bounds must be a dictionary"),
+        ({"kind": "poisson"}, "kind must be"),
+        ({"categorical": ["ward"]}, "for which there are no bounds"),
+        ({"close": False, "seed": 1}, "with epsilon leave out close, seed"),
+        ({"features": ["age"]}, "with epsilon leave out features"),
+        ({"epsilon": None}, "bounds is part of a privacy budget"),
+        ({"epsilon": None, "bounds": None, "delta": 0.1}, "delta is part of a privacy budget"),
+    ],
+)
+def test_what_is_refused(wrong: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedscaffold.models.private.fit.run_privately", None)  # nothing is computed from the rows
+    with pytest.raises(fs.InvalidInput, match=words):
+        private(**wrong)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    visits().to_csv(tmp_path / "visits.csv", index=False)
+    (tmp_path / "bounds.toml").write_text('age = [20, 90]\nsex = ["f", "m"]\nill = ["no", "yes"]\n')
+    words = ["fit", str(tmp_path / "visits.csv"), "--target", "ill", "--client", "site", "--out"]
+    budget = ["--epsilon", "3", "--bounds", str(tmp_path / "bounds.toml")]
+    done = CliRunner().invoke(app, [*words, str(tmp_path / "model"), *budget])
+    assert done.exit_code == 0, done.output
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == ["model.json", "privacy.txt"]
+    assert fs.Model.load(tmp_path / "model" / "model.json").provenance["privacy"]["epsilon"] == 3.0
+    assert "Taken as public" in (tmp_path / "model" / "privacy.txt").read_text()
+    for wrong, said in [
+        (budget, "holds a model already"),
+        ([*budget, "--test", "x.csv", "--no-close"], "with --epsilon leave out --test, --close"),
+        (["--epsilon", "3"], "--epsilon needs --bounds"),
+        (["--delta", "0.001"], "--delta is part of a privacy budget; give --epsilon too"),
+        (["--epsilon", "3", "--bounds", str(tmp_path / "none.toml")], "cannot read the bounds"),
+    ]:
+        refused = CliRunner().invoke(app, [*words, str(tmp_path / "model"), *wrong])
+        assert refused.exit_code == 2
+        assert said in refused.output

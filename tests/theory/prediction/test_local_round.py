@@ -1,0 +1,36 @@
+"""Local steps taken many at once, against every one of them."""
+
+import numpy as np
+import pytest
+
+from fedscaffold import Scaffold
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.theory.prediction.moments.local_round import Cloud, Coefficients, LocalRound, Start
+from fedscaffold.theory.prediction.moments.state import beginning, start_of
+from fedscaffold.theory.prediction.setting import setting
+from tests.samples import make
+
+
+@pytest.mark.parametrize("skew", [False, True])
+@pytest.mark.parametrize("gamma", [0.02, 0.3])
+def test_many_steps_at_once_end_where_single_steps_do(
+    skew: bool, gamma: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From θ = 0, where curvature and noise change most; and with far fewer looks at the records."""
+    s = setting(make("logistic", (9, 6), 2), Scaffold(step_size=gamma, local_steps=150), Batches(2))
+    start = start_of(s, beginning(s, skew=skew))
+    every = LocalRound(s, skew=skew, step_by_step=150)(start).end
+    look, looks = LocalRound.coefficients, 0
+
+    def counted(self: LocalRound, cloud: Cloud, begin: Start) -> Coefficients:
+        nonlocal looks
+        looks += 1
+        return look(self, cloud, begin)
+
+    monkeypatch.setattr(LocalRound, "coefficients", counted)
+    leaps = LocalRound(s, skew=skew)(start).end
+    assert looks < 75
+    spread = np.sqrt(np.trace(every.cov(start), axis1=1, axis2=2) + np.square(every.mean).sum(axis=1))
+    assert (np.linalg.norm(leaps.mean - every.mean, axis=1) < 0.005 * spread).all()
+    np.testing.assert_allclose(leaps.noise, every.noise, atol=0.02 * np.abs(every.noise).max())
+    np.testing.assert_allclose(leaps.B, every.B, atol=0.01 * np.abs(every.B).max())
