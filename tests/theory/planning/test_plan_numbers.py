@@ -65,6 +65,12 @@ def test_with_as_many_clients_as_are_useful_noise_and_bias_are_equal(
     assert there.mse_variance_part == pytest.approx(there.mse_bias_part, rel=0.05)
 
 
+def test_rounds_of_one_local_step_have_no_bias_that_stays(problem: Any) -> None:
+    """They are steps of all clients together, whose noise and its pull on the mean vanish with their number."""
+    plan = fs.plan(problem, target_mse=0.02, batch_size=5, max_local_steps=1)
+    assert plan.max_useful_clients == np.inf
+
+
 def test_cost_and_communication_are_those_of_the_run(problem: Any, plan: fs.Plan) -> None:
     trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=5)
     gradients, vectors = trace.gradients_per_client[0, -1], trace.vectors_per_client[-1]

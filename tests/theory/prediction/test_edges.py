@@ -13,6 +13,7 @@ from fedscaffold.core.errors import UnreliablePrediction
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
+from fedscaffold.theory.prediction import predict as predictor
 from fedscaffold.theory.prediction import setting as settings
 from fedscaffold.theory.prediction.moments import predict as sizes
 from tests.samples import Kind, make
@@ -164,4 +165,12 @@ def test_too_many_features_are_refused_with_an_estimate_and_a_way_out() -> None:
     rng = np.random.default_rng(0)
     problem = Ridge(rng.normal(size=(3, 4, 1000)), rng.normal(size=(3, 4)), l2=0.1)
     with pytest.raises(fs.InvalidInput, match=r"1,000 features .* minutes; use theory.expansion"):
-        theory.predict(problem, SCAFFOLD, batch_size=1)
+        theory.predict(problem, Scaffold(step_size=2e-3, local_steps=100), batch_size=1)
+
+
+def test_many_features_of_clients_alike_are_not_refused() -> None:
+    """What a prediction takes depends on how much curvatures differ, not on features alone."""
+    rng = np.random.default_rng(0)
+    problem = Ridge(rng.normal(size=(2, 240, 200)) / 14.0, rng.normal(size=(2, 240)), l2=0.1)
+    s = settings.setting(problem, Scaffold(step_size=0.05, local_steps=100), Batches(10))
+    predictor.check_affordable(s)

@@ -99,11 +99,11 @@ class CurveModel:
         curve = None if known is None else np.add(*known)
         return Foreseen(float(np.trace(state.cov_theta)), float(state.bias @ state.bias), curve)
 
-    def plateau_parts(self, gamma: float, H: int, copies: float) -> tuple[float, float] | None:
-        """Variance and squared bias of the plateau with copies of each client, local models being Gaussian."""
+    def plateau_parts(self, gamma: float, H: int, copies: float) -> tuple[float, Array] | None:
+        """Variance and bias, (d,), of the plateau with copies of each client, local models being Gaussian."""
         s = self.at(gamma, H)
         try:
             state = solve_stationary(replace(s, own=s.own / copies, tolerance=max(s.tolerance, ROUGH)))
         except InvalidInput:
             return None
-        return float(np.trace(state.cov_theta)), float(state.bias @ state.bias)
+        return float(np.trace(state.cov_theta)), state.bias

@@ -10,6 +10,7 @@ import math
 from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.types import Array
 from fedscaffold.theory.planning.curve_model import CurveModel, Foreseen
 from fedscaffold.theory.planning.linear_model import LinearModel
 from fedscaffold.theory.planning.out_of_reach import out_of_reach
@@ -22,11 +23,7 @@ AIM = 0.93  # of the target, so that a few percent of error in the prediction do
 VERIFIED = 0.97  # of the target: what the verified error may be at most
 VERIFICATIONS = 4
 MANY_COPIES = 1.5  # of all clients: with fewer, the bias is as good as the same
-COPIES_TRIED, EQUAL, MOST_COPIES = (
-    4,
-    0.03,
-    30.0,
-)  # predictions, how equal in logarithms, and the most log of copies
+MOST_CLIENTS = 1e12  # above it their number is as good as infinite
 
 
 @one_blas_thread
@@ -89,26 +86,29 @@ def _plan(request: PlanRequest, model: CurveModel, best: Candidate, found: Fores
 def _useful_clients(request: PlanRequest, model: CurveModel, best: Candidate, found: Foreseen) -> float:
     """How many clients make noise and bias equal.
 
-    Were the bias the same for any number of clients, N var/bias² would be it; but a part of it falls as 1/N. So
-    the equation is solved by predictions for copies of all clients: log(var/bias²) is nearly linear in log N.
+    With k copies of all clients the variance is about v/k and the bias about b + c/k, where b is that of endlessly
+    many, so that two predictions give k; a third, with so many copies, corrects it. Third cumulants are left out.
     """
-    N, variance, bias = request.problem.n_clients, found.variance, found.bias
-    if is_quadratic(request.problem) or not bias > 0.0:
+    N = request.problem.n_clients
+    if is_quadratic(request.problem) or not found.bias > 0.0:
         return math.inf
-    if variance <= MANY_COPIES * bias:
-        return N * variance / bias
-    seen: list[tuple[float, float]] = []  # log of copies, log(var/bias²)
+    if found.variance <= MANY_COPIES * found.bias:
+        return N * found.variance / found.bias
     copies = 1.0
-    for _ in range(COPIES_TRIED):
-        known = copies == 1.0 and not model.exact
-        parts = (variance, bias) if known else model.plateau_parts(best.gamma, best.H, copies)
-        if parts is None or not min(parts) > 0.0:
+    endless = model.plateau_parts(best.gamma, best.H, math.inf)
+    for _ in range(2):
+        parts = model.plateau_parts(best.gamma, best.H, copies)
+        if parts is None or endless is None:
             return math.inf
-        seen.append((math.log(copies), math.log(parts[0] / parts[1])))
-        (x, ratio), slope = seen[-1], -1.0
-        if abs(ratio) < EQUAL:
-            break
-        if len(seen) > 1 and x != seen[-2][0]:
-            slope = min((ratio - seen[-2][1]) / (x - seen[-2][0]), -0.1)
-        copies = math.exp(min(x - ratio / slope, MOST_COPIES))
+        copies = _where_equal(copies * parts[0], endless[1], copies * (parts[1] - endless[1]))
+        if not N * copies < MOST_CLIENTS:
+            return math.inf
     return N * copies
+
+
+def _where_equal(v: float, b: Array, c: Array) -> float:
+    """The largest k with v/k = ‖b + c/k‖², or where the two come nearest; inf if there is no bias b that stays."""
+    square, middle = float(b @ b), v - 2.0 * float(b @ c)
+    if square == 0.0:
+        return math.inf
+    return max(middle + math.sqrt(max(middle**2 - 4.0 * square * float(c @ c), 0.0)), 0.0) / (2.0 * square)

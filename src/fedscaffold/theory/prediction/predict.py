@@ -13,18 +13,20 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.theory.prediction.curve import curve_parts
 from fedscaffold.theory.prediction.family.predict_family import is_plain, predict_family
+from fedscaffold.theory.prediction.local_steps import Curvature
 from fedscaffold.theory.prediction.moments.curve import small_curve
 from fedscaffold.theory.prediction.moments.predict import is_small, plateau_is_small, small_prediction, small_round
 from fedscaffold.theory.prediction.moments.private import predict_private
 from fedscaffold.theory.prediction.plateau import control_variate_biases
 from fedscaffold.theory.prediction.prediction import Prediction
+from fedscaffold.theory.prediction.reduced_system import points_for
 from fedscaffold.theory.prediction.reliability import EXACT, GAUSSIAN, warn_if_unreliable
 from fedscaffold.theory.prediction.setting import Setting, setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
 from fedscaffold.theory.supported import is_quadratic
 
 MOST_ROUNDS = 1_000_000  # of a predicted curve, which takes a step for each
-PASSES, DOUBLINGS, REDUCED_POINTS = 6, 14, 12  # of a typical prediction
+PASSES, DOUBLINGS = 6, 14  # of a typical prediction
 PRODUCTS_PER_SECOND = 5e9  # additions and multiplications of matrix products on one core
 LONGEST = 1200.0  # seconds
 
@@ -170,7 +172,10 @@ def predict_setting(s: Setting, rounds: int | None) -> Prediction:
 
 def check_affordable(s: Setting) -> None:
     """Refuse a problem of so many features that a prediction would take longer than a few minutes."""
-    d, reduced = s.problem.dim, REDUCED_POINTS * s.problem.dim if s.scaffold else s.problem.dim
+    d = reduced = s.problem.dim
+    if s.scaffold:
+        at_optimum = Curvature.of(s.at_optimum.U, s.at_optimum.lam, s.gamma, s.H)
+        reduced *= points_for(at_optimum, s.tolerance).size
     records = (
         int(s.problem.sizes.sum()) if isinstance(s.problem, GeneralisedLinear) else 2 * d * s.problem.n_clients
     )
