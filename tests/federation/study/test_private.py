@@ -22,6 +22,7 @@ from fedscaffold.federation import (
     handle_request,
     initial_ledger,
     train_request,
+    write_site_page,
 )
 from fedscaffold.federation.client.files import ClientStateFile, SiteFolder
 from fedscaffold.federation.study.messages import Address, SiteProblems, StudyMessage, pack, with_address
@@ -71,6 +72,14 @@ def test_files_of_a_study(result: Any, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "Taken as public" in (tmp_path / "summary.txt").read_text()
     assert json.loads((tmp_path / "results.json").read_text())["privacy"]["epsilon"] == 3.0
+
+
+def test_the_page_of_a_site_tells_its_rows_and_the_budget(result: Any, tmp_path: Path) -> None:
+    page = tmp_path / "bonn.html"
+    write_site_page(result.log["bonn"], page, site="bonn", agreement=result.agreement, result=result.for_sites())
+    assert "ε = 3, δ = 0.00017" in page.read_text()
+    assert "300" in page.read_text()
+    assert "not told yet" not in page.read_text()
 
 
 def test_without_noise_it_is_the_pooled_model(monkeypatch: pytest.MonkeyPatch) -> None:
