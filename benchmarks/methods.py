@@ -1,11 +1,17 @@
 """Nanoseconds per client and local step of whole rounds, for each method, relative to FedAvg.
 
 `make bench` or `python -m benchmarks.methods [--quick]`. Methods take turns, one round each, after a warm-up, on
-one thread; all turns count, in processor time, which other programs on the machine disturb less than the clock's.
+one thread; of each turn's round the best of three counts, in processor time, which other programs on the machine
+disturb less than the clock's.
+Where a method exchanges gradients before its local steps, that part is timed once more by itself, and the local
+steps are what is left. Random numbers of local steps are those of rounds in which their mean is H.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -13,7 +19,7 @@ from rich.table import Table
 
 import fedscaffold as fs
 from benchmarks import contenders, measured
-from benchmarks.contenders import BATCH, LOCAL_STEPS, workload
+from benchmarks.contenders import BATCH, LOCAL_STEPS, SEED, workload
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.stream import round_uniforms
@@ -21,7 +27,7 @@ from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.rounds import initial_state, open_rounds
 
-BASE = "fedavg"
+BASE, BEST_OF = "fedavg", 3
 
 
 def contestants(gamma: float, n_clients: int) -> dict[str, Method]:
@@ -50,48 +56,85 @@ def contestants(gamma: float, n_clients: int) -> dict[str, Method]:
     }
 
 
-def measure(problem: Problem, gamma: float, *, turns: int) -> dict[str, float]:
-    """Nanoseconds per client that takes part and local step, by method."""
+class Timing(NamedTuple):
+    """Nanoseconds per client that takes part and local step."""
+
+    round: float  # of whole rounds
+    exchange: float  # of the gradients that are exchanged before the local steps
+
+    @property
+    def steps(self) -> float:
+        """What is left for the local steps, the messages and the updates."""
+        return self.round - self.exchange
+
+
+def measure(problem: Problem, gamma: float, *, turns: int) -> dict[str, Timing]:
+    """The timings, by method."""
     batches, engine = Batches(BATCH), fs.engines.Numba(threads=1, specialise=True)
     spent: dict[str, float] = {}
+    exchanging: dict[str, float] = {}
     steps: dict[str, float] = {}
+    first = first_round(turns)
     with ExitStack() as stack:
         ready = {}
         for name, method in contestants(gamma, problem.n_clients).items():
             state = initial_state(problem, method, np.zeros((1, problem.dim)))
             limit = divergence_limit(state.theta)
-            step = stack.enter_context(open_rounds(problem, method, engine, batches, seed=1, limit=limit))
+            step = stack.enter_context(open_rounds(problem, method, engine, batches, seed=SEED, limit=limit))
             ready[name] = (method, step, step(state))  # compiled and warm
         for turn in range(turns):
             for name, (method, step, state) in ready.items():
-                moved = state._replace(round=1 + turn)
-                begin = time.process_time()
-                step(moved)
-                spent[name] = spent.get(name, 0.0) + time.process_time() - begin
+                moved = state._replace(round=first + turn)
+                spent[name] = spent.get(name, 0.0) + best_time(partial(step, moved))
+                if method.exchange is not None:
+                    exchange = partial(step.clients.exchange, moved.server, step.round_info(moved))
+                    exchanging[name] = exchanging.get(name, 0.0) + best_time(exchange)
                 steps[name] = steps.get(name, 0.0) + local_steps_of_round(method, problem.n_clients, moved.round)
-    return {name: spent[name] * 1e9 / steps[name] for name in spent}
+    return {
+        name: Timing(spent[name] * 1e9 / steps[name], exchanging.get(name, 0.0) * 1e9 / steps[name])
+        for name in spent
+    }
+
+
+def best_time(function: Callable[[], object]) -> float:
+    """Seconds of processor time that a call takes, the best of a few."""
+    found = []
+    for _ in range(BEST_OF):
+        begin = time.process_time()
+        function()
+        found.append(time.process_time() - begin)
+    return min(found)
+
+
+def first_round(turns: int) -> int:
+    """A round from which on ProxSkip's numbers of local steps have mean H, within 1 %, over `turns` rounds."""
+    method = fs.ProxSkip(step_size=1.0, communication_probability=1.0 / LOCAL_STEPS)
+    counts = method.local_step_counts(1, round_uniforms(SEED, 1, range(20_000))[0])[:, 0]
+    means = np.convolve(counts, np.ones(turns) / turns, mode="valid")
+    return 1 + int(np.argmax(np.abs(means[1:] / LOCAL_STEPS - 1.0) < 0.01))
 
 
 def local_steps_of_round(method: Method, n_clients: int, round: int) -> float:
     """Local steps of all clients in a round; the gradients that FedLin exchanges are not counted."""
-    round_uniform = round_uniforms(1, 1, range(round, round + 1))[:, 0]
+    round_uniform = round_uniforms(SEED, 1, range(round, round + 1))[:, 0]
     return method.participants(n_clients) * float(method.local_step_counts(n_clients, round_uniform).mean())
 
 
 def main() -> None:
     """Print and save the table."""
     options = measured.parser(__doc__).parse_args()
-    n_clients, turns = (50, 3) if options.quick else (1000, 100)
+    n_clients, turns = (50, 3) if options.quick else (1000, 30)
     figures: dict[str, dict[str, dict[str, float]]] = {}
     for kind in (Ridge, Logistic):
         work = workload(kind, n_clients, 20)
         found = measure(work.problem, work.step_size, turns=turns)
         title = f"{kind.kind}, N = {n_clients:,}, d = 20, B = {BATCH}, H = {LOCAL_STEPS}, 1 thread"
-        table = Table("method", "ns per client and step", "times FedAvg", title=title)
-        for name, nanoseconds in found.items():
-            ratio = nanoseconds / found[BASE]
-            figures.setdefault(name, {})[kind.kind] = {"ns": nanoseconds, "times_fedavg": ratio}
-            table.add_row(name, f"{nanoseconds:,.1f}", f"{ratio:.3f}")
+        table = Table("method", "ns per client and step", "times FedAvg", "without exchange", title=title)
+        for name, timing in found.items():
+            whole, alone = timing.round / found[BASE].round, timing.steps / found[BASE].round
+            row = {"ns": timing.round, "times_fedavg": whole, "steps_times_fedavg": alone}
+            figures.setdefault(name, {})[kind.kind] = row
+            table.add_row(name, f"{timing.round:,.1f}", f"{whole:.3f}", f"{alone:.3f}")
         Console().print(table)
     note = (
         "Processor time per client that takes part and local step, whole rounds, one thread; "

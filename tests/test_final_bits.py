@@ -74,7 +74,24 @@ PROBLEMS: dict[str, Callable[[], Any]] = {
     "table": lambda: fs.data.from_frame(_frame(), target="ill", client="site", kind="logistic", l2=0.05),
     "seventy clients": lambda: make("ridge", (4,) * 70, 3),
 }
+FURTHER: dict[str, Any] = {  # on one problem, with the reference and the compiled engine
+    "FedProx": fs.FedProx(step_size=0.05, local_steps=6, proximal_weight=0.3, cohort=3),
+    "FedSplit": fs.FedSplit(step_size=0.05, local_steps=6, proximal_weight=0.3),
+    "APDA": fs.Apda(step_size=0.05, local_steps=6, smoothness=2.0, strong_convexity=0.1),
+    "Scallion, natural": fs.Scallion(step_size=0.05, local_steps=6, compression="natural", cohort=3),
+    "Scallion, random_k": fs.Scallion(step_size=0.02, local_steps=6, compression="random_k:0.5"),
+    "Scallion, top_k": fs.Scallion(step_size=0.02, local_steps=6, compression="top_k:0.5"),
+    "Scallion, quantised": fs.Scallion(step_size=0.02, local_steps=6, compression="quantised:7"),
+    "Tamuna": fs.Tamuna(step_size=0.05, communication_probability=0.2, owners=2),
+    "Tamuna, cohorts": fs.Tamuna(step_size=0.05, communication_probability=0.2, owners=2, cohort=3),
+    "RandProx": fs.RandProx(step_size=0.05, communication_probability=0.2, share=0.5),
+    "amplified": fs.AmplifiedScaffold(step_size=0.02, local_steps=6, window=3, amplification=1.5, cohort=2),
+    "LocalSvrg": fs.LocalSvrg(step_size=0.05, local_steps=6),
+    "VRProxSkip": fs.VRProxSkip(step_size=0.05, communication_probability=0.2),
+}
+NOT_IN_A_FEDERATION = ("Adam", "Tamuna", "Tamuna, cohorts", "RandProx", "amplified")
 METHODS: dict[str, Any] = {
+    **FURTHER,
     "Scaffold": fs.Scaffold(step_size=0.05, local_steps=6),
     "Scaffold, cohorts": fs.Scaffold(step_size=0.05, local_steps=6, cohort=3),
     "Scaffold, unequal steps": fs.Scaffold(step_size=0.05, local_steps=(3, 9, 1, 6, 4), participation=0.6),
@@ -97,6 +114,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def _fits(problem: str, method: str, options: str, engine: str) -> bool:
+    if method in FURTHER:
+        return problem == "ridge" and options == "minibatches" and engine != "jax"
     if problem == "differentiable":
         return engine == "jax"
     if engine == "jax" and problem not in ("ridge", "logistic", "multinomial", "table", "seventy clients"):
@@ -188,7 +207,7 @@ CASES: dict[str, Callable[[], Result]] = {
     "Richardson–Romberg": _extrapolated,
     "memory in a folder": _in_a_folder,
     "ray": _ray,
-    **{f"federation | {m}": partial(_federation, m) for m in METHODS if m != "Adam"},
+    **{f"federation | {m}": partial(_federation, m) for m in METHODS if m not in NOT_IN_A_FEDERATION},
     **{
         f"predicted | {problem} | {method}": partial(_predicted, problem, method)
         for problem in ("ridge", "logistic")

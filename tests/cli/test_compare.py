@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import fedscaffold as fs
 from fedscaffold.cli.main import app
 from fedscaffold.cli.options import candidates_of
+from fedscaffold.core.random.batches import Batches
 from tests.hospitals import cancer, written
 
 QUICK = ["compare", "--clients", "4", "--repetitions", "2", "--step-sizes", "0.4,0.1", "--local-steps", "1,8"]
@@ -73,6 +75,45 @@ def test_candidates() -> None:
     ]
     (only,) = candidates_of("fedlin:step_size=0.5,local_steps=2,correction_gradients=minibatch", **grid)
     assert only == fs.FedLin(step_size=0.5, local_steps=2, correction_gradients="minibatch")
+
+
+def test_constants_of_the_problem_are_taken_where_none_are_given() -> None:
+    asked: list[str] = []
+
+    def of(name: str, value: float) -> Callable[[], float]:
+        def compute() -> float:
+            asked.append(name)
+            return value
+
+        return compute
+
+    constants = {"smoothness": of("smoothness", 3.0), "strong_convexity": of("strong_convexity", 0.5)}
+    grid: dict[str, Any] = {"step_sizes": [0.1], "local_steps": [4], "constants": constants}
+    assert candidates_of("fedavg", **grid) == [fs.FedAvg(step_size=0.1, local_steps=4)]
+    assert asked == []
+    assert candidates_of("apda:smoothness=7", **grid) == [
+        fs.Apda(step_size=0.1, local_steps=4, smoothness=7, strong_convexity=0.5)
+    ]
+    assert asked == ["strong_convexity"]
+
+
+def test_apda_is_compared_with_the_constants_of_the_problem() -> None:
+    chosen = ["--method", "apda:local_steps=2,step_size=0.05", "--rounds", "3"]
+    result = runner.invoke(app, [*QUICK, *chosen])
+    assert result.exit_code == 0, result.output
+    problem = fs.problems.paper("classification", n_clients=4)
+    method = fs.Apda(
+        step_size=0.05,
+        local_steps=2,
+        smoothness=problem.smoothness(Batches()),
+        strong_convexity=problem.strong_convexity(),
+    )
+    trace = fs.run(problem, method, rounds=3, batch_size=10, repetitions=2, progress=False)
+    assert f"{trace.mse[:, -1].mean():.3g}" in result.output
+    result = runner.invoke(app, [*QUICK, *chosen, "--l2", "0"])
+    assert result.exit_code == 2, result.output
+    assert "not strongly convex" in result.output
+    assert result.output.count("\n") == 1
 
 
 @pytest.mark.parametrize(

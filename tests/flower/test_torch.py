@@ -9,6 +9,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Method
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.federation import LocalTask
 from tests.federation.federation import Federation
 from tests.federation.test_protocol import METHODS
@@ -19,6 +20,7 @@ torch = pytest.importorskip("torch")
 from fedscaffold.flower.torch import CorrectedSGD, Training, TrainingTask, get_parameters, set_parameters  # noqa: E402
 
 SIZES = (6, 9, 4, 7, 5)
+ANCHORED = (fs.LocalSvrg, fs.VRProxSkip)
 
 
 def training(problem: Any, client: int, dtype: Any = None) -> Training:
@@ -44,12 +46,40 @@ class TorchFederation(Federation):
         return training(self.problem, client)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("method", [each for each in METHODS if not isinstance(each, ANCHORED)], ids=repr)
 def test_numbers_are_those_of_the_simulation(tmp_path: Path, method: Method) -> None:
     federation = TorchFederation(tmp_path, make("logistic", SIZES, 3), method)
     federation.run(5)
     simulated = federation.simulated(5)
     np.testing.assert_allclose(federation.ledger.server.theta, simulated.theta, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("method", [each for each in METHODS if isinstance(each, ANCHORED)], ids=repr)
+def test_methods_with_an_anchor_are_refused(method: Method) -> None:
+    problem = make("logistic", SIZES, 3)
+    with training(problem, 0).open(Batches(), seed=0, client=0) as local_sgd:
+        theta = np.zeros((1, 3))
+        with pytest.raises(InvalidInput, match="without variance reduction"):
+            local_sgd(
+                theta, np.zeros((1, 1, 3)), step_size=0.1, local_steps=2, round=0,
+                anchor=method.anchor(method.init_clients(1, np.ones(1), 3, None), method.init_server(theta)),
+            )  # fmt: skip
+
+
+def test_the_pull_is_that_of_the_reference_engine() -> None:
+    """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c + λ(θ_c − θ)), from the server's θ and from a model of the client's own."""
+    problem = make("logistic", SIZES, 3)
+    theta, xi = np.array([[0.3, -0.2, 0.5]]), np.array([[[0.1, 0.0, -0.4]]])
+    options: dict[str, Any] = {"step_size": 0.2, "local_steps": 4, "round": 3, "pull": 0.7}
+    with (
+        training(problem, 0).open(Batches(), seed=5, client=0) as by_torch,
+        fs.engines.Reference().open(problem.subset([0]), Batches(), seed=5) as by_reference,
+    ):
+        for begun in (theta, theta[:, None, :] + 0.1):
+            found, right = by_torch(begun, xi, **options), by_reference(begun, xi, **options)
+            np.testing.assert_allclose(found, right, rtol=0, atol=1e-13)
+            without = by_reference(begun, xi, **{**options, "pull": 0.0})
+            assert np.abs(right - without).max() > 0.01  # so that a pull left out would be seen
 
 
 def test_single_precision_keeps_the_sum(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -119,18 +119,26 @@ def numbers_of(option: str, text: str, kind: type[int] | type[float]) -> list[An
     return found
 
 
-def candidates_of(text: str, *, step_sizes: Sequence[float], local_steps: Sequence[int]) -> list[Method]:
+def candidates_of(
+    text: str,
+    *,
+    step_sizes: Sequence[float],
+    local_steps: Sequence[int],
+    constants: Mapping[str, Callable[[], float]] | None = None,
+) -> list[Method]:
     """Parse NAME or NAME:FIELD=VALUE,... into candidates of a method: a grid over what is not given.
 
     NAME is one of COMPARED, the class name of an installed method, or an import path.
 
     The grid is over the step size and the number of local steps, for methods with random numbers of steps their
-    mean 1/p. Other settings that a method needs and that are not given are those of UNLESS_GIVEN.
+    mean 1/p. Other settings that a method needs and that are not given are those of UNLESS_GIVEN, or constants of
+    the problem, which are computed for methods that need them alone.
     """
     kind = _method_class(text.partition(":")[0])
     allowed = [field.name for field in fields(kind)]
     _, given = fields_of("--method", text, allowed=allowed)
     given = {name: value for name, value in UNLESS_GIVEN.items() if name in allowed} | given
+    given |= {name: of() for name, of in (constants or {}).items() if name in allowed and name not in given}
     _check_complete(text, kind, given)
     random = "communication_probability" in allowed
     steps = "communication_probability" if random else "local_steps"

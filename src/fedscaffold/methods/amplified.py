@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray
-from fedscaffold.methods.base import CohortMethod, FixedStepsMethod
+from fedscaffold.methods.base import FixedStepsCohortMethod
+from fedscaffold.methods.compression.base import halves
 from fedscaffold.methods.variates import initial_control_variates
 
 
@@ -31,8 +33,9 @@ class WindowServerState(NamedTuple):
     round: Array  # rounds since the beginning of the run
 
 
+@shared_parameters(FixedStepsCohortMethod)
 @dataclass(frozen=True, kw_only=True)
-class AmplifiedScaffold(FixedStepsMethod, CohortMethod):
+class AmplifiedScaffold(FixedStepsCohortMethod):
     """θ_i ← θ_i − γ(g_i(θ_i) − c_i + c), H times; θ⁺ = mean θ_i; after P rounds θ⁺ ← θ° + a(θ⁺ − θ°).
 
     θ° is the model at the beginning of the window. c_i and c change at the end of windows alone: c_i to client i's
@@ -42,18 +45,11 @@ class AmplifiedScaffold(FixedStepsMethod, CohortMethod):
 
     Parameters
     ----------
-    step_size
-        γ > 0, the step size of the local steps.
-    local_steps
-        H ≥ 1, the number of local steps in a round.
+    {FixedStepsCohortMethod}
     window
         P ≥ 1, the number of rounds in which clients take their turns.
     amplification
         a > 0, by which the window's progress is multiplied.
-    participation
-        Share of the clients that takes part in a round, in (0, 1].
-    cohort
-        Number of clients that take part in a round, instead of a share.
 
     Examples
     --------
@@ -105,7 +101,7 @@ class AmplifiedScaffold(FixedStepsMethod, CohortMethod):
 
     def aggregate(self, server: WindowServerState, mean: Array, share: Array) -> WindowServerState:
         """θ⁺; at the end of a window also the longer step and the next c."""
-        theta, change = np.split(mean, 2, axis=-1)
+        theta, change = halves(mean)
         following, done = server.mean + share[:, None] * change, server.round + 1.0
         ends = done % self.window == 0.0
         theta = np.where(ends, server.begin + self.amplification * (theta - server.begin), theta)
@@ -117,7 +113,7 @@ class AmplifiedScaffold(FixedStepsMethod, CohortMethod):
     ) -> WindowVariates:
         """The client's mean over the window, with this round."""
         now = self._current(client_state, before)
-        return now._replace(mean=now.mean + np.split(sent, 2, axis=-1)[1], turns=now.turns + 1.0)
+        return now._replace(mean=now.mean + halves(sent)[1], turns=now.turns + 1.0)
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
         """1/(81 L H P max(1, a)), as for `TwoSidedScaffold` with P H steps."""

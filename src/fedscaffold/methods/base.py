@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Compressor
 from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray, ServerState
@@ -75,7 +76,15 @@ class BaseMethod:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedStepsMethod(BaseMethod):
-    """A method whose clients all take the same number of local steps in every round, `local_steps`."""
+    """A method whose clients all take the same number of local steps in every round, `local_steps`.
+
+    Parameters
+    ----------
+    step_size
+        γ > 0, the step size of the local steps.
+    local_steps
+        H ≥ 1, the number of local steps in a round.
+    """
 
     local_steps: int
 
@@ -120,6 +129,19 @@ class CohortMethod(BaseMethod):
         if self.cohort > n_clients:
             raise InvalidInput(f"cohort={self.cohort}, but there are {n_clients} clients")
         return self.cohort
+
+
+@shared_parameters(FixedStepsMethod)
+@shared_parameters(CohortMethod)
+@dataclass(frozen=True, kw_only=True)
+class FixedStepsCohortMethod(FixedStepsMethod, CohortMethod):
+    """A method with rounds of `local_steps` local steps, on all clients or on a cohort of them.
+
+    Parameters
+    ----------
+    {FixedStepsMethod}
+    {CohortMethod}
+    """
 
 
 def same_for_all(local_steps: int) -> IntArray:

@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import set_fields
-from fedscaffold.core.types import Array, ExchangedGradients, ServerState
-from fedscaffold.methods.compression.base import checked_share
+from fedscaffold.core.docs import shared_parameters
+from fedscaffold.core.types import Array, ServerState
+from fedscaffold.methods.compression.base import checked_share, halves
 from fedscaffold.methods.compression.masks import SharedCoordinates
 from fedscaffold.methods.proxskip import ProxSkip
-from fedscaffold.methods.variates import initial_control_variates
+from fedscaffold.methods.variates import KeepsOwnModels, initial_control_variates
 
 
 class OwnModels(NamedTuple):
@@ -21,8 +22,9 @@ class OwnModels(NamedTuple):
     apart: Array  # (repetitions, clients, dim)
 
 
+@shared_parameters(ProxSkip)
 @dataclass(frozen=True, kw_only=True)
-class RandProx(ProxSkip):
+class RandProx(KeepsOwnModels, ProxSkip):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), and after each step with probability p a communication of k coordinates.
 
     The k coordinates are drawn anew, the same for all clients: there θ_c becomes Σ w_c θ_c, and ξ_c moves by
@@ -31,10 +33,7 @@ class RandProx(ProxSkip):
 
     Parameters
     ----------
-    step_size
-        γ > 0, the step size of the local steps.
-    communication_probability
-        p in (0, 1], the probability of a communication after a local step.
+    {ProxSkip}
     share
         k/d in (0, 1], the share of the coordinates in a communication, rounded up.
 
@@ -68,26 +67,20 @@ class RandProx(ProxSkip):
         xi = initial_control_variates(repetitions, weights, dim, control_variates)
         return OwnModels(xi, np.zeros_like(xi))
 
-    def start(self, client_state: OwnModels, server: ServerState) -> Array:
-        """Each client's own model."""
-        return server.theta[:, None, :] + client_state.apart
-
-    def correction(  # type: ignore[override]
-        self, client_state: OwnModels, server: ServerState, exchanged: ExchangedGradients | None
-    ) -> Array:
-        """ξ_c, which each client adds to its gradients."""
-        return client_state.xi
-
     def aggregate(self, server: ServerState, mean: Array, share: Array) -> ServerState:
         """θ⁺ = Σ w_c θ_c on the coordinates that were sent, θ elsewhere."""
-        values, sent = np.split(mean, 2, axis=-1)
+        values, sent = halves(mean)
         return ServerState(np.where(sent > 0.0, values, server.theta))
 
     def update_clients(  # type: ignore[override]
         self, client_state: OwnModels, sent: Array, before: ServerState, after: ServerState
     ) -> OwnModels:
         """ξ_c ← ξ_c + pk/(dγ) (θ_c − θ⁺) on the coordinates that were sent; elsewhere θ_c stays."""
-        values, mask = np.split(sent, 2, axis=-1)
+        values, mask = halves(sent)
         apart = values - after.theta[:, None, :]
-        rate = self.communication_probability * self.compressor.kept(mask.shape[-1]) / mask.shape[-1]
-        return OwnModels(client_state.xi + rate / self.step_size * mask * apart, (1.0 - mask) * apart)
+        averaged = mask * apart
+        apart -= averaged  # exactly 0 where coordinates were sent
+        averaged *= self.communication_probability * self.compressor.kept(mask.shape[-1])
+        averaged /= mask.shape[-1] * self.step_size
+        averaged += client_state.xi
+        return OwnModels(averaged, apart)

@@ -4,15 +4,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fedscaffold.core.checks import positive, set_fields
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.methods.base import CohortMethod, FixedStepsMethod
+from fedscaffold.methods.base import FixedStepsCohortMethod
 from fedscaffold.methods.both_sides import ClientVariates, KeepsVariatesOnBothSides, VariateServerState
 from fedscaffold.methods.compression import compressor_of, text_of
 
 
+@shared_parameters(FixedStepsCohortMethod)
 @dataclass(frozen=True, kw_only=True)
-class Scallion(KeepsVariatesOnBothSides, FixedStepsMethod, CohortMethod):
+class Scallion(KeepsVariatesOnBothSides, FixedStepsCohortMethod):
     """θ_i ← θ_i − γ(g_i(θ_i) − c_i + c), H times; δ_i = C(α((θ − θ_i)/(γH) − c)); c_i ← c_i + δ_i.
 
     The server takes θ⁺ = θ − γH(c + mean δ_i) and c⁺ = c + s mean δ_i over the clients that took part, with s
@@ -21,19 +23,12 @@ class Scallion(KeepsVariatesOnBothSides, FixedStepsMethod, CohortMethod):
 
     Parameters
     ----------
-    step_size
-        γ > 0, the step size of the local steps.
-    local_steps
-        H ≥ 1, the number of local steps in a round.
+    {FixedStepsCohortMethod}
     compression
         C: "identity", "natural", "random_k:SHARE", "top_k:SHARE", "quantised:LEVELS", or a compressor of
         `fedscaffold.methods.compression`; kept as text.
     damping
         α in (0, 1]; None for 1/(1 + ω) with ω the compressor's variance.
-    participation
-        Share of the clients that takes part in a round, in (0, 1].
-    cohort
-        Number of clients that take part in a round, instead of a share.
 
     Examples
     --------
@@ -69,8 +64,11 @@ class Scallion(KeepsVariatesOnBothSides, FixedStepsMethod, CohortMethod):
     ) -> Array:
         """α((θ − θ_i)/(γH) − c), which is α times the client's mean gradient minus c_i; before compression."""
         alpha = 1.0 / (1.0 + self.compressor.variance) if self.damping is None else self.damping
-        direction = (server.theta[:, None, :] - local) / (self.step_size * self.local_steps)
-        return alpha * (direction - server.variate[:, None, :])
+        change = server.theta[:, None, :] - local
+        change /= self.step_size * self.local_steps
+        change -= server.variate[:, None, :]
+        change *= alpha
+        return change
 
     def aggregate(self, server: VariateServerState, mean: Array, share: Array) -> VariateServerState:
         """θ⁺ = θ − γH(c + mean δ_i), c⁺ = c + s mean δ_i."""

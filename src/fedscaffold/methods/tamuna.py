@@ -9,14 +9,18 @@ from typing import ClassVar
 import numpy as np
 
 from fedscaffold.core.checks import set_fields, whole_number
+from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, ServerState
 from fedscaffold.methods.base import CohortMethod
+from fedscaffold.methods.compression.base import halves
 from fedscaffold.methods.compression.masks import CoordinateMasks
 from fedscaffold.methods.proxskip import ProxSkip
 from fedscaffold.methods.variates import ControlVariates
 
 
+@shared_parameters(ProxSkip)
+@shared_parameters(CohortMethod)
 @dataclass(frozen=True, kw_only=True)
 class Tamuna(ProxSkip, CohortMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), 1/p times on average, at random; then s clients send each coordinate.
@@ -28,16 +32,10 @@ class Tamuna(ProxSkip, CohortMethod):
 
     Parameters
     ----------
-    step_size
-        γ > 0, the step size of the local steps.
-    communication_probability
-        p in (0, 1], the probability of a communication after a local step.
+    {ProxSkip}
     owners
         s ≥ 2, how many of the round's clients send each coordinate; None for all of them, without compression.
-    participation
-        Share of the clients that takes part in a round, in (0, 1].
-    cohort
-        Number of clients that take part in a round, instead of a share.
+    {CohortMethod}
 
     Examples
     --------
@@ -72,13 +70,16 @@ class Tamuna(ProxSkip, CohortMethod):
 
     def aggregate(self, server: ServerState, mean: Array, share: Array) -> ServerState:
         """θ⁺ = Σ w_c m_c θ_c / Σ w_c m_c, coordinate by coordinate; θ where nobody sent one."""
-        values, weights = np.split(mean, 2, axis=-1)
+        values, weights = halves(mean)
         return ServerState(np.where(weights > 0.0, values / np.where(weights > 0.0, weights, 1.0), server.theta))
 
     def update_clients(
         self, client_state: ControlVariates, sent: Array, before: ServerState, after: ServerState
     ) -> ControlVariates:
         """ξ_c ← ξ_c + pχ m_c(θ_c − θ⁺)/γ; the message is χ(m_c θ_c, m_c)."""
-        values, mask = np.split(sent, 2, axis=-1)
-        change = (values - mask * after.theta[:, None, :]) * (self.communication_probability / self.step_size)
-        return ControlVariates(xi=client_state.xi + change)
+        values, mask = halves(sent)
+        change = mask * after.theta[:, None, :]
+        np.subtract(values, change, out=change)
+        change *= self.communication_probability / self.step_size
+        change += client_state.xi
+        return ControlVariates(xi=change)

@@ -1,6 +1,6 @@
 """The control variates ξ_c that clients keep between rounds, and their initial values."""
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,6 +34,16 @@ class KeepsControlVariates:
     ) -> Array:
         """ξ_c, which each client adds to its gradients."""
         return client_state.xi
+
+
+class KeepsOwnModels:
+    """For methods whose clients go on from models of their own, which are `apart` from the server's θ."""
+
+    clients_receive_new_theta: ClassVar[bool] = True
+
+    def start(self, client_state: Any, server: ServerState) -> Array:
+        """Where local steps begin: each client's own model."""
+        return server.theta[:, None, :] + client_state.apart
 
 
 def initial_control_variates(

@@ -16,6 +16,7 @@ from fedscaffold.problems.ridge import Ridge
 
 FEATURES = 20
 RECORDS_PER_CLIENT = 200
+RECORDS_AT_ONCE = 1 << 16
 INFORMATIVE = (2, 10)
 LARGEST_SEED = 2**31 - 1  # of scikit-learn's generators, of which seed takes two
 
@@ -62,36 +63,36 @@ def paper(
     x = aligned_empty((n_clients, RECORDS_PER_CLIENT, FEATURES))
     y = np.empty((n_clients, RECORDS_PER_CLIENT))
     for which in range(2):
-        features, targets = _dataset(kind, which, half * RECORDS_PER_CLIENT, 2 * seed + which)
         part = slice(which * half, (which + 1) * half)
-        x[part] = features.reshape(half, RECORDS_PER_CLIENT, FEATURES)
-        y[part] = targets.reshape(half, RECORDS_PER_CLIENT)
-        del features, targets
+        _fill(x[part].reshape(-1, FEATURES), y[part].reshape(-1), kind, INFORMATIVE[which], 2 * seed + which)
     freeze(x, y)  # they are nobody else's, so that the problem need not copy them
     return Ridge(x, y, l2=l2) if kind == "regression" else Logistic(x, y, l2=l2)
 
 
-def _dataset(kind: str, which: int, records: int, seed: int) -> tuple[Array, Array]:
+def _fill(x: Array, y: Array, kind: str, informative: int, seed: int) -> None:
+    """Put the records of one dataset into x and y, shuffled as scikit-learn's generators do, few at a time."""
+    generator = np.random.RandomState(seed)
     if kind == "regression":
-        return _regression(records, INFORMATIVE[which], seed)
-    datasets = load_optional("sklearn.datasets", "the paper's data need scikit-learn", extra="reproduce")
-    made = datasets.make_classification(records, FEATURES, random_state=seed)
-    return made[0], np.asarray(made[1], dtype=np.float64)
+        features, targets = _regression(len(x), informative, generator)
+    else:
+        datasets = load_optional("sklearn.datasets", "the paper's data need scikit-learn", extra="reproduce")
+        features, targets = datasets.make_classification(len(x), FEATURES, shuffle=False, random_state=generator)
+    order, columns = np.arange(len(x)), np.arange(FEATURES)
+    generator.shuffle(order)
+    generator.shuffle(columns)
+    for begin in range(0, len(x), RECORDS_AT_ONCE):
+        rows = slice(begin, begin + RECORDS_AT_ONCE)
+        x[rows] = features[order[rows]][:, columns]
+        y[rows] = targets[order[rows]]
 
 
-def _regression(records: int, informative: int, seed: int) -> tuple[Array, Array]:
+def _regression(records: int, informative: int, generator: np.random.RandomState) -> tuple[Array, Array]:
     """The numbers of scikit-learn's make_regression without noise, whose import takes longer than a run.
 
-    Standard normal features; targets xᵀβ, where β has `informative` coordinates uniform up to 100; records and
-    features are then shuffled. A test compares them with scikit-learn's, bit by bit.
+    Standard normal features; targets xᵀβ, where β has `informative` coordinates uniform up to 100. A test compares
+    them with scikit-learn's, bit by bit.
     """
-    generator = np.random.RandomState(seed)
     x = generator.standard_normal(size=(records, FEATURES))
     coefficients = np.zeros((FEATURES, 1))
     coefficients[:informative] = 100 * generator.uniform(size=(informative, 1))
-    y = np.dot(x, coefficients)[:, 0]
-    order, columns = np.arange(records), np.arange(FEATURES)
-    generator.shuffle(order)
-    generator.shuffle(columns)
-    x = x[order]  # the first copy is let go before the next is made
-    return x[:, columns], y[order]
+    return x, np.dot(x, coefficients)[:, 0]

@@ -1,6 +1,6 @@
 """`fedscaffold compare`: methods against each other at equal cost, each with its best settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.engines import Numba
 from fedscaffold.models.planning.planned import FitSettings, prepare_problem
@@ -36,6 +37,8 @@ EXAMPLES = (
     "  fedscaffold compare --method scaffold:participation=0.1 --method fedavg:step_size=0.05 --vectors 200\n\n"
     "NAME:FIELD=VALUE,... fixes a field of the method; step size and local steps that are not fixed are searched."
 )
+
+ANY_CONSTANTS = {"smoothness": lambda: 1e100, "strong_convexity": lambda: 1e-100}  # before there is a problem
 
 
 @tables.with_table_options(target="", client="")
@@ -102,7 +105,7 @@ def command(
         lengths = options.numbers_of("--local-steps", local_steps, int)
         if min(lengths) < 1:
             raise InvalidInput(f"--local-steps must be at least 1, got {local_steps}")
-        _methods(method, wanted or [1.0], lengths)  # refuses a wrong method before data are made
+        _methods(method, wanted or [1.0], lengths, ANY_CONSTANTS)  # refuses a wrong method before data are made
         if rounds is None and gradients is None and vectors is None:
             rounds = 1000
         options.require_packages("matplotlib", "pandas", "pyarrow", "sklearn")
@@ -124,8 +127,13 @@ def command(
             prepared = prepare_problem(opened, FitSettings(tolerance=tolerance, batch_size=batch, seed=seed))
             problems, l2 = {opened.n_clients: prepared.problem}, opened.l2
             targets = targets or [prepared.target_mse]
-        sizes = wanted or default_step_sizes(problems[max(problems)].smoothness(batches))
-        methods = _methods(method, sizes, lengths)
+        largest = problems[max(problems)]
+        sizes = wanted or default_step_sizes(largest.smoothness(batches))
+        constants = {
+            "smoothness": lambda: largest.smoothness(Batches()),
+            "strong_convexity": lambda: _strong_convexity(largest),
+        }
+        methods = _methods(method, sizes, lengths, constants)
         curves: list[Curve] = []
         for made in problems.values():
             curves += compare(
@@ -148,15 +156,29 @@ def command(
         typer.echo(f"Tables are in {out}")
 
 
+def _strong_convexity(problem: Problem) -> float:
+    """μ of the clients' losses, for methods that need it; refused where it is zero."""
+    found = problem.strong_convexity()
+    if found == 0.0:
+        raise InvalidInput(
+            "some client's loss is not strongly convex, and the method needs a positive strong_convexity; give a "
+            "penalty with --l2, or a value with --method NAME:strong_convexity=VALUE"
+        )
+    return found
+
+
 def _methods(
-    given: list[str] | None, sizes: Sequence[float], lengths: Sequence[int]
+    given: list[str] | None,
+    sizes: Sequence[float],
+    lengths: Sequence[int],
+    constants: Mapping[str, Callable[[], float]],
 ) -> dict[str, Sequence[Candidate]]:
     if not given or len(set(given)) < len(given):
         raise InvalidInput("give different methods, for example --method scaffold --method fedavg")
     return {
         text: [FedNewton()]
         if text == "fednewton"
-        else options.candidates_of(text, step_sizes=sizes, local_steps=lengths)
+        else options.candidates_of(text, step_sizes=sizes, local_steps=lengths, constants=constants)
         for text in given
     }
 

@@ -22,6 +22,8 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 PHILOX_ROUNDS = 10
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
+FACTORS = np.array(MULTIPLIERS, dtype=np.uint64)[:, None]
+ROUND_KEYS = np.arange(PHILOX_ROUNDS, dtype=np.uint64)[:, None] * np.array(WEYL, dtype=np.uint64)
 SERVER = 0xFFFFFFFF
 WORDS_PER_ROUND = 2**34  # of one client: four in each of the counter's 2³² blocks
 COHORT = 4  # the position from which the server's words choose who takes part
@@ -38,12 +40,19 @@ class Stream(NamedTuple):
 
 def philox(counter: NDArray[np.uint32], key: tuple[int, int]) -> NDArray[np.uint32]:
     """Philox4x32-10 of each row of an (m, 4) array of counters."""
-    a, b, c, d = (counter[:, i].astype(np.uint64) for i in range(4))
-    for r in range(PHILOX_ROUNDS):
-        k0, k1 = (np.uint64((k + r * w) & 0xFFFFFFFF) for k, w in zip(key, WEYL, strict=True))
-        p, q = np.uint64(MULTIPLIERS[0]) * a, np.uint64(MULTIPLIERS[1]) * c
-        a, b, c, d = (q >> HALF) ^ b ^ k0, q & LOW, (p >> HALF) ^ d ^ k1, p & LOW
-    return np.stack([a, b, c, d], axis=1).astype(np.uint32)
+    keys = (np.array(key, dtype=np.uint64) + ROUND_KEYS) & LOW
+    first, second = (np.ascontiguousarray(counter.T[i::2], dtype=np.uint64) for i in range(2))
+    product = np.empty_like(first)
+    swapped = product[::-1]  # each word goes on with the other one's product
+    for round_key in keys:
+        np.multiply(first, FACTORS, out=product)
+        np.right_shift(swapped, HALF, out=first)
+        first ^= second
+        first ^= round_key[:, None]
+        np.bitwise_and(swapped, LOW, out=second)
+    found = np.empty((len(counter), 4), dtype=np.uint32)
+    found[:, ::2], found[:, 1::2] = first.T, second.T
+    return found
 
 
 def words(stream: Stream, first: int, count: int) -> NDArray[np.uint32]:

@@ -3,10 +3,11 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, IntArray
 
 BITS = 64.0  # of one number as it is
 
@@ -38,3 +39,17 @@ def largest_first(keys: Array, count: int) -> Array:
     mask = np.zeros(keys.shape)
     np.put_along_axis(mask, chosen, 1.0, axis=-1)
     return mask
+
+
+def halves(message: Array) -> tuple[Array, Array]:
+    """The two vectors of a message that has one after the other along its last axis."""
+    dim = message.shape[-1] // 2
+    return message[..., :dim], message[..., dim:]
+
+
+def ranks(keys: NDArray[Any]) -> IntArray:
+    """The place of each key of the last axis when they are sorted, from 0 on; of equal ones the first is first."""
+    order = np.argsort(keys, axis=-1, kind="stable")
+    found = np.empty_like(order)
+    np.put_along_axis(found, order, np.arange(keys.shape[-1]), axis=-1)
+    return found

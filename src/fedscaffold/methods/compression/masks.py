@@ -6,7 +6,7 @@ import numpy as np
 
 from fedscaffold.core.random.messages import MessageDraws
 from fedscaffold.core.types import Array
-from fedscaffold.methods.compression.base import BITS, kept_entries, largest_first
+from fedscaffold.methods.compression.base import BITS, kept_entries, largest_first, ranks
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,14 @@ class CoordinateMasks:
         """χ (m v, m), (repetitions, clients, 2 d); columns sj, ..., sj + s − 1 modulo c own coordinate j."""
         c, n, dim = draws.participants, draws.n_clients, values.shape[-1]
         s = self.of(c)
-        order = np.argsort(np.argsort(draws.shared_words(c), axis=-1, kind="stable"), axis=-1, kind="stable")
-        column = np.take_along_axis(order, draws.places, axis=-1)
-        mask = ((column[..., None] - s * np.arange(dim)) % c < s).astype(np.float64)
+        turn = ranks(draws.shared_words(c))
+        column = np.take_along_axis(turn, draws.places, axis=-1)
+        after = column[..., None] - s * np.arange(dim) % c  # columns after the coordinate's first owner, modulo c
         scale = n * (s - 1.0) / (s * (n - 1.0)) if n > 1 else 1.0
-        return scale * np.concatenate([mask * values, mask], axis=-1)
+        sent = np.empty((*values.shape[:-1], 2 * dim))
+        np.multiply((after < s) & (after >= 0) | (after < s - c), scale, out=sent[..., dim:])
+        np.multiply(values, sent[..., dim:], out=sent[..., :dim])
+        return sent
 
 
 @dataclass(frozen=True)
@@ -69,5 +72,7 @@ class SharedCoordinates:
     def compress(self, values: Array, draws: MessageDraws) -> Array:
         """(v, m), (repetitions, clients, 2 d): the coordinates with the smallest of the round's words."""
         dim = values.shape[-1]
-        mask = largest_first(-draws.shared_words(dim).astype(np.float64), self.kept(dim))
-        return np.concatenate([values, np.broadcast_to(mask[:, None, :], values.shape)], axis=-1)
+        sent = np.empty((*values.shape[:-1], 2 * dim))
+        sent[..., :dim] = values
+        sent[..., dim:] = largest_first(-draws.shared_words(dim).astype(np.float64), self.kept(dim))[:, None, :]
+        return sent

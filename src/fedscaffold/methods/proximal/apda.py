@@ -10,7 +10,7 @@ from fedscaffold.core.checks import positive, set_fields
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, ServerState
 from fedscaffold.methods.base import FixedStepsMethod
-from fedscaffold.methods.variates import initial_control_variates
+from fedscaffold.methods.variates import KeepsOwnModels, initial_control_variates
 
 
 class PrimalDual(NamedTuple):
@@ -22,7 +22,7 @@ class PrimalDual(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apda(FixedStepsMethod):
+class Apda(KeepsOwnModels, FixedStepsMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ̂_c + λ(θ_c − x_c)), H times from x_c, the model that the client ended with before.
 
     Then m_c = θ_c + λ/(2L) (θ_c − x_c) is sent, θ⁺ = Σ w_c m_c, ξ_c⁺ = ξ_c + λ(m_c − θ⁺) − λ/(2L) (ξ_c − ξ̂_c),
@@ -73,10 +73,6 @@ class Apda(FixedStepsMethod):
         """ξ_c = 0, or given values with Σ w_c ξ_c = 0; all models are the server's."""
         xi = initial_control_variates(repetitions, weights, dim, control_variates)
         return PrimalDual(xi, xi.copy(), np.zeros_like(xi))
-
-    def start(self, client_state: PrimalDual, server: ServerState) -> Array:
-        """x_c, each client's own model."""
-        return server.theta[:, None, :] + client_state.apart
 
     def correction(
         self, client_state: PrimalDual, server: ServerState, exchanged: ExchangedGradients | None
