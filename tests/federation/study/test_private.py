@@ -22,8 +22,9 @@ from fedscaffold.federation import (
     handle_request,
     initial_ledger,
     train_request,
+    write_site_page,
 )
-from fedscaffold.federation.client.files import SiteFolder
+from fedscaffold.federation.client.files import ClientStateFile, SiteFolder
 from fedscaffold.federation.study.messages import Address, SiteProblems, StudyMessage, pack, with_address
 from fedscaffold.federation.study.private.at_site import public_agreement, with_budget
 from fedscaffold.federation.study.private.result import PrivateStudyResult
@@ -71,6 +72,14 @@ def test_files_of_a_study(result: Any, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "Taken as public" in (tmp_path / "summary.txt").read_text()
     assert json.loads((tmp_path / "results.json").read_text())["privacy"]["epsilon"] == 3.0
+
+
+def test_the_page_of_a_site_tells_its_rows_and_the_budget(result: Any, tmp_path: Path) -> None:
+    page = tmp_path / "bonn.html"
+    write_site_page(result.log["bonn"], page, site="bonn", agreement=result.agreement, result=result.for_sites())
+    assert "ε = 3, δ = 0.00017" in page.read_text()
+    assert "300" in page.read_text()
+    assert "not told yet" not in page.read_text()
 
 
 def test_without_noise_it_is_the_pooled_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +158,28 @@ def test_a_study_that_was_stopped_goes_on_and_spends_nothing_twice(tmp_path: Pat
     assert steps_of(tmp_path, "kiel") == found.training.plan.steps
 
 
+def test_a_crash_after_paying_costs_a_round_which_plans_leave_to_spare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, own = study(delta=1e-4).settings, tmp_path / "coordinator"
+    save, saved = ClientStateFile.save, []
+
+    def crash_once(file: ClientStateFile, stored: Any) -> None:
+        saved.append(file.path.parts)
+        if len(saved) == 5:  # the second site, in its second round
+            raise KeyboardInterrupt
+        save(file, stored)
+
+    monkeypatch.setattr(ClientStateFile, "save", crash_once)
+    with pytest.raises(KeyboardInterrupt):
+        conduct_study(InProcess(sites(tmp_path, settings)), settings, folder=own)
+    found = conduct_study(InProcess(sites(tmp_path, settings)), settings, folder=own)
+    assert isinstance(found, PrivateStudyResult)
+    plan = found.training.plan
+    assert steps_of(tmp_path, "bonn") == plan.steps  # answered again from disk
+    assert steps_of(tmp_path, "graz") == plan.steps + plan.method.uniform_local_steps
+
+
 def test_a_site_that_refuses_for_its_budget_stops_the_study_and_keeps_its_folder(tmp_path: Path) -> None:
     settings, own = study().settings, tmp_path / "coordinator"
     members = sites(tmp_path, settings)
@@ -159,6 +190,9 @@ def test_a_site_that_refuses_for_its_budget_stops_the_study_and_keeps_its_folder
         with pytest.raises(fs.InvalidInput, match=r"site graz.*would spend ε = .* of a budget of 0.2"):
             conduct_study(InProcess(members), settings, folder=own, absent=absent)
     assert not (tmp_path / "graz" / "privacy-budget.json").exists()
+    found = conduct_study(InProcess(sites(tmp_path, settings)), settings, folder=own)  # its people allow more
+    assert isinstance(found, PrivateStudyResult)
+    assert steps_of(tmp_path, "bonn") == found.training.plan.steps  # the same attempt: nothing was paid twice
 
 
 @pytest.mark.parametrize("phase", ["prepare", "measure", "sums", "evaluate", "labels", "peers"])

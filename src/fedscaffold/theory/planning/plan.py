@@ -39,7 +39,7 @@ class Plan(Summarised):
         Beyond about this number more clients with the same step size and local steps do not help: there the part
         of the error that falls as 1/N meets the part that does not. Infinite where there is no such part, as for
         ridge and for rounds of one local step; None for first-order plans, which do not say. Local models are
-        taken to be Gaussian here, which with single records and large steps can change it by a fifth.
+        taken to be Gaussian here, which in short rounds of single records can change it by a fifth.
     cost
         T (round_cost + H gradient_cost).
     variance_part, bias_part

@@ -19,7 +19,7 @@ from fedscaffold.theory.prediction.round_noise import RoundNoise, RoundNoises
 from fedscaffold.theory.prediction.setting import MANY_CLIENTS, Setting
 
 MOST_SWEEPS = 30
-SWEEP_TOLERANCE, SWEEP_TOLERANCE_MANY = 2e-4, 3e-3  # the second for many clients, where a sweep takes long
+SWEEP_TOLERANCE, SWEEP_TOLERANCE_MANY = 2e-4, 1e-3  # the second for many clients, where a sweep takes long
 REPEATS = 2  # of the first rounds, whose mean depends much on the pull of their noise
 FIRST_ROUNDS = 4  # whose noise is found each; later ones at 1, 1.5, 2, 3, 4, 6, ... times it
 
@@ -58,6 +58,8 @@ class Mean:
     residual: Array  # t_c(h_q) as last found, (N, m, d), in the eigenbasis
     seen: Array  # the paths at which it was found, (N, m, d)
     stepwise: bool = False  # whether sweeps did not settle, so that steps are taken one at a time
+    rate: float = 1.0  # how much a sweep changes paths, in units of what led to it
+    paths: Array | None = None  # of the round that led here, (N, m, d); None for quadratic losses
 
 
 def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Array]:
@@ -86,7 +88,7 @@ def curve_parts(s: Setting, state: PlateauState, rounds: int) -> tuple[Array, Ar
         wanted = noises is not None and not faded and is_wanted(t)
         for _ in range((REPEATS if t < FIRST_ROUNDS and not s.quadratic else 1) if wanted else 0):
             assert noises is not None
-            all_paths = linear_paths(p, state, before, everyone) if s.quadratic else mean.seen
+            all_paths = linear_paths(p, state, before, everyone) if mean.paths is None else mean.paths
             level = noises.level(all_paths[:, all_paths.shape[1] // 2]) / resting if s.quadratic else 1.0
             last = noises.at(t, all_paths[noises.clients], spread.guess(t), last, level)
             faded = t >= FIRST_ROUNDS and noises.faded(last)
@@ -190,17 +192,18 @@ def linear_paths(p: Propagator, state: PlateauState, mean: Mean, at: IntArray) -
 
 
 def advance(s: Setting, state: PlateauState, p: Propagator, pull: Array, mean: Mean, scale: float) -> Mean:
-    """One round of the means; the local paths at the nodes are in `seen`, but for quadratic losses."""
+    """One round of the means."""
     w, U = s.weights, state.cur.U
     begin = mean.theta @ U  # (N, d)
     local_end = p.power[:, -1] * begin - p.pull[:, -1] * mean.ahead
-    residual, seen, stepwise = mean.residual, mean.seen, False
+    residual, seen, stepwise, rate, paths = mean.residual, mean.seen, False, mean.rate, mean.paths
     if not s.quadratic:
-        residual, seen, stepwise = sweeps(s, state, p, pull, mean, begin, scale)
+        residual, seen, stepwise, rate, paths = sweeps(s, state, p, pull, mean, begin, scale)
         if (
             stepwise
         ):  # as where classes are nearly separable: curvatures at θ* are far smaller than on the way there
-            seen, end = take_steps(s, state, pull, mean)
+            paths, end = take_steps(s, state, pull, mean)
+            seen = paths
             local_end = np.einsum("kij,ki->kj", U, end)
         else:
             local_end = local_end - np.einsum("kpd,kpd->kd", p.conv[:, -1], residual + pull)
@@ -208,24 +211,30 @@ def advance(s: Setting, state: PlateauState, p: Propagator, pull: Array, mean: M
     ahead = mean.ahead
     if s.scaffold:
         ahead = ahead + (local_end - theta @ U) / (s.gamma * s.H)
-    return Mean(theta, ahead, residual, seen, stepwise)
+    return Mean(theta, ahead, residual, seen, stepwise, rate, paths)
 
 
 def sweeps(
     s: Setting, state: PlateauState, p: Propagator, pull: Array, mean: Mean, begin: Array, scale: float
-) -> tuple[Array, Array, bool]:
-    """Residuals at the nodes, the paths at which they were found, and whether they do not settle."""
+) -> tuple[Array, Array, bool, float, Array]:
+    """Residuals at the nodes, where they were found, whether they do not settle, their rate, and the paths.
+
+    A further sweep would change the paths by the rate of the last ones times what changed since. So near the
+    plateau, where residuals hardly depend on the path, the residuals of earlier rounds will do.
+    """
     many = s.clients.size > MANY_CLIENTS and scale > 0.0
     near = (SWEEP_TOLERANCE_MANY if many else SWEEP_TOLERANCE) * np.sqrt(mean.theta @ mean.theta + scale)
     linear = p.power[:, :-1] * begin[:, None] - p.pull[:, :-1] * mean.ahead[:, None]
     inverse = np.swapaxes(state.cur.U, 1, 2)
-    residual, seen = mean.residual, mean.seen
+    residual, seen, rate, last = mean.residual, mean.seen, mean.rate, 0.0
     for _ in range(0 if mean.stepwise else MOST_SWEEPS):
         paths = (linear - np.einsum("kqpd,kpd->kqd", p.conv[:, :-1], residual + pull)) @ inverse
-        if np.sqrt(s.weights @ np.square(paths - seen).mean(axis=1).sum(axis=1)) <= near:
-            return residual, seen, False
-        residual, seen = residuals(s, state, paths), paths
-    return residual, seen, True
+        change = float(np.sqrt(s.weights @ np.square(paths - seen).mean(axis=1).sum(axis=1)))
+        rate = max(min(change / last, 1.0), 0.5 * rate) if last > 0.0 and np.isfinite(last) else rate
+        if (rate if many else 1.0) * change <= near:
+            return residual, seen, False, rate, paths
+        residual, seen, last = residuals(s, state, paths), paths, change
+    return residual, seen, True, rate, seen
 
 
 def take_steps(s: Setting, state: PlateauState, pull: Array, mean: Mean) -> tuple[Array, Array]:

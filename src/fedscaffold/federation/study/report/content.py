@@ -233,6 +233,6 @@ def site_rows(log: Sequence[Mapping[str, Any]]) -> int:
     """Number of rows that a site told, from its log; 0 if it told none."""
     for entry in log:
         body = entry["values"].get("body", {})
-        if entry["phase"] == "measure" and isinstance(body.get("n_rows"), int):
+        if entry["phase"] in ("greet", "measure") and isinstance(body.get("n_rows"), int):
             return int(body["n_rows"])
     return 0
