@@ -78,10 +78,10 @@ def command(
     given = {name for name in context.params if tables.is_given(context, name)}
     if given & {"epsilon", "delta", "clip", "bounds"}:
         with refusals(interrupted="nothing was written"):
-            refuse_beside_epsilon(dict.fromkeys(name for name in context.params if name in given - PRIVATE), {})
             if epsilon is None:
                 first = Option(next(name for name in ("delta", "clip", "bounds") if name in given))
                 raise InvalidInput(first, " is part of a privacy budget; give ", Option("epsilon"), " too")
+            refuse_beside_epsilon(dict.fromkeys(name for name in context.params if name in given - PRIVATE), {})
             budget = PrivacySettings(
                 epsilon=epsilon,
                 delta=delta,
