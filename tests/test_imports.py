@@ -237,6 +237,11 @@ def test_public_names_are_loaded_on_demand_and_no_module_is_called_like_one(name
         _ = package.nothing
 
 
+def test_modules_of_such_a_package_are_found_without_an_import() -> None:
+    code = "import fedscaffold as fs; fs.methods.compression.TopK, fs.simulation.rounds.State, fs.engines.numba_"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_client_loads_neither_rounds_of_simulations_nor_other_methods_and_engines() -> None:
     """A Flower client is a new process for every message: what it imports is most of our share of a round."""
     code = (

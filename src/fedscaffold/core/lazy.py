@@ -7,11 +7,14 @@ loads each name's module on demand lets such a process pay for what it uses.
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 
 def load_on_demand(package: str, module_of: Mapping[str, str]) -> Callable[[str], Any]:
     """A package's `__getattr__`, which imports the module of a public name and returns the name's value.
+
+    Modules of the package are found as well, as if they had been imported: `fedscaffold.methods.compression`.
 
     Parameters
     ----------
@@ -23,9 +26,12 @@ def load_on_demand(package: str, module_of: Mapping[str, str]) -> Callable[[str]
     """
 
     def load(name: str) -> Any:
-        if name not in module_of:
+        if name in module_of:
+            found = getattr(import_module(f"{package}.{module_of[name]}"), name)
+        elif not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
+            found = import_module(f"{package}.{name}")
+        else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(f"{package}.{module_of[name]}"), name)
         setattr(sys.modules[package], name, found)  # the next use finds it there
         return found
 

@@ -190,6 +190,9 @@ def test_a_site_that_refuses_for_its_budget_stops_the_study_and_keeps_its_folder
         with pytest.raises(fs.InvalidInput, match=r"site graz.*would spend ε = .* of a budget of 0.2"):
             conduct_study(InProcess(members), settings, folder=own, absent=absent)
     assert not (tmp_path / "graz" / "privacy-budget.json").exists()
+    found = conduct_study(InProcess(sites(tmp_path, settings)), settings, folder=own)  # its people allow more
+    assert isinstance(found, PrivateStudyResult)
+    assert steps_of(tmp_path, "bonn") == found.training.plan.steps  # the same attempt: nothing was paid twice
 
 
 @pytest.mark.parametrize("phase", ["prepare", "measure", "sums", "evaluate", "labels", "peers"])
