@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from fedscaffold import Scaffold
+from fedscaffold import Scaffold, theory
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.theory.prediction.moments import predict as predict_module
 from fedscaffold.theory.prediction.moments.local_round import Cloud, Coefficients, LocalRound, Start
 from fedscaffold.theory.prediction.moments.state import beginning, start_of
 from fedscaffold.theory.prediction.setting import setting
@@ -34,3 +35,12 @@ def test_many_steps_at_once_end_where_single_steps_do(
     assert (np.linalg.norm(leaps.mean - every.mean, axis=1) < 0.005 * spread).all()
     np.testing.assert_allclose(leaps.noise, every.noise, atol=0.02 * np.abs(every.noise).max())
     np.testing.assert_allclose(leaps.B, every.B, atol=0.01 * np.abs(every.B).max())
+
+
+def test_the_bias_of_a_plateau_is_that_of_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small errors of each round add up in the bias, on which extrapolations rest."""
+    problem, method = make("logistic", (30,) * 12, 4, l2=0.05, seed=1), Scaffold(step_size=0.1, local_steps=16)
+    leaps = theory.predict(problem, method, batch_size=1).bias
+    monkeypatch.setattr(predict_module, "STEP_BY_STEP", 16)
+    every = theory.predict(problem, method, batch_size=1).bias
+    assert np.linalg.norm(leaps - every) < 1e-3 * np.linalg.norm(every)

@@ -9,8 +9,8 @@ that step, and the mean follows the mean gradient over it. For ridge this is exa
 problems.
 
 Where G_h, C_h and the gradient hardly change from step to step, k steps are taken at once: with their values in
-the middle of the k steps, found by a first try with those in the middle of the k steps before. The difference
-between the two tries says whether k was too many.
+the middle of the k steps, found by a first try with those at their beginning. The difference between the two
+tries says whether k was too many.
 
 For generalised linear problems that are not quadratic the third cumulants of the clouds are followed too; see
 `third_order`.
@@ -29,7 +29,7 @@ from fedscaffold.theory.prediction.moments.third_order import Third, Tilts, adva
 from fedscaffold.theory.prediction.setting import Setting
 
 CHANGE = 0.02  # of the cloud's size that two tries may differ by; the better of them is used
-GROW = 0.25  # of CHANGE: below it, twice as many steps are tried
+GROW = 0.5  # of CHANGE: below it, twice as many steps are tried
 STEP_BY_STEP = 12  # local steps: up to so many are taken one by one
 
 
@@ -97,34 +97,28 @@ class LocalRound:
         B[:, :, :d] = np.eye(d)
         third = None if self.skewed is None else Third.zero(N, d)
         cloud = Cloud(np.broadcast_to(start.theta, (N, d)), B, np.zeros((N, d, d)), third)
-        done, k, one_by_one = 0, 1, self.step_by_step >= s.H
-        last: tuple[Coefficients, Cloud] | None = None
+        done, k = 0, 1
         while done < s.H:
-            if one_by_one:
-                cloud, done = self.frozen(cloud, self.coefficients(cloud, start), cloud, start, 1), done + 1
-                continue
-            cloud, last, used, change = self.steps(cloud, last, start, min(k, s.H - done))
+            here = self.coefficients(cloud, start)
+            k = 1 if self.step_by_step >= s.H else min(k, s.H - done)
+            cloud, used, change = self.steps(cloud, here, start, k)
             done += used
             k = 2 * used if change < GROW * CHANGE else used
         return RoundMap(start, cloud)
 
-    def steps(
-        self, cloud: Cloud, last: tuple[Coefficients, Cloud] | None, start: Start, k: int
-    ) -> tuple[Cloud, tuple[Coefficients, Cloud], int, float]:
-        """The cloud after k steps, or fewer where k is too many; what they were taken with; how many; the change.
-
-        `last` is what the steps before were taken with: coefficients, and the cloud where they were found.
-        """
-        while True:
-            k = 1 if last is None else k
-            middle = cloud if k == 1 or last is None else self.frozen(cloud, *last, start, k // 2)
+    def steps(self, cloud: Cloud, here: Coefficients, start: Start, k: int) -> tuple[Cloud, int, float]:
+        """The cloud after k steps or, where that is too many, fewer; their number; and the change seen."""
+        first = self.frozen(cloud, here, cloud, start, k)
+        while k > 1:
+            middle = self.frozen(cloud, here, cloud, start, k // 2)
             there = self.coefficients(middle, start)
             better = self.frozen(cloud, there, middle, start, k)
-            change = 0.0 if last is None else difference(self.frozen(cloud, *last, start, k), better, start)
-            last = there, middle
-            if k == 1 or change <= CHANGE:
-                return better, last, k, change
+            change = difference(first, better, start)
+            if change <= CHANGE:
+                return better, k, change
             k //= 2
+            first = self.frozen(cloud, here, cloud, start, k)
+        return first, 1, 0.0 if self.step_by_step >= self.s.H else difference(cloud, first, start)
 
     def coefficients(self, cloud: Cloud, start: Start) -> Coefficients:
         """Mean gradient, noise and curvature over the clouds, and their slopes."""
