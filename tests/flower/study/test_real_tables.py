@@ -38,7 +38,7 @@ def test_studies_of_real_processes_equal_statsmodels(name: str, tmp_path: Path) 
     tables, settings = sites(name)
     files = {site: tmp_path / f"{site}.parquet" for site in tables}
     for site, own in tables.items():
-        own.to_parquet(files[site])
+        own.to_parquet(files[site], index=False)
     study = LocalStudy(tmp_path / "study", files, StudySettings(**settings), tell=print)
     assert study.run(lambda status: None).state == "finished"
     found, wanted = pd.read_parquet(study.out / "coefficients.parquet"), fitted(name, "nonrobust")
