@@ -62,7 +62,7 @@ class Helpers:
                 raise error
 
     def close(self) -> None:
-        """End the threads."""
+        """Tell the threads to end, and wait until they have."""
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:

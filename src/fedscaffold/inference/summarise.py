@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
@@ -175,12 +176,16 @@ def _of_rows(sums: ClosingSums, coordinates: Coordinates) -> tuple[Coordinates, 
 
     A category that sites agreed on may turn out to be that of no row; a penalty then holds its coefficient at 0.
     """
-    there = np.tile(sums.squares > 0.0, sums.dim // sums.squares.size)
-    kept = (coordinates.matrix[:, there] != 0.0).any(axis=1)
+    kept = (coordinates.matrix[:, _in_some_row(sums)] != 0.0).any(axis=1)
     if kept.all():
         return coordinates, []
     absent = coordinates.only(~kept).names
     return coordinates.only(kept), [f"No row has {', '.join(absent[:5])}, so that there is no coefficient."]
+
+
+def _in_some_row(sums: ClosingSums) -> NDArray[np.bool_]:
+    """Whether the feature of each entry of θ is not 0 in all rows, shape (dim,)."""
+    return np.tile(sums.squares > 0.0, sums.dim // sums.squares.size)
 
 
 def _remarks(
@@ -188,7 +193,7 @@ def _remarks(
 ) -> list[str]:
     """What a reader should know about these intervals."""
     found = []
-    if (penalty[np.tile(sums.squares > 0.0, sums.dim // sums.squares.size)] > 0.0).any():
+    if penalty[_in_some_row(sums)].any():
         found.append(
             "Coefficients are shrunk towards zero by the penalty. Intervals are about where the penalised "
             "estimate would fall in other samples, not about the coefficient without a penalty; "

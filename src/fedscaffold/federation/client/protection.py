@@ -6,7 +6,6 @@ from fedscaffold.federation.client.store import SiteStore
 from fedscaffold.federation.messages import TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.methods import FedAvg, Scaffold
-from fedscaffold.privacy.budget import PrivacyBudget
 
 
 def check_protection(request: TrainRequest, policy: SitePolicy) -> None:
@@ -36,6 +35,8 @@ def pay(request: TrainRequest, n_rows: int, store: SiteStore, policy: SitePolicy
     """Write down, before they are taken, what the local steps of a request spend; refused if that is too much."""
     if request.config.privacy is None or policy.epsilon is None:
         return
+    from fedscaffold.privacy.budget import PrivacyBudget
+
     try:
         budget = PrivacyBudget(
             file=store.budget_file, epsilon=policy.epsilon, delta=policy.delta_for(n_rows),
