@@ -219,7 +219,7 @@ print(json.dumps([peak() - before, problem.x.nbytes + problem.y.nbytes, problem.
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="needs Linux's account of a process's memory")
-@pytest.mark.parametrize("group", [50_000, 500_000])
+@pytest.mark.parametrize("group", [50_000, pytest.param(500_000, marks=pytest.mark.slow)])
 def test_peak_memory_is_the_result_and_little_more(group: int, tmp_path: Path) -> None:
     """500,000 rows of 30 columns, 1,000 clients interleaved: 124 MB, which must not be there twice."""
     rng = np.random.default_rng(0)
