@@ -44,7 +44,7 @@ def test_a_message_that_is_lost_ends_the_connection_so_that_it_is_asked_for_agai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coordinator, told = OneMessage(), list[str]()
-    monkeypatch.setattr(node_module.FleetHttpClient, "from_server_address", lambda *arguments: coordinator)
+    monkeypatch.setattr(f"{node_module.__name__}.FleetHttpClient.from_server_address", lambda *_: coordinator)
     monkeypatch.setattr(node_module, "RETRY", 0.0)
 
     def loses(*arguments: Any, **more: Any) -> Any:
