@@ -195,7 +195,7 @@ def test_a_site_that_refuses_for_its_budget_stops_the_study_and_keeps_its_folder
     assert steps_of(tmp_path, "bonn") == found.training.plan.steps  # the same attempt: nothing was paid twice
 
 
-@pytest.mark.parametrize("phase", ["prepare", "measure", "sums", "evaluate", "labels", "peers"])
+@pytest.mark.parametrize("phase", ["prepare", "measure", "sums", "evaluate", "labels"])
 def test_a_site_with_a_budget_answers_nothing_else(phase: Any, tmp_path: Path) -> None:
     """The coordinator is told a code; the sentence is in the site's log."""
     site = sites(tmp_path, study().settings)["bonn"]
@@ -306,7 +306,8 @@ def test_sites_whose_tables_do_not_fit_say_so_before() -> None:
         ({"bounds": None}, "epsilon needs bounds"),
         ({"bounds": {"age": (9, 1), "ill": ("no", "yes")}}, "low < high"),
         ({"epsilon": None}, "bounds is part of a privacy budget"),
-        ({"secure": True}, "with epsilon leave out secure"),
+        ({"secure": True, "evaluate": 0.5}, "with epsilon leave out evaluate"),
+        ({"secure": True, "secure_threshold": 1}, "secure_threshold must be"),
         ({"evaluate": 0.5, "trainer": "newton"}, "with epsilon leave out trainer, evaluate"),
         ({"kind": "poisson"}, "kind must be"),
         ({"features": ["age"]}, "with epsilon leave out features"),
@@ -317,9 +318,16 @@ def test_bad_settings_are_refused_before_anything_is_sent(wrong: dict[str, Any],
         study(**wrong)
 
 
-def test_a_delta_that_does_not_protect_a_site_is_refused_before_training() -> None:
+def test_a_delta_that_does_not_protect_a_site_is_refused_before_anything_is_prepared(tmp_path: Path) -> None:
+    """The coordinator knows numbers of rows after the greeting; a site knows its own before it joins."""
+    wrong = study(delta=0.002).settings
+    members = sites(tmp_path, wrong)
     with pytest.raises(fs.InvalidInput, match=r"delta must be below 0\.00167, one over the 600 rows"):
-        study(delta=0.002).run(tables())
+        conduct_study(InProcess(members), wrong)
+    assert [entry["phase"] for entry in members["kiel"].log] == ["greet"]
+    with pytest.raises(fs.InvalidInput, match=r"delta must be below 0\.00167, one over the 600 rows"):
+        members["kiel"].check(wrong)
+    assert members["graz"].check(wrong).n_rows == 150
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Studies through Flower's messages to sites' folders: the model of one process, refusals, offline sites."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,18 @@ def test_secure_sums_through_flower_lead_to_the_same_model(tmp_path: Path, train
     np.testing.assert_array_equal(again.theta, result.theta)
     assert len(deployment.grid.seen) == asked + len(SITES)
     assert again.traffic == result.traffic
+
+
+def test_secure_sums_of_noisy_models_through_flower(tmp_path: Path) -> None:
+    """Under a privacy budget vectors leave sites masked, and each site has paid for its steps once."""
+    bounds = {"age": (0, 100), "dose": (0, 20), "ward": ("north", "south"), "ill": ("no", "yes")}
+    deployment = Deployment(tmp_path, secure=True, evaluate=0.0, epsilon=8.0, bounds=bounds)
+    result: Any = deployment.conduct()
+    for joined in deployment.joined.values():
+        site = joined.site()
+        assert all(entry["values"]["secure"] == "mask" for entry in site.log if entry["vectors"])
+        spent = json.loads(site.store.budget_file.read_text())
+        assert spent["steps"] == result.training.plan.steps
 
 
 def test_a_secure_site_that_is_started_again_in_the_middle_of_a_sum(
