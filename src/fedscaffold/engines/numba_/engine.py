@@ -74,8 +74,9 @@ class Numba:
 
     def supports(self, problem: Any, *, anchored: bool = False) -> bool:
         """Whether there is a compiled kernel for the problem's loss, also with gradients at an anchor if asked."""
+        kind = problem.kind
         if isinstance(problem, Streamed):
-            return problem.kind in STREAM_LOSSES
+            return kind in STREAM_LOSSES
         loss = table_loss(problem)
         return loss is not None and not (anchored and loss in WITHOUT_ANCHOR)
 
