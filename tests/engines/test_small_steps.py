@@ -10,8 +10,8 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.engines.numba_.small_kernels import LARGEST_BATCH, team_size
-from fedscaffold.engines.numba_.small_steps import group_sizes
+from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, team_size
+from fedscaffold.engines.numba_.small.steps import group_sizes
 from tests.samples import make, weighted
 
 SIZES = (20, 31, 17, 25, 40, 18, 22)  # records of seven clients: the last team has places left

@@ -15,7 +15,7 @@ from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_AR
 from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
 from fedscaffold.engines.numba_.losses import DENSE, POISSON, RIDGE, SOFTMAX, WEIGHTED_LOSSES, WEIGHTED_SOFTMAX
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
-from fedscaffold.engines.numba_.small_kernels import LARGEST_BATCH, MOST_FEATURES, small_steps_for, team_size
+from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, MOST_FEATURES, small_steps_for, team_size
 from fedscaffold.engines.numba_.steps import (
     CACHE_LINE_NUMBERS,
     PADDING,

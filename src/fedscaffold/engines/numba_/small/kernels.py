@@ -9,7 +9,7 @@ from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_AR
 from fedscaffold.engines.numba_.intrinsics import on_stack, pointer, prefetch
 from fedscaffold.engines.numba_.losses import WEIGHTED_LOSSES
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
-from fedscaffold.engines.numba_.small_steps import step_of_team
+from fedscaffold.engines.numba_.small.steps import step_of_team
 from fedscaffold.engines.numba_.steps import CACHE_LINE_NUMBERS, PADDING
 from fedscaffold.engines.numba_.stream import WITH_REPLACEMENT, with_replacement, without_replacement, words
 
