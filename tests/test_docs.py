@@ -12,7 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\n+```text\n(?P<output>.*?)```)?", re.DOTALL)
-WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
+LONG = ("jax.md", "scallion.md")  # pages whose code takes seconds
+WITH_CODE = [
+    pytest.param(page, marks=pytest.mark.slow if page.name in LONG else (), id=str(page.relative_to(ROOT)))
+    for page in PAGES
+    if BLOCK.search(page.read_text())
+]
 
 
 def run_blocks(page: Path) -> list[tuple[str, str | None]]:
@@ -30,7 +35,7 @@ def run_blocks(page: Path) -> list[tuple[str, str | None]]:
     return found
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", WITH_CODE)
 def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     mpl.use("agg")

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 GALLERY = sorted((ROOT / "examples" / "gallery").glob("*.py"))
 
 
+@pytest.mark.slow
 def test_hospitals(tmp_path: Path) -> None:
     folder = ROOT / "examples" / "hospitals"
     done = subprocess.run(

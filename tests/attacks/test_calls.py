@@ -19,7 +19,7 @@ from fedscaffold.core.checks import given as given_text
 from tests.attacks.hostile import calls, hostile, nested
 
 SECONDS = 60  # of processor time for one call, after which it hangs; compiling a kernel takes some
-FAST, SLOW = 400, 20_000
+FAST, SLOW = 200, 20_000
 
 
 @contextmanager

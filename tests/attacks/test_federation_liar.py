@@ -99,7 +99,7 @@ def test_an_honest_client_whose_state_is_limited_is_told_so(tmp_path: Path, meth
         np.testing.assert_array_equal(own, there)
 
 
-@pytest.mark.parametrize("n", [5, 10])
+@pytest.mark.parametrize("n", [5, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_an_honest_client_with_three_and_a_half_times_the_usual_control_variate_counts(
     tmp_path: Path, n: int, seed: int

@@ -12,12 +12,12 @@ FEATURES, CLIENTS = 20, 7
 @pytest.mark.parametrize(
     ("kind", "dim", "batch"),
     [
-        (Ridge, 20, 10),
         (Logistic, 20, 10),
-        (Multinomial, 5, 10),
         (Ridge, 9, 1),
-        (Logistic, 40, 64),
-        (Ridge, 20, None),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((Ridge, 20, 10), (Multinomial, 5, 10), (Logistic, 40, 64), (Ridge, 20, None))
+        ),
     ],
 )
 @pytest.mark.skipif(c_limit.compiler() is None, reason="needs a C compiler")
@@ -31,6 +31,7 @@ def test_every_form_of_the_c_limit_gives_our_numbers(
             np.testing.assert_allclose(one_round(), expected, rtol=1e-9, atol=1e-11, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(c_limit.compiler() is None, reason="needs a C compiler")
 def test_the_portable_form_and_single_precision_give_our_numbers() -> None:
     work = contenders.workload(Logistic, CLIENTS, 20)

@@ -1,6 +1,7 @@
 """The benchmark of methods runs each of them, and counts the steps that were taken."""
 
 import numpy as np
+import pytest
 
 import fedscaffold as fs
 from benchmarks import methods
@@ -9,6 +10,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.simulation.setup import costs
 
 
+@pytest.mark.slow
 def test_every_method_is_timed() -> None:
     work = workload(fs.problems.Ridge, 6, 20)
     found = methods.measure(work.problem, work.step_size, turns=2)

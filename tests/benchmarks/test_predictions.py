@@ -1,8 +1,11 @@
 """The benchmark of predictions on a few problems."""
 
+import pytest
+
 from benchmarks.predictions import logistic_case, measure, ridge_case
 
 
+@pytest.mark.slow
 def test_a_few_random_problems() -> None:
     ridge = measure("ridge", 0, 2, ridge_case)
     assert ridge["crashed"] == 0

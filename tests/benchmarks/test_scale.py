@@ -5,6 +5,7 @@ import pytest
 from benchmarks import scale
 
 
+@pytest.mark.slow
 def test_every_part_is_timed() -> None:
     found = scale.measure(130, 1)
     assert len(found) == 8

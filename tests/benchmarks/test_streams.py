@@ -1,8 +1,11 @@
 """The benchmark of streamed clients runs, and compares like with like."""
 
+import pytest
+
 from benchmarks import streams
 
 
+@pytest.mark.slow
 def test_all_contenders_are_timed() -> None:
     found = streams.measure(1, stream_clients=300, table_clients=300, turns=1)
     assert min(found["stream_ns"], found["drawing_ns"], found["tables_ns"]) > 0.0

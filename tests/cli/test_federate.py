@@ -148,15 +148,16 @@ def test_a_relative_folder_and_a_budget_reach_the_study(tmp_path: Path, monkeypa
     written(cancer(), tmp_path / "all.csv")
     (tmp_path / "bounds.toml").write_text('"mean radius" = [5, 30]\ndiagnosis = ["benign", "malignant"]\n')
     words = ["all.csv", "--client", "hospital", "--target", "diagnosis", "--out", "demo"]
-    assert "far enough" in refused(*words, "--epsilon", "2", "--bounds", "bounds.toml")
+    assert "far enough" in refused(*words, "--epsilon", "2", "--secure", "--bounds", "bounds.toml")
     ((folder, files, settings),) = seen
     assert folder.is_absolute()
     assert all(file.is_absolute() and file.exists() for file in files.values())
     assert settings.epsilon == 2.0
+    assert settings.secure
     assert settings.features == ("mean radius",)
     assert "--epsilon must be a positive number" in refused(*words, "--epsilon", "0", "--bounds", "bounds.toml")
     assert "--clip must be a positive number" in refused(
         *words, "--epsilon", "1", "--clip", "0", "--bounds", "bounds.toml"
     )
     assert "--epsilon needs --bounds" in refused(*words, "--epsilon", "1")
-    assert "with --epsilon leave out --secure" in refused(*words, "--epsilon", "1", "--secure")
+    assert "with --epsilon leave out --trainer" in refused(*words, "--epsilon", "1", "--trainer", "newton")

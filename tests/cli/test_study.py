@@ -189,13 +189,14 @@ def test_a_study_under_a_privacy_budget(tmp_path: Path) -> None:
         (("--epsilon", 0), "--epsilon must be a positive number, got 0.0"),
         (("--epsilon", 1, "--delta", 1), "--delta must be below 1"),
         (("--epsilon", 1, "--clip", 0), "--clip must be a positive number"),
-        (("--epsilon", 1, "--secure"), "with --epsilon leave out --secure"),
+        (("--epsilon", 1, "--secure", "--trainer", "newton"), "with --epsilon leave out --trainer"),
         ((), "--bounds is part of a privacy budget; give --epsilon too"),
     ]:
         assert words in study(*new, *wrong, code=2)
         assert not file.exists()
-    study(*new, "--epsilon", 2, "--delta", 0.001)
+    study(*new, "--epsilon", 2, "--delta", 0.001, "--secure")
     assert StudyFile.load(file).settings.epsilon == 2.0
+    assert StudyFile.load(file).settings.secure
     invite = Invite.load(tmp_path / "bonn.invite")
     joined = JoinedSite(folder=tmp_path / "bonn", invite=invite, data=tmp_path / "bonn.csv")
     policy = joined.site().policy

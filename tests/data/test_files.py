@@ -19,6 +19,7 @@ from fedscaffold import InvalidInput, MissingDependency
 from fedscaffold.data import from_csv, from_frame, from_parquet, from_svmlight, partition
 from fedscaffold.data.arrow import Source
 from fedscaffold.data.build import build_problem
+from fedscaffold.data.files import read_table
 from fedscaffold.data.options import TableOptions
 from fedscaffold.problems import Logistic
 from tests.data.test_frames import FEATURES, mixed
@@ -48,6 +49,16 @@ def test_parquet_gives_the_same_bits_whatever_its_row_groups(group: int, tmp_pat
     assert (
         from_parquet(tmp_path / "t.parquet", **OPTIONS).fingerprint() == from_frame(frame, **OPTIONS).fingerprint()
     )
+
+
+def test_labels_of_rows_that_pandas_keeps_are_no_columns(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"shop": ["a", "a", "b", "b"], "price": [1.0, 2.0, 4.0, 3.0], "sold": [3, 1, 2, 5]})
+    frame[["shop", "price", "sold"]].sample(frac=1.0, random_state=0).to_parquet(tmp_path / "1.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "1.parquet").names
+    frame.to_parquet(tmp_path / "2.parquet")
+    several = from_parquet([tmp_path / "1.parquet", tmp_path / "2.parquet"], target="sold", client="shop")
+    assert several.encoding.names == ("price",)
+    assert read_table(tmp_path / "1.parquet").column_names == ["shop", "price", "sold"]
 
 
 def test_parquet_with_dictionaries_that_grow(tmp_path: Path) -> None:
@@ -208,7 +219,7 @@ print(json.dumps([peak() - before, problem.x.nbytes + problem.y.nbytes, problem.
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="needs Linux's account of a process's memory")
-@pytest.mark.parametrize("group", [50_000, 500_000])
+@pytest.mark.parametrize("group", [50_000, pytest.param(500_000, marks=pytest.mark.slow)])
 def test_peak_memory_is_the_result_and_little_more(group: int, tmp_path: Path) -> None:
     """500,000 rows of 30 columns, 1,000 clients interleaved: 124 MB, which must not be there twice."""
     rng = np.random.default_rng(0)

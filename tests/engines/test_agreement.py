@@ -46,7 +46,7 @@ def assert_close(fast: fs.Trace, slow: fs.Trace, tolerance: float) -> None:
 )
 @example("ridge", [1], 1, 1, "without_replacement", 1, 1, 1, 2**64 - 1)
 @example("logistic", [3, 1, 5], 33, 40, "with_replacement", 12, 3, 0, 2**32)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_any_shape(
     kind: Kind, sizes: list[int], dim: int, batch_size: int | None, sampling: Sampling,
     local_steps: int, repetitions: int, n_unpenalised: int, seed: int,

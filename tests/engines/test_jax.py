@@ -73,10 +73,10 @@ def test_full_gradients_of_clients_of_unequal_sizes(kind: str, exchange: Any) ->
 @pytest.mark.parametrize(
     ("batch_size", "sampling"),
     [
-        (1, "with_replacement"),
+        pytest.param(1, "with_replacement", marks=pytest.mark.slow),
         (3, "with_replacement"),
         (3, "without_replacement"),
-        (5, "without_replacement"),
+        pytest.param(5, "without_replacement", marks=pytest.mark.slow),
         (None, "with_replacement"),
     ],
 )

@@ -77,7 +77,7 @@ def test_the_number_of_threads_does_not_change_a_bit(problem: Any) -> None:
 
 @pytest.mark.parametrize(
     "problem",
-    [systems((9, 14), 7), garnet("iid"), pytest.param(garnet("markov"), marks=pytest.mark.slow)],
+    [systems((9, 14), 7), *(pytest.param(garnet(way), marks=pytest.mark.slow) for way in SAMPLINGS)],
     ids=str,
 )
 @pytest.mark.parametrize("batch_size", [3, None])

@@ -74,3 +74,32 @@ def test_numba_says_where_it_takes_no_anchor(name: str) -> None:
     problem = PROBLEMS[name]()
     with pytest.raises(fs.InvalidInput, match="anchor"):
         local_models(problem, "numba", anchor=np.zeros((2, problem.dim)))
+
+
+@pytest.mark.parametrize("name", ["multinomial", "linear systems"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        fs.LocalSvrg(step_size=GAMMA, local_steps=2),
+        fs.VRProxSkip(step_size=GAMMA, communication_probability=0.5),
+        fs.ServerOptimizer(
+            method=fs.LocalSvrg(step_size=GAMMA, local_steps=2), optimizer="sgd", learning_rate=0.5
+        ),
+    ],
+    ids=lambda method: method.kind,
+)
+def test_auto_takes_an_engine_that_takes_the_anchor(name: str, method: Any) -> None:
+    problem = PROBLEMS[name]()
+    found, wanted = (
+        fs.run(problem, method, rounds=2, batch_size=3, engine=engine, theta0=np.ones(problem.dim)).theta
+        for engine in ("auto", "reference")
+    )
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_auto_keeps_numba_where_it_can(name: str) -> None:
+    problem = PROBLEMS[name]()
+    assert fs.engines.choose_engine("auto", problem).name == "numba-float64"
+    anchored = fs.engines.choose_engine("auto", problem, anchored=True).name
+    assert anchored == ("numba-float64" if name in (*ANCHORED, "stream") else "reference")

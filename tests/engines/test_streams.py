@@ -41,7 +41,7 @@ def both(problem: Any, *, local_steps: int = 4, rounds: int = 2, dtype: Any = "f
     own_seed=st.integers(0, 2**64 - 1),
 )
 @example("ridge", 1, 1, 1, 1, 1, 2**64 - 1, 2**64 - 1)
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_any_shape(
     kind: str,
     n_clients: int,
@@ -59,7 +59,9 @@ def test_any_shape(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("dim", "batch_size", "local_steps"), [(7, 9, 150), (1100, 5, 3), (4100, 2, 2)])
+@pytest.mark.parametrize(("dim", "batch_size", "local_steps"), [
+    (7, 9, 150), (1100, 5, 3), pytest.param(4100, 2, 2, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_more_numbers_than_are_drawn_at_once(kind: str, dim: int, batch_size: int, local_steps: int) -> None:
     fast, slow = both(make(kind, 2, dim, spectrum=np.full(dim, 1.0 / dim)), batch_size=batch_size, rounds=1,
                       local_steps=local_steps, record=("loss",))  # fmt: skip
@@ -114,7 +116,7 @@ def test_same_bits_from_any_threads_and_kernels(kind: str) -> None:
     assert shared.control_variates.tobytes() == alone.control_variates.tobytes()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["ridge", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_single_precision_to_its_own_accuracy(kind: str) -> None:
     fast, slow = both(make(kind), dtype="float32", local_steps=10, batch_size=10)
     gap = np.abs(fast.theta - slow.theta).max() / np.abs(slow.theta).max()

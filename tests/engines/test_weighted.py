@@ -75,7 +75,7 @@ def test_run_is_the_pseudo_code(engine: str, kind: str, batch_size: int | None, 
     n_unpenalised=st.integers(0, 2),
     seed=st.integers(0, 2**64 - 1),
 )
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_any_shape(
     kind: str, sizes: list[int], dim: int, batch_size: int | None, local_steps: int, n_unpenalised: int, seed: int
 ) -> None:
@@ -101,7 +101,7 @@ def test_the_general_kernel_gives_the_same_bits_and_long_vectors_run_on_the_heap
 
 
 @pytest.mark.parametrize(
-    "kind", [k if k in ("ridge", "poisson") else pytest.param(k, marks=pytest.mark.slow) for k in WEIGHTED_KINDS]
+    "kind", [k if k == "poisson" else pytest.param(k, marks=pytest.mark.slow) for k in WEIGHTED_KINDS]
 )
 def test_single_precision_to_its_own_accuracy(kind: str) -> None:
     fast, slow = both(weighted(kind, (20, 31, 40), 7), dtype="float32", local_steps=10, batch_size=10)

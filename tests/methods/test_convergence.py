@@ -96,7 +96,7 @@ def test_clients_that_take_turns() -> None:
 
 
 @pytest.mark.parametrize("availability", [
-    fs.simulation.Markov(leave=0.3, enter=0.4, seed=1),
+    pytest.param(fs.simulation.Markov(leave=0.3, enter=0.4, seed=1), marks=pytest.mark.slow),
     fs.simulation.AvailabilityTable(np.eye(12, dtype=bool)[[0, 3, 5, 1, 2, 4, 7, 6, 9, 8, 11, 10]]),
 ])  # fmt: skip
 def test_clients_that_come_and_go(availability: Any) -> None:

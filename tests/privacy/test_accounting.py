@@ -50,7 +50,7 @@ def test_a_batch_of_all_records_is_no_sample() -> None:
 
 
 @pytest.mark.parametrize(("budget", "more"), [
-    (0.5, {}), (8.0, {}), (8.0, {"batch_size": 10}), pytest.param(0.5, {"batch_size": 10}, marks=pytest.mark.slow),
+    (0.5, {}), (8.0, {}), *(pytest.param(b, {"batch_size": 10}, marks=pytest.mark.slow) for b in (0.5, 8.0)),
 ])  # fmt: skip
 def test_noise_for_spends_the_budget_and_no_more(budget: float, more: dict[str, int]) -> None:
     setting = {"delta": 1e-3, "steps": 200, "records": 200, **more}

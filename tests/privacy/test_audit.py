@@ -70,7 +70,7 @@ def test_bounds_are_zero_for_blind_guesses_and_grow_with_what_is_seen() -> None:
 
 
 def test_the_command() -> None:
-    result = CliRunner().invoke(app, ["audit", "--canaries", "100", "--rounds", "3"])
+    result = CliRunner().invoke(app, ["audit", "--canaries", "40", "--rounds", "2"])
     assert result.exit_code == 0, result.output
     assert "passed" in result.output
     wrong = CliRunner().invoke(app, ["audit", "--canaries", "3"])

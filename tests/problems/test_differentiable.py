@@ -207,6 +207,7 @@ def test_parameters_come_back_as_the_tree_that_they_were() -> None:
 # theory
 
 
+@pytest.mark.slow
 def test_first_order_plans_reach_their_target() -> None:
     problem = poisson(dim=6)
     plan = fs.plan(problem, target_mse=2e-3, batch_size=5, mode="first_order")

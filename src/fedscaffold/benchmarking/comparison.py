@@ -26,6 +26,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.problems.paper import L2
+from fedscaffold.simulation.block import takes_anchor
 from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import initial_state, open_rounds
@@ -131,7 +132,8 @@ def compare(
     repetitions, seed = whole_number("repetitions", repetitions, least=1), seed_number("seed", seed)
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
-    chosen = choose_engine(engine, problem)
+    anchored = any(not isinstance(m, FedNewton) and takes_anchor(m, problem.dim) for _, m in candidates)
+    chosen = choose_engine(engine, problem, anchored=anchored)
     cells = None if cells is None else folder_at(cells)
     for _, method in candidates:
         if not isinstance(method, FedNewton):

@@ -1,6 +1,7 @@
 """Table files: CSV and Parquet, read whole or some rows at a time."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 COMPRESSED = (".gz", ".bz2", ".zst")
 DETECTED = CsvFormat()
+ROW_LABELS = re.compile(r"__index_level_\d+__")  # as pandas names an index that has no name
 READ_AHEAD = 65536  # bytes per column, instead of a whole row group
 LONGEST_REASON = 500  # characters of a reader's own words, which may show a whole row
 
@@ -51,8 +53,9 @@ def read_table(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
 
     file = existing_file(path)
     with _readable_errors(file, "Parquet"), parquet.ParquetFile(file) as found:
-        check_names(found.schema_arrow.names)
-        return found.read()
+        names = _columns(found.schema_arrow)
+        check_names(names)
+        return found.read(columns=names)
 
 
 def read_csv(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
@@ -92,7 +95,7 @@ def open_parquet(files: Sequence[Path]) -> Iterator[Source]:
                 opened.append(
                     stack.enter_context(parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False))
                 )
-        names = tuple(opened[0].schema_arrow.names)
+        names = tuple(_columns(opened[0].schema_arrow))
         check_names(names)
         for file, other in zip(files[1:], opened[1:], strict=True):
             _check_same_columns(files[0], opened[0].schema_arrow, file, other.schema_arrow)
@@ -123,14 +126,19 @@ def _readable_errors(file: Path, kind: str) -> Iterator[None]:
         raise InvalidInput(f"cannot read {file} as {kind}: {reason}", remedies=ways) from None
 
 
+def _columns(schema: Any) -> list[str]:
+    """Names of the columns of a Parquet file, without those in which pandas keeps labels of rows."""
+    return [name for name in schema.names if not ROW_LABELS.fullmatch(name)]
+
+
 def _check_same_columns(first: Path, schema: Any, file: Path, other: Any) -> None:
     """Refuse files that are not parts of one table."""
-    for name in sorted(set(schema.names) ^ set(other.names)):
+    for name in sorted(set(_columns(schema)) ^ set(_columns(other))):
         there, lacking = (first, file) if name in schema.names else (file, first)
         raise InvalidInput(
             f"{there} has a column {name!r}, which {lacking} lacks; all files need the same columns"
         )
-    for name in schema.names:
+    for name in _columns(schema):
         kinds = schema.field(name).type, other.field(name).type
         if kinds[0] != kinds[1]:
             raise InvalidInput(

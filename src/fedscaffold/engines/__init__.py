@@ -28,11 +28,11 @@ __getattr__ = load_on_demand(
 CLASS_OF = {"numba": "Numba", "reference": "Reference", "jax": "Jax", "ray": "Ray"}
 
 
-def choose_engine(engine: str | Engine, problem: Any = None) -> Engine:
+def choose_engine(engine: str | Engine, problem: Any = None, *, anchored: bool = False) -> Engine:
     """The engine of that name, the engine itself, or with "auto" the fastest one that can run the problem.
 
-    "auto" takes Numba where it has a kernel for the problem's loss, else JAX for a loss that JAX can
-    differentiate, else the reference engine.
+    "auto" takes Numba where it has a kernel for the problem's loss (and, for methods that subtract gradients at an
+    anchor, one that does so), else JAX for a loss that JAX can differentiate, else the reference engine.
 
     Parameters
     ----------
@@ -40,6 +40,8 @@ def choose_engine(engine: str | Engine, problem: Any = None) -> Engine:
         "auto", "numba", "jax", "reference", "ray", or an engine such as `engines.Numba(threads=1)`.
     problem
         The problem to run, for "auto".
+    anchored
+        Whether the method subtracts gradients at an anchor, as LocalSvrg and VRProxSkip do, for "auto".
 
     Examples
     --------
@@ -52,7 +54,7 @@ def choose_engine(engine: str | Engine, problem: Any = None) -> Engine:
     if isinstance(engine, str):
         if engine == "auto":
             numba = _make("numba")
-            if problem is None or numba.supports(problem):
+            if problem is None or numba.supports(problem, anchored=anchored):
                 return numba
             return _make("jax" if isinstance(problem, HasBatchLoss) else "reference")
         if engine in CLASS_OF:

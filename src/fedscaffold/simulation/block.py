@@ -187,6 +187,12 @@ def message_length(method: Method, dim: int) -> int:
     return sent if method.compressor is None else method.compressor.message_length(sent)
 
 
+def takes_anchor(method: Method, dim: int) -> bool:
+    """Whether the method's local steps subtract gradients at an anchor."""
+    clients, server = method.init_clients(1, np.ones(1), dim, None), method.init_server(np.zeros((1, dim)))
+    return method.anchor(clients, server) is not None
+
+
 def _rows_of(values: Any, clients: IntArray) -> Any:
     """The entries of (repetitions or 1, clients or 1, ...) that belong to each repetition's cohort."""
     if values.shape[1] == 1:

@@ -20,7 +20,7 @@ from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.engines.clippable import check_clippable
-from fedscaffold.simulation.block import message_length
+from fedscaffold.simulation.block import message_length, takes_anchor
 from fedscaffold.simulation.checkpoint import CheckpointFile
 from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.rounds import State, open_rounds, participants_of, run_rounds
@@ -250,7 +250,7 @@ def validate_run(
         method=method,
         rounds=rounds,
         batches=batches,
-        engine=choose_engine(engine, problem),
+        engine=choose_engine(engine, problem, anchored=takes_anchor(method, problem.dim)),
         seed=seed,
         theta=_starting_point(theta0, repetitions, problem.dim),
         availability=availability,

@@ -1,5 +1,6 @@
 """Studies through Flower's messages to sites' folders: the model of one process, refusals, offline sites."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,33 @@ def test_an_offline_site_is_waited_for_or_left_out(tmp_path: Path) -> None:
     assert sorted(deployment.conduct().measured) == ["bonn", "graz", "lyon"]
 
 
+@pytest.mark.parametrize("lost", ["request", "reply"])
+def test_a_site_that_is_online_and_silent_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    monkeypatch.setattr(transport_module, "ASK_SILENT", 0.3)
+    deployment = Deployment(tmp_path, missing_sites="error", timeout=60.0, evaluate=0.0, trainer="newton")
+    lyon, run_app = deployment.nodes[2], deployment.grid.run_app
+    gone: list[Message] = []
+
+    def some_are_lost(node: Node, message: Message) -> Message | None:
+        if node is lyon and len(gone) < 3 and not any(message is one for one in gone):
+            gone.append(message)
+            if lost == "reply":
+                run_app(node, message)
+        return None if any(message is one for one in gone) else run_app(node, message)
+
+    deployment.grid.handle = some_are_lost
+    found = deployment.conduct()
+    assert len(gone) == 3
+    assert [line for line in deployment.told if "not answered" in line] == [
+        f"site lyon has not answered for {seconds:g} s; asking it again" for seconds in (0.3, 0.6, 1.2)
+    ]
+    (tmp_path / "quiet").mkdir()
+    quiet = Deployment(tmp_path / "quiet", evaluate=0.0, trainer="newton").conduct()
+    np.testing.assert_array_equal(found.theta, quiet.theta)
+
+
 def test_a_node_with_a_key_that_was_not_accepted_is_no_site(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, missing_sites="leave out", timeout=1.0, evaluate=0.0, trainer="newton")
     deployment.nodes[2].key = b"another key"
@@ -221,6 +249,18 @@ def test_secure_sums_through_flower_lead_to_the_same_model(tmp_path: Path, train
     np.testing.assert_array_equal(again.theta, result.theta)
     assert len(deployment.grid.seen) == asked + len(SITES)
     assert again.traffic == result.traffic
+
+
+def test_secure_sums_of_noisy_models_through_flower(tmp_path: Path) -> None:
+    """Under a privacy budget vectors leave sites masked, and each site has paid for its steps once."""
+    bounds = {"age": (0, 100), "dose": (0, 20), "ward": ("north", "south"), "ill": ("no", "yes")}
+    deployment = Deployment(tmp_path, secure=True, evaluate=0.0, epsilon=8.0, bounds=bounds)
+    result: Any = deployment.conduct()
+    for joined in deployment.joined.values():
+        site = joined.site()
+        assert all(entry["values"]["secure"] == "mask" for entry in site.log if entry["vectors"])
+        spent = json.loads(site.store.budget_file.read_text())
+        assert [part["steps"] for part in spent["spent"]] == [result.training.plan.steps]
 
 
 def test_a_secure_site_that_is_started_again_in_the_middle_of_a_sum(

@@ -129,6 +129,7 @@ def _refuse(*args: object, **named: object) -> None:
     raise InvalidInput("not in the small study")
 
 
+@pytest.mark.slow
 def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the command line: √κ against κ is visible with three condition numbers, and the same call resumes."""
     monkeypatch.setattr(cells, "LENGTHS", (1.0, 4.0))

@@ -87,6 +87,7 @@ def test_a_convolutional_network_learns() -> None:
     assert all(rows[0, -1] > 0.6 > 0.3 > rows[0, 0] for rows in curves.values())
 
 
+@pytest.mark.slow
 def test_a_convolutional_network_on_both_engines() -> None:
     problem, _ = digits(0.1, 0, "convolutional")
     few, method = problem.subset([0, 1]), fs.Scaffold(step_size=0.1, local_steps=2)

@@ -84,18 +84,18 @@ def clipped_steps(
             own_noise = shifted(noise, begin % GROUP)
         margins(x, d, base, rows, first, batch, theta, z)
         if loss == RIDGE:
-            ridge(y, base, rows, first, batch, z, scale)
+            ridge(y, base, rows, first, batch, z, scale, None)
         elif loss == LOGISTIC:
-            logistic(y, base, rows, first, batch, z, scale)
+            logistic(y, base, rows, first, batch, z, scale, None)
         elif loss == WEIGHTED_RIDGE:
-            weighted_ridge(y, base, rows, first, batch, z, scale)
+            weighted_ridge(y, base, rows, first, batch, z, scale, None)
         elif loss == WEIGHTED_LOGISTIC:
-            weighted_logistic(y, base, rows, first, batch, z, scale)
+            weighted_logistic(y, base, rows, first, batch, z, scale, None)
         elif loss == POISSON:
-            poisson(y, base, rows, first, batch, z, scale)
+            poisson(y, base, rows, first, batch, z, scale, None)
         else:
-            gamma(y, base, rows, first, batch, z, scale)
-        clamp(limits, base, rows, first, batch, z, scale)
+            gamma(y, base, rows, first, batch, z, scale, None)
+        clamp(limits, base, rows, first, batch, z, scale, None)
         for j in range(d):
             shift[j] = kept[j] + own_noise[place + j]
         for j in range(d - free, d):

@@ -8,6 +8,9 @@ either, nothing is kept, and every process compiles anew: the files hold code, s
 import os
 import stat
 import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,11 @@ import numba
 import numpy as np
 from numba import types
 from numba.core import caching
+
+from fedscaffold.core.errors import FedScaffoldError
+from fedscaffold.core.storage.lock import exclusive
+
+LONGEST_COMPILATION = 120.0  # seconds that a process waits for another that compiles the same kernel
 
 
 def _can_cache() -> bool:
@@ -66,10 +74,30 @@ def compiled_for(function: Any, *arguments: Any) -> Any:
     Without them Numba would compile again for each layout of an array, and for arrays that can or cannot be
     written; with them it takes all of these for the type that is given.
     """
-    dispatcher = compiled(function)
-    dispatcher.compile(types.void(*arguments))
+    dispatcher, constants = compiled(function), [cell.cell_contents for cell in function.__closure__ or ()]
+    with _alone(dispatcher.stats.cache_path, f"{function.__name__}{constants}{arguments}"):
+        dispatcher.compile(types.void(*arguments))
     dispatcher.disable_compile()
     return dispatcher
+
+
+@contextmanager
+def _alone(folder: str | None, kernel: str) -> Iterator[None]:
+    """Let other processes that want the same kernel wait, so that they find its machine code instead of making it.
+
+    Parameters
+    ----------
+    folder
+        Where the machine code is kept; None if it is not.
+    kernel
+        What the kernel is made from.
+    """
+    with ExitStack() as held:
+        if folder is not None:
+            lock = Path(folder) / f"compiling-{zlib.crc32(kernel.encode()):08x}.lock"
+            with suppress(FedScaffoldError, OSError):  # where nobody can wait, compiling twice only takes longer
+                held.enter_context(exclusive(lock, "a kernel", wait=LONGEST_COMPILATION))
+        yield
 
 
 INT, FLOAT, KEY, NONE = numba.int64, numba.float64, types.UniTuple(numba.int64, 2), types.none

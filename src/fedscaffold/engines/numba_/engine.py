@@ -18,7 +18,7 @@ from fedscaffold.core.protocols import LinearSystems, LocalSgd, Streamed, Tabula
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.engines.clippable import check_clippable, refuse_anchor
-from fedscaffold.engines.numba_.losses import STREAM_LOSSES, table_loss
+from fedscaffold.engines.numba_.losses import STREAM_LOSSES, WITHOUT_ANCHOR, table_loss
 from fedscaffold.engines.threads import Helpers
 
 Dtype = Literal["float64", "float32"]
@@ -72,10 +72,13 @@ class Numba:
         """Name in provenance and checkpoints, with the precision; threads do not change the numbers."""
         return f"numba-{self.dtype}"
 
-    def supports(self, problem: Any) -> bool:
-        """Whether there is a compiled kernel for the problem's loss."""
+    def supports(self, problem: Any, *, anchored: bool = False) -> bool:
+        """Whether there is a compiled kernel for the problem's loss, also with gradients at an anchor if asked."""
         kind = problem.kind
-        return kind in STREAM_LOSSES if isinstance(problem, Streamed) else table_loss(problem) is not None
+        if isinstance(problem, Streamed):
+            return kind in STREAM_LOSSES
+        loss = table_loss(problem)
+        return loss is not None and not (anchored and loss in WITHOUT_ANCHOR)
 
     @contextmanager
     def open(

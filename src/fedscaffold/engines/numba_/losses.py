@@ -19,6 +19,7 @@ WEIGHTED_LOSSES = {
     "gamma": GAMMA,
     "multinomial": WEIGHTED_SOFTMAX,
 }
+WITHOUT_ANCHOR = (DENSE, SOFTMAX, WEIGHTED_SOFTMAX)  # whose kernels subtract no gradients at an anchor
 STREAM_LOSSES = {"ridge_stream": RIDGE, "logistic_stream": LOGISTIC}
 
 

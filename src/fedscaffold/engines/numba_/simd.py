@@ -265,7 +265,7 @@ def columns(lanes: Lanes, y: Any, base: Any, rows: Any, place: Any, count: int) 
 
 
 def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any], *, weighted: bool = False) -> Any:
-    """Intrinsic z_b ← scale · ℓ'(z_b, y_b) for the whole batch.
+    """Intrinsic z_b ← scale · ℓ'(z_b, y_b) − aside_b for the whole batch; `aside` is of all records, or None.
 
     With `weighted`, y holds target, offset and weight (y, o, s) of each record, and the derivative is
     scale · s_b ℓ'(z_b + o_b, y_b).
@@ -273,10 +273,10 @@ def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any], *, weighted: boo
 
     @intrinsic
     def derivatives_of_batch(
-        typing_context: Any, y: Any, base: Any, rows: Any, first: Any, batch: Any, z: Any, scale: Any
+        typing_context: Any, y: Any, base: Any, rows: Any, first: Any, batch: Any, z: Any, scale: Any, aside: Any
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            y_, base_, rows_, first_, batch_, z_, scale_ = args
+            y_, base_, rows_, first_, batch_, z_, scale_, aside_ = args
             lanes = Lanes.of(context, builder, y)
             scales = lanes.splat(scale_)
             step = INT64(lanes.width)
@@ -285,10 +285,13 @@ def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any], *, weighted: boo
                 found = columns(lanes, y_, base_, rows_, place, TARGET_COLUMNS if weighted else 1)
                 if weighted:
                     margin, factors = builder.fadd(margin, found[1]), builder.fmul(scales, found[2])
-                lanes.store(formula(lanes, factors, margin, found[0]), z_, b)
+                slope = formula(lanes, factors, margin, found[0])
+                if not isinstance(aside, types.NoneType):
+                    slope = builder.fsub(slope, columns(lanes, aside_, INT64(0), rows_, place, 1)[0])
+                lanes.store(slope, z_, b)
             return context.get_dummy_value()
 
         intp = types.intp
-        return types.void(y, intp, rows, intp, intp, z, y.dtype), generate
+        return types.void(y, intp, rows, intp, intp, z, y.dtype, aside), generate
 
     return derivatives_of_batch

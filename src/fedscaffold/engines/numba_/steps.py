@@ -80,22 +80,22 @@ def descend(
 
 @njit(forceinline=True)
 def slopes(
-    weighted: bool, loss: int, y: Any, base: int, rows: Any, first: int, batch: int, z: Any, scale: Any
+    weighted: bool, loss: int, y: Any, base: int, rows: Any, first: int, batch: int, z: Any, scale: Any, aside: Any
 ) -> None:
-    """z_b ← scale·ℓ'(z_b, y_b) for the batch's records."""
+    """z_b ← scale·ℓ'(z_b, y_b) − aside_b for the batch's records; `aside` is of all of the client's, or None."""
     if weighted:
         if loss == WEIGHTED_RIDGE:
-            weighted_ridge(y, base, rows, first, batch, z, scale)
+            weighted_ridge(y, base, rows, first, batch, z, scale, aside)
         elif loss == WEIGHTED_LOGISTIC:
-            weighted_logistic(y, base, rows, first, batch, z, scale)
+            weighted_logistic(y, base, rows, first, batch, z, scale, aside)
         elif loss == POISSON:
-            poisson(y, base, rows, first, batch, z, scale)
+            poisson(y, base, rows, first, batch, z, scale, aside)
         else:
-            gamma(y, base, rows, first, batch, z, scale)
+            gamma(y, base, rows, first, batch, z, scale, aside)
     elif loss == RIDGE:
-        ridge(y, base, rows, first, batch, z, scale)
+        ridge(y, base, rows, first, batch, z, scale, aside)
     else:
-        logistic(y, base, rows, first, batch, z, scale)
+        logistic(y, base, rows, first, batch, z, scale, aside)
 
 
 @njit(forceinline=True)
@@ -124,10 +124,7 @@ def steps(
             for k in range(0, portion, CACHE_LINE_NUMBERS):
                 prefetch(m, ahead + h * portion + k)
             margins(m, d, base, rows, first, batch, theta, z)
-        slopes(weighted, loss, y, base, rows, first, batch, z, scale)
-        if at_anchor is not None:
-            for b in range(batch):
-                z[b] -= at_anchor[rows[first + b]]
+        slopes(weighted, loss, y, base, rows, first, batch, z, scale, at_anchor)
         for j in range(d - free, d):
             shift[j] = kept[j] - back * theta[j]
         descend(x, d, base, rows, first, batch, theta, z, shrink, shift)

@@ -172,10 +172,13 @@ def _local_steps(
             own = block.gradients(request.server, info)
             exchanged = ExchangedGradients(own, own[:, 0])
         sent = block.run_local_steps(stored.client_state, request.server, info, exchanged).sent
-    sent = sent if rounded is None else rounded(sent)
     update = PendingUpdate(request.round, request.history, mean_gradient, sent, request.server)
-    file.save(stored._replace(pending=update, answers=stored.answers + 1))
-    return sent
+    done = stored._replace(answers=stored.answers + 1)
+    try:
+        update = update if rounded is None else update._replace(sent=rounded(sent))
+    finally:  # where it does not fit a sum's range it is kept as it is: asked again, it must not be paid for again
+        file.save(done._replace(pending=update))
+    return update.sent
 
 
 def _open_block(request: TrainRequest, task: LocalTask, seed: int) -> AbstractContextManager[Block]:

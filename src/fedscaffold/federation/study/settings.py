@@ -27,7 +27,7 @@ def _share_of_rows(name: str, value: Any) -> float:
 
 NOT_PRIVATE = (
     "features", "ignore", "tolerance", "missing", "trainer", "batch_size", "evaluate", "classes", "exposure",
-    "offset", "weight", "client_intercepts", "secure",
+    "offset", "weight", "client_intercepts",
 )  # settings that stay as they are under a privacy budget  # fmt: skip
 WORDS = {"batch_size": ("auto", "all"), "l2": ("auto",)}  # in place of numbers
 _NUMBERS: dict[str, Callable[[str, Any], float]] = {
@@ -231,7 +231,7 @@ class StudySettings:
         with found.catching():
             refuse_beside_epsilon(given, usual)
         with found.catching():
-            budget = PrivacySettings(epsilon=self.epsilon, delta=self.delta, clip=self.clip)
+            budget: Any = self.budget
             set_fields(self, epsilon=budget.epsilon, delta=budget.delta, clip=budget.clip, evaluate=0.0)
         with found.catching():
             known = parse_bounds(
@@ -240,6 +240,13 @@ class StudySettings:
             columns = {name: list(value) for name, value in known.columns.items()}
             features = self.features or tuple(name for name in columns if name != self.target)
             set_fields(self, bounds=columns, features=features)
+
+    @property
+    def budget(self) -> PrivacySettings | None:
+        """The privacy budget of every row; None without one."""
+        if self.epsilon is None:
+            return None
+        return PrivacySettings(epsilon=self.epsilon, delta=self.delta, clip=self.clip)
 
     @property
     def public_bounds(self) -> Bounds | None:

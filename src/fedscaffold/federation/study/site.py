@@ -104,7 +104,8 @@ class StudySite:
         """What the site would tell first; refused if its table cannot be used, whoever else takes part."""
         schema = self._schema(settings)
         kinds = agree_on_columns({self.name: schema}, settings)
-        if settings.epsilon is not None:
+        if settings.budget is not None:
+            settings.budget.delta_for([schema.n_rows or 1])
             agreement = public_agreement(settings, schema.n_rows or 0)
             agreement.problem(recode(self.current_table, agreement))
             return schema
@@ -152,7 +153,6 @@ class StudySite:
         if self.policy.keep_back:
             raise Refusal(RefusalCode.POLICY_KEEP_BACK, "studies use all rows, but the policy keeps rows back")
         if SECURE_STEP in payload.values:
-            check_answered("secure sums", self.policy)
             return self._secure_sums.answer(payload)
         if not is_study_message(payload):
             if self.secure:
@@ -198,7 +198,8 @@ class StudySite:
         return StudyMessage("greet", schema.to_json())
 
     def _schema(self, settings: StudySettings) -> SiteSchema:
-        tell_rows = self.rules.tell_rows and not settings.secure
+        public = settings.epsilon is not None  # a privacy budget takes the number of rows as public
+        tell_rows = self.rules.tell_rows and (public or not settings.secure)
         return describe_table(self.current_table, categorical=settings.categorical, tell_rows=tell_rows)
 
     def _peers(self, message: StudyMessage, address: Address) -> StudyMessage:

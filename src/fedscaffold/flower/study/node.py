@@ -154,9 +154,8 @@ class StudyNode:
                 make_confirm_message_received_fn_protobuf(self.client.ConfirmMessageReceived, node, run_id),
                 return_type=Message,
             )
-        except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:  # Flower gives it up too
-            self.tell(f"a message was lost: {shown(str(error), longest=200)}")
-            return True
+        except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
+            raise _lost("a message", error) from None
         message.metadata.__dict__["_message_id"] = tree.object_id
         began = time.monotonic()
         payload = self.answer(lambda: wire.from_one_record(message.content))
@@ -181,7 +180,7 @@ class StudyNode:
                     object_ids_to_push=set(pushed.objects_to_push),
                 )
             except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
-                self.tell(f"a reply was lost: {shown(str(error), longest=200)}")
+                raise _lost("a reply", error) from None
 
     def _activate(self) -> Any:
         request = ActivateNodeRequest(public_key=self.public_key, heartbeat_interval=HEARTBEAT_INTERVAL)
@@ -214,3 +213,8 @@ class StudyNode:
         if sentence != self._told:
             self._told = sentence
             self.tell(sentence)
+
+
+def _lost(what: str, error: Exception) -> Unreachable:
+    """What ends a connection on which something was lost: the coordinator asks a node that connects again anew."""
+    return Unreachable(f"{what} was lost ({shown(str(error), longest=200)}); connecting again")

@@ -23,7 +23,8 @@ ASK_AGAIN = 15.0  # seconds after a refusal, in which people can mend what was w
 REMIND_INTERVAL = 60.0  # seconds between two lines about who is waited for
 DELIVER_SECONDS = 60.0  # for sites to fetch the result
 SPARE_SECONDS = 10.0  # for sites that a secure sum can be finished without
-MESSAGE_LIFE = 3600.0  # seconds until Flower forgets a message; it is sent again then
+ASK_SILENT = 60.0  # seconds until a site that is online and silent is asked again, then twice as many each time
+MESSAGE_LIFE = 3600.0  # seconds until Flower forgets a message; it is sent again then at the latest
 BEGIN_AGAIN = (  # asking again would not help
     RefusalCode.NO_AGREEMENT,
     RefusalCode.DATA_CHANGED,
@@ -35,11 +36,12 @@ BEGIN_AGAIN = (  # asking again would not help
 
 
 class Sent(NamedTuple):
-    """A request that is under way."""
+    """A request that is under way, sent at a time of the monotonic clock, and again after some seconds."""
 
     site: str
     node: Node
     at: float
+    patience: float
 
 
 class FlowerTransport:
@@ -166,21 +168,23 @@ class FlowerTransport:
         self, requests: Mapping[str, Payload], waiting: Sequence[str], asked: dict[str, Sent],
         not_before: Mapping[str, float],
     ) -> dict[str, Sent]:  # fmt: skip
-        """Send to those online whose node is new, whose refusal is some time ago, or whose message is too old."""
+        """Send to those online whose node is new, whose refusal is some time ago, or who are silent for long.
+
+        A message or its reply may be lost on the way; sites give the same reply to the same request.
+        """
         now, messages = time.monotonic(), []
         for site in waiting:
-            node, before = self._nodes.get(site), asked.get(site)
+            node, before, patience = self._nodes.get(site), asked.get(site), ASK_SILENT
             if node is None or now < not_before.get(site, 0.0):
                 continue
-            if (
-                before is not None
-                and before.node == node
-                and before.at > max(now - MESSAGE_LIFE, not_before.get(site, 0.0))
-            ):
-                continue
+            if before is not None and before.node == node and before.at > not_before.get(site, 0.0):
+                if now < before.at + before.patience:
+                    continue
+                self.tell(f"site {site} has not answered for {before.patience:g} s; asking it again")
+                patience = min(2.0 * before.patience, MESSAGE_LIFE)
             records = wire.to_one_record(self.signer.sign(requests[site], site))
             message = Message(records, node.number, MessageType.TRAIN, ttl=MESSAGE_LIFE)
-            asked[site] = Sent(site, node, now)
+            asked[site] = Sent(site, node, now, patience)
             messages.append((message, asked[site]))
         accepted = set(self.grid.push_messages([message for message, _ in messages])) if messages else set()
         for message, sent in messages:

@@ -9,7 +9,12 @@ from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.settings import StudySettings
 
-ANSWERED = ("greet", "agree", "finish")  # phases, besides noisy steps, in which no number of a row leaves the site
+ANSWERED = (
+    "greet",
+    "peers",
+    "agree",
+    "finish",
+)  # phases, besides noisy steps; no number of a row leaves in them
 
 
 def with_budget(policy: SitePolicy, settings: StudySettings) -> SitePolicy:

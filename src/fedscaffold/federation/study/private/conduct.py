@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.public.bounds import LIMIT
 from fedscaffold.federation.study.attempts import CannotBeginAgain
 from fedscaffold.federation.study.coordinator import Coordinator
@@ -15,24 +16,24 @@ from fedscaffold.federation.study.private.result import PrivateStudyResult, Priv
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.training.rounds import StudyRounds
 from fedscaffold.models.private.planned import CURVATURE, public_plan
-from fedscaffold.privacy.settings import PrivacySettings
 
 SPARE_ROUNDS = 1  # for which budgets suffice beyond the plan: of a site that paid for a round and then crashed
 
 
 def private_phases(coordinator: Coordinator) -> PrivateStudyResult:
     """All phases of a study under a privacy budget."""
-    settings, bounds = coordinator.settings, coordinator.settings.public_bounds
+    settings = coordinator.settings
+    bounds, budget = settings.public_bounds, settings.budget
     assert bounds is not None
-    assert settings.epsilon is not None
+    assert budget is not None
     schemas = coordinator.greet()
     _check_columns(schemas, settings)
     sizes = _sizes(schemas)
-    agreement = coordinator.agree(public_agreement(settings, sum(sizes.values())))
-    budget = PrivacySettings(epsilon=settings.epsilon, delta=settings.delta, clip=settings.clip)
+    agreement = public_agreement(settings, sum(sizes.values()))
     plan = public_plan(
         bounds.kind, bounds.levels, list(sizes.values()), budget, l2=agreement.l2, spare_rounds=SPARE_ROUNDS
     )
+    coordinator.agree(agreement)  # after the plan, which refuses a budget that cannot protect every site
     coordinator.board.phase("train")
     coordinator.board.note(plan.explain())
     largest = CURVATURE[bounds.kind] * (LIMIT**2 * len(bounds.levels) + 1.0) + agreement.l2
@@ -46,7 +47,7 @@ def private_phases(coordinator: Coordinator) -> PrivateStudyResult:
     for _ in range(plan.rounds):
         try:
             rounds.run()
-        except SiteProblems as error:
+        except InvalidInput as error:
             raise CannotBeginAgain(
                 f"{error}; sites have spent a part of their privacy budgets, so that it cannot begin again: "
                 "started again with the same folder it goes on where it stopped"

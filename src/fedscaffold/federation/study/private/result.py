@@ -18,6 +18,10 @@ PUBLIC = (
     "Taken as public: the names and kinds of columns, their ranges and values (bounds), and the number of rows of "
     "each site. A site's rows were used in its noisy steps alone, with noise from its own operating system."
 )
+MASKED = (
+    "Noisy local models left the sites in secure sums: the coordinator learned only their sum over all sites. The "
+    "budget does not rely on that, it also covers each of them alone."
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,7 +68,8 @@ class PrivateStudyResult(StudyResult):
 
     def explain(self) -> str:
         """What the study protects, what it took as public, and what it left out, in sentences."""
-        return "\n".join((self.training.plan.explain(), PUBLIC, NOT_MADE, ADDS_UP))
+        masked = (MASKED,) if self.settings.secure else ()
+        return "\n".join((self.training.plan.explain(), PUBLIC, *masked, NOT_MADE, ADDS_UP))
 
     def summary(self, *args: Any, **options: Any) -> Any:
         """Refused: standard errors would need sums that the budget does not cover."""

@@ -16,6 +16,7 @@ from fedscaffold.federation.study.certificate import SumsAsked
 from fedscaffold.federation.study.evaluate import evaluate_site
 from fedscaffold.federation.study.measure import measure_site
 from fedscaffold.federation.study.messages import StudyMessage, address_of, is_study_message, unpack
+from fedscaffold.federation.study.private.at_site import check_answered
 from fedscaffold.federation.study.report.site_page import KEPT
 from fedscaffold.federation.study.secure import numbers
 from fedscaffold.federation.study.secure.blocks import SumBlock
@@ -36,6 +37,7 @@ def numbers_at_site(
     if not is_study_message(question):
         return "train", _change(site, question, told, blocks)
     message = parsed(lambda: unpack(question, "the coordinator"))
+    check_answered(message.phase, site.policy)
     if message.phase == "prepare":
         words = _table_words(message)
         least = max(site.rules.min_cell, words.settings.min_cell)

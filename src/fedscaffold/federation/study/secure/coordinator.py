@@ -131,7 +131,7 @@ class SecureCoordinator(Coordinator):
                 for site, request in zip(self.transport.sites, requests, strict=True)
             }
             try:
-                change = self._total("train", questions, blocks, rows=self.n_rows)["change"]
+                change = self._total("train", questions, blocks, rows=measured.n_rows)["change"]
             except SiteProblems as error:
                 if set(error.codes.values()) != {RefusalCode.STATE_LOST} or len(error.codes) < len(error.problems):
                     raise
