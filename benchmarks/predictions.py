@@ -83,7 +83,7 @@ def outcomes(
 
 
 def measure(
-    kind: str, first: int, count: int, of: Callable[[Case], dict[str, float]], kept: Path | None
+    kind: str, first: int, count: int, of: Callable[[Case], dict[str, float]], kept: Path | None = None
 ) -> dict[str, Any]:
     """Shares of problems within given errors, flags against errors, and the slowest."""
     every = outcomes(kind, first, count, of, kept)
