@@ -1,7 +1,8 @@
 """Federated optimisation with Scaffold on stochastic gradients: simulate, predict, deploy."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedscaffold.core.lazy import load_on_demand
 
 if TYPE_CHECKING:
     from fedscaffold import (
@@ -104,7 +105,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_MODULE_OF = {
+__getattr__ = load_on_demand(__name__, {
     "AmplifiedScaffold": "methods",
     "Apda": "methods",
     "CheckpointMismatch": "core.errors",
@@ -138,19 +139,7 @@ _MODULE_OF = {
     "richardson_romberg": "simulation",
     "run": "simulation",
     "staged": "simulation",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used: a Flower client is a new process for every message."""
-    if name in _MODULE_OF:
-        found = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    elif name in __all__:
-        found = import_module(f"{__name__}.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+})  # fmt: skip
 
 
 def __dir__() -> list[str]:

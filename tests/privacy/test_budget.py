@@ -36,10 +36,42 @@ def test_it_is_spent_step_by_step_and_then_refused(tmp_path: Path) -> None:
 def test_another_setting_does_not_forget(tmp_path: Path) -> None:
     own = budget(tmp_path)
     own.spend(3)
-    for change in ({"epsilon": 4.0}, {"noise_multiplier": 60.0}, {"records": 201}):
-        with pytest.raises(fs.InvalidInput, match="another table or other noise"):
+    for change in ({"epsilon": 4.0}, {"delta": 1e-4}, {"records": 201}, {"adjacency": "remove"}):
+        with pytest.raises(fs.InvalidInput, match="another table or another ε or δ"):
             replace(own, **change).spend(1)
     assert own.steps == 3
+
+
+def test_steps_with_other_noise_add_up(tmp_path: Path) -> None:
+    """Twice the noise costs a quarter: as many steps are left as if all had been taken with it."""
+    own = budget(tmp_path)
+    own.spend(5)
+    softer = replace(own, noise_multiplier=60.0)
+    assert softer.steps_left == budget(tmp_path / "new", noise_multiplier=60.0).steps_left - 20
+    softer.spend(20)
+    softer.spend(4)
+    assert [part.steps for part in own.parts] == [5, 24]
+    assert own.steps == 29
+    assert own.spent == pytest.approx(epsilon(noise_multiplier=30.0, delta=1e-3, steps=11), rel=1e-9)
+    with pytest.raises(BudgetSpent):
+        own.spend(own.steps_left + 1)
+
+
+def test_batches_and_steps_on_all_records_compose_as_dp_accounting_composes_them(tmp_path: Path) -> None:
+    import dp_accounting as dp
+    from dp_accounting import rdp
+
+    batches = budget(tmp_path, noise_multiplier=8.0, batch_size=10)
+    batches.spend(40)
+    everything = replace(batches, noise_multiplier=50.0, batch_size=None)
+    everything.spend(3)
+    accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(dp.SampledWithoutReplacementDpEvent(1.0, 10 / 200, dp.GaussianDpEvent(4.0)), 40)
+    accountant.compose(dp.GaussianDpEvent(25.0), 3)
+    assert everything.spent == pytest.approx(accountant.get_epsilon(1e-3), rel=1e-12)
+    assert everything.spent == batches.spent
+    alone = epsilon(noise_multiplier=8.0, delta=1e-3, steps=40, batch_size=10, records=200)
+    assert everything.spent > alone
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"what": "x", "setting": {}, "steps": 1}), "x"])

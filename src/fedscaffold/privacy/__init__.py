@@ -5,10 +5,13 @@ protects.
 """
 
 from fedscaffold.core.privacy import ClientLevel, RecordLevel
-from fedscaffold.privacy.accounting import client_epsilons, epsilon, noise_for
+from fedscaffold.privacy.accounting import NoisySteps, client_epsilons, composed_epsilon, epsilon, noise_for
 from fedscaffold.privacy.budget import BudgetSpent, PrivacyBudget
 
-__all__ = ["BudgetSpent", "ClientLevel", "PrivacyBudget", "RecordLevel", "client_epsilons", "epsilon", "noise_for"]
+__all__ = [
+    "BudgetSpent", "ClientLevel", "NoisySteps", "PrivacyBudget", "RecordLevel", "client_epsilons",
+    "composed_epsilon", "epsilon", "noise_for",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,9 @@ may hold one record many times, which none of these bounds allows: it is refused
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -69,8 +70,60 @@ def epsilon(
     True
     """
     z = not_negative("noise_multiplier", noise_multiplier)
-    setting = _checked(delta, steps, batch_size, records, sampling, adjacency)
-    return math.inf if z == 0.0 else _epsilon(z, *setting)
+    delta, steps, share, _ = _checked(delta, steps, batch_size, records, sampling, adjacency)
+    return _epsilon(((z, steps, share),), delta, adjacency)
+
+
+class NoisySteps(NamedTuple):
+    """Some steps with the same noise and batches.
+
+    Parameters
+    ----------
+    noise_multiplier, steps, batch_size, sampling
+        As for `fedscaffold.privacy.epsilon`.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> round(fs.privacy.composed_epsilon([fs.privacy.NoisySteps(20.0, 50)], delta=1e-3), 2)
+    2.05
+    """
+
+    noise_multiplier: float
+    steps: int
+    batch_size: int | None = None
+    sampling: Sampling = "without_replacement"
+
+
+def composed_epsilon(
+    parts: Sequence[NoisySteps], *, delta: float, records: int | None = None, adjacency: Adjacency = "replace"
+) -> float:
+    """ε of steps with different noise or batches, all on the same records.
+
+    Steps on all records are Gaussian mechanisms of which the squares of the inverse noise add up; batches are
+    composed by their Rényi divergences.
+
+    Parameters
+    ----------
+    parts
+        The steps.
+    delta, records, adjacency
+        As for `fedscaffold.privacy.epsilon`.
+
+    Examples
+    --------
+    >>> from fedscaffold.privacy import NoisySteps, composed_epsilon, epsilon
+    >>> together = composed_epsilon([NoisySteps(20.0, 5), NoisySteps(40.0, 20)], delta=1e-3)
+    >>> abs(together - epsilon(noise_multiplier=20.0, steps=10, delta=1e-3)) < 1e-9
+    True
+    """
+    if not parts:
+        return 0.0
+    found = []
+    for z, steps, batch_size, sampling in parts:
+        delta, steps, share, _ = _checked(delta, steps, batch_size, records, sampling, adjacency)
+        found.append((not_negative("noise_multiplier", z), steps, share))
+    return _epsilon(tuple(found), delta, adjacency)
 
 
 def noise_for(
@@ -193,19 +246,27 @@ def _checked(
     return delta, steps, size / records, adjacency
 
 
-def _epsilon(z: float, delta: float, steps: int, share: float, adjacency: str) -> float:
-    """ε of `steps` steps: of all records exactly, of batches the better of that bound and the amplified one."""
-    dp = _library()
-    alone = z / SENSITIVITY[adjacency]
-    whole = float(dp.get_epsilon_gaussian(alone / math.sqrt(steps), delta))
-    return whole if share == 1.0 else min(whole, _amplified(alone, delta, steps, share))
+def _epsilon(parts: tuple[tuple[float, int, float], ...], delta: float, adjacency: str) -> float:
+    """ε of (noise, steps, share)s: exact for all records, with batches the better of that and the amplified."""
+    if any(z == 0.0 for z, _, _ in parts):
+        return math.inf
+    alone = [(z / SENSITIVITY[adjacency], steps, share) for z, steps, share in parts]
+    precision = sum(steps / z**2 for z, steps, _ in alone)
+    whole = float(_library().get_epsilon_gaussian(1.0 / math.sqrt(precision), delta))
+    if all(share == 1.0 for _, _, share in alone):
+        return whole
+    return min(whole, _amplified(alone, delta))
 
 
-def _amplified(z: float, delta: float, steps: int, share: float) -> float:
-    """ε by Rényi divergences of the Gaussian mechanism on samples without replacement."""
+def _amplified(parts: Sequence[tuple[float, int, float]], delta: float) -> float:
+    """ε by Rényi divergences of Gaussian mechanisms, on samples without replacement where the share is below 1."""
     dp, rdp = _library(), _library("dp_accounting.rdp")
     accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
-    accountant.compose(dp.SampledWithoutReplacementDpEvent(1.0, share, dp.GaussianDpEvent(z)), steps)
+    for z, steps, share in parts:
+        noisy = dp.GaussianDpEvent(z)
+        accountant.compose(
+            noisy if share == 1.0 else dp.SampledWithoutReplacementDpEvent(1.0, share, noisy), steps
+        )
     return float(accountant.get_epsilon(delta))
 
 
@@ -215,7 +276,7 @@ def _noise_for(wanted: float, delta: float, steps: int, share: float, adjacency:
     from scipy.optimize import brentq
 
     def excess(log_z: float) -> float:
-        return math.log(_epsilon(math.exp(log_z), delta, steps, share, adjacency) / wanted)
+        return math.log(_epsilon(((math.exp(log_z), steps, share),), delta, adjacency) / wanted)
 
     # what steps on all records need, which is known, is always enough
     enough = SENSITIVITY[adjacency] * math.sqrt(steps) * float(_library().get_sigma_gaussian(wanted, delta))

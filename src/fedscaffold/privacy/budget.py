@@ -7,8 +7,10 @@ the noise that they had, nothing of the records.
 import json
 import math
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, get_args
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
@@ -16,8 +18,7 @@ from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import json_value, read_text, write_text
 from fedscaffold.core.storage.lock import exclusive
-from fedscaffold.privacy.accounting import Adjacency
-from fedscaffold.privacy.accounting import epsilon as epsilon_of
+from fedscaffold.privacy.accounting import Adjacency, NoisySteps, composed_epsilon
 
 WHAT = "a client's privacy budget"
 LOCK_WAIT = 10.0  # seconds
@@ -31,17 +32,19 @@ class BudgetSpent(InvalidInput):
 class PrivacyBudget:
     """A privacy budget whose spending is kept in a file.
 
-    All steps have the same noise, batches and table: the file of another setting is refused, so that nothing is
-    forgotten by changing one of them.
+    Steps may have different noise and batches, and are counted together. The file belongs to one table, δ and ε:
+    that of another budget is refused, so that nothing is forgotten by changing one of them.
 
     Parameters
     ----------
     file
-        Where the number of steps so far is kept; made by the first `spend`.
+        Where the steps so far are kept; made by the first `spend`.
     epsilon, delta
         The budget, for everything that is ever computed from the table with this file.
-    noise_multiplier, batch_size, records, sampling, adjacency
-        As for `fedscaffold.privacy.epsilon`.
+    noise_multiplier, batch_size, sampling
+        Of the steps that are spent next, as for `fedscaffold.privacy.epsilon`.
+    records, adjacency
+        As there.
 
     Examples
     --------
@@ -68,62 +71,82 @@ class PrivacyBudget:
 
     def __post_init__(self) -> None:
         set_fields(self, epsilon=positive("epsilon", self.epsilon))
-        self._after(1)  # which checks all the rest
+        self._after([], 1)  # which checks all the rest
 
     def spend(self, steps: int) -> None:
         """Write down that so many steps are taken, before they are; `BudgetSpent` where that is too much."""
         steps = whole_number("steps", steps, least=1)
         with exclusive(f"{os.fspath(self.file)}.lock", f"the budget {os.fspath(self.file)}", wait=LOCK_WAIT):
-            total = self.steps + steps
-            after = self._after(total)
+            before = self.parts
+            after = self._after(before, steps)
             if after > self.epsilon:
                 raise BudgetSpent(
                     f"{steps:,} more steps would spend ε = {after:.3g} of a budget of {self.epsilon:g}; "
                     f"{self.steps_left:,} are left"
                 )
-            write_text(self.file, json.dumps({"what": WHAT, "setting": self._setting(), "steps": total}) + "\n")
+            spent = [part._asdict() for part in self._with(before, steps)]
+            write_text(self.file, json.dumps({"what": WHAT, "budget": self._budget(), "spent": spent}) + "\n")
 
     @property
-    def steps(self) -> int:
-        """Number of steps so far."""
+    def parts(self) -> list[NoisySteps]:
+        """All steps so far, those with the same noise and batches together."""
         if not Path(self.file).exists():
-            return 0
+            return []
         name = os.fspath(self.file)
         try:
             found = Fields(json_value(read_text(self.file, "the budget")), name)
         except ValueError as error:
             raise InvalidInput(f"{name} is no privacy budget: {error}") from None
-        found.only("what", "setting", "steps")
-        if found.value("what") != WHAT or found.value("setting") != self._setting():
+        found.only("what", "budget", "spent")
+        if found.value("what") != WHAT or found.value("budget") != self._budget():
             raise InvalidInput(
-                f"{name} is the budget of another table or other noise; spending cannot be moved between them"
+                f"{name} is the budget of another table or another ε or δ; spending cannot be moved between them"
             )
-        return found.integer("steps", least=0)
+        return [self._part(Fields(one, name)) for one in found.items("spent")]
+
+    @property
+    def steps(self) -> int:
+        """Number of steps so far, whatever their noise."""
+        return sum(part.steps for part in self.parts)
 
     @property
     def spent(self) -> float:
         """ε that has been spent so far."""
-        return self._after(self.steps) if self.steps else 0.0
+        return self._epsilon(self.parts)
 
     @property
     def steps_left(self) -> int:
-        """How many more steps the budget allows."""
+        """How many more steps with this noise and these batches the budget allows."""
         low, high = 0, 1
-        done = self.steps
-        while self._after(done + high) <= self.epsilon:
+        done = self.parts
+        while self._after(done, high) <= self.epsilon:
             low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._after(done + middle) <= self.epsilon else (low, middle)
+            low, high = (middle, high) if self._after(done, middle) <= self.epsilon else (low, middle)
         return low
 
-    def _after(self, steps: int) -> float:
-        """ε of so many steps in all."""
-        found = epsilon_of(
-            noise_multiplier=self.noise_multiplier, delta=self.delta, steps=steps, batch_size=self.batch_size,
-            records=self.records, sampling=self.sampling, adjacency=self.adjacency,
-        )  # fmt: skip
+    def _with(self, parts: Sequence[NoisySteps], steps: int) -> list[NoisySteps]:
+        """Some steps, and so many more of this budget's noise and batches."""
+        own = NoisySteps(self.noise_multiplier, steps, self.batch_size, self.sampling)
+        same = [part for part in parts if part._replace(steps=steps) == own]
+        others = [part for part in parts if part._replace(steps=steps) != own]
+        return [*others, own._replace(steps=steps + sum(part.steps for part in same))]
+
+    def _after(self, parts: Sequence[NoisySteps], steps: int) -> float:
+        """ε of some steps and so many more."""
+        return self._epsilon(self._with(parts, steps))
+
+    def _epsilon(self, parts: Sequence[NoisySteps]) -> float:
+        found = composed_epsilon(parts, delta=self.delta, records=self.records, adjacency=self.adjacency)
         return found if math.isfinite(found) else math.inf
 
-    def _setting(self) -> dict[str, object]:
-        return {name: value for name, value in asdict(self).items() if name != "file"}
+    def _part(self, fields: Fields) -> NoisySteps:
+        fields.only(*NoisySteps._fields)
+        sampling: Any = fields.choice("sampling", *get_args(Sampling))
+        batch = None if fields.value("batch_size") is None else fields.integer("batch_size", least=1)
+        noise = fields.number("noise_multiplier", least=0.0)
+        return NoisySteps(noise, fields.integer("steps", least=1), batch, sampling)
+
+    def _budget(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in ("epsilon", "delta", "records", "adjacency")}

@@ -114,7 +114,8 @@ def sites(folder: Path, settings: StudySettings, **policy: Any) -> dict[str, Stu
 
 
 def steps_of(folder: Path, site: str) -> int:
-    return int(json.loads((folder / site / "privacy-budget.json").read_text())["steps"])
+    spent = json.loads((folder / site / "privacy-budget.json").read_text())["spent"]
+    return sum(int(part["steps"]) for part in spent)
 
 
 def test_a_second_study_in_the_same_folders_is_refused_whoever_asks(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_the_same_request_again_is_answered_from_disk_and_costs_nothing(tmp_path
     first: Any = handle_request(request, task(), tmp_path, policy)
     again: Any = handle_request(request, task(), tmp_path, policy)
     np.testing.assert_array_equal(first.vector, again.vector)
-    assert json.loads((tmp_path / "privacy-budget.json").read_text())["steps"] == 5
+    assert steps_of(tmp_path.parent, tmp_path.name) == 5
 
 
 @pytest.mark.parametrize(
@@ -256,12 +257,18 @@ def test_requests_that_a_budget_does_not_allow(
     assert not (tmp_path / "privacy-budget.json").exists()
 
 
-def test_a_budget_of_other_noise_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    policy = SitePolicy(epsilon=1.0)
+def test_requests_with_other_noise_spend_the_same_budget(tmp_path: Path) -> None:
+    policy = SitePolicy(epsilon=1.0, delta=1e-3)
     handle_request(private_request(), task(), tmp_path, policy)
     other = private_request(name="other", privacy=RecordLevel(clip=1.0, noise_multiplier=60.0))
-    with pytest.raises(Refusal, match="another table or other noise"):
-        handle_request(other, task(), tmp_path, policy)
+    handle_request(other, task(), tmp_path, policy)
+    assert steps_of(tmp_path.parent, tmp_path.name) == 10
+    enough = fs.privacy.noise_for(epsilon=0.98, delta=1e-3, steps=5)  # had nothing been spent before
+    louder = private_request(name="third", privacy=RecordLevel(clip=1.0, noise_multiplier=enough))
+    with pytest.raises(Refusal, match="would spend ε = 1"):
+        handle_request(louder, task(), tmp_path, policy)
+    with pytest.raises(Refusal, match="another table or another ε or δ"):
+        handle_request(louder, task(), tmp_path, SitePolicy(epsilon=2.0, delta=1e-3))
 
 
 def test_a_configuration_with_privacy_survives_the_wire() -> None:

@@ -4,15 +4,21 @@ A record's gradient ℓ' x is clipped to norm C by bounding ℓ' to ±C/‖x‖.
 linear one too, whose loss goes on linearly where ℓ' reaches its bound.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtr
 
 from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock
 from fedscaffold.theory.prediction.clouds.averages import Averages
 from fedscaffold.theory.prediction.clouds.margins import MarginAverages, gauss_points
+from fedscaffold.theory.supported import is_quadratic
+
+REACH = 6.0  # standard deviations to both sides of a margin's mean beyond which nothing counts
+AT_ONCE = 16_384  # values of ℓ', which stay in a cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +42,53 @@ class ClippedSlopes:
         return np.where(np.abs(self.problem.d1(z, y)) < self.bounds, self.problem.d2(z, y), 0.0)
 
 
+@dataclass(frozen=True, eq=False)
 class KinkedAverages(MarginAverages):
-    """Averages of losses whose slope has kinks: with the most points, however narrow the cloud."""
+    """Averages of losses whose slope is bounded, and so has kinks where it reaches its bounds.
+
+    In closed form for quadratic losses. For others ℓ' is monotone in the margin, so that its values at the ends of
+    a margin's range say where that range lies: at a bound, where the slope is constant; between bounds, where it
+    is smooth and few points are enough; or across a kink, which takes the most points, however narrow it is.
+    """
+
+    problem: ClippedSlopes  # type: ignore[assignment]
 
     def _over_margins(self, z: Array, spread: Array, y: Array) -> tuple[Array, Array, Array]:
-        own, square, slope = np.zeros_like(z), np.zeros_like(z), np.zeros_like(z)
-        for point, weight in zip(*gauss_points(np.inf), strict=True):
-            value = self.problem.d1(z + point * spread, y)
-            own += weight * value
-            square += weight * np.square(value)
-            slope += (weight * point) * value
-        return own, square, slope / spread
+        loss, bounds = self.problem.problem, np.broadcast_to(self.problem.bounds, z.shape)
+        if is_quadratic(loss):
+            return _bounded_normal(loss.d1(z, y), loss.d2(z, y) * spread, loss.d2(z, y), bounds)
+        lowest, highest = loss.d1(z - REACH * spread, y), loss.d1(z + REACH * spread, y)
+        smooth = (lowest > -bounds) & (highest < bounds)
+        own = np.clip(lowest, -bounds, bounds)
+        square, slope = np.square(own), np.zeros_like(own)
+        across = ~smooth & (highest > -bounds) & (lowest < bounds)
+        y = np.broadcast_to(y, z.shape)
+        for part, least in ((np.nonzero(smooth), 0.0), (np.nonzero(across), np.inf)):
+            if part[0].size:
+                points, weights = gauss_points(max(least, float(spread[part].max())))
+                rule = np.stack([weights, weights * points])
+                for begin in range(0, part[0].size, AT_ONCE // points.size):
+                    some = tuple(axis[begin : begin + AT_ONCE // points.size] for axis in part)
+                    limit = bounds[some]
+                    values = loss.d1(z[some] + points[:, None] * spread[some], y[some])
+                    np.clip(values, -limit, limit, out=values)
+                    own[some], slope[some] = rule @ values
+                    square[some] = weights @ np.square(values, out=values)
+                slope[part] /= spread[part]
+        return own, square, slope
+
+
+def _bounded_normal(mean: Array, deviation: Array, slope: Array, bounds: Array) -> tuple[Array, Array, Array]:
+    """Means of v, v² and of the slope, for a normal number that is cut off at ±bounds; v is linear in between."""
+    low, high = (-bounds - mean) / deviation, (bounds - mean) / deviation
+    below, above = ndtr(low), ndtr(-high)
+    inside = np.maximum(1.0 - below - above, 0.0)
+    at_low, at_high = (np.exp(-0.5 * np.square(end)) / math.sqrt(2.0 * math.pi) for end in (low, high))
+    step = deviation * (at_low - at_high)
+    own = bounds * (above - below) + mean * inside + step
+    square = np.square(bounds) * (above + below) + (np.square(mean) + np.square(deviation)) * inside
+    square += 2.0 * mean * step + np.square(deviation) * (low * at_low - high * at_high)
+    return own, square, slope * inside
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +128,7 @@ class ClippedAverages(MarginAverages):
     def _of(self, block: ClientBlock, axis: int | None = None) -> MarginAverages:
         bounds = self._bounds(block)
         bounds = bounds if axis is None else np.expand_dims(bounds, axis)
-        return KinkedAverages(ClippedSlopes(self.problem, bounds), quadratic=False)  # type: ignore[arg-type]
+        return KinkedAverages(ClippedSlopes(self.problem, bounds), quadratic=False)
 
     def _added(self, block: ClientBlock) -> Array:
         return self.variances[block.clients][:, None, None] * np.eye(self.problem.dim)
