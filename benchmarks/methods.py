@@ -123,7 +123,7 @@ def local_steps_of_round(method: Method, n_clients: int, round: int) -> float:
 def main() -> None:
     """Print and save the table."""
     options = measured.parser(__doc__).parse_args()
-    n_clients, turns = (50, 3) if options.quick else (1000, 30)
+    n_clients, turns = (50, 3) if options.quick else (1000, 10)
     figures: dict[str, dict[str, dict[str, float]]] = {}
     for kind in (Ridge, Logistic):
         work = workload(kind, n_clients, 20)

@@ -320,9 +320,13 @@ Compress = Callable[[Vector, int, int, int], Vector]  # (vector, repetition, rou
 
 def scallion(
     clients: Clients, draw: Draw, *, gamma: float, H: int, alpha: float, compress: Compress,
-    cohorts: list[list[int]], theta: Vector, repetition: int = 0,
+    cohorts: list[list[int]], theta: Vector, repetition: int = 0, server_levels: int | None = None,
 ) -> Result:  # fmt: skip
-    """Huang, Li & Li 2023, SCALLION with η_g = 1; 1/N becomes the client's weight."""
+    """Huang, Li & Li 2023, SCALLION with η_g = 1; 1/N becomes the client's weight.
+
+    With `server_levels`, `server` is what clients know of the mean of all c_i: each round moves it by the rounded
+    difference to that mean, and θ goes −γH along it.
+    """
     d, w = len(theta), clients.weights
     own = [[0.0] * d for _ in w]
     server = [0.0] * d
@@ -336,11 +340,17 @@ def scallion(
                 y = [y[j] - gamma * (g[j] - own[c][j] + server[j]) for j in range(d)]
             increment = [alpha * ((theta[j] - y[j]) / (gamma * H) - server[j]) for j in range(d)]
             delta[c] = compress(increment, repetition, t, c)
-        mean = mean_over(cohort, w, delta)
-        theta = [theta[j] - gamma * H * (mean[j] + server[j]) for j in range(d)]
-        server = [server[j] + math.fsum(w[c] * delta[c][j] for c in cohort) for j in range(d)]
         for c in cohort:
             own[c] = [own[c][j] + delta[c][j] for j in range(d)]
+        if server_levels is None:
+            mean = mean_over(cohort, w, delta)
+            theta = [theta[j] - gamma * H * (mean[j] + server[j]) for j in range(d)]
+            server = [server[j] + math.fsum(w[c] * delta[c][j] for c in cohort) for j in range(d)]
+        else:
+            exact = mean_over(range(len(w)), w, dict(enumerate(own)))
+            told = nearest([exact[j] - server[j] for j in range(d)], server_levels)
+            server = [server[j] + told[j] for j in range(d)]
+            theta = [theta[j] - gamma * H * server[j] for j in range(d)]
         iterates.append(theta)
     return Result(theta, [[server[j] - own[c][j] for j in range(d)] for c in range(len(w))], iterates)
 
@@ -571,6 +581,13 @@ def compressing(seed: int, kind: str, setting: float) -> Compress:
         return found
 
     return compress
+
+
+def nearest(v: Vector, levels: int) -> Vector:
+    """Each number as the nearest multiple of ‖v‖/levels; for vectors of one bucket."""
+    assert len(v) <= 64
+    norm = math.sqrt(math.fsum(x * x for x in v))
+    return [math.copysign(norm * math.floor(levels * abs(x) / norm + 0.5) / levels, x) if norm else 0.0 for x in v]
 
 
 SERVER = 2**32 - 1

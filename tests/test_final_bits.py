@@ -82,6 +82,9 @@ FURTHER: dict[str, Any] = {  # on one problem, with the reference and the compil
     "Scallion, random_k": fs.Scallion(step_size=0.02, local_steps=6, compression="random_k:0.5"),
     "Scallion, top_k": fs.Scallion(step_size=0.02, local_steps=6, compression="top_k:0.5"),
     "Scallion, quantised": fs.Scallion(step_size=0.02, local_steps=6, compression="quantised:7"),
+    "Scallion, both directions": fs.Scallion(
+        step_size=0.02, local_steps=6, compression="quantised:7", server_levels=8
+    ),
     "Tamuna": fs.Tamuna(step_size=0.05, communication_probability=0.2, owners=2),
     "Tamuna, cohorts": fs.Tamuna(step_size=0.05, communication_probability=0.2, owners=2, cohort=3),
     "RandProx": fs.RandProx(step_size=0.05, communication_probability=0.2, share=0.5),

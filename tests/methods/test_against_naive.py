@@ -20,13 +20,18 @@ P = 0.3
 Oracle = Callable[..., naive.Result]
 
 
-def scallion(compression: str, alpha: float, cohort: int | None = None) -> tuple[Method, Oracle]:
+def scallion(
+    compression: str, alpha: float, cohort: int | None = None, server_levels: int | None = None
+) -> tuple[Method, Oracle]:
     kind, _, setting = compression.partition(":")
     return (
-        fs.Scallion(step_size=GAMMA, local_steps=H, compression=compression, cohort=cohort),
+        fs.Scallion(
+            step_size=GAMMA, local_steps=H, compression=compression, cohort=cohort, server_levels=server_levels
+        ),
         lambda c, d, r: naive.scallion(
             c, d, gamma=GAMMA, H=H, alpha=alpha, compress=naive.compressing(SEED, kind, float(setting or 0)),
             cohorts=ALL if cohort is None else some(r, cohort), theta=THETA0, repetition=r,
+            server_levels=server_levels,
         ),
     )  # fmt: skip
 
@@ -123,6 +128,7 @@ CASES: dict[str, tuple[Method, Oracle]] = {
     "scallion, powers of two": scallion("natural", 8 / 9),
     "scallion, levels": scallion("quantised:10", 1 / (1 + 64 / 100), cohort=3),
     "scallion, largest coordinates": scallion("top_k:0.6", 1.0),
+    "scallion, both directions": scallion("quantised:10", 1 / (1 + 64 / 100), server_levels=9),
     "amplified scaffold": (
         fs.AmplifiedScaffold(step_size=GAMMA, local_steps=H, window=3, amplification=1.4, cohort=2),
         lambda c, d, r: naive.amplified_scaffold(

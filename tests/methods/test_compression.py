@@ -138,6 +138,46 @@ def test_refusals(compression: Any) -> None:
         fs.Scallion(step_size=0.1, local_steps=2, compression=compression)
 
 
+def test_what_the_server_has_not_sent_yet_is_what_the_variates_sum_to() -> None:
+    """Σ w_i ξ_i = −e in every round, also with replies that are lost, and e → 0."""
+    problem = make("ridge", (4, 6, 5, 7), 5, weights=(1.0, 2.0, 3.0, 1.5))
+    method = fs.Scallion(step_size=0.05, local_steps=3, compression="quantised:8", server_levels=8)
+    weights, rng = problem.weights, np.random.default_rng(0)
+    server, clients = method.init_server(np.ones((1, 5))), method.init_clients(1, problem.weights, 5, None)
+    sizes = []
+    for k in range(40):
+        heard = np.arange(4) != k % 5  # one reply is lost in most rounds
+        sent = 0.7**k * rng.normal(size=(1, 4, 5))
+        share = weights[heard].sum()
+        mean = np.einsum("c,rcj->rj", weights[heard] / share, sent[:, heard])
+        after = method.aggregate(server, mean, np.array([share]))
+        own = method.update_clients(clients, sent, server, after).own
+        clients = type(clients)(np.where(heard[:, None], own, clients.own))
+        server = after
+        xi = method.correction(clients, server, None)
+        np.testing.assert_allclose(np.einsum("c,rcj->rj", weights, xi), -server.lag, rtol=0, atol=1e-13)
+        sizes.append(float(np.abs(server.lag).max()))
+    assert max(sizes) > 0.01
+    assert sizes[-1] < 1e-5
+
+
+def test_bits_in_both_directions() -> None:
+    problem = make("ridge", (4,) * 3, 70)
+    method = fs.Scallion(step_size=0.001, local_steps=2, compression="quantised:31", server_levels=15)
+    trace = fs.run(problem, method, rounds=2, engine="reference")
+    np.testing.assert_array_equal(trace.bits_sent_per_client, (2 * 64 + 70 * 6) * np.arange(3))
+    np.testing.assert_array_equal(trace.bits_received_per_client, (2 * 64 + 70 * 5) * np.arange(3))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"server_levels": 7}, {"server_levels": 8, "cohort": 2}, {"server_levels": 8, "participation": 0.5}],
+)
+def test_refusals_of_a_rounding_server(options: Any) -> None:
+    with pytest.raises(fs.InvalidInput, match="server_levels"):
+        fs.Scallion(step_size=0.1, local_steps=2, compression="natural", **options)
+
+
 def test_compressors_are_kept_as_text() -> None:
     given = fs.Scallion(step_size=0.1, local_steps=2, compression=fs.methods.compression.RandomK(0.25))
     assert given.compression == "random_k:0.25"

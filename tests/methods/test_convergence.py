@@ -29,6 +29,9 @@ REACH: dict[str, Method] = {
     "Scallion, largest coordinates": fs.Scallion(step_size=0.05, local_steps=H, compression="top_k:0.4"),
     "Scallion, powers of two": fs.Scallion(step_size=GAMMA, local_steps=H, compression="natural"),
     "Scallion, levels": fs.Scallion(step_size=0.1, local_steps=H, compression="quantised:8"),
+    "Scallion, both directions": fs.Scallion(
+        step_size=0.1, local_steps=H, compression="quantised:8", server_levels=8
+    ),
     "Apda": fs.Apda(step_size=GAMMA, local_steps=H, smoothness=3.0, strong_convexity=0.1),
     "RandProx": fs.RandProx(step_size=GAMMA, communication_probability=0.5, share=0.4),
     "LocalSvrg": fs.LocalSvrg(step_size=0.05, local_steps=H),

@@ -95,11 +95,19 @@ def test_every_round_brings_the_model_closer(name: str) -> None:
     assert found[-1] < 0.7 * found[0]
 
 
-@pytest.mark.parametrize("compression", ["random_k:0.5", "top_k:0.5", "natural", "quantised:4", "quantised:100"])
+@pytest.mark.parametrize(
+    ("compression", "server_levels"),
+    [
+        *((name, None) for name in ("random_k:0.5", "top_k:0.5", "natural", "quantised:4", "quantised:100")),
+        ("quantised:4", 8),
+    ],
+)
 @pytest.mark.parametrize("steps", [1, 20])
-def test_scallion_converges_with_every_compressor(compression: str, steps: int) -> None:
+def test_scallion_converges_with_every_compressor(compression: str, server_levels: int | None, steps: int) -> None:
     def method(gamma: float) -> Method:
-        return fs.Scallion(step_size=gamma, local_steps=steps, compression=compression)
+        return fs.Scallion(
+            step_size=gamma, local_steps=steps, compression=compression, server_levels=server_levels
+        )
 
     found = distances(method(method(1.0).safe_step_size(L, MU)), rounds=1500)
     assert found[-1] < 0.05 * found[0]

@@ -121,6 +121,11 @@ def test_one_client_is_local_sgd(kind: Kind) -> None:
             1e-12,
         ),
         (
+            fs.Scallion(step_size=GAMMA, local_steps=7, compression="identity", server_levels=2**31),
+            fs.Scaffold(step_size=GAMMA, local_steps=7),
+            1e-7,  # the server rounds to 2⁻³¹
+        ),
+        (
             fs.Scallion(step_size=GAMMA, local_steps=7, compression="random_k:1", cohort=3),
             fs.TwoSidedScaffold(step_size=GAMMA, local_steps=7, server_step_size=1.0, cohort=3),
             1e-12,
@@ -145,6 +150,7 @@ def test_one_client_is_local_sgd(kind: Kind) -> None:
         *("p = 1", "η = 1", "equal steps", "everyone", "half", "λ = 0", "one step", "one step of splitting"),
         *(
             "no compression",
+            "hardly any rounding by the server",
             "no compression, in cohorts",
             "not compressed by masks",
             "window of one",

@@ -197,6 +197,10 @@ class Method(Protocol):
     def compressor(self) -> Compressor | None:
         """Through what messages go before they are sent; None for most methods."""
 
+    @property
+    def download(self) -> Compressor | None:
+        """What a client receives in place of vectors, of which its bits are counted; None for most methods."""
+
     def participants(self, n_clients: int) -> int:
         """Number of clients that take part in a round."""
 

@@ -29,6 +29,7 @@ class BaseMethod:
     clients_receive_new_theta: ClassVar[bool] = False  # whether `update_clients` needs θ⁺
     pull: ClassVar[float] = 0.0
     compressor: ClassVar[Compressor | None] = None
+    download: ClassVar[Compressor | None] = None
 
     step_size: float
 

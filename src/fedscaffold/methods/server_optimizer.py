@@ -107,6 +107,11 @@ class ServerOptimizer:
         return self.method.compressor
 
     @property
+    def download(self) -> None:
+        """None: clients receive θ⁺ and θ̄ as vectors."""
+        return None
+
+    @property
     def pull(self) -> float:
         """The wrapped method's λ."""
         return self.method.pull

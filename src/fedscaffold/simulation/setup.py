@@ -200,6 +200,8 @@ def bits(
         message *= sent
     counted = _summed(shares(problem, method, rounds, availability))
     received = (method.vectors_per_round - sent - exchanged) * vector
+    if method.download is not None:
+        received = method.download.bits(problem.dim, participants)
     return counted * (message + exchanged * vector), counted * received
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.types import Array
-from fedscaffold.paper.method_figures.digits import digits, draw, rounds_to, simulate, summary
+from fedscaffold.paper.method_figures.digits import digits, draw, figures, rounds_to, simulate
 from fedscaffold.paper.method_figures.networks import NETWORKS
 
 
@@ -39,7 +39,9 @@ def test_a_small_run_and_its_figure(tmp_path: Path) -> None:
     np.testing.assert_array_equal(curves[0.1, "Scaffold"][:, :2], curves[0.1, "FedAvg"][:, :2])  # ξ = 0 at first
     draw(curves, tmp_path / "digits.png")
     assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
-    assert summary(curves).count("last accuracy") == 2
+    found = figures(curves)["dirichlet_0_1"]["fedavg"]
+    assert found["percent_at_end"] == pytest.approx(100.0 * curves[0.1, "FedAvg"][:, -1].mean(), rel=1e-12)
+    assert found["rounds_to_95"] == "never, never"
 
 
 def convolved(image: Array, kernel: Array, bias: Array) -> Array:

@@ -26,42 +26,80 @@ class Library:
     ----------
     adapter
         The class in the library's module of this folder.
-    requirements
-        What to install, the library first.
+    release
+        The library's package and version, which is installed without its dependencies.
+    needs
+        The packages that the parts which are checked import, with versions, as one writes them behind pip install;
+        pip adds what these depend on. Most libraries ask for much more, from web servers to GPU code, and would
+        take many times longer to install.
     implements
         The parts of the library that are checked.
 
     Examples
     --------
     >>> from fedscaffold.conformance.adapters import LIBRARIES
-    >>> LIBRARIES["declearn"].requirements[0].split("==")[0]
+    >>> LIBRARIES["declearn"].release.split("==")[0]
     'declearn'
     """
 
     adapter: str
-    requirements: tuple[str, ...]
+    release: str
+    needs: str
     implements: str
 
     @property
     def version(self) -> str:
-        """The version of the library, from its pinned requirement."""
-        return self.requirements[0].split("==")[1]
+        """The version of the library."""
+        return self.release.split("==")[1]
 
 
+TORCH = "torch==2.13.0 numpy==2.3.5"
 LIBRARIES = {
     "declearn": Library(
-        "DeclearnScaffold", ("declearn==2.9.1",), "optimizer.modules.ScaffoldClientModule, ScaffoldServerModule"
+        "DeclearnScaffold",
+        "declearn==2.9.1",
+        "cryptography==50.0.2 fire==0.7.1 gmpy2==2.3.2 msgpack==1.2.4 numpy==2.3.5 pandas==3.1.1 requests==2.34.2 "
+        "scikit-learn==1.9.1 tqdm==4.70.1",
+        "optimizer.modules.ScaffoldClientModule, ScaffoldServerModule",
     ),
-    "fedbiomed": Library("FedBiomedScaffold", ("fedbiomed==6.4.1",), "researcher.aggregators.Scaffold"),
-    "fedlab": Library("FedLabScaffold", ("fedlab==1.3.0", "torch", "torchvision"), "contrib.algorithm.scaffold"),
-    "fluke": Library("FlukeScaffold", ("fluke-fl==0.8.1",), "algorithms.scaffold"),
+    "fedbiomed": Library(
+        "FedBiomedScaffold",
+        "fedbiomed==6.4.1",
+        f"{TORCH} cryptography==50.0.2 declearn==2.8.0 gmpy2==2.3.2 msgpack==1.2.4 nibabel==5.4.2 opacus==1.6.0 "
+        "packaging==26.3 pillow==13.0.0 polars==1.32.3",
+        "researcher.aggregators.Scaffold",
+    ),
+    "fedlab": Library(
+        "FedLabScaffold",
+        "fedlab==1.3.0",
+        f"{TORCH} pandas==3.1.1 pillow==13.0.0 pynvml==13.0.1 scikit-learn==1.9.1 tqdm==4.70.1",
+        "contrib.algorithm.scaffold",
+    ),
+    "fluke": Library(
+        "FlukeScaffold",
+        "fluke-fl==0.8.1",
+        f"{TORCH} cerberus==1.3.8 diskcache==5.6.3 matplotlib==3.11.2 omegaconf==2.4.0 pandas==3.1.1 "
+        "psutil==7.2.2 pyyaml==6.0.3 rich==15.0.0 scikit-learn==1.9.1 seaborn==0.13.2 torchmetrics==1.9.0",
+        "algorithms.scaffold",
+    ),
     "nvflare": Library(
-        "NVFlareScaffold", ("nvflare==2.9.0", "torch"), "app_opt.pt.scaffold, app_common.workflows.scaffold"
+        "NVFlareScaffold",
+        "nvflare==2.9.0",
+        f"{TORCH} cryptography==50.0.2 grpcio==1.85.1 msgpack==1.2.4 psutil==7.2.2 pyyaml==6.0.3 "
+        "safetensors==0.8.0",
+        "app_opt.pt.scaffold, app_common.workflows.scaffold",
     ),
-    "pfl": Library("PflResearchScaffold", ("pfl==0.6.0", "torch"), "algorithm.scaffold"),
+    "pfl": Library(
+        "PflResearchScaffold",
+        "pfl==0.6.0",
+        "torch==2.13.0 dp-accounting==0.5.1 multiprocess==0.70.19 packaging==25.0 prv-accountant==0.2.0",
+        "algorithm.scaffold",
+    ),
     "substrafl": Library(
         "SubstraFLScaffold",
-        ("substrafl==1.0.0", "torch"),
+        "substrafl==1.0.0",
+        f"{TORCH} cloudpickle==3.1.2 packaging==26.3 pydantic==2.14.3 six==1.17.0 substra==1.0.0 "
+        "substratools==1.0.0 tqdm==4.70.1",
         "algorithms.pytorch.TorchScaffoldAlgo, strategies.Scaffold",
     ),
 }

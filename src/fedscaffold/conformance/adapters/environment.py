@@ -15,6 +15,7 @@ from fedscaffold.core.errors import FedScaffoldError
 from fedscaffold.core.storage.files import write_text
 
 READY = "ready.json"
+CPU_BUILDS = "https://download.pytorch.org/whl/cpu"  # of PyTorch, a tenth as large as those for GPUs
 LINES_SHOWN = 5
 
 
@@ -36,14 +37,14 @@ def make_environment(name: str, folder: Path) -> Path:
     library = LIBRARIES[choice("library", name, tuple(LIBRARIES))]
     home = folder / f"{name}-{library.version}"
     python = home / "bin" / "python"
-    wanted = json.dumps(library.requirements)
+    wanted = json.dumps([library.release, library.needs])
     ready = home / READY
     if not (ready.is_file() and ready.read_text() == wanted):
         venv.create(home, with_pip=True, clear=True)
-        _run(
-            [str(python), "-m", "pip", "install", "--quiet", *library.requirements],
-            f"{name} could not be installed",
-        )
+        install = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--prefer-binary"]
+        failure = f"{name} could not be installed"
+        _run([*install, "--retries", "1", "--extra-index-url", CPU_BUILDS, *library.needs.split()], failure)
+        _run([*install, "--no-deps", library.release], failure)
         write_text(ready, wanted)
     packages = next((home / "lib").glob("python*/site-packages"))
     link, source = packages / "fedscaffold", Path(__file__).parents[2]
@@ -67,7 +68,8 @@ def check_library(
 
 def _run(command: Sequence[str], failure: str) -> str:
     """Standard output of a process that sees no other packages than those of its environment."""
-    settings = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    ours = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
+    settings = {key: value for key, value in os.environ.items() if key not in ours}
     done = subprocess.run(command, capture_output=True, text=True, env=settings, check=False)
     if done.returncode:
         last = "\n".join(done.stderr.strip().splitlines()[-LINES_SHOWN:])

@@ -5,10 +5,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fedbiomed.researcher.aggregators import Scaffold
 
-from fedscaffold.conformance.adapters.torch_records import TorchLinearModel, as_array, half_squared_error, records
+from fedscaffold.conformance.adapters.torch_records import (
+    TorchLinearModel,
+    as_array,
+    half_squared_error,
+    records,
+    without_torchvision,
+)
 from fedscaffold.conformance.task import Array, NotSupported, Task
+
+Scaffold = without_torchvision("fedbiomed.researcher.aggregators").Scaffold
 
 
 class FedBiomedScaffold:

@@ -3,13 +3,17 @@
 from typing import Any
 
 import torch
-from fedlab.contrib.algorithm.scaffold import (
-    ScaffoldSerialClientTrainer,
-    ScaffoldServerHandler,
-)
 
-from fedscaffold.conformance.adapters.torch_records import TorchLinearModel, as_array, half_squared_error, records
+from fedscaffold.conformance.adapters.torch_records import (
+    TorchLinearModel,
+    as_array,
+    half_squared_error,
+    records,
+    without_torchvision,
+)
 from fedscaffold.conformance.task import Array, NotSupported, Task
+
+scaffold = without_torchvision("fedlab.contrib.algorithm.scaffold")
 
 
 class OneBatch:
@@ -29,10 +33,12 @@ class FedLabScaffold:
     def __init__(self, task: Task) -> None:
         if not (task.has_equal_weights and task.has_equal_local_steps):
             raise NotSupported("its clients have equal weights and the same number of epochs")
-        self.server = ScaffoldServerHandler(TorchLinearModel(task.theta0), global_round=10**9, sample_ratio=1.0)
+        self.server = scaffold.ScaffoldServerHandler(
+            TorchLinearModel(task.theta0), global_round=10**9, sample_ratio=1.0
+        )
         self.server.num_clients = task.n_clients
         self.server.setup_optim(lr=1.0)
-        self.trainer = ScaffoldSerialClientTrainer(TorchLinearModel(task.theta0), task.n_clients)
+        self.trainer = scaffold.ScaffoldSerialClientTrainer(TorchLinearModel(task.theta0), task.n_clients)
         self.trainer.setup_dataset(OneBatch(task))
         self.trainer.setup_optim(epochs=task.local_steps[0], batch_size=task.dim, lr=task.step_size)
         self.trainer.criterion = half_squared_error

@@ -1,6 +1,9 @@
 """A task's quadratic losses as records for PyTorch: ½‖Xθ − y‖², with X_cᵀX_c = A_c and y_c = X_c m_c."""
 
+import sys
+from importlib import import_module
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import torch
@@ -9,6 +12,13 @@ from fedscaffold.conformance.task import Array, Task
 
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)
+
+
+def without_torchvision(module: str) -> Any:
+    """A module of a library that imports torchvision for data sets; nothing here uses them, nor installs it."""
+    for name in ("torchvision", "torchvision.datasets", "torchvision.io", "torchvision.transforms"):
+        sys.modules.setdefault(name, MagicMock())
+    return import_module(module)
 
 
 class TorchLinearModel(torch.nn.Module):

@@ -111,13 +111,19 @@ class Quantised(SameLength):
 
     def compress(self, values: Array, draws: MessageDraws) -> Array:
         """‖v‖ sign(v_j) ℓ_j/s, with ℓ_j one of the two whole numbers next to s|v_j|/‖v‖, in each bucket."""
-        dim = values.shape[-1]
-        words = uniforms(draws.own_words(dim))
+        return self._rounded(values, uniforms(draws.own_words(values.shape[-1])))
+
+    def nearest(self, values: Array) -> Array:
+        """The same with the nearest whole numbers: with bias, and without draws."""
+        return self._rounded(values, np.full_like(values, 0.5))
+
+    def _rounded(self, values: Array, added: Array) -> Array:
+        """‖v‖ sign(v_j) ⌊s|v_j|/‖v‖ + u_j⌋/s with numbers u_j in (0, 1), in each bucket."""
         found = np.empty_like(values)
-        for begin in range(0, dim, BUCKET):
+        for begin in range(0, values.shape[-1], BUCKET):
             part = slice(begin, begin + BUCKET)
             norm = np.linalg.norm(values[..., part], axis=-1, keepdims=True)
             scaled = self.levels * np.abs(values[..., part]) / np.where(norm > 0.0, norm, 1.0)
-            level = np.floor(scaled + words[..., part])
+            level = np.floor(scaled + added[..., part])
             found[..., part] = norm * np.sign(values[..., part]) * level / self.levels
         return found

@@ -1,10 +1,9 @@
 """Small neural networks on handwritten digits: Scaffold against FedAvg where labels are split unevenly or evenly.
 
-`python -m fedscaffold.paper.method_figures.digits FILE.png [perceptron|convolutional]` trains the networks, prints
-a summary and draws test accuracy by round.
+`python -m benchmarks.digits` in the source tree trains the networks, measures the tables of the docs and draws
+test accuracy by round.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,22 +119,17 @@ def draw(curves: Curves, file: Path) -> None:
         axes[0].legend(loc="lower right", frameon=False)
 
 
-def summary(curves: Curves) -> str:
-    """Accuracy at the end and rounds to 90 and 95 %, of every run."""
-    lines = []
+def figures(curves: Curves) -> dict[str, Any]:
+    """Rounds to 90 and 95 % of every run and the mean accuracy at the end, by label skew and method."""
+    found: dict[str, Any] = {}
     for (alpha, name), rows in curves.items():
-        ends = rows[:, -1]
-        lines.append(
-            f"alpha {alpha:g}, {name}: last accuracy {ends.mean():.3f} ({ends.min():.3f} to {ends.max():.3f}), "
-            + ", ".join(f"rounds to {level}: {rounds_to(rows, level)}" for level in (0.90, 0.95))
-        )
-    return "\n".join(lines)
+        skew = found.setdefault(f"dirichlet_{alpha:g}".replace(".", "_"), {})
+        skew[name.lower()] = {
+            **{f"rounds_to_{level:.0%}".rstrip("%"): _listed(rounds_to(rows, level)) for level in (0.90, 0.95)},
+            "percent_at_end": 100.0 * float(rows[:, -1].mean()),
+        }
+    return found
 
 
-if __name__ == "__main__":
-    which = sys.argv[2] if len(sys.argv) > 2 else "perceptron"
-    found = simulate(network=which)
-    draw(found, Path(sys.argv[1]))
-    print(summary(found))
-    short = simulate(network=which, alphas=(0.1,), local_steps=2)
-    print("two local steps:", summary(short), sep="\n")
+def _listed(rounds: Sequence[int | None]) -> str:
+    return ", ".join("never" if each is None else str(each) for each in rounds)

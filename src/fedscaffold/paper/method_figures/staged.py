@@ -1,9 +1,9 @@
 """Stages against fixed step sizes: squared error by round, and by fixed step size at the end.
 
-``python -m fedscaffold.paper.method_figures.staged FOLDER`` prints the table and draws the figure of the docs.
+``python -m benchmarks.staged`` in the source tree measures the table and draws the figure of the docs.
 """
 
-import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,27 +60,35 @@ def compare(problem: Ridge | Logistic, method: Any, *, rounds: int, batch_size: 
     )
 
 
-def main(folder: Path) -> None:
-    """Final errors to standard output, the figure to FOLDER/staged.png."""
-    panels = []
+def comparisons(rounds: int = ROUNDS, seeds: int = SEEDS) -> dict[str, Comparison]:
+    """Both of the paper's problems with both methods, by names such as "Scaffold, ridge"."""
+    found = {}
     for kind, title in (("regression", "ridge"), ("classification", "logistic")):
         problem = paper(kind, n_clients=N_CLIENTS, l2=L2)  # type: ignore[arg-type]
         for method in METHODS:
-            found = compare(problem, method, rounds=ROUNDS, batch_size=BATCH_SIZE, seeds=SEEDS)
             name = f"{type(method).__name__}, {title}"
-            last = [stages[-1].step_size for stages in found.stages]
-            best = found.fixed[found.best]
-            print(
-                f"{name}: first γ {final(found.fixed[method.step_size]):.2e}, best fixed γ = {found.best:.2g} "
-                f"{final(best):.2e}, stages {final(found.staged):.2e} ({found.ratio:.2f} of it), "
-                f"{min(map(len, found.stages))} to {max(map(len, found.stages))} stages, "
-                f"last γ {min(last):.1e} to {max(last):.1e}",
-                flush=True,
-            )
-            means = {gamma: errors.mean(axis=0) for gamma, errors in found.fixed.items()}
-            panels.append(StagesPanel(name, found.staged.mean(axis=0), found.stages[0], found.best, means))
-    draw(panels, folder / "staged.png")
+            found[name] = compare(problem, method, rounds=rounds, batch_size=BATCH_SIZE, seeds=seeds)
+    return found
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def figures(found: Mapping[str, Comparison]) -> dict[str, dict[str, float]]:
+    """Final errors: of the first step size, of the best fixed one, and in stages."""
+    return {
+        name.lower().replace(", ", "_"): {
+            "first": final(each.fixed[max(each.fixed)]),
+            "best_step_size": each.best,
+            "best": final(each.fixed[each.best]),
+            "staged": final(each.staged),
+            "ratio": each.ratio,
+        }
+        for name, each in found.items()
+    }
+
+
+def draw_all(found: Mapping[str, Comparison], file: Path) -> None:
+    """The figure of the docs: squared error by round, a panel for each comparison."""
+    panels = []
+    for name, each in found.items():
+        means = {gamma: errors.mean(axis=0) for gamma, errors in each.fixed.items()}
+        panels.append(StagesPanel(name, each.staged.mean(axis=0), each.stages[0], each.best, means))
+    draw(panels, file)
