@@ -20,7 +20,7 @@ from benchmarks.random_problems import Case, random_case
 from benchmarks.simulated_errors import ROUNDS, simulated
 from fedscaffold.core.errors import UnreliablePrediction
 
-FIRST = 40_000  # seeds from here on, used neither to build the predictor nor to fit its reliability
+FIRST = 60_064  # seeds from here on, used neither to build the predictor nor to fit its reliability
 ROUNDING = 1e-12  # of the squared distance at the start: what the exact recursion leaves where there is no noise
 
 
@@ -50,37 +50,58 @@ def logistic_case(case: Case, folder: Path | None = None) -> dict[str, float]:
     }
 
 
-def measure(kind: str, first: int, count: int, of: Callable[[Case], dict[str, float]]) -> dict[str, Any]:
-    """Shares of problems within given errors, flags against errors, and the slowest."""
-    rows, refused, crashed, slowest = [], 0, 0, 0.0
+def outcome(kind: str, seed: int, of: Callable[[Case], dict[str, float]]) -> dict[str, Any]:
+    """What came of the problem of a seed: errors, or that it was refused or crashed; and the processor time."""
+    case, begin = random_case(kind, seed), time.process_time()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnreliablePrediction)
+            found: dict[str, Any] = dict(of(case))
+    except fs.InvalidInput:
+        found = {"refused": True}
+    except Exception as error:  # what a benchmark counts
+        found = {"crashed": repr(error)}
+    return {"kind": kind, "seed": seed, "seconds": time.process_time() - begin, **found}
+
+
+def outcomes(
+    kind: str, first: int, count: int, of: Callable[[Case], dict[str, float]], kept: Path | None
+) -> list[dict[str, Any]]:
+    """The outcomes of all seeds; those in the file are not found again, and new ones are added to it."""
+    lines = kept.read_text().splitlines() if kept is not None and kept.exists() else []
+    known = {(row["kind"], row["seed"]): row for row in map(json.loads, lines)}
+    found = []
     for seed in range(first, first + count):
-        case = random_case(kind, seed)
-        begin = time.process_time()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UnreliablePrediction)
-                rows.append({"seed": seed, **of(case)})
-        except fs.InvalidInput:
-            refused += 1
-        except Exception as error:  # what a benchmark counts
-            crashed += 1
-            print(seed, repr(error))
-        slowest = max(slowest, time.process_time() - begin)
-        print(json.dumps(rows[-1] if rows else {}), flush=True)
+        row = known.get((kind, seed)) or outcome(kind, seed, of)
+        if kept is not None and (kind, seed) not in known:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with kept.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+        found.append(row)
+    return found
+
+
+def measure(
+    kind: str, first: int, count: int, of: Callable[[Case], dict[str, float]], kept: Path | None = None
+) -> dict[str, Any]:
+    """Shares of problems within given errors, flags against errors, and the slowest."""
+    every = outcomes(kind, first, count, of, kept)
+    rows = [row for row in every if "plateau" in row]
     limit = {"ridge": 0.005, "logistic": 0.05}[kind]
     plateau, curve, neglected = (np.array([row[key] for row in rows]) for key in ("plateau", "curve", "neglected"))
     bad = plateau > 0.05
     return {
         "problems": count,
-        "refused": refused,
-        "crashed": crashed,
+        "refused": sum("refused" in row for row in every),
+        "crashed": sum("crashed" in row for row in every),
         "plateaus_within": float((plateau <= limit).mean()),
         "curves_within": float((curve <= limit).mean()),
         "worst_plateau": float(plateau.max()),
         "bad_plateaus": int(bad.sum()),
         "bad_flagged": float((neglected[bad] > 5.0).mean()) if bad.any() else 1.0,
         "good_flagged": float((neglected[~bad] > 5.0).mean()),
-        "slowest_seconds_with_reference": slowest,
+        "slowest_seconds_with_reference": max(row["seconds"] for row in every),
     }
 
 
@@ -90,12 +111,15 @@ def main() -> None:
     made.add_argument("--first", type=int, default=FIRST, help="the first seed")
     made.add_argument("--count", type=int, default=150, help="ridge problems, and half of the logistic ones")
     made.add_argument("--simulations", type=Path, help="folder in which simulations are kept, and found")
+    made.add_argument(
+        "--rows", type=Path, help="file of problems done, from which a stopped run of the same code goes on"
+    )
     options = made.parse_args()
     count = 4 if options.quick else options.count
     logistic = partial(logistic_case, folder=options.simulations)
     figures = {
-        "ridge": measure("ridge", options.first, count, ridge_case),
-        "logistic": measure("logistic", options.first, 2 * count, logistic),
+        "ridge": measure("ridge", options.first, count, ridge_case, options.rows),
+        "logistic": measure("logistic", options.first, 2 * count, logistic, options.rows),
     }
     print(json.dumps(figures, indent=2))
     note = (

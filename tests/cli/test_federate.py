@@ -1,5 +1,6 @@
 """`fedscaffold federate`: refusals before anything starts; the demonstration itself; no process left behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -77,6 +78,31 @@ def test_the_study_gives_the_model_of_one_process(tables: list[Path], tmp_path: 
     np.testing.assert_array_less(np.abs(found["coef"] - expected["coef"][found.index]) / found["se"], 1e-8)
     assert (out / "coordinator" / "out" / "report.html").exists()
     assert (out / "Bonn" / "site.html").exists()
+    assert processes_in(out) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("secure", [False])
+def test_a_study_under_a_budget_of_real_processes(tables: list[Path], tmp_path: Path, secure: bool) -> None:
+    """Every site pays for its steps in its own folder; only noisy models, masked if that was asked, leave it."""
+    out, bounds = tmp_path / "out", tmp_path / "bounds.toml"
+    bounds.write_text('"mean radius" = [5, 30]\n"mean texture" = [5, 40]\ndiagnosis = ["benign", "malignant"]\n')
+    tables = tables[:3]
+    words = ["federate", *map(str, tables), "--target", "diagnosis", "--epsilon", "8", "--bounds", str(bounds)]
+    result = runner.invoke(app, [*words, *(["--secure"] if secure else []), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "differentially private for every row" in result.output
+    made = out / "coordinator" / "out"
+    plan = json.loads((made / "results.json").read_text())["privacy"]
+    assert f"({plan['epsilon']:g}," in (made / "report.html").read_text()
+    files = sorted(out.rglob("privacy-budget.json"))
+    assert len(files) == len(tables)
+    for file in files:
+        steps = [part["steps"] for part in json.loads(file.read_text())["spent"]]
+        assert steps == [plan["rounds"] * plan["local_steps"]]
+        log = [json.loads(line) for line in (file.parent / "audit.jsonl").read_text().splitlines()]
+        vectors = [entry["values"] for entry in log if entry.get("event") == "sent" and entry["vectors"]]
+        assert all(("secure" in values) == secure for values in vectors)
     assert processes_in(out) == []
 
 

@@ -60,18 +60,33 @@ def test_only_noisy_steps_and_public_facts_leave_a_site(result: Any) -> None:
     assert isinstance(result, PrivateStudyResult)
     assert not result.reached
     assert result.certified_error == {"standard_errors": None, "relative": None}
-    for refused in (result.summary, lambda: result.report("x.html")):
-        with pytest.raises(fs.InvalidInput, match="privacy budget does not cover"):
-            refused()
+    with pytest.raises(fs.InvalidInput, match="privacy budget does not cover"):
+        result.summary()
 
 
 def test_files_of_a_study(result: Any, tmp_path: Path) -> None:
     result.save(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "agreement.json", "model.json", "results.json", "summary.txt",
+        "agreement.json", "model.json", "report.html", "results.json", "summary.txt",
     ]  # fmt: skip
     assert "Taken as public" in (tmp_path / "summary.txt").read_text()
     assert json.loads((tmp_path / "results.json").read_text())["privacy"]["epsilon"] == 3.0
+
+
+def test_the_page_has_budget_and_predicted_error_and_no_sums_over_rows(result: Any, tmp_path: Path) -> None:
+    result.report(tmp_path / "report.html")
+    page, plan = (tmp_path / "report.html").read_text(), result.training.plan
+    for words in (
+        "(3, 0.00017)-differentially private", f"{plan.privacy.clip:.4g}",
+        f"{plan.privacy.noise_multiplier:.4g} times",
+        f"{np.sqrt(plan.predicted_error):.0%} of the coefficients", "Taken as public", "Not made",
+        result.coefficient_values()[0][1],
+    ):  # fmt: skip
+        assert words in page, words
+    smallest = plan.privacy.noise / 150
+    assert f"{smallest:.3g} in every coordinate" in page
+    assert "standard error</th>" not in page
+    assert "certified" not in page
 
 
 def test_the_page_of_a_site_tells_its_rows_and_the_budget(result: Any, tmp_path: Path) -> None:

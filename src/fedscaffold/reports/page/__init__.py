@@ -9,6 +9,7 @@ from fedscaffold.reports.page.content import (
     ReportContent,
 )
 from fedscaffold.reports.page.fit import fit_page
+from fedscaffold.reports.page.private_study import PrivateStudyContent, private_study_page
 from fedscaffold.reports.page.render import render
 from fedscaffold.reports.page.study import site_page, study_page
 
@@ -18,8 +19,10 @@ __all__ = [
     "CoefficientTable",
     "ModelRow",
     "Page",
+    "PrivateStudyContent",
     "ReportContent",
     "fit_page",
+    "private_study_page",
     "render",
     "site_page",
     "study_page",

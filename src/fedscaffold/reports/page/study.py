@@ -1,7 +1,7 @@
 """The pages about a study: the coordinator's, and one for each site."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def study_page(content: StudyContent) -> Page:
             facts("The encoding that all sites accepted", content.agreed),
             elements.table("Columns", ("column", "how it becomes numbers", "missing values"), content.columns),
         ),
-        _traffic(content),
+        traffic_section(content.traffic, content.promised),
         section("What was decided on the way", *map(paragraph, content.decisions)),
         section("Where this came from", facts("Origin", content.provenance)),
     )
@@ -138,28 +138,22 @@ def _sites(content: StudyContent) -> str:
         if content.evaluated:
             words.append(_how_judged(content.evaluated))
         return elements.section("All sites together", *map(elements.paragraph, words), *judged)
-    shown = sorted(content.sites, key=lambda one: -one.rows)[:MAX_SITES]
-    some = (
-        f"the {len(shown)} largest of {len(content.sites):,} sites"
-        if len(shown) < len(content.sites)
-        else "each site"
-    )
-    sizes = elements.figure(
-        drawings.bars(
-            [one.site for one in shown],
-            [(one.rows,) for one in shown],
-            title=f"Rows of {len(shown)} sites, from most to fewest",
-        ),
-        [],
-        f"Rows of {some}, from most to fewest.",
-    )
     words = _who_is_helped(content.sites, content.evaluated)
     return elements.section(
         "Sites: whom the model serves",
-        sizes,
+        rows_figure({one.site: one.rows for one in content.sites}),
         *map(elements.paragraph, words),
         *judged,
     )
+
+
+def rows_figure(rows: Mapping[str, int]) -> str:
+    """Bars for the rows of each site, or of the largest."""
+    shown = sorted(rows, key=lambda site: -rows[site])[:MAX_SITES]
+    some = f"the {len(shown)} largest of {len(rows):,} sites" if len(shown) < len(rows) else "each site"
+    title = f"Rows of {len(shown)} sites, from most to fewest"
+    svg = drawings.bars(shown, [(rows[site],) for site in shown], title=title)
+    return elements.figure(svg, [], f"Rows of {some}, from most to fewest.")
 
 
 def _how_judged(evaluated: float) -> str:
@@ -184,19 +178,20 @@ def _who_is_helped(sites: Sequence[Judgement], evaluated: float) -> list[str]:
     return words
 
 
-def _traffic(content: StudyContent) -> str:
-    phases = list(dict.fromkeys(one.phase for each in content.traffic.values() for one in each))
+def traffic_section(traffic: Mapping[str, Sequence[PhaseTraffic]], promised: Sequence[str]) -> str:
+    """What left each site, by phase, and sentences about it."""
+    phases = list(dict.fromkeys(one.phase for each in traffic.values() for one in each))
     rows = []
-    for site, each in list(content.traffic.items())[:MAX_SITES]:
+    for site, each in list(traffic.items())[:MAX_SITES]:
         by_phase = {one.phase: one for one in each}
         cells = [format_bytes(by_phase[phase].bytes) if phase in by_phase else "–" for phase in phases]
         rows.append([site, *cells, format_bytes(sum(one.bytes for one in each))])
-    more = len(content.traffic) - len(rows)
+    more = len(traffic) - len(rows)
     caption = "What left each site, by phase" + (f"; {more:,} sites are left out" if more > 0 else "")
     return elements.section(
         "What left each site",
         elements.table(caption, ["site", *phases, "all"], rows),
-        *map(elements.paragraph, content.promised),
+        *map(elements.paragraph, promised),
     )
 
 

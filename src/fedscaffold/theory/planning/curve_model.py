@@ -21,6 +21,7 @@ from fedscaffold.theory.prediction.setting import Setting, setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
 
 ROUGH = 1e-3  # of the interpolation over clients, where a number of clients is wanted, not an error
+TRIED, VERIFIED = 0.02, 0.003  # relative change of a plateau of ridge that ends its passes, in tries and at last
 
 
 class Foreseen(NamedTuple):
@@ -37,8 +38,8 @@ class CurveModel:
 
     base: Setting
     stability: Stability | None  # None where losses are not quadratic
-    states: dict[tuple[float, int], PlateauState] = field(default_factory=dict)  # plateaus that were asked for
-    curves: dict[tuple[float, int], tuple[Array, Array]] = field(default_factory=dict)  # and curves
+    states: dict[tuple[float, int, float], PlateauState] = field(default_factory=dict)  # plateaus asked for
+    curves: dict[tuple[float, int, float], tuple[Array, Array]] = field(default_factory=dict)  # and curves
 
     @classmethod
     def of(cls, request: PlanRequest, method: Method | None = None) -> "CurveModel":
@@ -52,27 +53,29 @@ class CurveModel:
         """Whether curves follow every step of every client, which makes them right in the first rounds too."""
         return is_small(self.base)
 
-    def at(self, gamma: float, H: int) -> Setting:
-        """The setting with the step size γ and H local steps."""
-        return self.base.with_method(gamma, H)
+    def at(self, gamma: float, H: int, settled: float = 0.0) -> Setting:
+        """The setting with the step size γ and H local steps; of ridge with a plateau as rough as `settled`."""
+        s = self.base.with_method(gamma, H)
+        return replace(s, settled=max(s.settled, settled)) if s.quadratic else s
 
     def state(self, s: Setting) -> PlateauState:
         """The plateau of a setting of this model; what was found once is not computed again."""
-        key = (s.gamma, s.H)
+        key = (s.gamma, s.H, s.settled)
         if key not in self.states:
             self.states[key] = solve_stationary(s)
         return self.states[key]
 
-    def parts(self, gamma: float, H: int, rounds: int) -> tuple[Array, Array] | None:
+    def parts(self, gamma: float, H: int, rounds: int, settled: float = TRIED) -> tuple[Array, Array] | None:
         """‖E θ_t − θ*‖² and tr Cov θ_t for t = 0, ..., rounds; None where there is no contraction or one diverges.
 
         Local models are Gaussian here, also where `predict` follows third cumulants, which takes far longer.
         """
-        key = (gamma, H)
+        s = self.at(gamma, H, settled)
+        key = (gamma, H, 0.0 if self.exact else s.settled)
         if key not in self.curves or self.curves[key][0].size <= rounds:
             try:
                 with np.errstate(over="ignore", invalid="ignore"):
-                    self.curves[key] = self._parts(self.at(gamma, H), rounds)
+                    self.curves[key] = self._parts(s, rounds)
             except InvalidInput:
                 return None
         squares, variances = (part[: rounds + 1] for part in self.curves[key])
@@ -86,10 +89,11 @@ class CurveModel:
 
     def predict(self, gamma: float, H: int, rounds: int | None = None) -> "Foreseen | None":
         """What `theory.predict` says: plateau, and curve of some rounds; None where there is no plateau."""
-        s = self.at(gamma, H)
-        known = None if rounds is None or (is_small(s) and not s.quadratic) else self.parts(gamma, H, rounds)
+        s = self.at(gamma, H, VERIFIED)
+        small = is_small(s)
+        known = None if rounds is None or (small and not s.quadratic) else self.parts(gamma, H, rounds, VERIFIED)
         try:
-            if is_small(s):
+            if small:
                 found = predict_setting(s, rounds if known is None else None)
                 curve = found.curve if known is None else np.add(*known)
                 return Foreseen(found.mse_variance_part, found.mse_bias_part, curve)

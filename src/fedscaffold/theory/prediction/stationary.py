@@ -27,7 +27,7 @@ from fedscaffold.theory.prediction.plateau import (
     squared_parts,
     theta_covariance,
 )
-from fedscaffold.theory.prediction.setting import MANY_CLIENTS, Setting
+from fedscaffold.theory.prediction.setting import MANY_CLIENTS, SETTLED_MANY, Setting
 
 MOST_PASSES = 40
 MEMORY = 6
@@ -100,6 +100,7 @@ def settle_sample(s: Setting, guess: PlateauState, sizes: Array) -> PlateauState
     `sizes` is how much each client's part is thought to change. The sample says itself how precise it was; where
     that was not enough, one larger sample is drawn.
     """
+    precise = PRECISE_ENOUGH * max(1.0, s.settled / SETTLED_MANY)
     count = min(FEWEST * (2 if s.quadratic else 1), int(s.clients.size * LARGEST_SHARE))
     for _ in range(SAMPLES):
         if count > s.clients.size * LARGEST_SHARE:
@@ -112,9 +113,9 @@ def settle_sample(s: Setting, guess: PlateauState, sizes: Array) -> PlateauState
             return None
         changed = changes(sub, start, found)
         error = chosen.error(changed)
-        if error + UNSEEN * abs(float(changed.sum())) <= PRECISE_ENOUGH:
+        if error + UNSEEN * abs(float(changed.sum())) <= precise:
             return for_everyone(s, guess, found)
-        count = int(count * max(1.5, 1.5 * (error / PRECISE_ENOUGH) ** 2))
+        count = int(count * max(1.5, 1.5 * (error / precise) ** 2))
     return None
 
 

@@ -43,8 +43,5 @@ def print_result(found: StudyStatus, out: Path, console: Console, *, kept: bool 
     if summary.exists():
         console.print(summary.read_text(encoding="utf-8"), soft_wrap=True, markup=False)
     if kept:
-        page = out / "report.html"
-        told = f"Model, coefficients and report are in {out}; open {page}"
-        if not page.exists():  # of a study under a privacy budget
-            told = f"The model and this text are in {out}"
+        told = f"Model, coefficients and report are in {out}; open {out / 'report.html'}"
         console.print(told, soft_wrap=True, markup=False)

@@ -9,10 +9,11 @@ from typing import Any
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import folder_at, write_text
 from fedscaffold.core.types import Array
-from fedscaffold.federation.study.report.files import AGREEMENT, FORMAT, MODEL, RESULTS, SUMMARY
+from fedscaffold.federation.study.report.files import AGREEMENT, FORMAT, MODEL, REPORT, RESULTS, SUMMARY
 from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.models.private.fit import ADDS_UP, NOT_MADE
 from fedscaffold.models.private.planned import PublicPlan
+from fedscaffold.reports.page import private_study_page, render
 
 PUBLIC = (
     "Taken as public: the names and kinds of columns, their ranges and values (bounds), and the number of rows of "
@@ -50,8 +51,8 @@ class PrivateTraining:
 class PrivateStudyResult(StudyResult):
     """The model of a study under a privacy budget, and what left each site.
 
-    Its attributes are those of `StudyResult`; there is no certificate, no summary, no evaluation and no page,
-    which would need sums that the budget does not cover.
+    Its attributes are those of `StudyResult`; there is no certificate, no summary and no evaluation, which would
+    need sums that the budget does not cover.
     """
 
     training: PrivateTraining  # type: ignore[assignment]
@@ -78,26 +79,37 @@ class PrivateStudyResult(StudyResult):
         )
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Refused: the page shows sums that the budget does not cover."""
-        raise InvalidInput("the page shows sums over the rows, which the study's privacy budget does not cover")
+        """Write the coordinator's page: budget, noise, predicted error, and what left each site.
+
+        Parameters
+        ----------
+        path
+            An HTML file that needs no other one.
+        """
+        from fedscaffold.federation.study.private.content import private_study_content
+
+        write_text(path, render(private_study_page(private_study_content(self))))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write model, agreement, what was done in words, and results for programs to a folder."""
+        """Write model, agreement, what was done in words, results for programs and the page to a folder."""
         out = folder_at(Path(folder))
         self.model.save(out / MODEL)
         self.agreement.save(out / AGREEMENT)
         told = {"format": FORMAT, **self.for_sites(), "settings": self.settings.to_json(), "rounds": self.rounds}
         write_text(out / RESULTS, json.dumps(told, indent=1, allow_nan=False))
         write_text(out / SUMMARY, f"{self.coefficients()}\n\n{self.explain()}\n")
+        self.report(out / REPORT)
 
     def coefficients(self) -> str:
         """Coefficients in the tables' own units, one per line."""
+        return "\n".join(f"{name}  {value}" for name, value in self.coefficient_values())
+
+    def coefficient_values(self) -> list[tuple[str, str]]:
+        """Name and value of each coefficient in the tables' own units, the intercept last."""
         model = self.model
         (equation,) = model.equations
-        values = zip(
-            (*model.encoding.names, "intercept"), (*equation.coefficients, equation.intercept), strict=True
-        )
-        return "\n".join(f"{name}  {value:.4g}" for name, value in values)
+        values = (*equation.coefficients, equation.intercept)
+        return [(name, f"{v:.4g}") for name, v in zip((*model.encoding.names, "intercept"), values, strict=True)]
 
     def for_sites(self) -> dict[str, Any]:
         """What all sites may have at the end, as JSON values: the model and how the budget was spent."""

@@ -35,10 +35,10 @@ def study_content(result: "StudyResult") -> StudyContent:
             f"{result.rounds:,} exchanges."
         ),
         request=_request(result),
-        agreed=_agreed(agreement),
-        columns=_columns(agreement),
+        agreed=agreed_facts(agreement),
+        columns=column_rows(agreement),
         certificate=_certificate(result),
-        provenance=_provenance(result),
+        provenance=origin_facts(result),
         classes=tuple(map(str, agreement.encoding.classes or ())),
         loss_name=loss_name(agreement),
         coefficients=_coefficients(result),
@@ -59,7 +59,7 @@ def study_content(result: "StudyResult") -> StudyContent:
         secure=settings.secure,
         evaluated=settings.evaluate,
         traffic={site: phase_traffic(by_phase) for site, by_phase in result.traffic.items()},
-        promised=_promised(result),
+        promised=promised(result),
     )
 
 
@@ -115,23 +115,31 @@ def error_text(value: float | None) -> str:
 
 
 def _request(result: "StudyResult") -> Facts:
-    settings, encoding = result.settings, result.agreement.encoding
-    names = [column.name for column in encoding.columns]
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    settings = result.settings
     return [
-        ("study", result.name),
-        ("target", settings.target),
-        ("model", str(settings.kind)),
-        ("features", ", ".join(names[:MAX_NAMED]) + more),
-        ("penalty l2", f"{result.agreement.l2:g}"),
+        *asked(result),
         ("tolerance", str(settings.tolerance)),
         ("smallest count that a site tells", str(settings.min_cell)),
         ("share of rows left out to judge", f"{settings.evaluate:.0%}" if settings.evaluate else "none"),
-        ("secure sums", _secure(result)),
+        ("secure sums", secure_text(result)),
     ]
 
 
-def _secure(result: "StudyResult") -> str:
+def asked(result: "StudyResult") -> Facts:
+    """Name, target, model, features and penalty of a study."""
+    names = [column.name for column in result.agreement.encoding.columns]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return [
+        ("study", result.name),
+        ("target", result.settings.target),
+        ("model", str(result.settings.kind)),
+        ("features", ", ".join(names[:MAX_NAMED]) + more),
+        ("penalty l2", f"{result.agreement.l2:g}"),
+    ]
+
+
+def secure_text(result: "StudyResult") -> str:
+    """Whether sums were secure, and with which threshold."""
     if not result.settings.secure:
         return "no: the coordinator sees what each site tells"
     n = len(result.sites)
@@ -140,7 +148,8 @@ def _secure(result: "StudyResult") -> str:
     )
 
 
-def _agreed(agreement: Agreement) -> Facts:
+def agreed_facts(agreement: Agreement) -> Facts:
+    """Coefficients, columns and target of an agreement."""
     encoding = agreement.encoding
     facts = [("coefficients", f"{agreement.dim:,}"), ("columns", f"{len(encoding.columns):,}")]
     if encoding.classes is not None:
@@ -150,7 +159,8 @@ def _agreed(agreement: Agreement) -> Facts:
     return [*facts, ("target", f"centre {agreement.target_shift:.5g}, scale {agreement.target_scale:.5g}")]
 
 
-def _columns(agreement: Agreement) -> list[tuple[str, str, str]]:
+def column_rows(agreement: Agreement) -> list[tuple[str, str, str]]:
+    """For every column its name, how it is coded, and what is done with missing values."""
     rows = []
     for column in agreement.encoding.columns:
         if isinstance(column, Category):
@@ -196,7 +206,8 @@ def _coefficients(result: "StudyResult") -> CoefficientTable | None:
     return coefficient_table(result.summary(), result.agreement.encoding, notes=notes)
 
 
-def _promised(result: "StudyResult") -> list[str]:
+def promised(result: "StudyResult") -> list[str]:
+    """Sentences about the limits on what leaves a site."""
     d = result.agreement.dim
     phases = [phase for by_phase in result.traffic.values() for phase in by_phase.items()]
     largest = max((one.numbers / one.messages for phase, one in phases if phase == "sums"), default=0.0)
@@ -218,7 +229,8 @@ def _promised(result: "StudyResult") -> list[str]:
     return words
 
 
-def _provenance(result: "StudyResult") -> Facts:
+def origin_facts(result: "StudyResult") -> Facts:
+    """When, with which seed and versions a page was written."""
     origin = provenance.origin()
     versions = ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
     return [("written", origin["finished"]), ("seed", str(result.settings.seed)), ("versions", versions)]

@@ -17,6 +17,7 @@ For generalised linear problems that are not quadratic the third cumulants of th
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -25,10 +26,19 @@ from fedscaffold.theory.client_blocks import list_blocks
 from fedscaffold.theory.prediction.clouds.averages import Averages
 from fedscaffold.theory.prediction.local_steps import divided
 from fedscaffold.theory.prediction.moments.skewed_margins import SkewedMargins
-from fedscaffold.theory.prediction.moments.third_order import Third, Tilts, advance_third, cloud_skewness
+from fedscaffold.theory.prediction.moments.third_order import (
+    Bend,
+    Third,
+    Tilts,
+    advance_third,
+    bend_of,
+    cloud_skewness,
+    turned,
+)
 from fedscaffold.theory.prediction.setting import Setting
 
 CHANGE = 0.02  # of the cloud's size that two tries may differ by; the better of them is used
+NARROWEST = 1e-6  # of the largest variance of θ or ξ_c: directions with less of it are taken as known
 GROW = 0.5  # of CHANGE: below it, twice as many steps are tried
 STEP_BY_STEP = 12  # local steps: up to so many are taken one by one
 
@@ -41,6 +51,15 @@ class Start:
     ahead: Array  # E ξ_c − ξ*_c, (N, d)
     cov: Array  # (N, 2 d, 2 d)
     skew: Array | None  # (N, 2 d, 2 d, 2 d); None where third cumulants are not followed
+
+    @cached_property
+    def skew_over_cov(self) -> Array:
+        """κ₃(y) with its last axis times (Cov y)⁻¹, without Cov(θ, ξ_c), as mixed κ₃ are not known."""
+        assert self.skew is not None
+        d, inverse = self.theta.size, np.zeros_like(self.cov)
+        for part in (slice(None, d), slice(d, None)):
+            inverse[:, part, part] = np.linalg.pinv(self.cov[:, part, part], rcond=NARROWEST, hermitian=True)
+        return turned(self.skew, None, None, inverse)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +93,11 @@ class RoundMap:
 
 @dataclass(frozen=True, eq=False)
 class Coefficients:
-    """What a step does to the clouds: mean gradient, noise, curvature, and their slopes."""
+    """What a step does to the clouds: mean gradient, noise, curvature, and, of skewed clouds, what goes beyond."""
 
     averages: Averages  # (N, d), (N, d, d), (N, d, d)
     tilts: Tilts | None
+    bend: Bend | None
 
 
 class LocalRound:
@@ -126,7 +146,10 @@ class LocalRound:
         if self.skewed is not None:
             assert cloud.third is not None
             skewness = cloud_skewness(cloud.B, start.cov, start.skew, cloud.third)
-            return Coefficients(*self.skewed.over_clouds(s.optimum + cloud.mean, cov, skewness, s.factors))
+            averages, tilts = self.skewed.over_clouds(s.optimum + cloud.mean, cov, skewness, s.factors)
+            reach = cloud.B @ start.cov
+            bend = bend_of(tilts, cloud.B, cov, reach, skewness, start.skew_over_cov, cloud.third)
+            return Coefficients(averages, tilts, bend)
         gradient, noise, hessian = np.empty_like(cloud.mean), np.empty_like(cov), np.empty_like(cov)
         for block in self.blocks:
             at = block.clients
@@ -134,7 +157,7 @@ class LocalRound:
                 block, (s.optimum + cloud.mean[at])[:, None], cov[at][:, None], s.factors[at]
             )
             gradient[at], noise[at], hessian[at] = found.gradient[:, 0], found.noise[:, 0], found.hessian[:, 0]
-        return Coefficients(Averages(gradient, noise, hessian), None)
+        return Coefficients(Averages(gradient, noise, hessian), None, None)
 
     def frozen(self, cloud: Cloud, of: Coefficients, where: Cloud, start: Start, k: int) -> Cloud:
         """The cloud after k steps with the coefficients of the clouds `where` and a gradient linear there."""
@@ -142,11 +165,11 @@ class LocalRound:
         d = cloud.mean.shape[1]
         offset = np.einsum("kij,kj->ki", at.hessian, cloud.mean - where.mean)
         pull = at.gradient - s.gradients + start.ahead + offset
+        gamma = np.eye(d) - s.gamma * at.hessian
+        drive, fresh = self.added(of, where, start, gamma)
         if k == 1:
-            gamma = np.eye(d) - s.gamma * at.hessian
-            B = gamma @ cloud.B
-            B[:, :, d:] -= s.gamma * np.eye(d)
-            noise = gamma @ cloud.noise @ gamma + s.gamma**2 * at.noise
+            B = gamma @ cloud.B + drive
+            noise = gamma @ cloud.noise @ gamma + fresh
             mean = cloud.mean - s.gamma * pull
             U, g = None, gamma
         else:
@@ -154,17 +177,32 @@ class LocalRound:
             g = 1.0 - s.gamma * lam
             power, inverse = g**k, np.swapaxes(U, 1, 2)
             total = (U * divided(g, power, 1.0, k)[:, None]) @ inverse
-            B = (U * power[:, None]) @ inverse @ cloud.B
-            B[:, :, d:] -= s.gamma * total
+            B = (U * power[:, None]) @ inverse @ cloud.B + total @ drive
             products, powers = g[:, :, None] * g[:, None, :], power[:, :, None] * power[:, None, :]
-            fresh = s.gamma**2 * divided(products, powers, 1.0, k) * (inverse @ at.noise @ U)
+            fresh = divided(products, powers, 1.0, k) * (inverse @ fresh @ U)
             noise = U @ (powers * (inverse @ cloud.noise @ U) + fresh) @ inverse
             mean = cloud.mean - s.gamma * np.einsum("kij,kj->ki", total, pull)
         if cloud.third is None or of.tilts is None:
             return Cloud(mean, B, noise, None)
-        gamma = np.eye(d) - s.gamma * at.hessian
         third = advance_third(cloud.third, of.tilts, s.gamma, gamma, where.B, where.noise, U, g, k)
         return Cloud(mean, B, noise, third)
+
+    def added(self, of: Coefficients, where: Cloud, start: Start, gamma: Array) -> tuple[Array, Array]:
+        """What a step adds to B and to Cov n: −γ [0 I] and γ² C; with r = ∇f_c − G u of the skewed cloud `where`,
+
+        −γ L and −γ (E + Eᵀ) + γ (L Cov y Bᵀ Γ + its transpose) + O(γ²), E = Cov(r, u) and L = Cov(r, y) (Cov y)⁻¹.
+        """
+        s = self.s
+        d = gamma.shape[1]
+        drive, fresh = np.zeros((d, 2 * d)), s.gamma**2 * of.averages.noise
+        drive[:, d:] = -s.gamma * np.eye(d)
+        if of.bend is None:
+            return drive, fresh
+        own, slope = of.bend.own, of.bend.start
+        shared = slope @ start.cov
+        more = shared @ np.swapaxes(gamma @ where.B - 0.5 * s.gamma * slope, 1, 2) - own
+        more = more + s.gamma * (1.0 - s.factors)[:, None, None] * own @ of.averages.hessian
+        return drive - s.gamma * slope, fresh + s.gamma * (more + np.swapaxes(more, 1, 2))
 
 
 def difference(one: Cloud, other: Cloud, start: Start) -> float:

@@ -25,6 +25,7 @@ MEMORY = 12
 SETTLED = 1e-6  # relative change from pass to pass
 NOTHING, SMALL = 1e-22, 1e-14  # of ‖θ*‖²: rounding errors, and errors that leave no noise to speak of
 POWER_STEPS = 8
+NEGATIVE = 0.05  # of the largest variance in a round's noise: below zero by what expansions may leave
 
 
 def no_plateau() -> InvalidInput:
@@ -63,7 +64,7 @@ def small_plateau(s: Setting, local: LocalRound, guess: Moments | None = None) -
         later = packed(s, start_of(s, found))
         size, before = (squared_error(one) for one in (start_of(s, found), start))
         if abs(size - before) <= SETTLED * size + floor and (size <= floor or close(later, now)):
-            if np.linalg.eigvalsh(map.end.noise).min() < -1e-6 * np.abs(map.end.noise).max() - floor:
+            if np.linalg.eigvalsh(map.end.noise).min() < -NEGATIVE * np.abs(map.end.noise).max() - floor:
                 break
             if noisy and size <= SMALL * float(s.optimum @ s.optimum) and grows(s, local, found):
                 break

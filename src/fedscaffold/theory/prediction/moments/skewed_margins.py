@@ -31,7 +31,7 @@ class SkewedMargins:
     def over_clouds(self, mean: Array, cov: Array, skew: Array, factors: Array) -> tuple[Averages, Tilts]:
         """Averages and their slopes for clouds of mean (N, d), covariance (N, d, d) and κ₃ (N, d, d, d)."""
         N, d = mean.shape
-        shapes = [(N, d), (N, d, d), (N, d, d), *[(N, d, d, d)] * 3]
+        shapes = [(N, d), (N, d, d), (N, d, d), *[(N, d, d, d)] * 4, (N, d, d)]
         out = [np.empty(shape) for shape in shapes]
         for block in self.blocks:
             at = block.clients
@@ -44,7 +44,7 @@ class SkewedMargins:
     def of_block(
         self, block: ClientBlock, mean: Array, cov: Array, skew: Array, factors: Array
     ) -> tuple[Array, ...]:
-        """The six arrays of `over_clouds` for the clients of a block."""
+        """The arrays of `over_clouds` for the clients of a block."""
         problem, x, share = self.problem, block.x, block.share
         k, n, d = x.shape
         z = np.einsum("kni,ki->kn", x, mean)
@@ -52,15 +52,18 @@ class SkewedMargins:
         pairs = (x[..., :, None] * x[..., None, :]).reshape(k, n, d * d)
         third = np.einsum("kni,kni->kn", pairs @ np.swapaxes(skew.reshape(k, d, d * d), 1, 2), x)
         spread = np.maximum(np.sqrt(variance), NARROW)
-        skewness = np.clip(third / spread**3, -LARGEST_SKEWNESS, LARGEST_SKEWNESS)
+        skewness = third / spread**3
+        kept = 1.0 / np.maximum(1.0, np.abs(skewness) / LARGEST_SKEWNESS)
+        skewness = kept * skewness
         points, weights = gauss_points(float(spread.max()))
         p = points[:, None, None]
         w = weights[:, None, None] * (1.0 + skewness / 6.0 * p * (p * p - 3.0))
         first = problem.d1(z + spread * p, block.y)
         second = problem.d2(z + spread * p, block.y)
         own, plain = (w * first).sum(axis=0), weights[:, None, None]
-        slope = (w * p * first).sum(axis=0) / spread
         curve = (plain * p * second).sum(axis=0) / spread
+        bent = 0.5 * skewness * spread * curve  # not by points and weights: three points see no skewness
+        slope = (w * second).sum(axis=0) + bent
         square = np.maximum((w * first * first).sum(axis=0), own * own)
         tilt = (w * p * first * first).sum(axis=0) / spread
         cube = (w * first**3).sum(axis=0)
@@ -70,6 +73,7 @@ class SkewedMargins:
         second_moment = self._sum(pairs, share * square)
         noise = factors[:, None, None] * (second_moment - outer - hessian @ cov @ hessian)
         T, S, third_moment = (self._cubes(x, pairs, share * value) for value in (curve, tilt, cube))
+        trusted = T if kept.min() == 1.0 else self._cubes(x, pairs, share * curve * kept)
         centred = hessian[:, :, :, None] * gradient[:, None, None, :]
         S = factors[:, None, None, None] * (S - centred - np.swapaxes(centred, -1, -2))
         mixed = gradient[:, :, None, None] * second_moment[:, None]
@@ -77,7 +81,16 @@ class SkewedMargins:
         skewed = third_moment - thrice + 2.0 * gradient[:, :, None, None] * outer[:, None]
         skewed = self.skew_factors[block.clients][:, None, None, None] * skewed
         penalty = np.diag(problem.penalty)
-        return gradient + problem.penalty * mean, noise, hessian + penalty, T, S, skewed
+        return (
+            gradient + problem.penalty * mean,
+            noise,
+            hessian + penalty,
+            T,
+            S,
+            skewed,
+            trusted,
+            self._sum(pairs, share * bent),
+        )
 
     @staticmethod
     def _sum(pairs: Array, weight: Array) -> Array:

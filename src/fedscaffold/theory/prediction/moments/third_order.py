@@ -43,6 +43,8 @@ class Tilts:
     curvature: Array
     noise_slope: Array
     noise_skew: Array
+    trusted: Array  # T, less where a margin is so skewed that an expansion has no meaning
+    along: Array  # ½ T[κ₃(z, z, ·)] for margins z as if they told all of κ₃, which G has already, (N, d, d)
 
 
 def symmetric(tensor: Array) -> Array:
@@ -119,3 +121,25 @@ def cloud_skewness(B: Array, cov: Array, skew: Array | None, third: Third) -> Ar
     reach = B @ cov
     total = symmetric(turned(third.F, None, reach, reach) + turned(third.X, reach, None, None)) + third.K
     return total if skew is None else total + turned(skew, B, B, B)
+
+
+@dataclass(frozen=True, eq=False)
+class Bend:
+    """What the mean gradient has in common with u = θ_c^h and with y beyond G u, where u is skewed.
+
+    Around its mean ∇f_c(θ_c^h) is G u + r with Cov(r, u) = ½ T[κ₃(u, u, ·)] and likewise for y, less what G has.
+    """
+
+    own: Array  # Cov(r, u), (N, d, d)
+    start: Array  # Cov(r, y) (Cov y)⁻¹, (N, d, 2 d)
+
+
+def bend_of(tilts: Tilts, B: Array, cov: Array, reach: Array, skewness: Array, over: Array, third: Third) -> Bend:
+    """From u's covariance, Cov(u, y) and κ₃(u), and `over`: κ₃(y) with its last axis times (Cov y)⁻¹."""
+    N, d = B.shape[:2]
+    with_start = turned(third.F, None, reach, None)
+    with_start = with_start + np.swapaxes(with_start, 1, 2) + np.moveaxis(third.X, 1, 3)
+    with_start = with_start + turned(over, B, B, None)
+    T = 0.5 * tilts.trusted.reshape(N, d, d * d)
+    own = T @ skewness.reshape(N, d * d, d) - tilts.along @ cov
+    return Bend(own, T @ with_start.reshape(N, d * d, 2 * d) - tilts.along @ B)
