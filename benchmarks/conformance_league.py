@@ -1,7 +1,7 @@
 """The checks of `fedscaffold.conformance` on published libraries, and the page docs/conformance-league.md.
 
 `python -m benchmarks.conformance_league [--environments DIR]`. Each library is installed, at a fixed version, in
-an environment of its own; making them takes gigabytes and minutes.
+an environment of its own; making one takes a gigabyte and a minute or two.
 """
 
 import json
@@ -28,6 +28,9 @@ named, with an adapter of a few dozen lines that drives its own classes on quadr
 ```console
 $ fedscaffold conformance --against {first}
 ```
+
+The command makes an environment with the library at that version and the packages that the checked parts import,
+all at fixed versions; the rest of what a library asks for is left out.
 
 ✓ passed, ✗ failed, – not supported: the library has no such thing, or its adapter does not reach it. A library
 that fails a check may still train well on the data one has; what fails is said below, with the smallest command

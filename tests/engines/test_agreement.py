@@ -13,16 +13,19 @@ import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.engines import Numba
 from fedscaffold.engines.numba_ import kernels
+from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH
 from tests.samples import KINDS, Kind, make
 
 DIMS = (1, 2, 7, 20, 33)
-SPECIAL = (7, 20)  # have kernels of their own here; a kernel takes seconds to compile, so others share one
+SPECIAL = (7, 20)  # have kernels of their own here, for large batches: small ones are in test_small_steps
+LARGE_BATCH = 19
 
 
 def both(problem: Any, *, dtype: Any = "float64", local_steps: int = 3, rounds: int = 2, **kwargs: Any) -> Any:
     """(numba, reference)."""
     method = fs.Scaffold(step_size=0.05, local_steps=local_steps)
-    engine = Numba(dtype=dtype, specialise=problem.dim in SPECIAL)
+    large = kwargs.get("batch_size") is None or kwargs["batch_size"] > LARGEST_BATCH
+    engine = Numba(dtype=dtype, specialise=large and problem.dim in SPECIAL)
     fast = fs.run(problem, method, rounds=rounds, engine=engine, **kwargs)
     return fast, fs.run(problem, method, rounds=rounds, engine="reference", **kwargs)
 
@@ -95,7 +98,9 @@ def test_vectors_too_long_for_the_stack(
 def test_the_kernel_for_any_number_of_features_gives_the_same_bits(dim: int, kind: Kind) -> None:
     problem, method = make(kind, (20, 31, 40), dim), fs.Scaffold(step_size=0.05, local_steps=7)
     special, general = (
-        fs.run(problem, method, rounds=3, batch_size=13, repetitions=2, engine=Numba(specialise=specialise))
+        fs.run(
+            problem, method, rounds=3, batch_size=LARGE_BATCH, repetitions=2, engine=Numba(specialise=specialise)
+        )
         for specialise in (True, False)
     )
     assert general.theta.tobytes() == special.theta.tobytes()
@@ -105,7 +110,7 @@ def test_the_kernel_for_any_number_of_features_gives_the_same_bits(dim: int, kin
 def test_a_run_changes_to_the_special_kernel_once_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock by which every call takes 0.7 seconds: after the third round; the bits stay the same."""
     problem, method = make("ridge", (20, 31, 40), SPECIAL[0]), fs.Scaffold(step_size=0.05, local_steps=7)
-    settings: Any = {"rounds": 5, "batch_size": 13}
+    settings: Any = {"rounds": 5, "batch_size": LARGE_BATCH}
     wanted = fs.run(problem, method, engine=Numba(specialise=False), **settings)
     special = []
     kernel = kernels.kernel

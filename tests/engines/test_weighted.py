@@ -92,7 +92,7 @@ def test_any_shape(
 def test_the_general_kernel_gives_the_same_bits_and_long_vectors_run_on_the_heap(kind: str) -> None:
     problem, method = weighted(kind, (20, 31, 40), 7), fs.Scaffold(step_size=0.05, local_steps=7)
     special, general = (
-        fs.run(problem, method, rounds=3, batch_size=13, repetitions=2, engine=Numba(specialise=specialise))
+        fs.run(problem, method, rounds=3, batch_size=19, repetitions=2, engine=Numba(specialise=specialise))
         for specialise in (True, False)
     )
     assert general.theta.tobytes() == special.theta.tobytes()

@@ -42,9 +42,10 @@ class Numba:
     dtype
         Precision of the local steps, "float64" or "float32". The server's sums are always float64.
     specialise
-        Whether to compile a kernel for the problem's number of features: it takes seconds the first time on a
-        machine, and the local steps are then a quarter faster. The numbers are the same. "auto" does so in the
-        middle of a run, once its local steps have taken two seconds.
+        Whether to compile a kernel for the problem's number of features, and where batches have at most 16 records
+        also for their size and the loss: it takes seconds the first time on a machine, and the local steps are
+        then faster by a quarter, with a batch of one record several times. The numbers are the same. "auto" does
+        so in the middle of a run, once its local steps have taken two seconds.
 
     Examples
     --------

@@ -39,16 +39,26 @@ def shifted(typing_context: Any, base: Any, index: Any) -> Any:
     return base(base, types.intp), generate
 
 
-@intrinsic
+@intrinsic(prefer_literal=True)
 def on_stack(typing_context: Any, size: Any, like: Any) -> Any:
-    """Room for `size` uninitialised elements of like's type, gone when the calling function returns."""
+    """Room for `size` uninitialised elements of like's type, gone when the calling function returns.
+
+    Where the size is a constant, LLVM may keep the elements in registers.
+    """
+    fixed = getattr(size, "literal_value", None)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        memory = builder.alloca(context.get_data_type(like.dtype), size=args[0])
+        element = context.get_data_type(like.dtype)
+        if fixed is not None:
+            whole = cgutils.alloca_once(builder, ir.ArrayType(element, fixed))
+            whole.align = CACHE_LINE
+            return builder.bitcast(whole, element.as_pointer())
+        memory = builder.alloca(element, size=args[0])
         memory.align = CACHE_LINE
         return memory
 
-    return types.CPointer(like.dtype)(types.intp, like), generate
+    # a constant stays part of the signature, by which Numba tells one generated code from another
+    return types.CPointer(like.dtype)(types.intp if fixed is None else size, like), generate
 
 
 @intrinsic

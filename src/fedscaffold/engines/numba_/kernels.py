@@ -15,6 +15,7 @@ from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_AR
 from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
 from fedscaffold.engines.numba_.losses import DENSE, POISSON, RIDGE, SOFTMAX, WEIGHTED_LOSSES, WEIGHTED_SOFTMAX
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
+from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, MOST_FEATURES, small_steps_for, team_size
 from fedscaffold.engines.numba_.steps import (
     CACHE_LINE_NUMBERS,
     PADDING,
@@ -27,12 +28,21 @@ from fedscaffold.engines.numba_.steps import (
     weighted_steps_on_heap,
     weighted_steps_on_stack,
 )
-from fedscaffold.engines.numba_.stream import along_chain, by_chance, with_replacement, without_replacement, words
+from fedscaffold.engines.numba_.stream import (
+    ALONG_CHAIN,
+    BY_CHANCE,
+    FULL,
+    WITH_REPLACEMENT,
+    WITHOUT_REPLACEMENT,
+    along_chain,
+    by_chance,
+    with_replacement,
+    without_replacement,
+    words,
+)
 
 if TYPE_CHECKING:
     from fedscaffold.engines.numba_.tables import Tables
-
-FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT, BY_CHANCE, ALONG_CHAIN = 0, 1, 2, 3, 4
 
 STACK_NUMBERS = 4096  # longer vectors live on the heap, where the loops' length hides the difference
 DRAWS_AT_ONCE = 4096
@@ -295,6 +305,13 @@ def kernel(read: "Tables", dim: int, *, specialise: bool = True, anchored: bool 
                 "classes or linear systems; use engine='reference', or 'jax' for several classes"
             )
     by_probability = read.sampling in (BY_CHANCE, ALONG_CHAIN)
+    small = dim <= MOST_FEATURES and read.batch <= LARGEST_BATCH
+    plain = form in (LINEAR, WEIGHTED) and not (anchored or clipped)
+    if specialise and small and plain and read.sampling in (WITH_REPLACEMENT, WITHOUT_REPLACEMENT):
+        return small_steps_for(
+            dim, read.batch, read.loss, read.free, read.x.dtype.str, read.margins is not None,
+            team_size(dim, read.batch),
+        )  # fmt: skip
     return local_sgd_for(
         dim if special else None, form, read.x.dtype.str, read.margins is not None, by_probability, on_heap,
         anchored, clipped,

@@ -22,6 +22,7 @@ INT32, INT64, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10  # the first has 21 trailing zero bits
+EXPONENT_SHIFT = 1.5 * 2.0**52 + 1023.0  # added to a whole number k, it leaves k + 1023 in the last bits
 INVERSE_FACTORIALS = [1.0]
 for _k in range(1, 14):
     INVERSE_FACTORIALS.append(INVERSE_FACTORIALS[-1] / _k)
@@ -200,9 +201,8 @@ def exponential(lanes: Lanes, x: Any) -> Any:
     r = lanes.multiply_add(k, lanes.constant(-LN2_LOW), r)
     series = lanes.polynomial([lanes.constant(c) for c in INVERSE_FACTORIALS], r)
     bounded = lanes.call("minnum", lanes.call("maxnum", k, lanes.constant(-1022.0)), lanes.constant(1022.0))
-    exponent = builder.fptosi(bounded, ir.VectorType(INT32, lanes.width))
-    bits = builder.sext(exponent, ir.VectorType(INT64, lanes.width))
-    bits = builder.add(bits, ir.Constant(bits.type, [1023] * lanes.width))
+    shifted = builder.fadd(bounded, lanes.constant(EXPONENT_SHIFT))  # whose last bits are k + 1023
+    bits = builder.bitcast(shifted, ir.VectorType(INT64, lanes.width))
     bits = builder.shl(bits, ir.Constant(bits.type, [52] * lanes.width))
     return builder.fmul(series, builder.bitcast(bits, lanes.vector))
 

@@ -21,7 +21,7 @@ from fedscaffold.core.random.draws import Draws, check_drawable
 from fedscaffold.core.random.noise import RECORD_KEY
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.engines.clippable import check_clippable
-from fedscaffold.engines.numba_ import kernels
+from fedscaffold.engines.numba_ import stream
 from fedscaffold.engines.numba_.clipped_steps import largest_slopes
 from fedscaffold.engines.numba_.losses import DENSE, table_loss
 
@@ -90,12 +90,12 @@ def tables(
     x, y = (flat(given.A), flat(given.b)) if dense else (flat(given.x), flat(given.y))
     draws = given.draws if isinstance(given, NonUniformSampling) else Draws(np.zeros(0, np.uint64))
     if batches.size is None:
-        sampling = kernels.FULL
+        sampling = stream.FULL
     elif not isinstance(given, NonUniformSampling):
         with_ = batches.sampling == "with_replacement"
-        sampling = kernels.WITH_REPLACEMENT if with_ else kernels.WITHOUT_REPLACEMENT
+        sampling = stream.WITH_REPLACEMENT if with_ else stream.WITHOUT_REPLACEMENT
     else:
-        sampling = kernels.BY_CHANCE if draws.chain is None else kernels.ALONG_CHAIN
+        sampling = stream.BY_CHANCE if draws.chain is None else stream.ALONG_CHAIN
     return Tables(
         loss=loss,
         x=x,

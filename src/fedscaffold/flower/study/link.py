@@ -33,7 +33,8 @@ from fedscaffold.flower.study.invite import coordinator_files
 from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
 
 POLL_INTERVAL = 0.3  # seconds between two looks at how the study stands
-MOST_FAILURES = 3  # starts in a row without any progress
+MOST_FAILURES = 3  # starts in a row without any progress, of processes that end by themselves
+MOST_KILLS = 20  # and of processes that somebody kills, as a system does that is short of memory
 FREE_SECONDS = 30.0  # for the SuperLink of a coordinator that was killed to end
 STOP_SECONDS = 10.0  # for processes to end
 CONNECTION, MODULE = "study", "fedscaffold_study"
@@ -104,7 +105,7 @@ class CoordinatorLink:
                     exchanges = 0 if done is None else done.exchanges
                     failures = 1 if exchanges > before else failures + 1
                     before = max(before, exchanges)
-                    if failures >= MOST_FAILURES:
+                    if failures >= (MOST_KILLS if self._was_killed() else MOST_FAILURES):
                         raise FederationFailed(f"the study's processes end again and again:\n{self._log_ends()}")
                     self.tell("a process of the coordinator ended; starting it again")
                     self.close()
@@ -186,6 +187,10 @@ class CoordinatorLink:
 
     def _is_running(self) -> bool:
         return all(process is not None and process.poll() is None for process in (self._link, self._run))
+
+    def _was_killed(self) -> bool:
+        """Whether a signal of somebody else ended one of the processes."""
+        return any(process is not None and (process.poll() or 0) < 0 for process in (self._link, self._run))
 
     def _status(self) -> StudyStatus | None:
         return study_status(self.folder) if (self.folder / STATUS).exists() else None

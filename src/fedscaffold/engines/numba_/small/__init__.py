@@ -1,0 +1,1 @@
+"""Kernels for small batches: one shape each, with clients side by side."""

@@ -1,0 +1,81 @@
+"""Kernels for one shape of small steps, with clients side by side, give the bits of the general kernel."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedscaffold as fs
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.types import Array
+from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, team_size
+from fedscaffold.engines.numba_.small.steps import group_sizes
+from tests.samples import make, weighted
+
+SIZES = (20, 31, 17, 25, 40, 18, 22)  # records of seven clients: the last team has places left
+REPETITIONS, DIM = 3, 7
+UNEQUAL = np.array([[5, 5, 5, 6, 0, 0, 9], [5, 5, 5, 5, 5, 5, 5], [1, 2, 3, 3, 3, 3, 3]])
+SHAPES: dict[
+    str, tuple[Callable[[], Any], int]
+] = {  # of each size of a team one shape, with its problem and batch
+    "four together": (partial(make, "logistic", SIZES, DIM), 1),
+    "two together": (partial(make, "ridge", SIZES, DIM, n_unpenalised=2), 3),
+    "one alone": (partial(make, "logistic", SIZES, DIM, n_unpenalised=1), 15),
+    "with weights": (partial(weighted, "poisson", SIZES, DIM), 2),
+}
+EVERY_BATCH: dict[str, tuple[Callable[[], Any], int]] = {
+    f"{kind}, batches of {batch}": (partial(make, kind, SIZES, 20, n_unpenalised=batch % 3), batch)
+    for kind in ("ridge", "logistic")
+    for batch in range(1, LARGEST_BATCH + 1)
+}
+
+
+def models(problem: Any, batch: int, *, specialise: bool, sampling: Sampling, **options: Any) -> Array:
+    """The clients' models after local steps from random θ and ξ."""
+    rng = np.random.default_rng(0)
+    cohorts = options.get("clients")
+    shape = (REPETITIONS, len(SIZES) if cohorts is None else cohorts.shape[1], problem.dim)
+    start, xi = 0.3 * rng.normal(size=shape), 0.3 * rng.normal(size=shape)
+    theta = start if options.pop("own_starts", False) else start[:, 0]
+    engine = fs.engines.Numba(
+        threads=options.pop("threads", 1), specialise=specialise, dtype=options.pop("dtype", "float64")
+    )
+    with engine.open(problem, Batches(batch, sampling), seed=5, first_client=2) as local_sgd:
+        return local_sgd(theta, xi, step_size=0.1, round=4, **{"local_steps": 9, **options})
+
+
+def assert_same(problem: Any, batch: int, *, sampling: Sampling = "with_replacement", **options: Any) -> None:
+    special, general = (
+        models(problem, batch, specialise=specialise, sampling=sampling, **options) for specialise in (True, False)
+    )
+    assert special.tobytes() == general.tobytes()
+
+
+@pytest.mark.parametrize("name", [*SHAPES, *(pytest.param(name, marks=pytest.mark.slow) for name in EVERY_BATCH)])
+def test_the_bits_are_those_of_the_general_kernel(name: str) -> None:
+    make_problem, batch = {**SHAPES, **EVERY_BATCH}[name]
+    problem = make_problem()
+    assert_same(problem, batch)
+    assert_same(problem, batch, sampling="without_replacement")
+    assert_same(problem, batch, first_step=3, pull=0.8, own_starts=True)
+    assert_same(problem, batch, local_steps=UNEQUAL)
+    assert_same(problem, batch, clients=np.array([[5, 0, 3], [1, 1, 2], [6, 5, 4]]))
+    assert_same(problem, batch, clients=np.array([[4]]), local_steps=1500)  # more draws than are made at once
+
+
+def test_single_precision_gives_the_bits_of_its_general_kernel() -> None:
+    assert_same(make("ridge", SIZES, DIM), 1, dtype="float32")
+
+
+def test_the_shapes_above_have_every_size_of_a_team() -> None:
+    sizes = [team_size(DIM, batch) for _, batch in SHAPES.values()]
+    assert sorted(set(sizes)) == [1, 2, 4]
+    assert team_size(1000, 1) == 2
+
+
+def test_batches_are_divided_as_in_the_general_kernel() -> None:
+    assert [group_sizes(batch) for batch in (1, 3, 7, 8, 10, 23)] == [
+        [1], [2, 1], [4, 2, 1], [8], [8, 2], [8, 8, 4, 2, 1],
+    ]  # fmt: skip
