@@ -82,7 +82,7 @@ def test_the_study_gives_the_model_of_one_process(tables: list[Path], tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("secure", [False])
+@pytest.mark.parametrize("secure", [False, True])
 def test_a_study_under_a_budget_of_real_processes(tables: list[Path], tmp_path: Path, secure: bool) -> None:
     """Every site pays for its steps in its own folder; only noisy models, masked if that was asked, leave it."""
     out, bounds = tmp_path / "out", tmp_path / "bounds.toml"
