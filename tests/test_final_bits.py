@@ -248,7 +248,7 @@ def _machine() -> dict[str, str]:
 
 def _is_slow(case: str) -> bool:
     """Whether a case is left to the slow tests: JAX compiles every run anew, and Ray starts processes."""
-    kept = ("| Scaffold | minibatches |", "| FedLin | full |")
+    kept = ("| Scaffold | minibatches |",)
     return case == "ray" or (case.endswith("jax") and not any(part in case for part in kept))
 
 

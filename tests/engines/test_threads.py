@@ -39,7 +39,7 @@ def test_little_work_is_one_block_and_much_is_many() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_the_number_of_threads_does_not_change_a_bit(kind: Kind, dtype: str) -> None:
     sizes = [20 + c % 7 for c in range(50)]
     problem = make(kind, sizes, 7)

@@ -151,8 +151,18 @@ SPREAD = tuple(1.0 + 3.0 * (c % 4) for c in range(N))
         (fs.Scaffold(step_size=0.1, local_steps=UNEQUAL, cohort=COHORT), SPREAD, 4000),
         (fs.TwoSidedScaffold(step_size=0.1, local_steps=4, server_step_size=1.0, cohort=COHORT), None, 3000),
         (fs.TwoSidedScaffold(step_size=0.1, local_steps=4, server_step_size=0.7, cohort=COHORT), SPREAD, 4000),
-        (fs.Scallion(step_size=0.05, local_steps=4, compression="random_k:0.4", cohort=COHORT), SPREAD, 6000),
-        (fs.Tamuna(step_size=0.15, communication_probability=0.25, owners=4, cohort=COHORT), SPREAD, 6000),
+        pytest.param(
+            fs.Scallion(step_size=0.05, local_steps=4, compression="random_k:0.4", cohort=COHORT),
+            SPREAD,
+            6000,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            fs.Tamuna(step_size=0.15, communication_probability=0.25, owners=4, cohort=COHORT),
+            SPREAD,
+            6000,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=[
         "cohort",

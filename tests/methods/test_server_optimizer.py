@@ -106,7 +106,7 @@ def test_control_variates_sum_to_zero(name: str, optimizer: str) -> None:
     assert np.abs(np.einsum("c,rcj->rj", task.weights, xi)).max() < 1e-12
 
 
-@pytest.mark.parametrize("engine", ["jax", "reference"])
+@pytest.mark.parametrize("engine", [pytest.param("jax", marks=pytest.mark.slow), "reference"])
 @pytest.mark.parametrize("name", ["cohorts", "FedLin"])
 def test_engines_agree(name: str, engine: str) -> None:
     fast, other = (fs.run(problem(), wrapped(METHODS[name]), engine=each, **USUAL) for each in ("numba", engine))

@@ -173,7 +173,7 @@ def test_multinomial_regression_runs_as_its_own_kernel_does(batch_size: int | No
     np.testing.assert_allclose(by_jax.mse, by_numba.mse, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("make_problem", [poisson, huber])
+@pytest.mark.parametrize("make_problem", [pytest.param(poisson, marks=pytest.mark.slow), huber])
 def test_without_noise_scaffold_reaches_the_optimum_and_fedavg_does_not(
     make_problem: Callable[[], Differentiable],
 ) -> None:
@@ -353,7 +353,7 @@ def layer_normalised(params: Any, batch: Any) -> Any:
     return jnp.mean((x / jnp.sqrt(jnp.mean(x**2, axis=1, keepdims=True) + 1e-3) @ params - batch[1]) ** 2)
 
 
-@pytest.mark.parametrize("loss", [frozen(np.ones(4)), layer_normalised])
+@pytest.mark.parametrize("loss", [frozen(np.ones(4)), pytest.param(layer_normalised, marks=pytest.mark.slow)])
 def test_normalisation_that_mixes_no_records_runs(loss: Any) -> None:
     problem = Differentiable(loss, np.zeros(4), list(zip(*tables("ridge", SIZES, 4), strict=True)), l2=0.1)
     method = fs.Scaffold(step_size=0.02, local_steps=5)

@@ -195,6 +195,7 @@ def test_the_pairing_matters_by_the_predictor() -> None:
     assert found.other > 30 * found.extrapolated
 
 
+@pytest.mark.slow
 def test_scaffold_small() -> None:
     """Single records on a small problem: as predicted, and less than a twentieth of it after extrapolation."""
     problem = make("logistic", (30,) * 12, 4, l2=0.05, seed=1)

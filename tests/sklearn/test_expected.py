@@ -147,6 +147,7 @@ def test_coefficients_of_classes_add_up_to_zero() -> None:
     assert model.intercept_.sum() == pytest.approx(0.0, abs=1e-11)
 
 
+@pytest.mark.slow
 def test_a_small_penalty_is_no_separation() -> None:
     """Classes that columns separate have finite coefficients as soon as these are penalised."""
     rows, y = load_iris(return_X_y=True)

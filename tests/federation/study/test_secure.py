@@ -234,7 +234,7 @@ def test_control_variates_add_up_to_zero_in_what_was_sent() -> None:
 # silence, kills, lies
 
 
-@pytest.mark.parametrize("after_work", [False, True])
+@pytest.mark.parametrize("after_work", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("step", range(5))
 def test_a_site_that_falls_silent_at_any_step_changes_nothing(step: int, after_work: bool) -> None:
     """It is started again, without the keys of the sum: the sum ends without it where it can, or is repeated."""

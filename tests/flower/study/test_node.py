@@ -34,6 +34,9 @@ class OneMessage:
             message_object_trees=[SimpleNamespace(object_id="one")],
         )
 
+    def SendNodeHeartbeat(self, request: Any) -> Any:
+        return SimpleNamespace(success=True)
+
     PullObject = ConfirmMessageReceived = DeactivateNode
 
     def close(self) -> None:
@@ -46,6 +49,7 @@ def test_a_message_that_is_lost_ends_the_connection_so_that_it_is_asked_for_agai
     coordinator, told = OneMessage(), list[str]()
     monkeypatch.setattr(f"{node_module.__name__}.FleetHttpClient.from_server_address", lambda *_: coordinator)
     monkeypatch.setattr(node_module, "RETRY", 0.0)
+    monkeypatch.setattr(node_module, "LINGER", 0.0)
 
     def loses(*arguments: Any, **more: Any) -> Any:
         raise RuntimeError("object one is gone")

@@ -29,6 +29,7 @@ def test_accuracy_is_the_share_of_records_named_right() -> None:
     np.testing.assert_array_equal(found, [(accuracy.y == 3).mean(), (accuracy.y == 7).mean()])
 
 
+@pytest.mark.slow
 def test_a_small_run_and_its_figure(tmp_path: Path) -> None:
     curves = simulate(alphas=(0.1,), seeds=2, rounds=3)
     assert {key: rows.shape for key, rows in curves.items()} == {

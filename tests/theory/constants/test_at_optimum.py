@@ -49,6 +49,7 @@ def test_logistic_regression_has_its_constants_at_the_optimum_and_less_than_thos
     assert found.mu == found.mu_at_optimum > wanted.mu
 
 
+@pytest.mark.slow
 def test_poisson_regression_with_twelve_parameters_by_hand() -> None:
     """f_c'' = Xᵀ diag(e^z) X/n + l2, a record's curvature is e^z ‖x‖², its gradient (e^z − y) x."""
     problem, B = counts(d=12, N=3, n=40), 5

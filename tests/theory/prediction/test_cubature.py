@@ -162,7 +162,7 @@ def test_what_does_not_contract_is_refused_without_a_warning() -> None:
             fs.theory.predict(counts(d=4, N=3), method, batch_size=batch_size)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [pytest.param(fs.Scaffold, marks=pytest.mark.slow), fs.FedAvg])
 def test_poisson_regression_by_automatic_differentiation(method: type[fs.Scaffold | fs.FedAvg]) -> None:
     """Within 5 % of simulation; the measurement's standard error is below 1 %."""
     problem, chosen = counts(d=5, N=4), method(step_size=0.1, local_steps=20)
