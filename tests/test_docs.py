@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\n+```text\n(?P<output>.*?)```)?", re.DOTALL)
-LONG = ("jax.md", "scallion.md")  # pages whose code takes seconds
+LONG = ("jax.md", "scallion.md", "streams.md", "choose.md")  # pages whose code takes seconds
 WITH_CODE = [
     pytest.param(page, marks=pytest.mark.slow if page.name in LONG else (), id=str(page.relative_to(ROOT)))
     for page in PAGES

@@ -84,6 +84,7 @@ LARGE = 96 << 20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's account of a process's memory")
 
 
+@pytest.mark.slow
 @linux
 def test_a_run(tmp_path: Path) -> None:
     assert under(56 << 20, tmp_path, "run")["grown"] < 56 << 20

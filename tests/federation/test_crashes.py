@@ -167,7 +167,7 @@ def test_a_lost_client_state_comes_back_from_the_server(
     assert f"client {client} lost its state (it has none) and receives the backup" in caplog.text
 
 
-@pytest.mark.parametrize("method", METHODS[:3], ids=repr)
+@pytest.mark.parametrize("method", METHODS[1:3], ids=repr)
 def test_a_lost_client_state_without_backup_resets_all(
     tmp_path: Path, method: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -243,15 +243,18 @@ def rows() -> list[StatementRow]:
     return verify(SMALL)
 
 
+@pytest.mark.slow
 def test_every_statement_holds(rows: list[StatementRow]) -> None:
     assert failures(rows) == []
     assert {row.statement for row in rows if row.verdict == "holds"} == set(STATEMENTS)
 
 
+@pytest.mark.slow
 def test_rows_are_in_the_papers_order(rows: list[StatementRow]) -> None:
     assert list(dict.fromkeys(row.statement for row in rows)) == list(STATEMENTS)
 
 
+@pytest.mark.slow
 def test_which_rows_claim_nothing(rows: list[StatementRow]) -> None:
     """The paper's experiment, and Lemma 4.3 with γ larger than its proof allows."""
     outside = [row for row in rows if row.verdict == "not claimed"]
@@ -267,6 +270,7 @@ def test_which_rows_claim_nothing(rows: list[StatementRow]) -> None:
     assert [row.claim for row in untested] == ["Classification: the improvement flattens from N = 1,000 to 10,000"]
 
 
+@pytest.mark.slow
 def test_which_printed_formulas_fail(rows: list[StatementRow]) -> None:
     printed = {
         (row.statement, row.setting.split(",")[0]): row.printed_verdict
@@ -283,6 +287,7 @@ def test_which_printed_formulas_fail(rows: list[StatementRow]) -> None:
     }
 
 
+@pytest.mark.slow
 def test_every_printed_erratum_names_its_formula(rows: list[StatementRow]) -> None:
     assert all(row.printed.formula for row in rows if row.printed is not None)
 
@@ -317,6 +322,7 @@ def test_the_search_finds_functions() -> None:
     assert {"contraction", "cov_theta_xi", "constants", "complexity", "covariance_system"} <= found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_functions_that_state_a_result_are_verified(function: str, rows: list[StatementRow]) -> None:
     """By a row that uses the function and names a statement that its docstring names."""

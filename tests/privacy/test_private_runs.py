@@ -56,6 +56,12 @@ def test_a_private_run_is_the_pseudo_code(
         np.testing.assert_allclose(trace.control_variates[r], expected.control_variates, rtol=0, atol=1e-11)
 
 
+SLOW = (
+    ("jax", "ridge"),
+    ("jax", "poisson"),
+    ("numba", "multinomial"),
+    ("numba", "poisson"),
+)  # compile for seconds
 PROBLEMS = {
     "ridge": make("ridge", SIZES, 41, n_unpenalised=1),
     "logistic": make("logistic", SIZES, DIM),
@@ -67,7 +73,7 @@ PROBLEMS = {
 @pytest.mark.parametrize(("problem", "engine"), [
     pytest.param(
         PROBLEMS[name], engine, id=f"{name}-{engine}",
-        marks=pytest.mark.slow if engine == "jax" and name in ("ridge", "poisson") else (),
+        marks=pytest.mark.slow if (engine, name) in SLOW else (),
     )
     for name in PROBLEMS
     for engine in ("numba", "jax")

@@ -40,6 +40,7 @@ def test_ridge_has_the_constants_that_it_has_by_formula(batch_size: int | None, 
     assert found == pytest.approx({name: wanted[name] for name in found}, rel=1e-10, abs=1e-14)
 
 
+@pytest.mark.slow
 def test_logistic_regression_has_its_constants_at_the_optimum_and_less_than_those_of_everywhere() -> None:
     found, wanted = (theory.constants(problem, batch_size=2) for problem in margin_pair())
     for name in EXACT:

@@ -103,7 +103,9 @@ def test_bias_of_logistic_regression_in_small_and_long_rounds(gamma_H_L: float, 
     check_bias(gamma_H_L, H, rounds=rounds, repetitions=400)
 
 
-@pytest.mark.parametrize("sampling", ["with_replacement", "without_replacement"])
+@pytest.mark.parametrize(
+    "sampling", [pytest.param("with_replacement", marks=pytest.mark.slow), "without_replacement"]
+)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_and_unequal_sizes(kind: Kind, method: type[Scaffold | FedAvg], sampling: Sampling) -> None:
