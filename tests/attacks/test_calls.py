@@ -86,6 +86,8 @@ def test_random_calls(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("StudySettings", {"client_intercepts": np.zeros((0, 0))}),
         ("run", {"progress": fs.Scaffold}),
         ("plan", {"sampling": np.ones(3)}),
+        ("FitSettings", {"tolerance": "../" * 2000}),
+        ("FitSettings", {"dispersion": "x" * 5000}),
         ("fit", {"dates": np.array("x")}),
         ("fit", {"kind": np.array([1.0, None], dtype=object)}),
     ],

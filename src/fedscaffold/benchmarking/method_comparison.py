@@ -11,6 +11,7 @@ import numpy as np
 from fedscaffold.benchmarking.costs import Cost, Growth, best, cheapest, growth
 from fedscaffold.benchmarking.curves import Curve, curves_to_frame
 from fedscaffold.core import provenance
+from fedscaffold.core.checks import given
 from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import check_writable, folder_at, write_frame, write_text
@@ -109,7 +110,7 @@ class MethodComparison(Summarised):
             "rounds", "gradients" or "vectors".
         """
         if cost not in COST_LABELS:
-            raise InvalidInput(f"cost must be one of {', '.join(COST_LABELS)}, got {cost!r}")
+            raise InvalidInput(f"cost must be one of {', '.join(COST_LABELS)}, got {given(cost)}")
         return curve_figure.draw_panel(self._panels()[-1][list(COST_LABELS).index(cost)], ax)
 
     def draw(self, file: Path) -> None:

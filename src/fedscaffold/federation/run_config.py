@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.checks import positive, seed_number, whole_number
+from fedscaffold.core.checks import given, positive, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Method
@@ -89,7 +89,7 @@ class RunConfig:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise InvalidInput(
                 "a run's name must be 1 to 64 letters, digits and . _ -, and begin with a letter or digit; "
-                f"got {self.name!r}"
+                f"got {given(self.name)}"
             )
         check_method(self.method)
         if whole_number("n_clients", self.n_clients, least=1) > MOST_CLIENTS:

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.storage.fields import shown
 from fedscaffold.core.types import Array
 from fedscaffold.inference.diagnosis import refuse_undetermined
 from fedscaffold.inference.families import family_of
@@ -154,7 +155,7 @@ def check_dispersion(given: Any) -> Dispersion:
     if isinstance(given, str):
         if given == "pearson":
             return "pearson"
-        raise InvalidInput(Option("dispersion"), f" must be a positive number or 'pearson', got {given!r}")
+        raise InvalidInput(Option("dispersion"), f" must be a positive number or 'pearson', got {shown(given)!r}")
     return positive("dispersion", given)
 
 

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.fields import shown
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import dispersion, inverse_hessian, n_parameters, residual_degrees
 from fedscaffold.inference.sums import ClosingSums
@@ -32,7 +33,7 @@ def covariance(
         The dispersion φ; see `dispersion`.
     """
     if cov not in get_args(Covariance):
-        raise InvalidInput(f"cov must be one of {', '.join(map(repr, get_args(Covariance)))}, got {cov!r}")
+        raise InvalidInput(f"cov must be one of {', '.join(map(repr, get_args(Covariance)))}, got {shown(cov)!r}")
     n, k, N = sums.rows, n_parameters(sums), sums.clients
     if cov == "nonrobust":
         H = sums.hessian if sums.information is None else sums.information

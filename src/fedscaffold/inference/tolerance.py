@@ -3,7 +3,7 @@
 import math
 from typing import Any, Literal
 
-from fedscaffold.core.checks import positive
+from fedscaffold.core.checks import given, positive
 from fedscaffold.core.errors import InvalidInput, Option
 
 
@@ -24,9 +24,9 @@ def parse_tolerance(tolerance: Any) -> tuple[Literal["se", "relative"], float]:
             value = math.nan
         if unit.strip() != "se" or not 0.0 < value < math.inf:
             raise InvalidInput(
-                Option("tolerance"), f" must be a number below 1, or such as 'se:0.05', got {tolerance!r}"
+                Option("tolerance"), f" must be a number below 1, or such as 'se:0.05', got {given(tolerance)}"
             )
         return "se", value
     if not positive("tolerance", tolerance) < 1.0:
-        raise InvalidInput(Option("tolerance"), f" must be below 1, got {tolerance!r}")
+        raise InvalidInput(Option("tolerance"), f" must be below 1, got {given(tolerance)}")
     return "relative", float(tolerance)

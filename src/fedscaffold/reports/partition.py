@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedscaffold.core.checks import given
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.reports.layout import INK, PALETTE, saved_panels
 
@@ -42,7 +43,7 @@ def draw_partition(
             f"got {table.shape}"
         )
     if style not in get_args(Style):
-        raise InvalidInput(f"style must be one of {get_args(Style)}, got {style!r}")
+        raise InvalidInput(f"style must be one of {get_args(Style)}, got {given(style)}")
     width = float(np.clip(2.5 + 0.28 * len(clients), 5.0, 11.0))
     height = 3.6 if style == "bars" else float(np.clip(1.6 + 0.3 * len(classes), 2.6, 8.0))
     with saved_panels([file], 1, 1, width=width, height=height) as (_, axes):

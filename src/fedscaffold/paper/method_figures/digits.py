@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedscaffold.core.checks import given
 from fedscaffold.core.display.figures import plain_grid
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
@@ -58,7 +59,7 @@ class Accuracy:
 def digits(alpha: float, seed: int, network: str = "perceptron") -> tuple[Differentiable, Accuracy]:
     """Scikit-learn's 1,797 digits: 360 to test, the rest over 50 clients by Dirichlet(α) label skew."""
     if network not in NETWORKS:
-        raise InvalidInput(f"network must be one of {', '.join(NETWORKS)}, got {network!r}")
+        raise InvalidInput(f"network must be one of {', '.join(NETWORKS)}, got {given(network)}")
     chosen = NETWORKS[network]
     datasets = load_optional("sklearn.datasets", "the digits need scikit-learn", extra="reproduce")
     X, y = datasets.load_digits(return_X_y=True)

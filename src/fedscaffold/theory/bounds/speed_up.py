@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import get_args
 
-from fedscaffold.core.checks import not_negative, positive, whole_number
+from fedscaffold.core.checks import given, not_negative, positive, whole_number
 from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.theory.bounds.conditions import Bound, Proof, check_convex, setting
@@ -198,5 +198,5 @@ def complexity(
 
 def _proof(name: Proof) -> SpeedUpProof:
     if name not in get_args(Proof):
-        raise InvalidInput(f"proof must be one of {get_args(Proof)}, got {name!r}")
+        raise InvalidInput(f"proof must be one of {get_args(Proof)}, got {given(name)}")
     return PROOFS[name]
