@@ -227,6 +227,29 @@ def test_a_site_that_does_not_accept_ends_the_study() -> None:
         conduct_study(InProcess(members), StudySettings(target="y"))
 
 
+def test_nobody_is_asked_twice_about_an_agreement_that_is_sent_twice() -> None:
+    """As after a reply that was lost, or came late; a new study with the same agreement asks again."""
+    asked = []
+
+    def refuse(agreement: Any) -> bool:
+        asked.append(agreement)
+        return False
+
+    class Twice(InProcess):
+        def exchange(self, requests: Mapping[str, Any], *, enough: int | None = None) -> Mapping[str, Any]:
+            super().exchange(requests, enough=enough)
+            return super().exchange(requests, enough=enough)
+
+    members = {
+        name: StudySite(name=name, table=table, accept=refuse if name == "lyon" else lambda agreement: True)
+        for name, table in two_sites().items()
+    }
+    for studies in (1, 2):
+        with pytest.raises(InvalidInput, match="not accepted by lyon"):
+            conduct_study(Twice(members), StudySettings(target="y"))
+        assert len(asked) == studies
+
+
 def test_categories_that_are_no_feature_are_refused() -> None:
     tables = {site: pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0)}) for site in ("bonn", "lyon")}
     study = Study(target="y", kind="ridge", categorical=["colour"])

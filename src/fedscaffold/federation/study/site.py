@@ -94,6 +94,7 @@ class StudySite:
     secure_threshold: Callable[[int], int] = lambda n_sites: n_sites // 2 + 1
     accept_peers: Callable[[Mapping[str, str]], bool] = lambda fingerprints: True
     _rows: tuple[str, Any, AgreedRows] | None = field(default=None, repr=False)
+    _refused: tuple[str, dict[str, Any]] | None = field(default=None, repr=False)  # the last study and agreement
 
     @property
     def log(self) -> tuple[dict[str, Any], ...]:
@@ -235,8 +236,11 @@ class StudySite:
         told: dict[str, Any] = parsed(lambda: Fields(message.body, "the request").fields("agreement").as_dict())
         agreement = parsed(lambda: Agreement.from_json(told))
         before = self.store.load_note("accepted")
-        if (before is None or before["agreement"] != told) and not self.accept(agreement):
-            return StudyMessage("agree", {"accepted": False})
+        if before is None or before["agreement"] != told:
+            asked = (address.study, told)
+            if self._refused == asked or not self.accept(agreement):  # nobody is asked twice about one agreement
+                self._refused = asked
+                return StudyMessage("agree", {"accepted": False})
         rows = AgreedRows(self.current_table, agreement, self.store.secret, self.engine)
         if rows.problem.sizes[0] < self.policy.min_rows:
             raise Refusal(
