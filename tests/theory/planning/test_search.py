@@ -1,6 +1,7 @@
 """The linear model as the search asks it: rounds to an aim, and the best step size on the grid."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.theory.planning.linear_model import Correction, LinearModel
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.planning.search import GRID, LinearSearch, descend, place
+from fedscaffold.theory.planning.tries import Tries
 from fedscaffold.theory.prediction.setting import setting
 from tests.theory.planning.test_plan import mixed
 
@@ -98,3 +100,23 @@ def test_places_are_not_above_the_step_size() -> None:
     assert place(GRID**-7) == -7
     assert place(1.01 * GRID**-7) == -7
     assert place(0.99 * GRID**-7) == -8
+
+
+def test_a_try_corrects_the_linear_model_to_what_the_sharp_one_says(
+    model: LinearModel, request_to_plan: PlanRequest
+) -> None:
+    """Of a sharp predictor whose mean is twice and whose noise three times the linear model's."""
+    gamma, H = 2e-4, 6
+
+    def parts(gamma: float, H: int, rounds: int) -> tuple[Any, Any]:
+        found = [model.parts(gamma, H, t) or (math.nan, math.nan) for t in range(1, rounds + 1)]
+        start = float(model.optimum @ model.optimum)
+        return np.array([start, *(2.0 * m for m, _ in found)]), np.array([0.0, *(3.0 * n for _, n in found)])
+
+    sharp: Any = SimpleNamespace(parts=parts, stability=None, exact=False)
+    tries = Tries(request_to_plan, sharp, model, aim=float(np.add(*parts(gamma, H, 10))[10]))
+    candidate = tries.ask(gamma, H, 10)
+    assert candidate is not None
+    assert candidate.T == 10
+    assert (tries.correction.mean, tries.correction.noise) == pytest.approx((2.0, 3.0))
+    assert tries.correction.at == gamma
