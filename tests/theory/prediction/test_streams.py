@@ -51,7 +51,7 @@ def test_plateau_of_a_thousand_clients(kind: Any, method: Any) -> None:
     problem, chosen = kind(n_clients=1000, dim=20), method(step_size=0.05, local_steps=100)
     found = theory.predict(problem, chosen, batch_size=10)
     start = problem.optimum() + found.bias
-    level = plateau(problem, chosen, batch_size=10, repetitions=8, rounds=400, start=start)
+    level = plateau(problem, chosen, batch_size=10, repetitions=8, rounds=500, start=start)
     assert_within(found.mse, level.mse, TOLERANCE[kind])
     if method is Scaffold:
         assert_within(theory.predict_at_scale(problem, chosen, batch_size=10).mse, level.mse, TOLERANCE[kind])
