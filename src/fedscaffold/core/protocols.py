@@ -321,7 +321,7 @@ class Store(Protocol):
     """A stateful object that a worker holds; see `WorkerPool`."""
 
     def place(self, state: Any) -> None:
-        """Replace the state."""
+        """Hold this state from now on, in place of the one before."""
 
     def snapshot(self) -> Any:
         """The state as it is now."""

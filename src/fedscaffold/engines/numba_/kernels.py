@@ -13,7 +13,15 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.engines.numba_.clipped_steps import clipped_softmax_steps, clipped_steps, noise_numbers
 from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_ARGUMENTS, compiled_for, numbers
 from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
-from fedscaffold.engines.numba_.losses import DENSE, POISSON, RIDGE, SOFTMAX, WEIGHTED_LOSSES, WEIGHTED_SOFTMAX
+from fedscaffold.engines.numba_.losses import (
+    DENSE,
+    POISSON,
+    RIDGE,
+    SOFTMAX,
+    WEIGHTED_LOSSES,
+    WEIGHTED_SOFTMAX,
+    WITHOUT_ANCHOR,
+)
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
 from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, MOST_FEATURES, small_steps_for, team_size
 from fedscaffold.engines.numba_.steps import (
@@ -297,7 +305,7 @@ def kernel(read: "Tables", dim: int, *, specialise: bool = True, anchored: bool 
     on_heap = dim + read.batch > STACK_NUMBERS
     clipped = read.limits is not None
     special = specialise and dim <= COMPILED_FOR and not on_heap
-    if read.loss in (DENSE, SOFTMAX, WEIGHTED_SOFTMAX):
+    if read.loss in WITHOUT_ANCHOR:
         form, special, on_heap = read.loss, False, False
         if anchored:
             raise InvalidInput(

@@ -9,12 +9,8 @@ from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.settings import StudySettings
 
-ANSWERED = (
-    "greet",
-    "peers",
-    "agree",
-    "finish",
-)  # phases, besides noisy steps; no number of a row leaves in them
+# phases that are answered besides noisy steps: no number of a row leaves the site in them
+ANSWERED = ("greet", "peers", "agree", "finish")
 
 
 def with_budget(policy: SitePolicy, settings: StudySettings) -> SitePolicy:
