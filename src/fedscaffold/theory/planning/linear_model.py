@@ -17,6 +17,7 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.prediction.local_steps import Curvature, divided, no_contraction, rotate
+from fedscaffold.theory.prediction.many_clients.bases import Bases
 from fedscaffold.theory.prediction.reduced_system import ReducedSystem, noise_input, reduced_system
 from fedscaffold.theory.prediction.setting import Setting, at_point
 
@@ -53,7 +54,7 @@ class LinearModel:
     own: Array  # the weight of a client's noise in the mean; less where a client stands for many, (n,)
     lam: Array  # (n, d)
     U: Array  # (n, d, d)
-    bases: "Bases"
+    bases: Bases
     far: "Far | None"  # None for quadratic f_c
     slopes: Array  # ∇f_c(θ*), (n, d)
     noise: Array  # C_c(θ*) in the eigenbasis, (n, d, d)
@@ -206,21 +207,6 @@ class Trajectory:
         powers = 2.0 ** np.arange(self.variances.size)
         share = np.where(t >= powers[-1], 1.0, -np.expm1(np.interp(t, powers, self._logs)))
         return np.asarray(float(self.variances[-1]) * share)
-
-
-@dataclass(frozen=True, eq=False)
-class Bases:
-    """Clients' eigenbases one below another: into all of them at once, and back with the mean over clients."""
-
-    into: Array  # (n d, d)
-    mean: Array  # (d, n d)
-
-    @classmethod
-    def of(cls, w: Array, U: Array) -> "Bases":
-        """The bases of clients with weights w."""
-        n, d, _ = U.shape
-        mean = (w[:, None, None] * U).transpose(1, 0, 2).reshape(d, n * d)
-        return cls(U.transpose(0, 2, 1).reshape(n * d, d), mean)
 
 
 @dataclass(frozen=True, eq=False)

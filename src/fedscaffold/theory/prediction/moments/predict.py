@@ -29,8 +29,8 @@ def is_small(s: Setting) -> bool:
 
 
 def follows_skewness(s: Setting) -> bool:
-    """Whether third cumulants are followed: where losses are not quadratic."""
-    return not s.quadratic and int(s.problem.sizes.sum()) * s.problem.dim**3 <= LARGEST_CUBES
+    """Whether third cumulants are followed: where there is noise and losses are not quadratic."""
+    return s.noisy and not s.quadratic and int(s.problem.sizes.sum()) * s.problem.dim**3 <= LARGEST_CUBES
 
 
 def plateau_is_small(s: Setting) -> bool:
