@@ -120,3 +120,30 @@ def test_a_try_corrects_the_linear_model_to_what_the_sharp_one_says(
     assert candidate.T == 10
     assert (tries.correction.mean, tries.correction.noise) == pytest.approx((2.0, 3.0))
     assert tries.correction.at == gamma
+
+
+def test_few_clients_as_they_are_have_the_variances_of_the_reduced_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = make("logistic", (9, 6, 12), 3)
+    model = LinearModel.of(setting(problem, Scaffold(step_size=1e-6, local_steps=1), Batches(2)))
+    whole = model.trajectory(0.2, 20)
+    monkeypatch.setattr(linear_model, "FEW_CLIENTS", 0)
+    monkeypatch.setattr(linear_model, "COARSE", 1e-8)
+    model.known.clear()
+    reduced = model.trajectory(0.2, 20)
+    assert whole is not None
+    assert reduced is not None
+    shared = min(whole.variances.size, reduced.variances.size)
+    np.testing.assert_allclose(whole.variances[:shared], reduced.variances[:shared], rtol=1e-6)
+    np.testing.assert_allclose(whole.variances[-1], reduced.variances[-1], rtol=1e-3)
+
+
+def test_step_sizes_looked_at_together_grow_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = setting(make("ridge", (9, 6, 12), 3), Scaffold(step_size=1e-6, local_steps=1), Batches(1))
+    together = Stability.of(base)
+    monkeypatch.setattr(stability, "AT_ONCE", 1)
+    alone = Stability.of(base)
+    assert together is not None
+    assert alone is not None
+    np.testing.assert_allclose(together.growth, alone.growth, rtol=1e-12)
+    np.testing.assert_array_equal(together.gammas, alone.gammas)
+    assert together.growth[-1] < 1.0 < together.growth[-2]

@@ -20,7 +20,7 @@ from fedscaffold.theory.prediction.predict import predict_setting
 from fedscaffold.theory.prediction.setting import Setting, setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
 
-ROUGH = 1e-3  # of the interpolation over clients, where a number of clients is wanted, not an error
+ROUGH = 1e-3  # of the interpolation over clients: finer ones take several times as long
 TRIED, VERIFIED = 0.02, 0.003  # relative change of a plateau of ridge that ends its passes, in tries and at last
 
 
@@ -56,7 +56,8 @@ class CurveModel:
     def at(self, gamma: float, H: int, settled: float = 0.0) -> Setting:
         """The setting with the step size γ and H local steps; of ridge with a plateau as rough as `settled`."""
         s = self.base.with_method(gamma, H)
-        return replace(s, settled=max(s.settled, settled)) if s.quadratic else s
+        settled = max(s.settled, settled) if s.quadratic else s.settled
+        return replace(s, settled=settled, tolerance=max(s.tolerance, ROUGH))
 
     def state(self, s: Setting) -> PlateauState:
         """The plateau of a setting of this model; what was found once is not computed again."""
@@ -107,7 +108,7 @@ class CurveModel:
         """Variance and bias, (d,), of the plateau with copies of each client, local models being Gaussian."""
         s = self.at(gamma, H)
         try:
-            state = solve_stationary(replace(s, own=s.own / copies, tolerance=max(s.tolerance, ROUGH)))
+            state = solve_stationary(replace(s, own=s.own / copies))
         except InvalidInput:
             return None
         return float(np.trace(state.cov_theta)), state.bias

@@ -18,10 +18,11 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.prediction.local_steps import Curvature, divided, no_contraction, rotate
 from fedscaffold.theory.prediction.many_clients.bases import Bases
-from fedscaffold.theory.prediction.reduced_system import ReducedSystem, noise_input, reduced_system
+from fedscaffold.theory.prediction.reduced_system import noise_input, reduced_system
 from fedscaffold.theory.prediction.setting import Setting, at_point
 
 COARSE = 1e-2  # of the interpolation
+FEW_CLIENTS = 5  # up to so many, the whole system is smaller than the reduced one
 STAND_OUT, EVENLY = 8, 24  # clients taken for each reason, and evenly spaced ones
 DOUBLINGS = 40
 GROWN = 1e12
@@ -93,7 +94,14 @@ class LinearModel:
     @np.errstate(over="ignore", invalid="ignore")
     def _trajectory(self, gamma: float, H: int) -> "Trajectory":
         cur = Curvature.of(self.U, self.lam, gamma, H)
-        variances, radius = self.variances(reduced_system(self.w, cur, COARSE), cur, gamma, H)
+        base, powers = cur.g[:, :, None] * cur.g[:, None, :], cur.gH[:, :, None] * cur.gH[:, None, :]
+        Q = gamma**2 * divided(base, powers, 1.0, H) * self.noise
+        if self.w.size <= FEW_CLIENTS:
+            variances, radius = variances_by_round(*self.whole_system(cur, Q))
+        else:
+            system = reduced_system(self.w, cur, COARSE)
+            noise = noise_input(system, self.w * self.own, cur, Q)
+            variances, radius = variances_by_round(system.A, noise, np.ones(system.c.size))
         return Trajectory(variances, radius, self.path(cur, gamma, H))
 
     @np.errstate(over="ignore", invalid="ignore")  # a mean that grows beyond all numbers is out of the question
@@ -136,23 +144,19 @@ class LinearModel:
             return None
         return float(found.squares(t)[t - 1]), float(found.variance_at(np.array([t]))[0])
 
-    def variances(self, system: ReducedSystem, cur: Curvature, gamma: float, H: int) -> tuple[Array, float]:
-        """Tr Cov θ_t for t = 1, 2, 4, 8, ..., until it no longer grows, and the pace of the slowest direction."""
-        base, powers = cur.g[:, :, None] * cur.g[:, None, :], cur.gH[:, :, None] * cur.gH[:, None, :]
-        Q = divided(base, powers, 1.0, H) * self.noise
-        P, power = gamma**2 * noise_input(system, self.w * self.own, cur, Q), system.A
-        d, M, found, radius = self.optimum.size, system.c.size, [], 0.0
-        for k in range(DOUBLINGS):
-            found.append(float(np.einsum("aibi->", P.reshape(M, d, M, d))))
-            size = float(np.linalg.norm(power))
-            if not size < GROWN:
-                raise no_contraction(size ** (0.5**k))
-            radius = max(size ** (0.5**k), SMALLEST) if k == 0 or size >= 1e-3 else radius
-            if size < 1e-3:
-                return np.array(found), radius
-            P = P + power @ P @ power.T
-            power = power @ power
-        raise no_contraction(1.0)
+    def whole_system(self, cur: Curvature, Q: Array) -> tuple[Array, Array, Array]:
+        """A and the noise of a round of x = (η_1, ..., η_N), and the weights with which x adds up to θ.
+
+        See `reduced_system`, which takes the place of this one where there are more clients than its points.
+        """
+        (n, d), everyone = cur.lam.shape, np.arange(self.w.size)
+        own = cur.with_eigenvalues(1.0 - cur.delta)
+        by_theta = cur.with_eigenvalues(cur.gH - 1.0 + cur.delta)
+        A = by_theta[:, :, None, :] * self.w[None, None, :, None]
+        A[everyone, :, everyone] += own
+        noise = np.zeros((n, d, n, d))
+        noise[everyone, :, everyone] = cur.U @ Q @ np.swapaxes(cur.U, 1, 2)
+        return A.reshape(n * d, n * d), noise.reshape(n * d, n * d), self.w
 
     def path(self, cur: Curvature, gamma: float, H: int) -> Iterator[float]:
         """‖m_t‖² for t = 1, 2, ... of the mean from θ = 0, ξ = 0; refuses too large curvatures on the way."""
@@ -170,6 +174,28 @@ class LinearModel:
                     break
         for m, _ in rounds_of_mean(self.bases, cur, length, start, slopes):
             yield float(m @ m)
+
+
+def variances_by_round(A: Array, noise: Array, weights: Array) -> tuple[Array, float]:
+    """Tr Cov θ_t for t = 1, 2, 4, 8, ..., until it no longer grows, and the pace of the slowest direction.
+
+    θ is the weighted sum of the vectors that a state x, with x⁺ = A x + noise, has one below another.
+    """
+    n = weights.size
+    P, power, d, both = noise, A, A.shape[0] // n, weights[:, None] * weights
+    found: list[float] = []
+    radius = 0.0
+    for k in range(DOUBLINGS):
+        found.append(float((both * np.trace(P.reshape(n, d, n, d), axis1=1, axis2=3)).sum()))
+        size = math.sqrt(float(np.vdot(power, power)))
+        if not size < GROWN:
+            raise no_contraction(size ** (0.5**k))
+        radius = max(size ** (0.5**k), SMALLEST) if k == 0 or size >= 1e-3 else radius
+        if size < 1e-3:
+            return np.array(found), radius
+        P = P + power @ P @ power.T
+        power = power @ power
+    raise no_contraction(1.0)
 
 
 class Trajectory:

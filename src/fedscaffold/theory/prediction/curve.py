@@ -18,7 +18,8 @@ from fedscaffold.theory.prediction.many_clients.mean_rounds import (
     noise_pull,
     propagator,
 )
-from fedscaffold.theory.prediction.plateau import PlateauState, theta_covariance
+from fedscaffold.theory.prediction.many_clients.spread import SpreadOfRounds
+from fedscaffold.theory.prediction.plateau import PlateauState
 from fedscaffold.theory.prediction.round_noise import RoundNoise, RoundNoises
 from fedscaffold.theory.prediction.setting import MANY_CLIENTS, Setting
 
@@ -85,45 +86,3 @@ def is_wanted(t: int) -> bool:
     """Whether t is one of 0, 1, 2, 3, 4, 6, 8, 12, 16, ..."""
     octave = 1 << max(t.bit_length() - 1, 0)
     return t < FIRST_ROUNDS or t in (octave, octave + octave // 2)
-
-
-class SpreadOfRounds:
-    """The covariance of the reduced state from round to round, with noise that is found at some rounds."""
-
-    def __init__(self, A: Array, d: int) -> None:
-        self.A, self.d = A, d
-        self.rounds: list[int] = []
-        self.inputs: list[Array] = []
-        self.covariances = [np.zeros_like(A)]  # P_t, up to the last round at which noise was found
-
-    def waits(self, rounds: int) -> bool:
-        """Whether some of so many rounds are after the last at which noise was found, and wait for the next."""
-        return not self.rounds or self.rounds[-1] < rounds - 1
-
-    def guess(self, t: int) -> Array:
-        """Cov θ_t, with the noise of the last round at which it was found for those since."""
-        P = self.covariances[-1]
-        for _ in range(len(self.covariances) - 1, t):
-            P = self.A @ P @ self.A.T + self.inputs[-1]
-        return theta_covariance(P, self.d)
-
-    def found(self, t: int, noise: Array) -> None:
-        """Take note of the noise of round t, and with it of the covariances up to there."""
-        if self.rounds:
-            before, begin = self.inputs[-1], self.rounds[-1]
-            for k in range(len(self.covariances) - 1, t):
-                share = (k - begin) / (t - begin)
-                self.covariances.append(self.step((1.0 - share) * before + share * noise))
-        self.rounds.append(t)
-        self.inputs.append(noise)
-
-    def step(self, noise: Array) -> Array:
-        """The covariance a round after the last one that is known."""
-        return self.A @ self.covariances[-1] @ self.A.T + noise
-
-    def traces(self, rounds: int, later: Array) -> Array:
-        """Tr Cov θ_t for t = 0, ..., rounds, with the noise `later` after the last round at which it was found."""
-        while len(self.covariances) <= rounds:
-            t = len(self.covariances) - 1
-            self.covariances.append(self.step(self.inputs[-1] if t == self.rounds[-1] else later))
-        return np.array([np.trace(theta_covariance(P, self.d)) for P in self.covariances[: rounds + 1]])

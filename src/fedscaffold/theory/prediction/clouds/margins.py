@@ -1,8 +1,8 @@
 """Averages over a Gaussian cloud of local models for generalised linear problems, from their margins xᵀθ."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import EllipsisType
 
 import numpy as np
@@ -101,10 +101,10 @@ class MarginAverages:
             own[group], square[group], slope[group] = sums
         return own, square, slope / spread
 
-    def slopes(self, z: Array, y: Array) -> Array:
+    @cached_property
+    def slopes(self) -> Callable[[Array, Array], Array]:
         """ℓ' of many margins, in a new array."""
-        problem = self.problem
-        return problem.d1_of_many(z, y) if isinstance(problem, HasFastSlopes) else problem.d1(z, y)
+        return self.problem.d1_of_many if isinstance(self.problem, HasFastSlopes) else self.problem.d1
 
     def at_point(self, block: ClientBlock, theta: Array, factors: Array) -> Averages:
         """∇f_c, C_c and ∇²f_c at one θ, (d,)."""
