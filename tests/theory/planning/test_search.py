@@ -9,11 +9,14 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.theory.planning import linear_model, stability
 from fedscaffold.theory.planning.linear_model import Correction, LinearModel
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.planning.search import GRID, LinearSearch, descend, place
+from fedscaffold.theory.planning.stability import Stability
 from fedscaffold.theory.planning.tries import Tries
 from fedscaffold.theory.prediction.setting import setting
+from tests.samples import make
 from tests.theory.planning.test_plan import mixed
 
 
@@ -124,7 +127,7 @@ def test_a_try_corrects_the_linear_model_to_what_the_sharp_one_says(
 
 def test_few_clients_as_they_are_have_the_variances_of_the_reduced_system(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make("logistic", (9, 6, 12), 3)
-    model = LinearModel.of(setting(problem, Scaffold(step_size=1e-6, local_steps=1), Batches(2)))
+    model = LinearModel.of(setting(problem, fs.Scaffold(step_size=1e-6, local_steps=1), Batches(2)))
     whole = model.trajectory(0.2, 20)
     monkeypatch.setattr(linear_model, "FEW_CLIENTS", 0)
     monkeypatch.setattr(linear_model, "COARSE", 1e-8)
@@ -138,7 +141,7 @@ def test_few_clients_as_they_are_have_the_variances_of_the_reduced_system(monkey
 
 
 def test_step_sizes_looked_at_together_grow_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = setting(make("ridge", (9, 6, 12), 3), Scaffold(step_size=1e-6, local_steps=1), Batches(1))
+    base = setting(make("ridge", (9, 6, 12), 3), fs.Scaffold(step_size=1e-6, local_steps=1), Batches(1))
     together = Stability.of(base)
     monkeypatch.setattr(stability, "AT_ONCE", 1)
     alone = Stability.of(base)
