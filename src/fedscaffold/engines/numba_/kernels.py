@@ -189,6 +189,9 @@ def local_sgd_for(
                         portion = (n_following * width - 1) // until + 1
                         for i in range(0, n_following * height, CACHE_LINE_NUMBERS):
                             prefetch(pointer(y), offsets[following] * height + i)
+                        if clipped:
+                            for i in range(0, n_following, CACHE_LINE_NUMBERS):
+                                prefetch(pointer(limits), offsets[following] + i)
                 xi = correction[min(r, correction.shape[0] - 1), min(k, correction.shape[1] - 1)]
                 for g in range(classes):
                     for j in range(part):
@@ -200,7 +203,7 @@ def local_sgd_for(
                         kept[j] -= step_size * l2 * anchor[r, j] if j < d - free else 0.0
                     table = x if m is None else m
                     margins(pointer(table), d, base, pointer(every), 0, n, pointer(shift), at_anchor)
-                    slopes(weighted, loss, pointer(y), base, pointer(every), 0, n, at_anchor, scale, None)
+                    slopes(weighted, loss, pointer(y), base, pointer(every), 0, n, at_anchor, scale, None, None)
                     for j in range(d):
                         shift[j] = kept[j]
                 last = np.int64(-1)
@@ -314,11 +317,11 @@ def kernel(read: "Tables", dim: int, *, specialise: bool = True, anchored: bool 
             )
     by_probability = read.sampling in (BY_CHANCE, ALONG_CHAIN)
     small = dim <= MOST_FEATURES and read.batch <= LARGEST_BATCH
-    plain = form in (LINEAR, WEIGHTED) and not (anchored or clipped)
+    plain = form in (LINEAR, WEIGHTED) and not anchored
     if specialise and small and plain and read.sampling in (WITH_REPLACEMENT, WITHOUT_REPLACEMENT):
         return small_steps_for(
             dim, read.batch, read.loss, read.free, read.x.dtype.str, read.margins is not None,
-            team_size(dim, read.batch),
+            team_size(dim, read.batch), clipped,
         )  # fmt: skip
     return local_sgd_for(
         dim if special else None, form, read.x.dtype.str, read.margins is not None, by_probability, on_heap,

@@ -248,6 +248,15 @@ def gamma_derivative(lanes: Lanes, scale: Any, z: Any, y: Any) -> Any:
     return narrowed(lanes, builder.fmul(scale, builder.fsub(wide.constant(1.0), ratio)))
 
 
+def clamped(lanes: Lanes, scale: Any, slope: Any, limit: Any) -> Any:
+    """The slope, but no further from 0 than scale · limit; what is not a number stays so."""
+    builder = lanes.builder
+    largest = builder.fmul(scale, limit)
+    smallest = builder.fneg(largest)
+    above = builder.select(builder.fcmp_ordered("<", slope, smallest), smallest, slope)
+    return builder.select(builder.fcmp_ordered(">", above, largest), largest, above)
+
+
 def columns(lanes: Lanes, y: Any, base: Any, rows: Any, place: Any, count: int) -> list[Any]:
     """The `count` numbers in y of as many records as a vector has lanes, from rows[place] on: one vector each.
 
@@ -267,16 +276,18 @@ def columns(lanes: Lanes, y: Any, base: Any, rows: Any, place: Any, count: int) 
 def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any], *, weighted: bool = False) -> Any:
     """Intrinsic z_b ← scale · ℓ'(z_b, y_b) − aside_b for the whole batch; `aside` is of all records, or None.
 
-    With `weighted`, y holds target, offset and weight (y, o, s) of each record, and the derivative is
+    With `limits` of all records, not None, scale · ℓ' is no further from 0 than scale · limit_b. With `weighted`,
+    y holds target, offset and weight (y, o, s) of each record, and the derivative is
     scale · s_b ℓ'(z_b + o_b, y_b).
     """
 
     @intrinsic
     def derivatives_of_batch(
-        typing_context: Any, y: Any, base: Any, rows: Any, first: Any, batch: Any, z: Any, scale: Any, aside: Any
-    ) -> Any:
+        typing_context: Any, y: Any, base: Any, rows: Any, first: Any, batch: Any, z: Any, scale: Any, aside: Any,
+        limits: Any,
+    ) -> Any:  # fmt: skip
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            y_, base_, rows_, first_, batch_, z_, scale_, aside_ = args
+            y_, base_, rows_, first_, batch_, z_, scale_, aside_, limits_ = args
             lanes = Lanes.of(context, builder, y)
             scales = lanes.splat(scale_)
             step = INT64(lanes.width)
@@ -286,12 +297,14 @@ def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any], *, weighted: boo
                 if weighted:
                     margin, factors = builder.fadd(margin, found[1]), builder.fmul(scales, found[2])
                 slope = formula(lanes, factors, margin, found[0])
+                if not isinstance(limits, types.NoneType):
+                    slope = clamped(lanes, scales, slope, columns(lanes, limits_, base_, rows_, place, 1)[0])
                 if not isinstance(aside, types.NoneType):
                     slope = builder.fsub(slope, columns(lanes, aside_, INT64(0), rows_, place, 1)[0])
                 lanes.store(slope, z_, b)
             return context.get_dummy_value()
 
         intp = types.intp
-        return types.void(y, intp, rows, intp, intp, z, y.dtype, aside), generate
+        return types.void(y, intp, rows, intp, intp, z, y.dtype, aside, limits), generate
 
     return derivatives_of_batch
