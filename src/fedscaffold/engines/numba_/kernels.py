@@ -35,6 +35,7 @@ from fedscaffold.engines.numba_.steps import (
     steps_on_stack,
     weighted_steps_on_heap,
     weighted_steps_on_stack,
+    worth_reading,
 )
 from fedscaffold.engines.numba_.stream import (
     ALONG_CHAIN,
@@ -69,6 +70,7 @@ def local_sgd_for(
     on_heap: bool,
     anchored: bool = False,
     clipped: bool = False,
+    all_in_order: bool = False,
 ) -> Any:
     """The kernel for one form of records, and for one number of features or for any (None).
 
@@ -93,6 +95,8 @@ def local_sgd_for(
         Whether gradients at an anchor are subtracted; for records with margins and one or three targets.
     clipped
         Whether records are clipped and steps get noise, for privacy.
+    all_in_order
+        Whether every step takes all records, which then need no list; for records with margins.
     """
     several_classes, weighted = form in (SOFTMAX, WEIGHTED_SOFTMAX), form in (WEIGHTED, WEIGHTED_SOFTMAX)
 
@@ -156,6 +160,7 @@ def local_sgd_for(
             every[i] = i if i < largest else 0
             aside[i] = 0.0
         at_anchor = pointer(aside) if anchored else None
+        batch_rows = None if all_in_order else pointer(rows)
         base = n = batch = stride = at_once = portion = ahead = 0
         scale = shrink
 
@@ -185,7 +190,7 @@ def local_sgd_for(
                             ]
                     n_following = offsets[following + 1] - offsets[following]
                     portion, ahead = 0, offsets[following] * width
-                    if following != c and 4 * until * batch >= n_following:  # one after another comes faster
+                    if following != c and worth_reading(until * batch, n_following, width):
                         portion = (n_following * width - 1) // until + 1
                         for i in range(0, n_following * height, CACHE_LINE_NUMBERS):
                             prefetch(pointer(y), offsets[following] * height + i)
@@ -267,24 +272,24 @@ def local_sgd_for(
                         )  # fmt: skip
                     elif weighted and on_heap:
                         weighted_steps_on_heap(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, back, scale,
                             free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     elif weighted:
                         weighted_steps_on_stack(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(kept), shrink, back, scale, free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     elif on_heap:
                         steps_on_heap(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, back, scale,
                             free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     else:
                         steps_on_stack(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(kept), shrink, back, scale, free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     ahead += count * portion
@@ -321,9 +326,9 @@ def kernel(read: "Tables", dim: int, *, specialise: bool = True, anchored: bool 
     if specialise and small and plain and read.sampling in (WITH_REPLACEMENT, WITHOUT_REPLACEMENT):
         return small_steps_for(
             dim, read.batch, read.loss, read.free, read.x.dtype.str, read.margins is not None,
-            team_size(dim, read.batch), clipped,
+            team_size(dim, read.batch, read.loss), clipped,
         )  # fmt: skip
     return local_sgd_for(
         dim if special else None, form, read.x.dtype.str, read.margins is not None, by_probability, on_heap,
-        anchored, clipped,
+        anchored, clipped, all_in_order=form in (LINEAR, WEIGHTED) and read.sampling == FULL and not clipped,
     )  # fmt: skip

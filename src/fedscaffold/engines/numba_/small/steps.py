@@ -24,7 +24,7 @@ from fedscaffold.engines.numba_.losses import (
     WEIGHTED_LOSSES,
     WEIGHTED_RIDGE,
 )
-from fedscaffold.engines.numba_.simd import INT32, INT64, TARGET_COLUMNS, Lanes
+from fedscaffold.engines.numba_.simd import INT64, TARGET_COLUMNS, Lanes, gathered
 
 FORMULAS: dict[int, Callable[[Lanes, Any, Any, Any], Any]] = {
     RIDGE: simd.ridge_derivative,
@@ -147,26 +147,14 @@ def _slopes(
     found: list[Any] = []
     for k, margin in enumerate(margins):
         chosen = records[k * lanes.width : (k + 1) * lanes.width]
-        columns = _columns(lanes, y, chosen, TARGET_COLUMNS if weighted else 1)
+        columns = gathered(lanes, y, chosen, TARGET_COLUMNS if weighted else 1)
         factors = scale
         if weighted:
             margin, factors = b.fadd(margin, columns[1]), b.fmul(scale, columns[2])
         slopes = FORMULAS[loss](lanes, factors, margin, columns[0])
         if limits is not None:
-            slopes = simd.clamped(lanes, scale, slopes, _columns(lanes, limits, chosen, 1)[0])
+            slopes = simd.clamped(lanes, scale, slopes, gathered(lanes, limits, chosen, 1)[0])
         found += [lanes.shuffle(slopes, slopes, [lane] * lanes.width) for lane in range(len(chosen))]
-    return found
-
-
-def _columns(lanes: Lanes, y: Any, records: list[Any], count: int) -> list[Any]:
-    """The `count` numbers in y of each record, one vector each; the last record fills lanes that are left."""
-    b = lanes.builder
-    found = [ir.Constant(lanes.vector, ir.Undefined) for _ in range(count)]
-    for k in range(count):
-        numbers = [b.load(b.gep(y, [b.add(b.mul(record, INT64(count)), INT64(k))])) for record in records]
-        numbers += numbers[-1:] * (lanes.width - len(numbers))
-        for lane, number in enumerate(numbers):
-            found[k] = b.insert_element(found[k], number, INT32(lane))
     return found
 
 
@@ -174,7 +162,7 @@ def _descend(
     lanes: Lanes, x: Any, theta: Any, shift: Any, noise: Any, d: Any, own: Any, starts: list[Any],
     factors: list[Any], shrink: Any,
 ) -> None:  # fmt: skip
-    """θ ← shrink·θ − shift − noise − Σ_b z_b x_b of one client, with θ and shift from `own` on; noise may be None."""
+    """θ ← shrink·θ − shift − noise − Σ_b z_b x_b of one client, with θ and shift from `own` on."""
     b = lanes.builder
 
     def body(j: Any, load: Any) -> None:
