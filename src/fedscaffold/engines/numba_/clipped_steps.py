@@ -7,9 +7,7 @@ noise goes the way of the correction: with γξ it is what a step subtracts besi
 import math
 from typing import Any
 
-import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from fedscaffold.core.random.normals import GROUP, LANES
 from fedscaffold.engines.numba_ import simd
@@ -31,13 +29,6 @@ from fedscaffold.engines.numba_.steps import (
 )
 
 NOISE_NUMBERS = 512
-
-
-def largest_slopes(x: NDArray[np.floating[Any]], clip: float) -> NDArray[np.floating[Any]]:
-    """clip/‖x‖ of each record (records, features), up to which |ℓ'| leaves its gradient as it is."""
-    norms = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
-    with np.errstate(divide="ignore"):
-        return np.minimum(clip / norms, np.finfo(x.dtype).max).astype(x.dtype)
 
 
 def clamped(lanes: simd.Lanes, scale: Any, z: Any, limit: Any) -> Any:

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_ARGUMENTS, compiled_for, numbers
-from fedscaffold.engines.numba_.intrinsics import on_stack, pointer, prefetch
-from fedscaffold.engines.numba_.losses import WEIGHTED_LOSSES
+from fedscaffold.engines.numba_.intrinsics import discard, on_stack, pointer, prefetch, scratch
+from fedscaffold.engines.numba_.losses import WEIGHTED_LOSSES, WITH_REPLACEMENT
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
 from fedscaffold.engines.numba_.small.steps import step_of_team
 from fedscaffold.engines.numba_.steps import CACHE_LINE_NUMBERS, PADDING
-from fedscaffold.engines.numba_.stream import WITH_REPLACEMENT, with_replacement, without_replacement, words
+from fedscaffold.engines.numba_.stream import with_replacement, without_replacement, words
 
 LARGEST_BATCH, MOST_FEATURES = 16, 1024
 LONG_RECORD = 256  # features; two clients' records of that length keep the machine busy
@@ -54,8 +54,10 @@ def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with
                 largest = max(largest, offsets[clients[r, k] + 1] - offsets[clients[r, k]])
         skip = first_step * batch % 4  # blocks of the stream are four words long
         start = first_step * batch - skip
-        raw, rows = np.empty(room, np.uint32), np.zeros(team * room, np.int32)
-        order = np.empty(largest, np.int32)
+        raw, rows = scratch(room, np.uint32), scratch(team * room, np.int32)
+        order = scratch(largest, np.int32)
+        for i in range(rows.size):
+            rows[i] = 0
         for i in range(order.size):
             order[i] = i
         x_, m_, y_ = pointer(x), pointer(m), pointer(y)
@@ -134,6 +136,9 @@ def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with
                 for j in range(dim):
                     out[r, k, j] = t[s * tall + j]
             item += together
+        discard(raw)
+        discard(rows)
+        discard(order)
 
     records = numbers(dtype, 1)
     return compiled_for(
