@@ -10,6 +10,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
+from fedscaffold.engines.numba_.losses import RIDGE, table_loss
 from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, team_size
 from fedscaffold.engines.numba_.small.steps import group_sizes
 from tests.samples import make, weighted
@@ -22,7 +23,8 @@ SHAPES: dict[
 ] = {  # of each size of a team one shape, with its problem and batch
     "four together": (partial(make, "logistic", SIZES, DIM), 1),
     "two together": (partial(make, "ridge", SIZES, DIM, n_unpenalised=2), 3),
-    "one alone": (partial(make, "logistic", SIZES, DIM, n_unpenalised=1), 15),
+    "one alone": (partial(make, "ridge", SIZES, DIM, n_unpenalised=1), 15),
+    "two that wait for slopes": (partial(make, "logistic", SIZES, DIM, n_unpenalised=1), 10),
     "with weights": (partial(weighted, "poisson", SIZES, DIM), 2),
 }
 EVERY_BATCH: dict[str, tuple[Callable[[], Any], int]] = {
@@ -70,9 +72,9 @@ def test_single_precision_gives_the_bits_of_its_general_kernel() -> None:
 
 
 def test_the_shapes_above_have_every_size_of_a_team() -> None:
-    sizes = [team_size(DIM, batch) for _, batch in SHAPES.values()]
-    assert sorted(set(sizes)) == [1, 2, 4]
-    assert team_size(1000, 1) == 2
+    sizes = [team_size(DIM, batch, table_loss(problem()) or 0) for problem, batch in SHAPES.values()]
+    assert sizes == [4, 2, 1, 2, 2]
+    assert team_size(1000, 1, RIDGE) == 2
 
 
 def test_batches_are_divided_as_in_the_general_kernel() -> None:

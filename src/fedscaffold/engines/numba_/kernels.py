@@ -33,6 +33,7 @@ from fedscaffold.engines.numba_.steps import (
     steps_on_stack,
     weighted_steps_on_heap,
     weighted_steps_on_stack,
+    worth_reading,
 )
 from fedscaffold.engines.numba_.stream import along_chain, by_chance, with_replacement, without_replacement, words
 
@@ -48,6 +49,7 @@ def local_sgd_for(
     on_heap: bool,
     anchored: bool = False,
     clipped: bool = False,
+    all_in_order: bool = False,
 ) -> Any:
     """The kernel for one form of records, and for one number of features or for any (None).
 
@@ -72,6 +74,8 @@ def local_sgd_for(
         Whether gradients at an anchor are subtracted; for records with margins and one or three targets.
     clipped
         Whether records are clipped and steps get noise, for privacy.
+    all_in_order
+        Whether every step takes all records, which then need no list; for records with margins.
     """
     several_classes, weighted = form in (SOFTMAX, WEIGHTED_SOFTMAX), form in (WEIGHTED, WEIGHTED_SOFTMAX)
 
@@ -135,6 +139,7 @@ def local_sgd_for(
             every[i] = i if i < largest else 0
             aside[i] = 0.0
         at_anchor = pointer(aside) if anchored else None
+        batch_rows = None if all_in_order else pointer(rows)
         base = n = batch = stride = at_once = portion = ahead = 0
         scale = shrink
 
@@ -164,7 +169,7 @@ def local_sgd_for(
                             ]
                     n_following = offsets[following + 1] - offsets[following]
                     portion, ahead = 0, offsets[following] * width
-                    if following != c and 4 * until * batch >= n_following:  # one after another comes faster
+                    if following != c and worth_reading(until * batch, n_following, width):
                         portion = (n_following * width - 1) // until + 1
                         for i in range(0, n_following * height, CACHE_LINE_NUMBERS):
                             prefetch(pointer(y), offsets[following] * height + i)
@@ -243,24 +248,24 @@ def local_sgd_for(
                         )  # fmt: skip
                     elif weighted and on_heap:
                         weighted_steps_on_heap(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, back, scale,
                             free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     elif weighted:
                         weighted_steps_on_stack(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(kept), shrink, back, scale, free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     elif on_heap:
                         steps_on_heap(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, back, scale,
                             free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     else:
                         steps_on_stack(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(kept), shrink, back, scale, free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     ahead += count * portion

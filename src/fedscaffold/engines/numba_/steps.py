@@ -30,6 +30,16 @@ shares, weighted_shares = softmax(weighted=False), softmax(weighted=True)
 
 
 @inlined
+def worth_reading(draws: int, records: int, width: int) -> bool:
+    """Whether to read all records of the next client ahead, one after another, of which `draws` will be drawn.
+
+    Short records come faster so even where a quarter of them will be needed, those of a hundred numbers or more
+    only where most will, as measured: the machine reads the numbers of a long record ahead by itself.
+    """
+    return max(1, min(4, 128 // width)) * draws >= records
+
+
+@inlined
 def margins(x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta: Any, z: Any) -> None:
     """z_b = x_bᵀθ for the batch's records."""
     b = 0

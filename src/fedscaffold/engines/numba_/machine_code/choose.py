@@ -4,6 +4,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.engines.numba_.losses import (
     ALONG_CHAIN,
     BY_CHANCE,
+    FULL,
     LINEAR,
     WEIGHTED,
     WEIGHTED_LOSSES,
@@ -42,11 +43,12 @@ def table_kernel(read: Tables, dim: int, *, specialise: bool = True, anchored: b
         if dim <= MOST_FEATURES and read.batch <= LARGEST_BATCH:
             return kernel(
                 SMALL_KERNELS, "small_steps_for", dim, read.batch, read.loss, read.free, read.x.dtype.str,
-                read.margins is not None, team_size(dim, read.batch),
+                read.margins is not None, team_size(dim, read.batch, read.loss),
             )  # fmt: skip
+    all_in_order = form in (LINEAR, WEIGHTED) and read.sampling == FULL and not clipped
     return kernel(
         KERNELS, "local_sgd_for", dim if special else None, form, read.x.dtype.str, read.margins is not None,
-        by_probability, on_heap, anchored, clipped,
+        by_probability, on_heap, anchored, clipped, all_in_order,
     )  # fmt: skip
 
 

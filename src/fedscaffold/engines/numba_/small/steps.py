@@ -24,7 +24,7 @@ from fedscaffold.engines.numba_.losses import (
     WEIGHTED_LOSSES,
     WEIGHTED_RIDGE,
 )
-from fedscaffold.engines.numba_.simd import INT32, INT64, TARGET_COLUMNS, Lanes
+from fedscaffold.engines.numba_.simd import INT64, TARGET_COLUMNS, Lanes, gathered
 
 FORMULAS: dict[int, Callable[[Lanes, Any, Any, Any], Any]] = {
     RIDGE: simd.ridge_derivative,
@@ -121,24 +121,12 @@ def _slopes(
     found: list[Any] = []
     for k, margin in enumerate(margins):
         chosen = records[k * lanes.width : (k + 1) * lanes.width]
-        columns = _columns(lanes, y, chosen, TARGET_COLUMNS if weighted else 1)
+        columns = gathered(lanes, y, chosen, TARGET_COLUMNS if weighted else 1)
         factors = scale
         if weighted:
             margin, factors = b.fadd(margin, columns[1]), b.fmul(scale, columns[2])
         slopes = FORMULAS[loss](lanes, factors, margin, columns[0])
         found += [lanes.shuffle(slopes, slopes, [lane] * lanes.width) for lane in range(len(chosen))]
-    return found
-
-
-def _columns(lanes: Lanes, y: Any, records: list[Any], count: int) -> list[Any]:
-    """The `count` numbers in y of each record, one vector each; the last record fills lanes that are left."""
-    b = lanes.builder
-    found = [ir.Constant(lanes.vector, ir.Undefined) for _ in range(count)]
-    for k in range(count):
-        numbers = [b.load(b.gep(y, [b.add(b.mul(record, INT64(count)), INT64(k))])) for record in records]
-        numbers += numbers[-1:] * (lanes.width - len(numbers))
-        for lane, number in enumerate(numbers):
-            found[k] = b.insert_element(found[k], number, INT32(lane))
     return found
 
 
