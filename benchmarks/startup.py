@@ -1,9 +1,9 @@
 """Time at the prompt: `import fedscaffold`, `fedscaffold --help`, `fedscaffold run`, and the fixed cost of a run.
 
-`python -m benchmarks.startup [--turns 7]`. All but the last are new processes, the best of some turns, less the time
-of a Python process that does nothing. `first_run` finds no compiled kernels, `run` those of the one before. The last
-is the function `fedscaffold.run` with one round on two clients, after a first call that loads the kernels. Clock and
-processor time, as other programs disturb the latter less.
+`python -m benchmarks.startup [--turns 7]`. All but the last are new processes, the best of some turns, less the
+time of a Python process that does nothing. `first_run` finds no compiled kernels, `run` those of the one before.
+The last is the function `fedscaffold.run` with one round on two clients, after a first call that loads the
+kernels. Clock and processor time, as other programs disturb the latter less.
 """
 
 import os
