@@ -7,23 +7,14 @@ noise goes the way of the correction: with γξ it is what a step subtracts besi
 import math
 from typing import Any
 
-import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from fedscaffold.core.random.normals import GROUP, LANES
-from fedscaffold.engines.numba_.compiling import compiled
+from fedscaffold.engines.numba_.compiling import compiled, inlined
 from fedscaffold.engines.numba_.drawing import draw_normals_in_twos
 from fedscaffold.engines.numba_.intrinsics import prefetch, shifted
 from fedscaffold.engines.numba_.losses import LOGISTIC, RIDGE
 from fedscaffold.engines.numba_.steps import CACHE_LINE_NUMBERS, PADDING, descend, margins, slopes
-
-
-def largest_slopes(x: NDArray[np.floating[Any]], clip: float) -> NDArray[np.floating[Any]]:
-    """clip/‖x‖ of each record (records, features), up to which |ℓ'| leaves its gradient as it is."""
-    norms = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
-    with np.errstate(divide="ignore"):
-        return np.minimum(clip / norms, np.finfo(x.dtype).max).astype(x.dtype)
 
 
 @njit(inline="always")
@@ -38,7 +29,7 @@ def noise_groups(missing: int) -> int:
     return (missing + 2 * GROUP - 1) // (2 * GROUP) * 2
 
 
-@njit(forceinline=True)
+@inlined
 def draw_noise(
     noise: Any, place: int, filled: int, group: int, groups: int, scale: float, key: Any, counter: Any
 ) -> None:

@@ -8,10 +8,8 @@ margins are one vector after another, each followed by room for a whole vector o
 import math
 from typing import Any
 
-from numba import njit
-
 from fedscaffold.engines.numba_ import simd
-from fedscaffold.engines.numba_.compiling import compiled
+from fedscaffold.engines.numba_.compiling import compiled, inlined
 from fedscaffold.engines.numba_.intrinsics import on_stack, prefetch, shifted
 from fedscaffold.engines.numba_.losses import POISSON, RIDGE, WEIGHTED_LOGISTIC, WEIGHTED_RIDGE
 from fedscaffold.engines.numba_.softmax import softmax
@@ -31,7 +29,7 @@ gamma = simd.derivatives(simd.gamma_derivative, weighted=True)
 shares, weighted_shares = softmax(weighted=False), softmax(weighted=True)
 
 
-@njit(forceinline=True)
+@inlined
 def worth_reading(draws: int, records: int, width: int) -> bool:
     """Whether to read all records of the next client ahead, one after another, of which `draws` will be drawn.
 
@@ -41,7 +39,7 @@ def worth_reading(draws: int, records: int, width: int) -> bool:
     return max(1, min(4, 128 // width)) * draws >= records
 
 
-@njit(forceinline=True)
+@inlined
 def margins(x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta: Any, z: Any) -> None:
     """z_b = x_bᵀθ for the batch's records."""
     b = 0
@@ -58,7 +56,7 @@ def margins(x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta:
         margins_1(x, d, base, rows, first, theta, z, b)
 
 
-@njit(forceinline=True)
+@inlined
 def descend(
     x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta: Any, z: Any, shrink: Any, shift: Any
 ) -> None:
@@ -88,7 +86,7 @@ def descend(
         descend_1(x, d, base, rows, first, theta, z, b, shrink, shift)
 
 
-@njit(forceinline=True)
+@inlined
 def slopes(
     weighted: bool, loss: int, y: Any, base: int, rows: Any, first: int, batch: int, z: Any, scale: Any,
     aside: Any, limits: Any,
@@ -112,7 +110,7 @@ def slopes(
         logistic(y, base, rows, first, batch, z, scale, aside, limits)
 
 
-@njit(forceinline=True)
+@inlined
 def steps(
     weighted: bool, loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int,
     count: int, theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, back: float, scale: Any, free: int,

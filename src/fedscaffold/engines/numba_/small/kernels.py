@@ -8,12 +8,12 @@ import numpy as np
 from fedscaffold.core.random.normals import GROUP
 from fedscaffold.engines.numba_.clipped_steps import draw_noise, noise_groups, noise_numbers
 from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_ARGUMENTS, compiled_for, numbers
-from fedscaffold.engines.numba_.intrinsics import on_stack, pointer, prefetch, shifted
-from fedscaffold.engines.numba_.losses import RIDGE, WEIGHTED_LOSSES, WEIGHTED_RIDGE
+from fedscaffold.engines.numba_.intrinsics import discard, on_stack, pointer, prefetch, scratch, shifted
+from fedscaffold.engines.numba_.losses import RIDGE, WEIGHTED_LOSSES, WEIGHTED_RIDGE, WITH_REPLACEMENT
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
 from fedscaffold.engines.numba_.small.steps import step_of_team
 from fedscaffold.engines.numba_.steps import CACHE_LINE_NUMBERS, PADDING, worth_reading
-from fedscaffold.engines.numba_.stream import WITH_REPLACEMENT, with_replacement, without_replacement, words
+from fedscaffold.engines.numba_.stream import with_replacement, without_replacement, words
 
 LARGEST_BATCH, MOST_FEATURES = 16, 1024
 LONG_RECORD = 256  # features; two clients' records of that length keep the machine busy
@@ -62,12 +62,14 @@ def small_steps_for(
                 largest = max(largest, offsets[clients[r, k] + 1] - offsets[clients[r, k]])
         skip = first_step * batch % 4  # blocks of the stream are four words long
         start = first_step * batch - skip
-        raw, rows = np.empty(room, np.uint32), np.zeros(team * room, np.int32)
-        order = np.empty(largest, np.int32)
+        raw, rows = scratch(room, np.uint32), scratch(team * room, np.int32)
+        order = scratch(largest, np.int32)
+        for i in range(rows.size):
+            rows[i] = 0
         for i in range(order.size):
             order[i] = i
         x_, m_, y_, limits_ = pointer(x), pointer(m), pointer(y), pointer(limits)
-        noise = np.empty(team * noise_room, x.dtype)
+        noise = scratch(team * noise_room, x.dtype)
         noise_ = pointer(noise) if clipped else None
         noise_place = noise_filled = noise_group = 0  # of the next step's noise, where it ends, what is drawn next
         t, shift, kept = on_stack(team * tall, x_), on_stack(team * tall, x_), on_stack(team * tall, x_)
@@ -162,6 +164,10 @@ def small_steps_for(
                 for j in range(dim):
                     out[r, k, j] = t[s * tall + j]
             item += together
+        discard(raw)
+        discard(rows)
+        discard(order)
+        discard(noise)
 
     records = numbers(dtype, 1)
     return compiled_for(
