@@ -173,6 +173,9 @@ def local_sgd_for(
                         portion = (n_following * width - 1) // until + 1
                         for i in range(0, n_following * height, CACHE_LINE_NUMBERS):
                             prefetch(pointer(y), offsets[following] * height + i)
+                        if clipped:
+                            for i in range(0, n_following, CACHE_LINE_NUMBERS):
+                                prefetch(pointer(limits), offsets[following] + i)
                 xi = correction[min(r, correction.shape[0] - 1), min(k, correction.shape[1] - 1)]
                 for g in range(classes):
                     for j in range(part):
@@ -184,7 +187,7 @@ def local_sgd_for(
                         kept[j] -= step_size * l2 * anchor[r, j] if j < d - free else 0.0
                     table = x if m is None else m
                     margins(pointer(table), d, base, pointer(every), 0, n, pointer(shift), at_anchor)
-                    slopes(weighted, loss, pointer(y), base, pointer(every), 0, n, at_anchor, scale, None)
+                    slopes(weighted, loss, pointer(y), base, pointer(every), 0, n, at_anchor, scale, None, None)
                     for j in range(d):
                         shift[j] = kept[j]
                 last = np.int64(-1)

@@ -277,6 +277,15 @@ def gamma_derivative(lanes: Lanes, scale: Any, z: Any, y: Any) -> Any:
     return narrowed(lanes, builder.fmul(scale, builder.fsub(wide.constant(1.0), ratio)))
 
 
+def clamped(lanes: Lanes, scale: Any, slope: Any, limit: Any) -> Any:
+    """The slope, but no further from 0 than scale · limit; what is not a number stays so."""
+    builder = lanes.builder
+    largest = builder.fmul(scale, limit)
+    smallest = builder.fneg(largest)
+    above = builder.select(builder.fcmp_ordered("<", slope, smallest), smallest, slope)
+    return builder.select(builder.fcmp_ordered(">", above, largest), largest, above)
+
+
 def columns(lanes: Lanes, y: Any, base: Any, rows: Any, place: Any, count: int) -> list[Any]:
     """The `count` numbers in y of as many records as a vector has lanes, from rows[place] on: one vector each.
 
@@ -312,45 +321,52 @@ def gathered(lanes: Lanes, y: Any, records: list[Any], count: int) -> list[Any]:
 def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any], *, weighted: bool = False) -> Any:
     """Intrinsic z_b ← scale · ℓ'(z_b, y_b) − aside_b for the whole batch; `aside` is of all records, or None.
 
-    With `weighted`, y holds target, offset and weight (y, o, s) of each record, and the derivative is
+    With `limits` of all records, not None, scale · ℓ' is no further from 0 than scale · limit_b. With `weighted`,
+    y holds target, offset and weight (y, o, s) of each record, and the derivative is
     scale · s_b ℓ'(z_b + o_b, y_b).
     """
 
     @intrinsic
     def derivatives_of_batch(
-        typing_context: Any, y: Any, base: Any, rows: Any, first: Any, batch: Any, z: Any, scale: Any, aside: Any
-    ) -> Any:
+        typing_context: Any, y: Any, base: Any, rows: Any, first: Any, batch: Any, z: Any, scale: Any, aside: Any,
+        limits: Any,
+    ) -> Any:  # fmt: skip
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            y_, base_, rows_, first_, batch_, z_, scale_, aside_ = args
+            y_, base_, rows_, first_, batch_, z_, scale_, aside_, limits_ = args
             lanes = Lanes.of(context, builder, y)
             scales = lanes.splat(scale_)
 
-            def slopes(b: Any, targets: list[Any], at_anchor: Any) -> None:
+            def slopes(b: Any, targets: list[Any], at_anchor: Any, limit: Any) -> None:
                 margin, factors = lanes.load(z_, b), scales
                 if weighted:
                     margin, factors = builder.fadd(margin, targets[1]), builder.fmul(scales, targets[2])
                 slope = formula(lanes, factors, margin, targets[0])
+                if limit is not None:
+                    slope = clamped(lanes, scales, slope, limit)
                 lanes.store(slope if at_anchor is None else builder.fsub(slope, at_anchor), z_, b)
 
-            anchored = not isinstance(aside, types.NoneType)
+            anchored, clipped = (not isinstance(given, types.NoneType) for given in (aside, limits))
             if are_listed(rows):
                 step = INT64(lanes.width)
                 with cgutils.for_range_slice(builder, INT64(0), batch_, step, INT64) as (b, _):
                     place = builder.add(first_, b)
                     targets = columns(lanes, y_, base_, rows_, place, TARGET_COLUMNS if weighted else 1)
-                    slopes(b, targets, columns(lanes, aside_, INT64(0), rows_, place, 1)[0] if anchored else None)
+                    at_anchor = columns(lanes, aside_, INT64(0), rows_, place, 1)[0] if anchored else None
+                    limit = columns(lanes, limits_, base_, rows_, place, 1)[0] if clipped else None
+                    slopes(b, targets, at_anchor, limit)
             else:
 
                 def body(b: Any, load: Any) -> None:
                     targets = [load(y_, builder.add(base_, b))]
                     if weighted:
                         targets = gathered(lanes, y_, in_order(lanes, base_, b, batch_), TARGET_COLUMNS)
-                    slopes(b, targets, load(aside_, b) if anchored else None)
+                    limit = load(limits_, builder.add(base_, b)) if clipped else None
+                    slopes(b, targets, load(aside_, b) if anchored else None, limit)
 
                 lanes.over_features(batch_, body)
             return context.get_dummy_value()
 
         intp = types.intp
-        return types.void(y, intp, rows, intp, intp, z, y.dtype, aside), generate
+        return types.void(y, intp, rows, intp, intp, z, y.dtype, aside, limits), generate
 
     return derivatives_of_batch

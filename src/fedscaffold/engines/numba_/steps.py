@@ -88,22 +88,26 @@ def descend(
 
 @inlined
 def slopes(
-    weighted: bool, loss: int, y: Any, base: int, rows: Any, first: int, batch: int, z: Any, scale: Any, aside: Any
-) -> None:
-    """z_b ← scale·ℓ'(z_b, y_b) − aside_b for the batch's records; `aside` is of all of the client's, or None."""
+    weighted: bool, loss: int, y: Any, base: int, rows: Any, first: int, batch: int, z: Any, scale: Any,
+    aside: Any, limits: Any,
+) -> None:  # fmt: skip
+    """z_b ← scale·ℓ'(z_b, y_b) − aside_b for the batch's records; `aside` is of all of the client's, or None.
+
+    With limits of all records, not None, slopes are clipped to them.
+    """
     if weighted:
         if loss == WEIGHTED_RIDGE:
-            weighted_ridge(y, base, rows, first, batch, z, scale, aside)
+            weighted_ridge(y, base, rows, first, batch, z, scale, aside, limits)
         elif loss == WEIGHTED_LOGISTIC:
-            weighted_logistic(y, base, rows, first, batch, z, scale, aside)
+            weighted_logistic(y, base, rows, first, batch, z, scale, aside, limits)
         elif loss == POISSON:
-            poisson(y, base, rows, first, batch, z, scale, aside)
+            poisson(y, base, rows, first, batch, z, scale, aside, limits)
         else:
-            gamma(y, base, rows, first, batch, z, scale, aside)
+            gamma(y, base, rows, first, batch, z, scale, aside, limits)
     elif loss == RIDGE:
-        ridge(y, base, rows, first, batch, z, scale, aside)
+        ridge(y, base, rows, first, batch, z, scale, aside, limits)
     else:
-        logistic(y, base, rows, first, batch, z, scale, aside)
+        logistic(y, base, rows, first, batch, z, scale, aside, limits)
 
 
 @inlined
@@ -132,7 +136,7 @@ def steps(
             for k in range(0, portion, CACHE_LINE_NUMBERS):
                 prefetch(m, ahead + h * portion + k)
             margins(m, d, base, rows, first, batch, theta, z)
-        slopes(weighted, loss, y, base, rows, first, batch, z, scale, at_anchor)
+        slopes(weighted, loss, y, base, rows, first, batch, z, scale, at_anchor, None)
         for j in range(d - free, d):
             shift[j] = kept[j] - back * theta[j]
         descend(x, d, base, rows, first, batch, theta, z, shrink, shift)

@@ -40,14 +40,14 @@ def table_kernel(read: Tables, dim: int, *, specialise: bool = True, anchored: b
             )
     special = specialise and features <= COMPILED_FOR and form != DENSE and not on_heap
     by_probability = read.sampling in (BY_CHANCE, ALONG_CHAIN)
-    plain = form in (LINEAR, WEIGHTED) and not (anchored or clipped)
+    plain = form in (LINEAR, WEIGHTED) and not anchored
     if specialise and plain and read.sampling in (WITH_REPLACEMENT, WITHOUT_REPLACEMENT):
         from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, MOST_FEATURES, team_size
 
         if dim <= MOST_FEATURES and read.batch <= LARGEST_BATCH:
             return kernel(
                 SMALL_KERNELS, "small_steps_for", dim, read.batch, read.loss, read.free, read.x.dtype.str,
-                read.margins is not None, team_size(dim, read.batch, read.loss),
+                read.margins is not None, team_size(dim, read.batch, read.loss), clipped,
             )  # fmt: skip
     all_in_order = form in (LINEAR, WEIGHTED) and read.sampling == FULL and not clipped
     return kernel(

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.random.normals import GROUP
+from fedscaffold.engines.numba_.clipped_steps import draw_noise, noise_groups, noise_numbers
 from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_ARGUMENTS, compiled_for, numbers
-from fedscaffold.engines.numba_.intrinsics import discard, on_stack, pointer, prefetch, scratch
+from fedscaffold.engines.numba_.intrinsics import discard, on_stack, pointer, prefetch, scratch, shifted
 from fedscaffold.engines.numba_.losses import RIDGE, WEIGHTED_LOSSES, WEIGHTED_RIDGE, WITH_REPLACEMENT
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
 from fedscaffold.engines.numba_.small.steps import step_of_team
@@ -28,16 +30,20 @@ def team_size(dim: int, batch: int, loss: int) -> int:
 
 
 @cache
-def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with_margins: bool, team: int) -> Any:
+def small_steps_for(
+    dim: int, batch: int, loss: int, free: int, dtype: str, with_margins: bool, team: int, clipped: bool = False
+) -> Any:
     """The kernel for `dim` features, batches of `batch` records and one loss, `team` clients side by side.
 
-    Batches are uniform, with or without replacement, and the last `free` coordinates are not penalised. The other
-    parameters, those of the kernel, and the bits are those of `kernels.local_sgd_for`.
+    Batches are uniform, with or without replacement, and the last `free` coordinates are not penalised; `clipped`
+    says whether records are clipped and steps get noise, for privacy. The other parameters, those of the kernel,
+    and the bits are those of `kernels.local_sgd_for`.
     """
     height = TARGET_COLUMNS if loss in WEIGHTED_LOSSES.values() else 1
     tall = dim + PADDING
     at_once = DRAWS_AT_ONCE // batch // 4 * 4  # steps
     room = DRAWS_AT_ONCE + 2 * PADDING
+    noise_room = noise_numbers(dim) if clipped else 0
 
     def local_sgd(
         loss_: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free_: int, sampling: int, batch_size: int,
@@ -62,7 +68,10 @@ def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with
             rows[i] = 0
         for i in range(order.size):
             order[i] = i
-        x_, m_, y_ = pointer(x), pointer(m), pointer(y)
+        x_, m_, y_, limits_ = pointer(x), pointer(m), pointer(y), pointer(limits)
+        noise = scratch(team * noise_room, x.dtype)
+        noise_ = pointer(noise) if clipped else None
+        noise_place = noise_filled = noise_group = 0  # of the next step's noise, where it ends, what is drawn next
         t, shift, kept = on_stack(team * tall, x_), on_stack(team * tall, x_), on_stack(team * tall, x_)
         bases = on_stack(team, pointer(offsets))
         ahead, portion = on_stack(team, pointer(offsets)), on_stack(team, pointer(offsets))
@@ -104,6 +113,10 @@ def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with
                     portion[s] = (n * dim - 1) // H + 1
                     for i in range(0, n * height, CACHE_LINE_NUMBERS):
                         prefetch(y_, offsets[following] * height + i)
+                    if clipped:
+                        for i in range(0, n, CACHE_LINE_NUMBERS):
+                            prefetch(limits_, offsets[following] + i)
+            noise_place, noise_filled, noise_group = first_step * dim % GROUP, 0, first_step * dim // GROUP
             h = 0
             while h < H:
                 count = min(at_once, H - h)
@@ -120,6 +133,18 @@ def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with
                     for i in range(count * batch):
                         rows[s * room + i] = rows[(together - 1) * room + i]
                 for step in range(count):
+                    if clipped and noise_place + dim > noise_filled:
+                        groups = noise_groups(noise_place + dim - noise_filled)
+                        for s in range(team):
+                            mine = item + min(s, together - 1)
+                            k, r = begin + mine // repetitions, mine % repetitions
+                            c = clients[r if own_cohorts else 0, k]
+                            draw_noise(
+                                shifted(noise_, s * noise_room + GROUP), noise_place, noise_filled, noise_group,
+                                groups, step_size * noise_scale / batch, noise_key, (round_, first_client + c, r),
+                            )  # fmt: skip
+                        noise_filled += groups * GROUP - noise_place
+                        noise_place, noise_group = 0, noise_group + groups
                     for s in range(team):
                         for i in range(0, portion[s], CACHE_LINE_NUMBERS):
                             prefetch(x_, ahead[s] + i)
@@ -130,8 +155,9 @@ def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with
                             shift[j] = kept[j] - back * t[j]
                     step_of_team(
                         loss, batch, team, x_, m_, y_, dim, bases, pointer(rows), room, step * batch, t, shift,
-                        tall, shrink, scale,
+                        tall, shrink, scale, limits_, noise_, noise_room, GROUP + noise_place,
                     )  # fmt: skip
+                    noise_place += dim
                 h += count
             for s in range(together):
                 k, r = begin + (item + s) // repetitions, (item + s) % repetitions
@@ -141,11 +167,12 @@ def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with
         discard(raw)
         discard(rows)
         discard(order)
+        discard(noise)
 
     records = numbers(dtype, 1)
     return compiled_for(
         local_sgd,
         INT, records, records if with_margins else NONE, records, numbers("i8", 1), FLOAT, INT, INT, INT,
-        numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), INT, NONE, FLOAT, KEY,
-        *ROUND_ARGUMENTS,
+        numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), INT,
+        records if clipped else NONE, FLOAT, KEY, *ROUND_ARGUMENTS,
     )  # fmt: skip
