@@ -16,6 +16,7 @@ from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.prediction import predict as predictor
 from fedscaffold.theory.prediction import setting as settings
 from fedscaffold.theory.prediction.moments import predict as sizes
+from fedscaffold.theory.prediction.sampled import plateau as drawn
 from tests.samples import Kind, make
 
 SCAFFOLD = Scaffold(step_size=0.1, local_steps=5)
@@ -138,7 +139,8 @@ def test_ridge_curves_are_exact_on_random_problems(seed: int) -> None:
     assert found.reliability.neglected == 0.0
 
 
-def test_an_unreliable_prediction_warns_and_says_why() -> None:
+def test_an_unreliable_prediction_warns_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawn, "BUDGET", 1e4)  # nanoseconds: too few to measure it instead
     rng = np.random.default_rng(0)
     problem = Logistic(2.0 * rng.normal(size=(3, 4, 2)), np.where(rng.random((3, 4)) < 0.5, -1.0, 1.0), l2=0.01)
     gamma = 1.9 / problem.smoothness(Batches(None))
