@@ -176,3 +176,14 @@ def test_many_features_of_clients_alike_are_not_refused() -> None:
     problem = Ridge(rng.normal(size=(2, 240, 200)) / 14.0, rng.normal(size=(2, 240)), l2=0.1)
     s = settings.setting(problem, Scaffold(step_size=0.05, local_steps=100), Batches(10))
     predictor.check_affordable(s)
+
+
+def test_without_noise_no_cumulants_are_followed() -> None:
+    """They are zero, and following them made long rounds take a minute."""
+    case = random_case("logistic", 60_171)
+    s = settings.setting(case.problem, case.method, case.batches)
+    assert s.H == 2000
+    assert not s.noisy
+    assert sizes.small_round(s).skewed is None
+    run = fs.run(case.problem, case.method, rounds=2, engine="reference", progress=False).mse[0]
+    np.testing.assert_allclose(curve_of(case.predict(rounds=2)), run, atol=1e-12 * run[0])

@@ -29,8 +29,8 @@ def is_small(s: Setting) -> bool:
 
 
 def follows_skewness(s: Setting) -> bool:
-    """Whether third cumulants are followed: where losses are not quadratic."""
-    return not s.quadratic and int(s.problem.sizes.sum()) * s.problem.dim**3 <= LARGEST_CUBES
+    """Whether third cumulants are followed: where losses are not quadratic, and there is noise."""
+    return not s.quadratic and s.noisy and int(s.problem.sizes.sum()) * s.problem.dim**3 <= LARGEST_CUBES
 
 
 def plateau_is_small(s: Setting) -> bool:

@@ -29,7 +29,7 @@ SEED = 20_240_917  # of all draws: the same call gives the same prediction
 MUCH = 1.0  # percent left out by a closure beyond which it is measured
 CURVES_DIFFER = 0.02  # relative, with third cumulants and without: beyond it a curve is measured
 WIDE = 0.25  # variance of margins in a round beyond which Gaussian clouds are measured
-PER_WIDTH = 8.0  # percent that Gaussian clouds leave out where margins spread by far more than one
+PER_WIDTH = 15.0  # percent, roughly, that such clouds leave out of clients with fewer records than features
 CLIENTS_SEEN = 16
 LARGEST_TABLE = 2_000_000  # records × features
 ROUGH = 0.025  # relative standard error of a plateau that corrects nothing
@@ -88,8 +88,9 @@ def doubts_about(s: Setting, found: Prediction) -> Doubts:
         width = margin_variance(s)
         if width <= WIDE:
             return Doubts(False, False, left_out)
+        crowded = min(1.0, s.problem.dim / float(s.problem.sizes.mean()))
         wide = Reliability(
-            GAUSSIAN.neglected + PER_WIDTH * width / (1.0 + width),
+            GAUSSIAN.neglected + PER_WIDTH * crowded * width / (1.0 + width),
             "margins of records spread widely over local models, which are taken to be Gaussian",
         )
         return Doubts(True, found.curve is not None, wide)
