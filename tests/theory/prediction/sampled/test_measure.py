@@ -58,16 +58,24 @@ def test_a_plateau_of_a_wide_cloud_is_that_of_the_method() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [60_084, 60_177, 60_250, 60_196, 60_008, 60_245])
+@pytest.mark.parametrize("seed", [60_084, 60_177, 60_250, 60_196, 60_008])
 def test_known_misses_of_the_closure_are_within_five_percent(seed: int) -> None:
-    """Off by 13, 11, 17, 31 and, of two fixed points, by how much the wrong one says; the last in its curve."""
+    """Off by 13, 11, 17 and 31 %; of the last the closure has two fixed points."""
+    case = random_case("logistic", seed)
+    found, truth = case.predict(), simulate(case)
+    assert abs(found.mse - truth.plateau) < 0.05 * truth.plateau + 3.0 * truth.plateau_error
+    assert found.reliability.reliable
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [60_084, 60_177, 60_196, 60_245])
+def test_known_misses_of_curves_are_within_five_percent(seed: int) -> None:
+    """Off by 16, 14, 250 % and, in the last, by a factor of 700."""
     case = random_case("logistic", seed)
     found, truth = case.predict(rounds=30), simulate(case)
     assert found.curve is not None
-    assert abs(found.mse - truth.plateau) < 0.05 * truth.plateau + 3.0 * truth.plateau_error
     apart = np.abs(found.curve - truth.curve)
     assert (apart < 0.05 * np.array(truth.curve) + 3.0 * np.array(truth.curve_errors)).all()
-    assert found.reliability.reliable
 
 
 def test_the_same_call_gives_the_same_bits_and_leaves_global_draws_alone() -> None:
