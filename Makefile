@@ -58,7 +58,7 @@ bench: .venv/bench
 	$(BIN)/python -m benchmarks.methods
 
 forget-kernels:
-	find src -name '*.nb[ci]' -delete
+	find src \( -name '*.nb[ci]' -o -name '*.kernel' \) -delete
 
 clean:
 	rm -rf .venv build dist docs/gallery results .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,20 +22,23 @@ HOSPITALS, DELTA = 5, 1e-3
 DRAWS = 4000
 
 
-def step_cost(kind: str, sampling: Any) -> dict[str, float]:
-    """Nanoseconds of a step with and without clipping and noise, d = 20, B = 10; contenders in turns, the best."""
+def step_cost(kind: str, sampling: Any, specialise: bool) -> dict[str, float]:
+    """Nanoseconds of a step with and without clipping and noise, d = 20, B = 10; contenders in turns, the best.
+
+    Both by the general kernel, or both by the one that is compiled for this number of features and batch size.
+    """
     rng = np.random.default_rng(0)
     clients, steps, d = 100, 200, 20
     X, z = rng.normal(size=(clients, 200, d)), rng.normal(size=(clients, 200))
     problem: Any = fs.problems.Ridge(X, z) if kind == "ridge" else fs.problems.Logistic(X, np.sign(z))
-    engine, batches, best = Numba(threads=1, specialise=False), Batches(10, sampling), [np.inf, np.inf]
+    engine, batches, best = Numba(threads=1, specialise=specialise), Batches(10, sampling), [np.inf, np.inf]
     privacy = RecordLevel(clip=1.0, noise_multiplier=1.0)
     with (
         engine.open(problem, batches, seed=1) as plain,
         engine.open(problem, batches, seed=1, privacy=privacy) as private,
     ):
         theta, xi = np.zeros((1, d)), np.zeros((1, clients, d))
-        for k in range(16):
+        for k in range(40):
             for i, local_sgd in enumerate((plain, private)):
                 began = time.process_time()
                 local_sgd(theta, xi, step_size=0.01, local_steps=steps, round=k)
@@ -115,9 +118,10 @@ def main() -> None:
     options = measured.parser(__doc__).parse_args()
     kinds = ("ridge",) if options.quick else ("ridge", "logistic")
     steps = {
-        f"{kind}_{sampling}": step_cost(kind, sampling)
+        f"{kind}_{sampling}{'_specialised' if specialise else ''}": step_cost(kind, sampling, specialise)
         for kind in kinds
         for sampling in ("without_replacement", "with_replacement")
+        for specialise in (False, True)
     }
     costs = hospital_costs(5 if options.quick else 20, BUDGETS[-1:] if options.quick else BUDGETS)
     table = Table("steps", "plain, ns", "private, ns", "ratio")

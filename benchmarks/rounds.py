@@ -7,6 +7,7 @@ sums and updates find the caches as the local steps left them; of many rounds th
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -34,28 +35,33 @@ class Stopwatch:
     def around(self, choose: Callable[..., Any]) -> Callable[..., Any]:
         """The function `choose` with every kernel that it returns timed."""
 
-        def chosen(*arguments: Any, **options: Any) -> Callable[..., None]:
+        def chosen(*arguments: Any, **options: Any) -> Any:
             kernel = choose(*arguments, **options)
 
-            def timed(*arguments: Any) -> None:
-                began = time.thread_time()
-                kernel(*arguments)
-                self.seconds += time.thread_time() - began
+            def bind(*arguments: Any) -> Callable[[int, int], None]:
+                call = kernel.bind(*arguments)
 
-            return timed
+                def timed(begin: int, end: int) -> None:
+                    began = time.thread_time()
+                    call(begin, end)
+                    self.seconds += time.thread_time() - began
+
+                return timed
+
+            return SimpleNamespace(bind=bind)
 
         return chosen
 
 
 def parts(problem: Any, local_steps: int, rounds: int, *, specialise: bool = True) -> dict[str, float]:
     """Microseconds of a round at best, in the kernel and outside it, and the share of the latter."""
-    from fedscaffold.engines.numba_ import kernels, streams
+    from fedscaffold.engines.numba_.machine_code import choose
 
     watch = Stopwatch()
     method = Scaffold(step_size=0.2 / problem.dim, local_steps=local_steps)
     with ExitStack() as stack:
-        stack.enter_context(patch.object(kernels, "kernel", watch.around(kernels.kernel)))
-        stack.enter_context(patch.object(streams, "stream_kernel", watch.around(streams.stream_kernel)))
+        for name in ("table_kernel", "stream_kernel"):
+            stack.enter_context(patch.object(choose, name, watch.around(getattr(choose, name))))
         engine = Numba(threads=1, specialise=specialise)
         step = stack.enter_context(open_rounds(problem, method, engine, Batches(BATCH), seed=SEED, limit=np.inf))
         state = step.initial_state(np.zeros((1, problem.dim)))

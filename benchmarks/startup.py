@@ -1,13 +1,16 @@
-"""Time before work begins: `import fedscaffold`, `fedscaffold --help`, and the fixed cost of a run.
+"""Time at the prompt: `import fedscaffold`, `fedscaffold --help`, `fedscaffold run`, and the fixed cost of a run.
 
-`python -m benchmarks.startup [--turns 7]`. The first two are new processes, the best of some turns, less the time
-of a Python process that does nothing; the third is `fedscaffold.run` with one round on two clients, after a first
-call that loads the compiled kernels. Clock and processor time, as other programs disturb the latter less.
+`python -m benchmarks.startup [--turns 7]`. All but the last are new processes, the best of some turns, less the
+time of a Python process that does nothing. `first_run` finds no compiled kernels, `run` those of the one before.
+The last is the function `fedscaffold.run` with one round on two clients, after a first call that loads the
+kernels. Clock and processor time, as other programs disturb the latter less.
 """
 
+import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,18 +22,22 @@ from rich.table import Table
 import fedscaffold as fs
 from benchmarks import measured
 
+RUN = ["-c", "from fedscaffold.cli.start import main; main()", "run"]
 PROCESSES = {
     "python_alone": ["-c", "pass"],
     "import_fedscaffold": ["-c", "import fedscaffold"],
     "import_and_name_run": ["-c", "import fedscaffold; fedscaffold.run"],
-    "help": ["-c", "from fedscaffold.cli.main import main; main()", "--help"],
+    "help": ["-c", "from fedscaffold.cli.start import main; main()", "--help"],
+    "first_run": RUN,
+    "run": RUN,
 }
 
 
-def process(arguments: list[str]) -> tuple[float, float]:
-    """Seconds and processor seconds of a new Python process."""
+def process(arguments: list[str], kernels: str) -> tuple[float, float]:
+    """Seconds and processor seconds of a new Python process, which keeps its kernels in the folder `kernels`."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": kernels}
     began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=environment)
     seconds, now = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return seconds, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
 
@@ -54,7 +61,8 @@ def measure(turns: int) -> dict[str, dict[str, float]]:
     one_round()
     best: dict[str, tuple[float, float]] = {}
     for _ in range(turns):
-        spent = {name: process(arguments) for name, arguments in PROCESSES.items()}
+        with tempfile.TemporaryDirectory() as kernels:
+            spent = {name: process(arguments, kernels) for name, arguments in PROCESSES.items()}
         spent["run_of_one_round"] = min(call(one_round) for _ in range(20))
         for name, new in spent.items():
             old = best.get(name, (np.inf, np.inf))

@@ -27,7 +27,8 @@ from fedscaffold.core.random.normals import ASIDE, GROUP
 from fedscaffold.core.types import Array
 from fedscaffold.engines.numba_.drawing import draw_features, draw_normals
 from fedscaffold.engines.numba_.intrinsics import pointer
-from fedscaffold.engines.numba_.streams import client_law, sources
+from fedscaffold.engines.numba_.streams import client_law
+from fedscaffold.engines.numba_.tables import sources
 from fedscaffold.problems.client_arrays import aligned_empty
 
 DIM, LOCAL_STEPS, ROUNDS, RECORDS = 20, 10, 20, 200

@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.engines import Numba
-from fedscaffold.engines.numba_ import kernels
+from fedscaffold.engines.numba_.machine_code import choose
 from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH
 from tests.samples import KINDS, Kind, make
 
@@ -113,18 +114,18 @@ def test_a_run_changes_to_the_special_kernel_once_that_pays(monkeypatch: pytest.
     settings: Any = {"rounds": 5, "batch_size": LARGE_BATCH}
     wanted = fs.run(problem, method, engine=Numba(specialise=False), **settings)
     special = []
-    kernel = kernels.kernel
+    table_kernel = choose.table_kernel
 
     def watched(*arguments: Any, specialise: bool, **others: Any) -> Any:
-        chosen = kernel(*arguments, specialise=specialise, **others)
+        chosen = table_kernel(*arguments, specialise=specialise, **others)
 
-        def run(*arguments: Any) -> None:
+        def bind(*arguments: Any) -> Any:
             special.append(specialise)
-            chosen(*arguments)
+            return chosen.bind(*arguments)
 
-        return run
+        return SimpleNamespace(bind=bind)
 
-    monkeypatch.setattr(kernels, "kernel", watched)
+    monkeypatch.setattr(choose, "table_kernel", watched)
     monkeypatch.setattr("fedscaffold.engines.numba_.engine.time.perf_counter", partial(next, count(step=0.7)))
     found = fs.run(problem, method, engine=Numba(), **settings)
     assert special == [False] * 3 + [True] * 2  # the general one in rounds of 0.7 s each until two have passed

@@ -43,37 +43,6 @@ def test_kernels_go_to_a_folder_of_this_user_or_nowhere(tmp_path: Path) -> None:
     assert imported(tmp_path)[-1] == "NullCache"
 
 
-TWICE = """
-import sys, time
-from pathlib import Path
-from numba import types
-from fedscaffold.engines.numba_.compiling import compiled_for
-
-def doubled(out):
-    for i in range(out.size):
-        out[i] = 2.0 * out[i]
-
-folder, own, other = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-(folder / own).touch()
-while not (folder / other).exists():
-    time.sleep(0.001)
-print(sum(compiled_for(doubled, types.Array(types.float64, 1, "C")).stats.cache_hits.values()))
-"""
-
-
-def test_two_processes_compile_a_kernel_once(tmp_path: Path) -> None:
-    script, environment = tmp_path / "twice.py", {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    script.write_text(TWICE)
-    both = [
-        subprocess.Popen(
-            [sys.executable, script, tmp_path, *names], stdout=subprocess.PIPE, text=True, env=environment
-        )
-        for names in (("first", "second"), ("second", "first"))
-    ]
-    found = sorted(process.communicate(timeout=300)[0].strip() for process in both)
-    assert found == ["0", "1"]  # one compiles, the other finds the machine code
-
-
 def test_a_ray_that_does_not_start_is_one_sentence() -> None:
     class Broken:
         @staticmethod

@@ -1,13 +1,33 @@
 """The compiled index stream against the NumPy one and against the oracle, word by word."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numba import njit
 
 from fedscaffold.core.random import stream as numpy_stream
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.engines.numba_ import stream as compiled
 from tests import naive
+
+
+@njit
+def words(*arguments: Any) -> None:
+    """These functions can be called by compiled ones alone."""
+    compiled.words(*arguments)
+
+
+@njit
+def with_replacement(*arguments: Any) -> None:
+    compiled.with_replacement(*arguments)
+
+
+@njit
+def without_replacement(*arguments: Any) -> None:
+    compiled.without_replacement(*arguments)
+
 
 STREAMS = [
     Stream(0, 0, 0, 0),
@@ -22,7 +42,7 @@ STREAMS = [
 def test_words(stream: Stream, first: int, count: int) -> None:
     raw = np.zeros(-(-count // 4) * 4, np.uint32)
     key = (stream.seed & 0xFFFFFFFF, stream.seed >> 32)
-    compiled.words(raw, first, count, key, (stream.round, stream.client, stream.repetition))
+    words(raw, first, count, key, (stream.round, stream.client, stream.repetition))
     expected = [naive.word(*stream, position) for position in range(first, first + count)]
     assert raw[:count].tolist() == expected
     assert numpy_stream.words(stream, first, count).tolist() == expected
@@ -33,13 +53,13 @@ def test_words(stream: Stream, first: int, count: int) -> None:
 def test_batches(n: int, size: int, sampling: Sampling) -> None:
     stream, steps = Stream(5, 1, 2, 3), 12
     raw = np.zeros(steps * size, np.uint32)
-    compiled.words(raw, 0, steps * size, (5, 0), (2, 3, 1))
+    words(raw, 0, steps * size, (5, 0), (2, 3, 1))
     rows = np.full(steps * size, -1, np.int32)
     if sampling == "with_replacement":
-        compiled.with_replacement(raw, rows, steps * size, n)
+        with_replacement(raw, rows, steps * size, n)
     else:
         order = np.arange(n, dtype=np.int32)
-        compiled.without_replacement(raw, rows, steps * size, size, order)
+        without_replacement(raw, rows, steps * size, size, order)
         assert order.tolist() == list(range(n))
     draw = naive.drawing(5, [n] * 4, size, sampling)
     for h in range(steps):

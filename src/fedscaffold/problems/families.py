@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.special import expit
 
 from fedscaffold.core.types import Array
 from fedscaffold.problems.log_link import Gamma, Poisson
 from fedscaffold.problems.logistic import Logistic
 from fedscaffold.problems.record_weights import OFFSET, TARGET
 from fedscaffold.problems.ridge import Ridge
+from fedscaffold.problems.special import expit
 
 Kind = Literal["ridge", "logistic", "poisson", "gamma"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -2,12 +2,12 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.glm import Glm
+from fedscaffold.problems.special import expit
 
 LOGISTIC_DERIVATIVE_BOUNDS = (1.0 / (6.0 * float(np.sqrt(3.0))), 1.0 / 8.0)  # of |ℓ'''| and |ℓ''''|
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_softmax, softmax
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.docs import shared_parameters
@@ -19,6 +18,7 @@ from fedscaffold.problems.client_arrays import flatten
 from fedscaffold.problems.glm import Glm
 from fedscaffold.problems.newton import minimise
 from fedscaffold.problems.record_weights import TARGET, WEIGHT, clipped_slopes, with_columns
+from fedscaffold.problems.special import log_softmax, softmax
 from fedscaffold.problems.tabular import TabularProblem
 
 MOST_CLASSES = 1_000_000
@@ -165,17 +165,17 @@ class Multinomial(TabularProblem):
 
     def _log_shares(self, theta: Array, x: Array, y: Array) -> Array:
         """Log p_y(x) of each record, times its weight."""
-        return _weights(y) * log_softmax(self._margins(theta, x), axis=1)[np.arange(len(y)), _classes(y)]
+        return _weights(y) * log_softmax(self._margins(theta, x))[np.arange(len(y)), _classes(y)]
 
     def _slopes(self, theta: Array, x: Array, y: Array) -> Array:
         """p_k(x) − [y = k] of each record, times its weight, (records, K)."""
-        shares = softmax(self._margins(theta, x), axis=1)
+        shares = softmax(self._margins(theta, x))
         shares[np.arange(len(y)), _classes(y)] -= 1.0
         return shares if y.ndim == 1 else y[:, WEIGHT, None] * shares
 
     def _curvature(self, theta: Array, x: Array, shares: Array) -> Array:
         """Blocks Σ_i share_i p_k(δ_kl − p_l) x xᵀ."""
-        p = softmax(self._margins(theta, x), axis=1)
+        p = softmax(self._margins(theta, x))
         K, d = self.n_classes, self.n_features
         blocks = np.empty((K, d, K, d))
         for k in range(K):

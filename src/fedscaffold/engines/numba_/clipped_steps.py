@@ -7,58 +7,41 @@ noise goes the way of the correction: with γξ it is what a step subtracts besi
 import math
 from typing import Any
 
-import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from fedscaffold.core.random.normals import GROUP, LANES
-from fedscaffold.engines.numba_ import simd
-from fedscaffold.engines.numba_.compiling import compiled
-from fedscaffold.engines.numba_.drawing import draw_normals
+from fedscaffold.engines.numba_.compiling import compiled, inlined
+from fedscaffold.engines.numba_.drawing import draw_normals_in_twos
 from fedscaffold.engines.numba_.intrinsics import prefetch, shifted
-from fedscaffold.engines.numba_.losses import LOGISTIC, POISSON, RIDGE, WEIGHTED_LOGISTIC, WEIGHTED_RIDGE
-from fedscaffold.engines.numba_.steps import (
-    CACHE_LINE_NUMBERS,
-    PADDING,
-    descend,
-    gamma,
-    logistic,
-    margins,
-    poisson,
-    ridge,
-    weighted_logistic,
-    weighted_ridge,
-)
-
-NOISE_NUMBERS = 512
-
-
-def largest_slopes(x: NDArray[np.floating[Any]], clip: float) -> NDArray[np.floating[Any]]:
-    """clip/‖x‖ of each record (records, features), up to which |ℓ'| leaves its gradient as it is."""
-    norms = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
-    with np.errstate(divide="ignore"):
-        return np.minimum(clip / norms, np.finfo(x.dtype).max).astype(x.dtype)
-
-
-def clamped(lanes: simd.Lanes, scale: Any, z: Any, limit: Any) -> Any:
-    """z, but no further from 0 than scale · limit."""
-    largest = lanes.builder.fmul(scale, limit)
-    return lanes.call("minnum", lanes.call("maxnum", z, lanes.builder.fneg(largest)), largest)
-
-
-clamp = simd.derivatives(clamped)  # of the batch's slopes, in place of targets their limits
-
-
-@njit(inline="always")
-def noise_at_once(d: int) -> int:
-    """Steps whose noise is drawn together."""
-    return max(1, NOISE_NUMBERS // d)
+from fedscaffold.engines.numba_.losses import LOGISTIC, RIDGE
+from fedscaffold.engines.numba_.steps import CACHE_LINE_NUMBERS, PADDING, descend, margins, slopes
 
 
 @njit(inline="always")
 def noise_numbers(d: int) -> int:
-    """Room that the noise takes, in whole groups."""
-    return noise_at_once(d) * d + 2 * GROUP
+    """Room that `draw_noise` needs, of which the first group lies before the noise."""
+    return d + 3 * GROUP
+
+
+@njit(inline="always")
+def noise_groups(missing: int) -> int:
+    """Groups to draw for so many missing numbers."""
+    return (missing + 2 * GROUP - 1) // (2 * GROUP) * 2
+
+
+@inlined
+def draw_noise(
+    noise: Any, place: int, filled: int, group: int, groups: int, scale: float, key: Any, counter: Any
+) -> None:
+    """Move noise[place], ..., noise[filled − 1] to the front, and put `groups` groups behind, from `group` on.
+
+    A step then takes its numbers from noise[0] on. Few are drawn at a time, so that the steps between keep the
+    machine busy while draws wait. Before the first draw filled is 0, and place the numbers that are left out.
+    """
+    left = filled - place
+    for j in range(left):
+        noise[j] = noise[place + j]
+    draw_normals_in_twos(shifted(noise, left), noise, group * LANES, groups, key, counter, scale)
 
 
 @compiled
@@ -69,37 +52,28 @@ def clipped_steps(
 ) -> None:  # fmt: skip
     """`steps.steps` with slopes up to `limits` and noise of standard deviation noise_scale in every coordinate.
 
-    noise has room for `noise_numbers` numbers: those of several steps are drawn together.
+    noise has room for `noise_numbers` numbers.
     """
-    at_once = noise_at_once(d)
+    noise = shifted(noise, GROUP)
+    place, filled, group = first_step * d % GROUP, 0, first_step * d // GROUP
     for h in range(count):
         for k in range(0, portion, CACHE_LINE_NUMBERS):
             prefetch(x, ahead + h * portion + k)
         first = h * stride
-        place = h % at_once * d
-        if place == 0:
-            begin = (first_step + h) * d
-            groups = (begin % GROUP + min(at_once, count - h) * d + GROUP - 1) // GROUP
-            draw_normals(noise, noise, begin // GROUP * LANES, groups, key, counter, noise_scale)
-            own_noise = shifted(noise, begin % GROUP)
+        if place + d > filled:
+            groups = noise_groups(place + d - filled)
+            draw_noise(noise, place, filled, group, groups, noise_scale, key, counter)
+            place, filled, group = 0, filled - place + groups * GROUP, group + groups
         margins(x, d, base, rows, first, batch, theta, z)
-        if loss == RIDGE:
-            ridge(y, base, rows, first, batch, z, scale, None)
-        elif loss == LOGISTIC:
-            logistic(y, base, rows, first, batch, z, scale, None)
-        elif loss == WEIGHTED_RIDGE:
-            weighted_ridge(y, base, rows, first, batch, z, scale, None)
-        elif loss == WEIGHTED_LOGISTIC:
-            weighted_logistic(y, base, rows, first, batch, z, scale, None)
-        elif loss == POISSON:
-            poisson(y, base, rows, first, batch, z, scale, None)
+        if loss in (RIDGE, LOGISTIC):
+            slopes(False, loss, y, base, rows, first, batch, z, scale, None, limits)
         else:
-            gamma(y, base, rows, first, batch, z, scale, None)
-        clamp(limits, base, rows, first, batch, z, scale, None)
-        for j in range(d):
-            shift[j] = kept[j] + own_noise[place + j]
+            slopes(True, loss, y, base, rows, first, batch, z, scale, None, limits)
+        for j in range(d - free):
+            shift[j] = kept[j] + noise[place + j]
         for j in range(d - free, d):
-            shift[j] -= back * theta[j]
+            shift[j] = (kept[j] - back * theta[j]) + noise[place + j]
+        place += d
         descend(x, d, base, rows, first, batch, theta, z, shrink, shift)
 
 
@@ -115,9 +89,8 @@ def clipped_softmax_steps(
         for k in range(0, portion, CACHE_LINE_NUMBERS):
             prefetch(x, ahead + h * portion + k)
         first = h * stride
-        begin = (first_step + h) * classes * d
-        groups = (begin % GROUP + classes * d + GROUP - 1) // GROUP
-        draw_normals(noise, noise, begin // GROUP * LANES, groups, key, counter, noise_scale)
+        skip, group = (first_step + h) * classes * d % GROUP, (first_step + h) * classes * d // GROUP
+        draw_noise(noise, 0, 0, group, noise_groups(skip + classes * d), noise_scale, key, counter)
         for k in range(classes):
             margins(x, d, base, rows, first, batch, shifted(theta, k * tall), shifted(z, k * wide))
         for b in range(batch):
@@ -145,7 +118,7 @@ def clipped_softmax_steps(
                 z[k * wide + b] *= shorter
         for k in range(classes):
             for j in range(d):
-                shift[k * tall + j] = kept[k * tall + j] + noise[begin % GROUP + k * d + j]
+                shift[k * tall + j] = kept[k * tall + j] + noise[skip + k * d + j]
             for j in range(k * tall + d - free, k * tall + d):
                 shift[j] -= back * theta[j]
             block, own_shift = shifted(theta, k * tall), shifted(shift, k * tall)

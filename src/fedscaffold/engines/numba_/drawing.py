@@ -1,11 +1,12 @@
 """`fedscaffold.core.random.normals`, compiled: eight blocks of Philox side by side, and their words made normal.
 
-LLVM vector code, as in `simd.py`. The logarithm and the sine are polynomials, right to some 1e-16 for the numbers
-that words can give.
+LLVM vector code, as in `simd.py`. The logarithm and the sine are polynomials, right to 1e-12 for the numbers that
+words can give: numbers agree with `core.random.normals` to that.
 """
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 from llvmlite import ir
@@ -15,30 +16,60 @@ from numba.extending import intrinsic
 
 from fedscaffold.core.random.normals import GROUP, LANES
 from fedscaffold.core.random.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
-from fedscaffold.engines.numba_.simd import DOUBLE, INT64, LN2_HIGH, LN2_LOW, Lanes, exponential
+from fedscaffold.engines.numba_.simd import DOUBLE, INT32, INT64, Lanes, exponential, narrowed
 
-WORD = ir.VectorType(INT64, LANES)
-LOW = 0xFFFFFFFF
-MANTISSA, ONE = (1 << 52) - 1, 1023 << 52
+LOW, TOP = 0xFFFFFFFF, 1 << 63
 TWO_52 = 1075 << 52  # the bits of 2⁵²: a whole number below 2⁵² put in its last bits is added to it
+EXPONENT = 0xFFF << 52  # where a double has its exponent
 ROOT_HALF = 0x3FE6A09E00000000  # the bits of about √½
 
-# 2 artanh(s) = log((1 + s)/(1 − s)) for |s| ≤ 3 − 2√2
-LOGARITHM = [2.0 / (2 * k + 1) for k in range(10)]
-TURN = 2.0 * math.pi / 2.0**32
-SINE = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(8)]
-COSINE = [(-1.0) ** k / math.factorial(2 * k) for k in range(9)]
+
+def economised(series: list[Fraction], largest: Fraction, terms: int) -> list[float]:
+    """The first `terms` coefficients of a power series, changed so that they do for 0 ≤ x ≤ largest.
+
+    The highest power is replaced by the lower ones of the Chebyshev polynomial that it leads, again and again
+    (Lanczos 1956). Fractions have no rounding: the coefficients are the same on every machine.
+    """
+    kept = list(series)
+    while len(kept) > terms:
+        leading = _chebyshev(len(kept) - 1)
+        factor = kept.pop() * largest ** len(kept) / leading[-1]
+        for k, coefficient in enumerate(leading[:-1]):
+            kept[k] -= factor * coefficient / largest**k
+    return [float(coefficient) for coefficient in kept]
+
+
+def _chebyshev(degree: int) -> list[int]:
+    """Coefficients of T(2x − 1), the Chebyshev polynomial of one degree for 0 ≤ x ≤ 1."""
+    before, now = [1], [-1, 2]
+    for _ in range(degree - 1):
+        following = [0] * (len(now) + 1)
+        for k, coefficient in enumerate(now):  # 2 (2x − 1) T − what was before
+            following[k] -= 2 * coefficient
+            following[k + 1] += 4 * coefficient
+        for k, coefficient in enumerate(before):
+            following[k] -= coefficient
+        before, now = now, following
+    return now
+
+
+# −2 log((1 + s)/(1 − s)) = s · polynomial(s²) for |s| ≤ 3 − 2√2; sine and cosine of up to 2²⁹ parts, 2³² to a turn
+LOGARITHM = economised([Fraction(-4, 2 * k + 1) for k in range(20)], Fraction(17157288, 10**8) ** 2, 6)
+PART = Fraction(2.0 * math.pi / 2.0**32)
+SINE = economised([PART * (-(PART**2)) ** k / math.factorial(2 * k + 1) for k in range(16)], Fraction(2**58), 6)
+COSINE = economised([(-(PART**2)) ** k / math.factorial(2 * k) for k in range(16)], Fraction(2**58), 6)
 
 
 class Words:
-    """Emits integer instructions on eight 64-bit numbers."""
+    """Emits integer instructions on 64-bit numbers, eight for each group."""
 
-    def __init__(self, builder: Any) -> None:
-        self.b = builder
+    def __init__(self, builder: Any, groups: int) -> None:
+        self.b, self.width = builder, LANES * groups
+        self.vector = ir.VectorType(INT64, self.width)
 
     def constant(self, value: int) -> Any:
-        """The same number eight times."""
-        return ir.Constant(WORD, [value] * LANES)
+        """The same number in every place."""
+        return ir.Constant(self.vector, [value] * self.width)
 
     def low(self, x: Any) -> Any:
         """The lower 32 bits."""
@@ -49,19 +80,19 @@ class Words:
         return self.b.lshr(x, self.constant(32))
 
     def splat(self, scalar: Any) -> Any:
-        """A number that is known only when running, eight times."""
-        first = self.b.insert_element(ir.Constant(WORD, ir.Undefined), scalar, ir.IntType(32)(0))
-        return self.b.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+        """A number that is known only when running, in every place."""
+        first = self.b.insert_element(ir.Constant(self.vector, ir.Undefined), scalar, INT32(0))
+        return self.b.shuffle_vector(first, first, ir.Constant(ir.VectorType(INT32, self.width), [0] * self.width))
 
-    def exact(self, x: Any) -> Any:
-        """Whole numbers from 0 to 2⁵² − 1 as doubles."""
-        doubles = ir.VectorType(DOUBLE, LANES)
+    def exact(self, x: Any, less: float = 0.0) -> Any:
+        """Whole numbers from 0 to 2⁵² − 1 as doubles, less a multiple of one half."""
+        doubles = ir.VectorType(DOUBLE, self.width)
         shifted = self.b.bitcast(self.b.or_(x, self.constant(TWO_52)), doubles)
-        return self.b.fsub(shifted, ir.Constant(doubles, [2.0**52] * LANES))
+        return self.b.fsub(shifted, ir.Constant(doubles, [2.0**52 + less] * self.width))
 
 
 def philox(w: Words, block: Any, counter: list[Any], key: list[Any]) -> list[Any]:
-    """The four words of eight blocks; bits above the 32nd are left as they come until the end."""
+    """The four words of each block; bits above the 32nd are left as they come until the end."""
     a, b, c, d = block, *counter
     x, y = key
     for _ in range(PHILOX_ROUNDS):
@@ -74,55 +105,63 @@ def philox(w: Words, block: Any, counter: list[Any], key: list[Any]) -> list[Any
     return [w.low(n) for n in (a, b, c, d)]
 
 
-def logarithm(w: Words, f: Lanes, x: Any) -> Any:
-    """Natural logarithm of positive doubles: x = 2ᵉ m with m in [√½, √2), log m = 2 artanh((m − 1)/(m + 1))."""
+def squared_radius(w: Words, f: Lanes, word: Any) -> Any:
+    """−2 log((word + ½)/2³²): word + ½ = 2ᵉ m with m in [√½, √2), m = (1 + s)/(1 − s) with s = (m − 1)/(m + 1)."""
     b = w.b
-    bits = b.bitcast(x, WORD)
+    bits = b.bitcast(w.exact(word, -0.5), w.vector)
     off = b.sub(bits, w.constant(ROOT_HALF))
-    e = b.ashr(off, w.constant(52))
-    m = b.bitcast(b.sub(bits, b.shl(e, w.constant(52))), f.vector)
+    m = b.bitcast(b.sub(bits, b.and_(off, w.constant(EXPONENT))), f.vector)
     s = b.fdiv(b.fsub(m, f.constant(1.0)), b.fadd(m, f.constant(1.0)))
-    square = b.fmul(s, s)
-    series = b.fmul(s, f.polynomial([f.constant(c) for c in LOGARITHM], square))
-    whole = b.fsub(w.exact(b.add(e, w.constant(64))), f.constant(64.0))
-    return f.multiply_add(whole, f.constant(LN2_HIGH), f.multiply_add(whole, f.constant(LN2_LOW), series))
+    series = b.fmul(s, horner(f, LOGARITHM, b.fmul(s, s)))
+    e = b.bitcast(b.add(b.ashr(off, w.constant(52)), w.constant(TWO_52 + 64)), f.vector)  # 2⁵² + 64 + e
+    whole = b.fsub(e, f.constant(2.0**52 + 96.0))
+    return f.multiply_add(whole, f.constant(-2.0 * math.log(2.0)), series)
 
 
 def turned(w: Words, f: Lanes, word: Any) -> tuple[Any, Any]:
     """Cosine and sine of 2π word/2³²: the nearest quarter turn, and polynomials for the rest."""
     b = w.b
     ahead = b.add(word, w.constant(1 << 29))
-    quarter = b.lshr(ahead, w.constant(30))
-    rest = b.fsub(w.exact(b.and_(ahead, w.constant((1 << 30) - 1))), f.constant(float(1 << 29)))
-    angle = b.fmul(rest, f.constant(TURN))
-    square = b.fmul(angle, angle)
-    sine = b.fmul(angle, f.polynomial([f.constant(c) for c in SINE], square))
-    cosine = f.polynomial([f.constant(c) for c in COSINE], square)
-    odd = b.trunc(quarter, ir.VectorType(ir.IntType(1), LANES))
+    rest = w.exact(b.and_(ahead, w.constant((1 << 30) - 1)), float(1 << 29))
+    square = b.fmul(rest, rest)
+    sine = b.fmul(rest, horner(f, SINE, square))
+    cosine = horner(f, COSINE, square)
+    odd = b.icmp_unsigned("!=", b.and_(ahead, w.constant(1 << 30)), w.constant(0))
     first, second = b.select(odd, sine, cosine), b.select(odd, cosine, sine)
     # the cosine is negative in quarters 1 and 2, the sine in 2 and 3
-    flip_sine = b.shl(b.lshr(quarter, w.constant(1)), w.constant(63))
-    flip_cosine = b.shl(b.lshr(b.add(quarter, w.constant(1)), w.constant(1)), w.constant(63))
-    first, second = (b.xor(b.bitcast(v, WORD), flip) for v, flip in ((first, flip_cosine), (second, flip_sine)))
-    return b.bitcast(first, f.vector), b.bitcast(second, f.vector)
+    flip_sine = b.shl(ahead, w.constant(32))
+    flip_cosine = b.add(flip_sine, w.constant(1 << 62))
+    found = (
+        b.xor(b.bitcast(v, w.vector), b.and_(flip, w.constant(TOP)))
+        for v, flip in ((first, flip_cosine), (second, flip_sine))
+    )
+    first, second = (b.bitcast(v, f.vector) for v in found)
+    return first, second
+
+
+def horner(f: Lanes, coefficients: list[float], x: Any) -> Any:
+    """c₀ + c₁x + c₂x² + ... with one operation a term: operations wait in line, but others run meanwhile."""
+    total = f.constant(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total = f.multiply_add(total, x, f.constant(coefficient))
+    return total
 
 
 def normal_pairs(w: Words, f: Lanes, words: list[Any], scale: Any) -> list[Any]:
-    """Four vectors of normal numbers, times `scale`, from the four words of eight blocks."""
+    """Four vectors of normal numbers, times `scale`, from the four words of each block."""
     b = w.b
     found = []
     for u, v in ((words[0], words[1]), (words[2], words[3])):
-        near = b.fadd(w.exact(u), f.constant(0.5))
-        log = logarithm(w, f, b.fmul(near, f.constant(2.0**-32)))
-        radius = b.fmul(scale, f.call("sqrt", b.fmul(log, f.constant(-2.0))))
+        radius = b.fmul(scale, f.call("sqrt", squared_radius(w, f, u)))
         found += [b.fmul(radius, part) for part in turned(w, f, v)]
     return found
 
 
-def _drawer(make: Callable[[Words, Lanes, list[Any], Any, list[Any]], list[Any]]) -> Any:
+def _drawer(make: Callable[[Words, Lanes, list[Any], Any, list[Any]], list[Any]], *, side_by_side: int = 1) -> Any:
     """Intrinsic that draws `groups` groups of numbers from block `first` on, made of words, a scale and a table.
 
-    make gets the words, the scale, and 32 numbers of the table as vectors that are loaded when they are used.
+    make gets the words, the scale, and 32 numbers of the table as vectors that are loaded when they are used. With
+    two groups side by side one's operations run while the other's wait; then an even number of groups is drawn.
     """
 
     @intrinsic
@@ -131,31 +170,43 @@ def _drawer(make: Callable[[Words, Lanes, list[Any], Any, list[Any]], list[Any]]
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             out_, table_, first_, groups_, key_, counter_, scale_ = args
-            w, f = Words(builder), Lanes(builder, DOUBLE, LANES)
+            w, f = Words(builder, side_by_side), Lanes(builder, DOUBLE, LANES * side_by_side)
             stored = Lanes(builder, context.get_data_type(out.dtype), LANES)
             given = Lanes(builder, context.get_data_type(table.dtype), LANES)
             keys = [w.splat(builder.extract_value(key_, i)) for i in range(2)]
             counters = [w.splat(builder.extract_value(counter_, i)) for i in range(3)]
-            lane = ir.Constant(WORD, list(range(LANES)))
-            with cgutils.for_range(builder, groups_, intp=INT64) as loop:
-                block = builder.add(first_, builder.mul(loop.index, INT64(LANES)))
+            lane = ir.Constant(w.vector, list(range(w.width)))
+            with cgutils.for_range_slice(builder, INT64(0), groups_, INT64(side_by_side), INT64) as (group, _):
+                block = builder.add(first_, builder.mul(group, INT64(LANES)))
                 words = philox(w, builder.add(w.splat(block), lane), counters, keys)
-                begin = builder.mul(loop.index, INT64(GROUP))
-                places = [builder.add(begin, INT64(k * LANES)) for k in range(4)]
-                tables = [given.load(table_, place) for place in places]
-                if given.vector != f.vector:
-                    tables = [builder.fpext(vector, f.vector) for vector in tables]
+                begin = builder.mul(group, INT64(GROUP))
+                places = [
+                    [builder.add(begin, INT64(k * LANES + GROUP * g)) for g in range(side_by_side)]
+                    for k in range(4)
+                ]
+                tables = [_joined(f, [given.load(table_, place) for place in each]) for each in places]
                 numbers = make(w, f, words, f.splat(scale_), tables)
-                if stored.vector != f.vector:
-                    numbers = [builder.fptrunc(vector, stored.vector) for vector in numbers]
-                for vector, place in zip(numbers, places, strict=True):
-                    stored.store(vector, out_, place)
+                for vector, each in zip(numbers, places, strict=True):
+                    for g, place in enumerate(each):
+                        part = _places(builder, vector, vector, range(g * LANES, (g + 1) * LANES))
+                        stored.store(narrowed(stored, part), out_, place)
             return context.get_dummy_value()
 
         two, three = types.UniTuple(types.int64, 2), types.UniTuple(types.int64, 3)
         return types.void(out, table, types.int64, types.int64, two, three, types.float64), generate
 
     return draw
+
+
+def _places(builder: Any, a: Any, b: Any, places: range) -> Any:
+    """The numbers in some places of two vectors, one behind the other."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(places)), list(places)))
+
+
+def _joined(f: Lanes, vectors: list[Any]) -> Any:
+    """One or two vectors of eight numbers as one of doubles."""
+    found = vectors[0] if len(vectors) == 1 else _places(f.builder, *vectors, range(f.width))
+    return found if found.type == f.vector else f.builder.fpext(found, f.vector)
 
 
 def features(w: Words, f: Lanes, words: list[Any], scale: Any, table: list[Any]) -> list[Any]:
@@ -186,5 +237,6 @@ def labels(w: Words, f: Lanes, words: list[Any], scale: Any, table: list[Any]) -
 
 draw_features = _drawer(features)
 draw_normals = _drawer(noise)
+draw_normals_in_twos = _drawer(noise, side_by_side=2)
 draw_uniforms = _drawer(uniform)
 draw_labels = _drawer(labels)

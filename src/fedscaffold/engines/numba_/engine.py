@@ -92,9 +92,9 @@ class Numba:
         privacy: RecordLevel | None = None,
     ) -> Iterator[LocalSgd]:
         """Convert the problem's records, compile the kernel, start the threads, and yield the local steps."""
-        from fedscaffold.engines.numba_ import kernels, streams
+        from fedscaffold.engines.numba_.machine_code.choose import stream_kernel, table_kernel
         from fedscaffold.engines.numba_.reading import Reading
-        from fedscaffold.engines.numba_.tables import tables
+        from fedscaffold.engines.numba_.tables import sources, tables
 
         read: Any
         choose: Any
@@ -102,9 +102,9 @@ class Numba:
         if isinstance(problem, Streamed):
             if privacy is not None:
                 check_clippable(problem)
-            read, choose = streams.sources(problem, batches, self.dtype), streams.stream_kernel
+            read, choose = sources(problem, batches, self.dtype), stream_kernel
         else:
-            read, choose = tables(problem, batches, self.dtype, seed=seed, privacy=privacy), kernels.kernel
+            read, choose = tables(problem, batches, self.dtype, seed=seed, privacy=privacy), table_kernel
             files = Reading(read)
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
@@ -131,13 +131,10 @@ class Numba:
                 steps = np.array(local_steps, dtype=np.int64, ndmin=2, copy=None)
                 chosen = all_clients if clients is None else clients
                 out = np.empty((theta.shape[0], chosen.shape[1], problem.dim))
-
-                def steps_of(begin: int, end: int) -> None:
-                    kernel(
-                        *read, begun, correction, reference, float(step_size), float(pull), steps, first_step,
-                        chosen, key, round, first_client, begin, end, out,
-                    )  # fmt: skip
-
+                steps_of = kernel.bind(
+                    *read, begun, correction, reference, float(step_size), float(pull), steps, first_step,
+                    chosen, key, round, first_client, out,
+                )  # fmt: skip
                 work = out.size // problem.dim * numbers_per_step * int(steps.sum()) // steps.size
                 blocks = split(chosen.shape[1], work, threads)
                 block: Callable[[int, int], None] = steps_of

@@ -4,26 +4,24 @@ All H steps of one client run before the next client's, so that its records stay
 next client's records are prefetched, a slice at each step.
 """
 
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.engines.numba_.clipped_steps import clipped_softmax_steps, clipped_steps, noise_numbers
 from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_ARGUMENTS, compiled_for, numbers
-from fedscaffold.engines.numba_.intrinsics import pointer, prefetch
+from fedscaffold.engines.numba_.intrinsics import discard, pointer, prefetch, scratch
 from fedscaffold.engines.numba_.losses import (
+    ALONG_CHAIN,
+    BY_CHANCE,
     DENSE,
-    POISSON,
-    RIDGE,
+    FULL,
     SOFTMAX,
-    WEIGHTED_LOSSES,
+    WEIGHTED,
     WEIGHTED_SOFTMAX,
-    WITHOUT_ANCHOR,
+    WITH_REPLACEMENT,
 )
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
-from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, MOST_FEATURES, small_steps_for, team_size
 from fedscaffold.engines.numba_.steps import (
     CACHE_LINE_NUMBERS,
     PADDING,
@@ -35,31 +33,13 @@ from fedscaffold.engines.numba_.steps import (
     steps_on_stack,
     weighted_steps_on_heap,
     weighted_steps_on_stack,
+    worth_reading,
 )
-from fedscaffold.engines.numba_.stream import (
-    ALONG_CHAIN,
-    BY_CHANCE,
-    FULL,
-    WITH_REPLACEMENT,
-    WITHOUT_REPLACEMENT,
-    along_chain,
-    by_chance,
-    with_replacement,
-    without_replacement,
-    words,
-)
+from fedscaffold.engines.numba_.stream import along_chain, by_chance, with_replacement, without_replacement, words
 
-if TYPE_CHECKING:
-    from fedscaffold.engines.numba_.tables import Tables
-
-STACK_NUMBERS = 4096  # longer vectors live on the heap, where the loops' length hides the difference
 DRAWS_AT_ONCE = 4096
-LINEAR = RIDGE  # the form of all records with margins and one target, whatever their loss
-WEIGHTED = POISSON  # the form of those with target, offset and weight
-COMPILED_FOR = 64  # features, at most, to be worth a kernel of their own
 
 
-@cache
 def local_sgd_for(
     dim: int | None,
     form: int,
@@ -69,6 +49,7 @@ def local_sgd_for(
     on_heap: bool,
     anchored: bool = False,
     clipped: bool = False,
+    all_in_order: bool = False,
 ) -> Any:
     """The kernel for one form of records, and for one number of features or for any (None).
 
@@ -93,6 +74,8 @@ def local_sgd_for(
         Whether gradients at an anchor are subtracted; for records with margins and one or three targets.
     clipped
         Whether records are clipped and steps get noise, for privacy.
+    all_in_order
+        Whether every step takes all records, which then need no list; for records with margins.
     """
     several_classes, weighted = form in (SOFTMAX, WEIGHTED_SOFTMAX), form in (WEIGHTED, WEIGHTED_SOFTMAX)
 
@@ -133,13 +116,13 @@ def local_sgd_for(
         room = largest if sampling == FULL else max(DRAWS_AT_ONCE, 4 * batch_size)
         skip = first_step * batch_size % 4  # blocks of the stream are four words long
         start = first_step * batch_size - skip
-        raw = np.empty(room + 8, np.uint32)
-        rows = np.empty(room + PADDING, np.int32)
-        order = np.empty(max(largest, height), np.int32)
-        t, shift = np.empty(classes * tall, x.dtype), np.empty(classes * tall, x.dtype)
-        kept, total = np.empty(classes * tall, x.dtype), np.empty(height + PADDING, x.dtype)
-        z = np.empty(classes * (max(largest if sampling == FULL else batch_size, height) + PADDING), x.dtype)
-        noise = np.empty(noise_numbers(d) if clipped else 0, x.dtype)
+        raw = scratch(room + 8, np.uint32)
+        rows = scratch(room + PADDING, np.int32)
+        order = scratch(max(largest, height), np.int32)
+        t, shift = scratch(classes * tall, x.dtype), scratch(classes * tall, x.dtype)
+        kept, total = scratch(classes * tall, x.dtype), scratch(height + PADDING, x.dtype)
+        z = scratch(classes * (max(largest if sampling == FULL else batch_size, height) + PADDING), x.dtype)
+        noise = scratch(noise_numbers(d) if clipped else 0, x.dtype)
         for i in range(order.size):
             order[i] = i
         for i in range(t.size):
@@ -150,12 +133,13 @@ def local_sgd_for(
             z[i] = 0.0
         shrink, pulled = x.dtype.type(1.0 - step_size * (l2 + pull)), x.dtype.type(step_size * pull)
         back = 1.0 - x.dtype.type(1.0 - step_size * l2)
-        every = np.empty((largest if anchored else 0) + PADDING, np.int32)
-        aside = np.empty(every.size, x.dtype)
+        every = scratch((largest if anchored else 0) + PADDING, np.int32)
+        aside = scratch(every.size, x.dtype)
         for i in range(every.size):
             every[i] = i if i < largest else 0
             aside[i] = 0.0
         at_anchor = pointer(aside) if anchored else None
+        batch_rows = None if all_in_order else pointer(rows)
         base = n = batch = stride = at_once = portion = ahead = 0
         scale = shrink
 
@@ -185,10 +169,13 @@ def local_sgd_for(
                             ]
                     n_following = offsets[following + 1] - offsets[following]
                     portion, ahead = 0, offsets[following] * width
-                    if following != c and 4 * until * batch >= n_following:  # one after another comes faster
+                    if following != c and worth_reading(until * batch, n_following, width):
                         portion = (n_following * width - 1) // until + 1
                         for i in range(0, n_following * height, CACHE_LINE_NUMBERS):
                             prefetch(pointer(y), offsets[following] * height + i)
+                        if clipped:
+                            for i in range(0, n_following, CACHE_LINE_NUMBERS):
+                                prefetch(pointer(limits), offsets[following] + i)
                 xi = correction[min(r, correction.shape[0] - 1), min(k, correction.shape[1] - 1)]
                 for g in range(classes):
                     for j in range(part):
@@ -200,7 +187,7 @@ def local_sgd_for(
                         kept[j] -= step_size * l2 * anchor[r, j] if j < d - free else 0.0
                     table = x if m is None else m
                     margins(pointer(table), d, base, pointer(every), 0, n, pointer(shift), at_anchor)
-                    slopes(weighted, loss, pointer(y), base, pointer(every), 0, n, at_anchor, scale, None)
+                    slopes(weighted, loss, pointer(y), base, pointer(every), 0, n, at_anchor, scale, None, None)
                     for j in range(d):
                         shift[j] = kept[j]
                 last = np.int64(-1)
@@ -264,24 +251,24 @@ def local_sgd_for(
                         )  # fmt: skip
                     elif weighted and on_heap:
                         weighted_steps_on_heap(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, back, scale,
                             free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     elif weighted:
                         weighted_steps_on_stack(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(kept), shrink, back, scale, free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     elif on_heap:
                         steps_on_heap(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(shift), pointer(kept), pointer(z), shrink, back, scale,
                             free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     else:
                         steps_on_stack(
-                            loss, pointer(x), pointer(m), pointer(y), d, base, pointer(rows), stride, batch,
+                            loss, pointer(x), pointer(m), pointer(y), d, base, batch_rows, stride, batch,
                             count, pointer(t), pointer(kept), shrink, back, scale, free, at_anchor, ahead, portion,
                         )  # fmt: skip
                     ahead += count * portion
@@ -289,6 +276,11 @@ def local_sgd_for(
                 for g in range(classes):
                     for j in range(part):
                         out[r, k, g * part + j] = t[g * tall + j]
+        discard(raw)
+        for places in (rows, order, every):
+            discard(places)
+        for vector in (t, shift, kept, total, z, noise, aside):
+            discard(vector)
 
     records = numbers(dtype, 1)
     return compiled_for(
@@ -296,31 +288,4 @@ def local_sgd_for(
         INT, records, records if with_margins else NONE, records, numbers("i8", 1), FLOAT, INT, INT, INT,
         numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), INT,
         records if clipped else NONE, FLOAT, KEY, *ROUND_ARGUMENTS,
-    )  # fmt: skip
-
-
-def kernel(read: "Tables", dim: int, *, specialise: bool = True, anchored: bool = False) -> Any:
-    """The fastest kernel for what is read, with `dim` features."""
-    form = WEIGHTED if read.loss in WEIGHTED_LOSSES.values() else LINEAR
-    on_heap = dim + read.batch > STACK_NUMBERS
-    clipped = read.limits is not None
-    special = specialise and dim <= COMPILED_FOR and not on_heap
-    if read.loss in WITHOUT_ANCHOR:
-        form, special, on_heap = read.loss, False, False
-        if anchored:
-            raise InvalidInput(
-                "the numba engine subtracts gradients at an anchor for losses of one margin, not for several "
-                "classes or linear systems; use engine='reference', or 'jax' for several classes"
-            )
-    by_probability = read.sampling in (BY_CHANCE, ALONG_CHAIN)
-    small = dim <= MOST_FEATURES and read.batch <= LARGEST_BATCH
-    plain = form in (LINEAR, WEIGHTED) and not (anchored or clipped)
-    if specialise and small and plain and read.sampling in (WITH_REPLACEMENT, WITHOUT_REPLACEMENT):
-        return small_steps_for(
-            dim, read.batch, read.loss, read.free, read.x.dtype.str, read.margins is not None,
-            team_size(dim, read.batch),
-        )  # fmt: skip
-    return local_sgd_for(
-        dim if special else None, form, read.x.dtype.str, read.margins is not None, by_probability, on_heap,
-        anchored, clipped,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The losses that there are kernels for, by the name that a problem has as its `kind`."""
+"""The numbers by which kernels know losses, named by the `kind` of a problem, and ways to draw records."""
 
 from typing import Any
 
@@ -19,8 +19,13 @@ WEIGHTED_LOSSES = {
     "gamma": GAMMA,
     "multinomial": WEIGHTED_SOFTMAX,
 }
+LINEAR = RIDGE  # the form of all records with margins and one target, whatever their loss
+WEIGHTED = POISSON  # the form of those with target, offset and weight
 WITHOUT_ANCHOR = (DENSE, SOFTMAX, WEIGHTED_SOFTMAX)  # whose kernels subtract no gradients at an anchor
 STREAM_LOSSES = {"ridge_stream": RIDGE, "logistic_stream": LOGISTIC}
+
+# how the records of a step are found: all, uniformly, by probabilities of their own, or along a Markov chain
+FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT, BY_CHANCE, ALONG_CHAIN = 0, 1, 2, 3, 4
 
 
 def table_loss(problem: Any) -> int | None:

@@ -116,13 +116,20 @@ class Lanes:
         return vectors
 
 
-def _row_starts(builder: Any, rows: Any, first: Any, base: Any, d: Any, group: int) -> list[Any]:
-    """Where the group's records begin in x."""
+def _row_starts(builder: Any, listed: bool, rows: Any, first: Any, base: Any, d: Any, group: int) -> list[Any]:
+    """Where the group's records begin in x: those that are listed in rows, or one after another."""
     starts = []
     for g in range(group):
-        row = builder.load(builder.gep(rows, [builder.add(first, INT64(g))]))
-        starts.append(builder.mul(builder.add(base, builder.sext(row, INT64)), d))
+        row = builder.add(first, INT64(g))
+        if listed:
+            row = builder.sext(builder.load(builder.gep(rows, [row])), INT64)
+        starts.append(builder.mul(builder.add(base, row), d))
     return starts
+
+
+def are_listed(rows: Any) -> bool:
+    """Whether a batch's records are listed, by the Numba type of rows; None stands for all, one after another."""
+    return not isinstance(rows, types.NoneType)
 
 
 def margins(group: int) -> Any:
@@ -135,7 +142,7 @@ def margins(group: int) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             x_, d_, base_, rows_, first_, theta_, z_, b_ = args
             lanes = Lanes.of(context, builder, x)
-            starts = _row_starts(builder, rows_, builder.add(first_, b_), base_, d_, group)
+            starts = _row_starts(builder, are_listed(rows), rows_, builder.add(first_, b_), base_, d_, group)
             sums = [cgutils.alloca_once_value(builder, lanes.constant(0.0)) for _ in starts]
 
             def body(j: Any, load: Any) -> None:
@@ -166,7 +173,7 @@ def descent(group: int, *, opening: bool) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             x_, d_, base_, rows_, first_, theta_, z_, b_, shrink_, shift_ = args
             lanes = Lanes.of(context, builder, x)
-            starts = _row_starts(builder, rows_, builder.add(first_, b_), base_, d_, group)
+            starts = _row_starts(builder, are_listed(rows), rows_, builder.add(first_, b_), base_, d_, group)
             places = [builder.add(b_, INT64(g)) for g in range(group)]
             factors = [lanes.splat(builder.load(builder.gep(z_, [place]))) for place in places]
             shrinks = lanes.splat(shrink_)
@@ -248,18 +255,43 @@ def gamma_derivative(lanes: Lanes, scale: Any, z: Any, y: Any) -> Any:
     return narrowed(lanes, builder.fmul(scale, builder.fsub(wide.constant(1.0), ratio)))
 
 
+def clamped(lanes: Lanes, scale: Any, slope: Any, limit: Any) -> Any:
+    """The slope, but no further from 0 than scale · limit; what is not a number stays so."""
+    builder = lanes.builder
+    largest = builder.fmul(scale, limit)
+    smallest = builder.fneg(largest)
+    above = builder.select(builder.fcmp_ordered("<", slope, smallest), smallest, slope)
+    return builder.select(builder.fcmp_ordered(">", above, largest), largest, above)
+
+
 def columns(lanes: Lanes, y: Any, base: Any, rows: Any, place: Any, count: int) -> list[Any]:
     """The `count` numbers in y of as many records as a vector has lanes, from rows[place] on: one vector each.
 
     Those past the batch are valid records, computed and never used.
     """
     builder = lanes.builder
+    places = [builder.add(place, INT64(lane)) for lane in range(lanes.width)]
+    listed = [builder.sext(builder.load(builder.gep(rows, [at])), INT64) for at in places]
+    return gathered(lanes, y, [builder.add(base, row) for row in listed], count)
+
+
+def in_order(lanes: Lanes, base: Any, first: Any, count: Any) -> list[Any]:
+    """The client's record `first` and those that follow, one for each lane; the last of `count` fills the rest."""
+    builder, last = lanes.builder, lanes.builder.sub(count, INT64(1))
+    places = [builder.add(first, INT64(lane)) for lane in range(lanes.width)]
+    within = [builder.select(builder.icmp_signed("<", place, last), place, last) for place in places]
+    return [builder.add(base, place) for place in within]
+
+
+def gathered(lanes: Lanes, y: Any, records: list[Any], count: int) -> list[Any]:
+    """The `count` numbers in y of each record, one vector each; the last record fills lanes that are left."""
+    builder = lanes.builder
     found = [ir.Constant(lanes.vector, ir.Undefined) for _ in range(count)]
-    for lane in range(lanes.width):
-        row = builder.load(builder.gep(rows, [builder.add(place, INT64(lane))]))
-        at = builder.mul(builder.add(base, builder.sext(row, INT64)), INT64(count))
-        for k in range(count):
-            number = builder.load(builder.gep(y, [builder.add(at, INT64(k))]))
+    for k in range(count):
+        places = [builder.add(builder.mul(record, INT64(count)), INT64(k)) for record in records]
+        numbers = [builder.load(builder.gep(y, [place])) for place in places]
+        numbers += numbers[-1:] * (lanes.width - len(numbers))
+        for lane, number in enumerate(numbers):
             found[k] = builder.insert_element(found[k], number, INT32(lane))
     return found
 
@@ -267,31 +299,52 @@ def columns(lanes: Lanes, y: Any, base: Any, rows: Any, place: Any, count: int) 
 def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any], *, weighted: bool = False) -> Any:
     """Intrinsic z_b ← scale · ℓ'(z_b, y_b) − aside_b for the whole batch; `aside` is of all records, or None.
 
-    With `weighted`, y holds target, offset and weight (y, o, s) of each record, and the derivative is
+    With `limits` of all records, not None, scale · ℓ' is no further from 0 than scale · limit_b. With `weighted`,
+    y holds target, offset and weight (y, o, s) of each record, and the derivative is
     scale · s_b ℓ'(z_b + o_b, y_b).
     """
 
     @intrinsic
     def derivatives_of_batch(
-        typing_context: Any, y: Any, base: Any, rows: Any, first: Any, batch: Any, z: Any, scale: Any, aside: Any
-    ) -> Any:
+        typing_context: Any, y: Any, base: Any, rows: Any, first: Any, batch: Any, z: Any, scale: Any, aside: Any,
+        limits: Any,
+    ) -> Any:  # fmt: skip
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            y_, base_, rows_, first_, batch_, z_, scale_, aside_ = args
+            y_, base_, rows_, first_, batch_, z_, scale_, aside_, limits_ = args
             lanes = Lanes.of(context, builder, y)
             scales = lanes.splat(scale_)
-            step = INT64(lanes.width)
-            with cgutils.for_range_slice(builder, INT64(0), batch_, step, INT64) as (b, _):
-                place, margin, factors = builder.add(first_, b), lanes.load(z_, b), scales
-                found = columns(lanes, y_, base_, rows_, place, TARGET_COLUMNS if weighted else 1)
+
+            def slopes(b: Any, targets: list[Any], at_anchor: Any, limit: Any) -> None:
+                margin, factors = lanes.load(z_, b), scales
                 if weighted:
-                    margin, factors = builder.fadd(margin, found[1]), builder.fmul(scales, found[2])
-                slope = formula(lanes, factors, margin, found[0])
-                if not isinstance(aside, types.NoneType):
-                    slope = builder.fsub(slope, columns(lanes, aside_, INT64(0), rows_, place, 1)[0])
-                lanes.store(slope, z_, b)
+                    margin, factors = builder.fadd(margin, targets[1]), builder.fmul(scales, targets[2])
+                slope = formula(lanes, factors, margin, targets[0])
+                if limit is not None:
+                    slope = clamped(lanes, scales, slope, limit)
+                lanes.store(slope if at_anchor is None else builder.fsub(slope, at_anchor), z_, b)
+
+            anchored, clipped = (not isinstance(given, types.NoneType) for given in (aside, limits))
+            if are_listed(rows):
+                step = INT64(lanes.width)
+                with cgutils.for_range_slice(builder, INT64(0), batch_, step, INT64) as (b, _):
+                    place = builder.add(first_, b)
+                    targets = columns(lanes, y_, base_, rows_, place, TARGET_COLUMNS if weighted else 1)
+                    at_anchor = columns(lanes, aside_, INT64(0), rows_, place, 1)[0] if anchored else None
+                    limit = columns(lanes, limits_, base_, rows_, place, 1)[0] if clipped else None
+                    slopes(b, targets, at_anchor, limit)
+            else:
+
+                def body(b: Any, load: Any) -> None:
+                    targets = [load(y_, builder.add(base_, b))]
+                    if weighted:
+                        targets = gathered(lanes, y_, in_order(lanes, base_, b, batch_), TARGET_COLUMNS)
+                    limit = load(limits_, builder.add(base_, b)) if clipped else None
+                    slopes(b, targets, load(aside_, b) if anchored else None, limit)
+
+                lanes.over_features(batch_, body)
             return context.get_dummy_value()
 
         intp = types.intp
-        return types.void(y, intp, rows, intp, intp, z, y.dtype, aside), generate
+        return types.void(y, intp, rows, intp, intp, z, y.dtype, aside, limits), generate
 
     return derivatives_of_batch

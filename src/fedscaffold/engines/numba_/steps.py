@@ -8,10 +8,8 @@ margins are one vector after another, each followed by room for a whole vector o
 import math
 from typing import Any
 
-from numba import njit
-
 from fedscaffold.engines.numba_ import simd
-from fedscaffold.engines.numba_.compiling import compiled
+from fedscaffold.engines.numba_.compiling import compiled, inlined
 from fedscaffold.engines.numba_.intrinsics import on_stack, prefetch, shifted
 from fedscaffold.engines.numba_.losses import POISSON, RIDGE, WEIGHTED_LOGISTIC, WEIGHTED_RIDGE
 from fedscaffold.engines.numba_.softmax import softmax
@@ -31,7 +29,17 @@ gamma = simd.derivatives(simd.gamma_derivative, weighted=True)
 shares, weighted_shares = softmax(weighted=False), softmax(weighted=True)
 
 
-@njit(forceinline=True)
+@inlined
+def worth_reading(draws: int, records: int, width: int) -> bool:
+    """Whether to read all records of the next client ahead, one after another, of which `draws` will be drawn.
+
+    Short records come faster so even where a quarter of them will be needed, those of a hundred numbers or more
+    only where most will, as measured: the machine reads the numbers of a long record ahead by itself.
+    """
+    return max(1, min(4, 128 // width)) * draws >= records
+
+
+@inlined
 def margins(x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta: Any, z: Any) -> None:
     """z_b = x_bᵀθ for the batch's records."""
     b = 0
@@ -48,7 +56,7 @@ def margins(x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta:
         margins_1(x, d, base, rows, first, theta, z, b)
 
 
-@njit(forceinline=True)
+@inlined
 def descend(
     x: Any, d: int, base: int, rows: Any, first: int, batch: int, theta: Any, z: Any, shrink: Any, shift: Any
 ) -> None:
@@ -78,27 +86,31 @@ def descend(
         descend_1(x, d, base, rows, first, theta, z, b, shrink, shift)
 
 
-@njit(forceinline=True)
+@inlined
 def slopes(
-    weighted: bool, loss: int, y: Any, base: int, rows: Any, first: int, batch: int, z: Any, scale: Any, aside: Any
-) -> None:
-    """z_b ← scale·ℓ'(z_b, y_b) − aside_b for the batch's records; `aside` is of all of the client's, or None."""
+    weighted: bool, loss: int, y: Any, base: int, rows: Any, first: int, batch: int, z: Any, scale: Any,
+    aside: Any, limits: Any,
+) -> None:  # fmt: skip
+    """z_b ← scale·ℓ'(z_b, y_b) − aside_b for the batch's records; `aside` is of all of the client's, or None.
+
+    With limits of all records, not None, slopes are clipped to them.
+    """
     if weighted:
         if loss == WEIGHTED_RIDGE:
-            weighted_ridge(y, base, rows, first, batch, z, scale, aside)
+            weighted_ridge(y, base, rows, first, batch, z, scale, aside, limits)
         elif loss == WEIGHTED_LOGISTIC:
-            weighted_logistic(y, base, rows, first, batch, z, scale, aside)
+            weighted_logistic(y, base, rows, first, batch, z, scale, aside, limits)
         elif loss == POISSON:
-            poisson(y, base, rows, first, batch, z, scale, aside)
+            poisson(y, base, rows, first, batch, z, scale, aside, limits)
         else:
-            gamma(y, base, rows, first, batch, z, scale, aside)
+            gamma(y, base, rows, first, batch, z, scale, aside, limits)
     elif loss == RIDGE:
-        ridge(y, base, rows, first, batch, z, scale, aside)
+        ridge(y, base, rows, first, batch, z, scale, aside, limits)
     else:
-        logistic(y, base, rows, first, batch, z, scale, aside)
+        logistic(y, base, rows, first, batch, z, scale, aside, limits)
 
 
-@njit(forceinline=True)
+@inlined
 def steps(
     weighted: bool, loss: int, x: Any, m: Any, y: Any, d: int, base: int, rows: Any, stride: int, batch: int,
     count: int, theta: Any, shift: Any, kept: Any, z: Any, shrink: Any, back: float, scale: Any, free: int,
@@ -124,7 +136,7 @@ def steps(
             for k in range(0, portion, CACHE_LINE_NUMBERS):
                 prefetch(m, ahead + h * portion + k)
             margins(m, d, base, rows, first, batch, theta, z)
-        slopes(weighted, loss, y, base, rows, first, batch, z, scale, at_anchor)
+        slopes(weighted, loss, y, base, rows, first, batch, z, scale, at_anchor, None)
         for j in range(d - free, d):
             shift[j] = kept[j] - back * theta[j]
         descend(x, d, base, rows, first, batch, theta, z, shrink, shift)

@@ -9,9 +9,6 @@ from fedscaffold.core.random.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
 from fedscaffold.engines.numba_.compiling import compiled
 from fedscaffold.engines.numba_.intrinsics import pointer
 
-# how the records of a step are found: all, uniformly, by probabilities of their own, or along a Markov chain
-FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT, BY_CHANCE, ALONG_CHAIN = 0, 1, 2, 3, 4
-
 M0, M1 = (np.uint64(m) for m in MULTIPLIERS)
 W0, W1 = (np.uint64(w) for w in WEYL)
 LOW = np.uint64(0xFFFFFFFF)

@@ -6,67 +6,18 @@ the margins of w_c.
 """
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import Streamed
-from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.normals import ASIDE, GROUP, LANES, NOBODY, check_streamed
+from fedscaffold.core.random.normals import ASIDE, GROUP, LANES, NOBODY
 from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, ROUND_ARGUMENTS, compiled, compiled_for, numbers
 from fedscaffold.engines.numba_.drawing import draw_features, draw_labels, draw_normals, draw_uniforms
-from fedscaffold.engines.numba_.intrinsics import pointer, shifted
-from fedscaffold.engines.numba_.kernels import COMPILED_FOR, STACK_NUMBERS
-from fedscaffold.engines.numba_.losses import RIDGE, STREAM_LOSSES
+from fedscaffold.engines.numba_.intrinsics import discard, pointer, scratch, shifted
+from fedscaffold.engines.numba_.losses import RIDGE
 from fedscaffold.engines.numba_.steps import PADDING, margins, steps_on_heap, steps_on_stack
 
 NUMBERS_AT_ONCE = 4096  # features drawn ahead of the steps that use them, 32 kilobytes; at least one step's
-
-
-class Sources(NamedTuple):
-    """The kernel's first arguments, in its order."""
-
-    loss: int
-    ids: NDArray[np.int64]
-    own_key: tuple[int, int]
-    scale_spread: float
-    heterogeneity: float
-    roots: NDArray[np.float64]  # √spectrum
-    centre: NDArray[np.float64]
-    tilt: NDArray[np.float64]
-    noise: float
-    l2: float
-    batch: int
-    like: NDArray[np.floating[Any]]  # empty, of the type to compute in
-
-    @property
-    def width(self) -> int:
-        """Number of features of a record."""
-        return self.roots.size
-
-
-def sources(problem: Streamed, batches: Batches, dtype: str) -> Sources:
-    """Of any problem with streamed clients that there is a kernel for."""
-    kind = getattr(problem, "kind", type(problem).__name__)
-    if kind not in STREAM_LOSSES:
-        raise InvalidInput(f"the numba engine has no kernel for {kind!r}; use engine='reference'")
-    check_streamed(batches, problem)
-    return Sources(
-        loss=STREAM_LOSSES[kind],
-        ids=problem.client_ids,
-        own_key=(problem.seed & 0xFFFFFFFF, problem.seed >> 32),
-        scale_spread=problem.scale_spread,
-        heterogeneity=problem.heterogeneity,
-        roots=np.sqrt(problem.spectrum),
-        centre=problem.centre,
-        tilt=problem.tilt,
-        noise=getattr(problem, "noise", 0.0),
-        l2=problem.l2,
-        batch=batches.size or 0,
-        like=np.zeros(0, dtype),
-    )
 
 
 @compiled
@@ -98,28 +49,28 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any
     ) -> None:  # fmt: skip
         """out[r, k] = the model of client clients[r, k] after its local steps, for begin <= k < end.
 
-        The first row of arguments is `Sources`; the others are those of `kernels.local_sgd_for`.
+        The first row of arguments is `tables.Sources`; the others are those of `kernels.local_sgd_for`.
         """
         repetitions = theta.shape[0]
         d = theta.shape[2] if dim is None else dim
         own_cohorts = clients.shape[0] > 1
         at_once = max(1, NUMBERS_AT_ONCE // (batch * d))  # steps
         records = at_once * batch
-        tile = np.empty((records + 2) * d + 2 * GROUP)  # √spectrum, over and over
+        tile = scratch((records + 2) * d + 2 * GROUP, np.float64)  # √spectrum, over and over
         for i in range(tile.size):
             tile[i] = roots[i % d]
-        x = np.empty(records * d + 2 * GROUP, like.dtype)
-        y = np.empty(records + 2 * GROUP + PADDING, like.dtype)
-        z = np.empty(records + 2 * GROUP + PADDING, like.dtype)
-        rows = np.empty(records + PADDING, np.int32)
+        x = scratch(records * d + 2 * GROUP, like.dtype)
+        y = scratch(records + 2 * GROUP + PADDING, like.dtype)
+        z = scratch(records + 2 * GROUP + PADDING, like.dtype)
+        rows = scratch(records + PADDING, np.int32)
         for i in range(rows.size):
             rows[i] = i if i < records else 0
-        room = np.empty(d + 3 * GROUP)
-        w, t = np.empty(d + PADDING, like.dtype), np.empty(d + PADDING, like.dtype)
-        shift, kept = np.empty(d + PADDING, like.dtype), np.empty(d + PADDING, like.dtype)
+        room = scratch(d + 3 * GROUP, np.float64)
+        w, t = scratch(d + PADDING, like.dtype), scratch(d + PADDING, like.dtype)
+        shift, kept = scratch(d + PADDING, like.dtype), scratch(d + PADDING, like.dtype)
         for j in range(d + PADDING):
             w[j] = t[j] = shift[j] = kept[j] = 0.0
-        exact = np.empty(d)  # w_c in double precision
+        exact = scratch(d, np.float64)  # w_c in double precision
         shrink, share = like.dtype.type(1.0 - step_size * (l2 + pull)), like.dtype.type(step_size / batch)
         scale = 1.0
 
@@ -176,6 +127,11 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any
                     h += count
                 for j in range(d):
                     out[r, k, j] = t[j] + exact[j] if loss == RIDGE else t[j]
+        for numbers_ in (tile, room, exact):
+            discard(numbers_)
+        for numbers_ in (x, y, z, w, t, shift, kept):
+            discard(numbers_)
+        discard(rows)
 
     vector = numbers("f8", 1)
     return compiled_for(
@@ -183,12 +139,3 @@ def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any
         INT, numbers("i8", 1), KEY, FLOAT, FLOAT, vector, vector, vector, FLOAT, FLOAT, INT,
         numbers(dtype, 1), *ROUND_ARGUMENTS,
     )  # fmt: skip
-
-
-def stream_kernel(read: Sources, dim: int, *, specialise: bool = True, anchored: bool = False) -> Any:
-    """The fastest kernel for what is drawn, with `dim` features."""
-    if anchored:
-        raise InvalidInput("clients that are distributions have no full gradients at an anchor; use a table")
-    on_heap = dim + read.batch > STACK_NUMBERS
-    special = specialise and dim <= COMPILED_FOR and not on_heap
-    return stream_sgd_for(dim if special else None, read.loss, read.like.dtype.str, on_heap)

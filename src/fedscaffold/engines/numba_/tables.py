@@ -1,4 +1,4 @@
-"""What the kernel reads: a problem's records and how they are drawn, as flat arrays."""
+"""What the kernels read: a problem's records and how they are drawn, as flat arrays; or what clients draw from."""
 
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -13,17 +13,26 @@ from fedscaffold.core.protocols import (
     HasMeanField,
     LinearSystems,
     NonUniformSampling,
+    Streamed,
     TabularRecords,
     Transitions,
 )
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws, check_drawable
 from fedscaffold.core.random.noise import RECORD_KEY
+from fedscaffold.core.random.normals import check_streamed
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.engines.clippable import check_clippable
-from fedscaffold.engines.numba_ import stream
-from fedscaffold.engines.numba_.clipped_steps import largest_slopes
-from fedscaffold.engines.numba_.losses import DENSE, table_loss
+from fedscaffold.engines.numba_.losses import (
+    ALONG_CHAIN,
+    BY_CHANCE,
+    DENSE,
+    FULL,
+    STREAM_LOSSES,
+    WITH_REPLACEMENT,
+    WITHOUT_REPLACEMENT,
+    table_loss,
+)
 
 Numbers = NDArray[np.floating[Any]]
 
@@ -90,12 +99,12 @@ def tables(
     x, y = (flat(given.A), flat(given.b)) if dense else (flat(given.x), flat(given.y))
     draws = given.draws if isinstance(given, NonUniformSampling) else Draws(np.zeros(0, np.uint64))
     if batches.size is None:
-        sampling = stream.FULL
+        sampling = FULL
     elif not isinstance(given, NonUniformSampling):
         with_ = batches.sampling == "with_replacement"
-        sampling = stream.WITH_REPLACEMENT if with_ else stream.WITHOUT_REPLACEMENT
+        sampling = WITH_REPLACEMENT if with_ else WITHOUT_REPLACEMENT
     else:
-        sampling = stream.BY_CHANCE if draws.chain is None else stream.ALONG_CHAIN
+        sampling = BY_CHANCE if draws.chain is None else ALONG_CHAIN
     return Tables(
         loss=loss,
         x=x,
@@ -124,3 +133,54 @@ def _guide(ends: NDArray[np.uint64], offsets: NDArray[np.int64]) -> NDArray[np.i
         least = (np.arange(end - begin, dtype=np.uint64) << np.uint64(32)) // np.uint64(end - begin)
         guide[begin:end] = np.searchsorted(ends[begin:end], least, side="right")
     return guide
+
+
+def largest_slopes(x: NDArray[np.floating[Any]], clip: float) -> NDArray[np.floating[Any]]:
+    """clip/‖x‖ of each record (records, features), up to which |ℓ'| leaves its gradient as it is."""
+    norms = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
+    with np.errstate(divide="ignore"):
+        return np.minimum(clip / norms, np.finfo(x.dtype).max).astype(x.dtype)
+
+
+class Sources(NamedTuple):
+    """The kernel's first arguments, in its order."""
+
+    loss: int
+    ids: NDArray[np.int64]
+    own_key: tuple[int, int]
+    scale_spread: float
+    heterogeneity: float
+    roots: NDArray[np.float64]  # √spectrum
+    centre: NDArray[np.float64]
+    tilt: NDArray[np.float64]
+    noise: float
+    l2: float
+    batch: int
+    like: NDArray[np.floating[Any]]  # empty, of the type to compute in
+
+    @property
+    def width(self) -> int:
+        """Number of features of a record."""
+        return self.roots.size
+
+
+def sources(problem: Streamed, batches: Batches, dtype: str) -> Sources:
+    """Of any problem with streamed clients that there is a kernel for."""
+    kind = getattr(problem, "kind", type(problem).__name__)
+    if kind not in STREAM_LOSSES:
+        raise InvalidInput(f"the numba engine has no kernel for {kind!r}; use engine='reference'")
+    check_streamed(batches, problem)
+    return Sources(
+        loss=STREAM_LOSSES[kind],
+        ids=problem.client_ids,
+        own_key=(problem.seed & 0xFFFFFFFF, problem.seed >> 32),
+        scale_spread=problem.scale_spread,
+        heterogeneity=problem.heterogeneity,
+        roots=np.sqrt(problem.spectrum),
+        centre=problem.centre,
+        tilt=problem.tilt,
+        noise=getattr(problem, "noise", 0.0),
+        l2=problem.l2,
+        batch=batches.size or 0,
+        like=np.zeros(0, dtype),
+    )

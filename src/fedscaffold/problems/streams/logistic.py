@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit
 
 from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.random.normals import normals, uniforms
@@ -15,6 +14,7 @@ from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.problems.logistic import LOGISTIC_DERIVATIVE_BOUNDS
 from fedscaffold.problems.newton import minimise
+from fedscaffold.problems.special import expit
 from fedscaffold.problems.streams.base import ClientLaws, Derivatives, Streams
 from fedscaffold.problems.streams.sigmoid import Margin, Pair, margin, mean_softplus, pair
 

@@ -9,10 +9,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
+from fedscaffold.problems.special import expit
 
 NUMBERS_AT_ONCE = 1 << 18
 SHARP, ROUGH = 40.0, 23.0  # −log of the error that is aimed at: in one dimension, and in two

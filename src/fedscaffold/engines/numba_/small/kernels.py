@@ -5,37 +5,45 @@ from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.random.normals import GROUP
+from fedscaffold.engines.numba_.clipped_steps import draw_noise, noise_groups, noise_numbers
 from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_ARGUMENTS, compiled_for, numbers
-from fedscaffold.engines.numba_.intrinsics import on_stack, pointer, prefetch
-from fedscaffold.engines.numba_.losses import WEIGHTED_LOSSES
+from fedscaffold.engines.numba_.intrinsics import discard, on_stack, pointer, prefetch, scratch, shifted
+from fedscaffold.engines.numba_.losses import RIDGE, WEIGHTED_LOSSES, WEIGHTED_RIDGE, WITH_REPLACEMENT
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
 from fedscaffold.engines.numba_.small.steps import step_of_team
-from fedscaffold.engines.numba_.steps import CACHE_LINE_NUMBERS, PADDING
-from fedscaffold.engines.numba_.stream import WITH_REPLACEMENT, with_replacement, without_replacement, words
+from fedscaffold.engines.numba_.steps import CACHE_LINE_NUMBERS, PADDING, worth_reading
+from fedscaffold.engines.numba_.stream import with_replacement, without_replacement, words
 
 LARGEST_BATCH, MOST_FEATURES = 16, 1024
 LONG_RECORD = 256  # features; two clients' records of that length keep the machine busy
+SHORT_RECORD = 20  # features, for whose products a step waits less than for an exponential
 DRAWS_AT_ONCE = 1024  # of each client of a team
 
 
-def team_size(dim: int, batch: int) -> int:
-    """How many clients side by side are fastest, as measured: more where a step is shorter."""
+def team_size(dim: int, batch: int, loss: int) -> int:
+    """How many clients side by side are fastest, as measured: more where a step is shorter or waits for slopes."""
     if batch == 1:
         return 4 if dim <= LONG_RECORD else 2
-    return 2 if batch <= 4 else 1
+    waits = loss not in (RIDGE, WEIGHTED_RIDGE) and dim <= SHORT_RECORD
+    return 2 if batch <= 4 or waits else 1
 
 
 @cache
-def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with_margins: bool, team: int) -> Any:
+def small_steps_for(
+    dim: int, batch: int, loss: int, free: int, dtype: str, with_margins: bool, team: int, clipped: bool = False
+) -> Any:
     """The kernel for `dim` features, batches of `batch` records and one loss, `team` clients side by side.
 
-    Batches are uniform, with or without replacement, and the last `free` coordinates are not penalised. The other
-    parameters, those of the kernel, and the bits are those of `kernels.local_sgd_for`.
+    Batches are uniform, with or without replacement, and the last `free` coordinates are not penalised; `clipped`
+    says whether records are clipped and steps get noise, for privacy. The other parameters, those of the kernel,
+    and the bits are those of `kernels.local_sgd_for`.
     """
     height = TARGET_COLUMNS if loss in WEIGHTED_LOSSES.values() else 1
     tall = dim + PADDING
     at_once = DRAWS_AT_ONCE // batch // 4 * 4  # steps
     room = DRAWS_AT_ONCE + 2 * PADDING
+    noise_room = noise_numbers(dim) if clipped else 0
 
     def local_sgd(
         loss_: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free_: int, sampling: int, batch_size: int,
@@ -54,11 +62,16 @@ def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with
                 largest = max(largest, offsets[clients[r, k] + 1] - offsets[clients[r, k]])
         skip = first_step * batch % 4  # blocks of the stream are four words long
         start = first_step * batch - skip
-        raw, rows = np.empty(room, np.uint32), np.zeros(team * room, np.int32)
-        order = np.empty(largest, np.int32)
+        raw, rows = scratch(room, np.uint32), scratch(team * room, np.int32)
+        order = scratch(largest, np.int32)
+        for i in range(rows.size):
+            rows[i] = 0
         for i in range(order.size):
             order[i] = i
-        x_, m_, y_ = pointer(x), pointer(m), pointer(y)
+        x_, m_, y_, limits_ = pointer(x), pointer(m), pointer(y), pointer(limits)
+        noise = scratch(team * noise_room, x.dtype)
+        noise_ = pointer(noise) if clipped else None
+        noise_place = noise_filled = noise_group = 0  # of the next step's noise, where it ends, what is drawn next
         t, shift, kept = on_stack(team * tall, x_), on_stack(team * tall, x_), on_stack(team * tall, x_)
         bases = on_stack(team, pointer(offsets))
         ahead, portion = on_stack(team, pointer(offsets)), on_stack(team, pointer(offsets))
@@ -96,10 +109,14 @@ def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with
                     following = clients[later % repetitions if own_cohorts else 0, begin + later // repetitions]
                 n = offsets[following + 1] - offsets[following]
                 portion[s], ahead[s] = 0, offsets[following] * dim
-                if following != c and H * batch >= n:
+                if following != c and worth_reading(H * batch, n, dim):
                     portion[s] = (n * dim - 1) // H + 1
                     for i in range(0, n * height, CACHE_LINE_NUMBERS):
                         prefetch(y_, offsets[following] * height + i)
+                    if clipped:
+                        for i in range(0, n, CACHE_LINE_NUMBERS):
+                            prefetch(limits_, offsets[following] + i)
+            noise_place, noise_filled, noise_group = first_step * dim % GROUP, 0, first_step * dim // GROUP
             h = 0
             while h < H:
                 count = min(at_once, H - h)
@@ -116,6 +133,18 @@ def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with
                     for i in range(count * batch):
                         rows[s * room + i] = rows[(together - 1) * room + i]
                 for step in range(count):
+                    if clipped and noise_place + dim > noise_filled:
+                        groups = noise_groups(noise_place + dim - noise_filled)
+                        for s in range(team):
+                            mine = item + min(s, together - 1)
+                            k, r = begin + mine // repetitions, mine % repetitions
+                            c = clients[r if own_cohorts else 0, k]
+                            draw_noise(
+                                shifted(noise_, s * noise_room + GROUP), noise_place, noise_filled, noise_group,
+                                groups, step_size * noise_scale / batch, noise_key, (round_, first_client + c, r),
+                            )  # fmt: skip
+                        noise_filled += groups * GROUP - noise_place
+                        noise_place, noise_group = 0, noise_group + groups
                     for s in range(team):
                         for i in range(0, portion[s], CACHE_LINE_NUMBERS):
                             prefetch(x_, ahead[s] + i)
@@ -126,19 +155,24 @@ def small_steps_for(dim: int, batch: int, loss: int, free: int, dtype: str, with
                             shift[j] = kept[j] - back * t[j]
                     step_of_team(
                         loss, batch, team, x_, m_, y_, dim, bases, pointer(rows), room, step * batch, t, shift,
-                        tall, shrink, scale,
+                        tall, shrink, scale, limits_, noise_, noise_room, GROUP + noise_place,
                     )  # fmt: skip
+                    noise_place += dim
                 h += count
             for s in range(together):
                 k, r = begin + (item + s) // repetitions, (item + s) % repetitions
                 for j in range(dim):
                     out[r, k, j] = t[s * tall + j]
             item += together
+        discard(raw)
+        discard(rows)
+        discard(order)
+        discard(noise)
 
     records = numbers(dtype, 1)
     return compiled_for(
         local_sgd,
         INT, records, records if with_margins else NONE, records, numbers("i8", 1), FLOAT, INT, INT, INT,
-        numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), INT, NONE, FLOAT, KEY,
-        *ROUND_ARGUMENTS,
+        numbers("u8", 1), numbers("i4", 1), numbers("u8", 1), numbers("i4", 1), INT,
+        records if clipped else NONE, FLOAT, KEY, *ROUND_ARGUMENTS,
     )  # fmt: skip

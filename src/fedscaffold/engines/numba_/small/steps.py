@@ -24,7 +24,7 @@ from fedscaffold.engines.numba_.losses import (
     WEIGHTED_LOSSES,
     WEIGHTED_RIDGE,
 )
-from fedscaffold.engines.numba_.simd import INT32, INT64, TARGET_COLUMNS, Lanes
+from fedscaffold.engines.numba_.simd import INT64, TARGET_COLUMNS, Lanes, gathered
 
 FORMULAS: dict[int, Callable[[Lanes, Any, Any, Any], Any]] = {
     RIDGE: simd.ridge_derivative,
@@ -45,12 +45,14 @@ def group_sizes(batch: int) -> list[int]:
 @intrinsic(prefer_literal=True)
 def step_of_team(
     typing_context: Any, loss: Any, batch: Any, team: Any, x: Any, m: Any, y: Any, d: Any, bases: Any, rows: Any,
-    room: Any, first: Any, theta: Any, shift: Any, tall: Any, shrink: Any, scale: Any,
+    room: Any, first: Any, theta: Any, shift: Any, tall: Any, shrink: Any, scale: Any, limits: Any, noise: Any,
+    noise_room: Any, noise_first: Any,
 ) -> Any:  # fmt: skip
     """One local step of `team` clients; loss, batch and team are constants of the calling kernel.
 
     Client k has its records from bases[k] on in x, m and y, its batch in rows[k·room + first], ..., and θ and
-    shift from k·tall on. m is None where margins are taken with x.
+    shift from k·tall on. m is None where margins are taken with x. limits, not None, bound the slopes of all
+    records, and with them client k gets the noise from noise[k·noise_room + noise_first] on.
     """
     if not all(isinstance(number, types.IntegerLiteral) for number in (loss, batch, team)):
         return None
@@ -58,24 +60,41 @@ def step_of_team(
     weighted = loss_ in WEIGHTED_LOSSES.values()
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x_, m_, y_, d_, bases_, rows_, room_, first_, theta_, shift_, tall_, shrink_, scale_ = args[3:]
+        x_, m_, y_, d_, bases_, rows_, room_, first_, theta_, shift_, tall_, shrink_, scale_ = args[3:16]
+        limits_, noise_, noise_room_, noise_first_ = args[16:]
+        clipped = not isinstance(limits, types.NoneType)
         margin_table = x_ if isinstance(m, types.NoneType) else m_
         lanes = Lanes.of(context, builder, x)
         own = [builder.mul(INT64(k), tall_) for k in range(clients)]  # where each client's θ begins
         records = _records(builder, bases_, rows_, room_, first_, clients, size)
         starts = [builder.mul(record, d_) for record in records]
         totals = _products(lanes, margin_table, theta_, d_, starts, [own[i // size] for i in range(len(starts))])
-        factors = _slopes(lanes, loss_, y_, weighted, records, lanes.sums(totals), lanes.splat(scale_))
+        factors = _slopes(
+            lanes,
+            loss_,
+            y_,
+            weighted,
+            records,
+            lanes.sums(totals),
+            lanes.splat(scale_),
+            limits_ if clipped else None,
+        )
         _forget_records(builder)
         for k in range(clients):
             mine = slice(k * size, (k + 1) * size)
-            _descend(lanes, x_, theta_, shift_, d_, own[k], starts[mine], factors[mine], lanes.splat(shrink_))
+            noisy = None
+            if clipped:
+                noisy = builder.gep(noise_, [builder.add(builder.mul(INT64(k), noise_room_), noise_first_)])
+            _descend(
+                lanes, x_, theta_, shift_, noisy, d_, own[k], starts[mine], factors[mine], lanes.splat(shrink_)
+            )
         return context.get_dummy_value()
 
     intp = types.intp  # the constants stay in the signature, by which Numba tells one generated code from another
     return types.void(
-        loss, batch, team, x, m, y, intp, bases, rows, intp, intp, theta, shift, intp, x.dtype, x.dtype
-    ), generate
+        loss, batch, team, x, m, y, intp, bases, rows, intp, intp, theta, shift, intp, x.dtype, x.dtype, limits,
+        noise, intp, intp,
+    ), generate  # fmt: skip
 
 
 def _forget_records(builder: Any) -> None:
@@ -114,44 +133,44 @@ def _products(lanes: Lanes, x: Any, theta: Any, d: Any, starts: list[Any], own: 
 
 
 def _slopes(
-    lanes: Lanes, loss: int, y: Any, weighted: bool, records: list[Any], margins: list[Any], scale: Any
+    lanes: Lanes,
+    loss: int,
+    y: Any,
+    weighted: bool,
+    records: list[Any],
+    margins: list[Any],
+    scale: Any,
+    limits: Any,
 ) -> list[Any]:
-    """Scale · ℓ' of each record, as a vector of equal numbers."""
+    """Scale · ℓ' of each record up to its limit, as a vector of equal numbers; limits may be None."""
     b = lanes.builder
     found: list[Any] = []
     for k, margin in enumerate(margins):
         chosen = records[k * lanes.width : (k + 1) * lanes.width]
-        columns = _columns(lanes, y, chosen, TARGET_COLUMNS if weighted else 1)
+        columns = gathered(lanes, y, chosen, TARGET_COLUMNS if weighted else 1)
         factors = scale
         if weighted:
             margin, factors = b.fadd(margin, columns[1]), b.fmul(scale, columns[2])
         slopes = FORMULAS[loss](lanes, factors, margin, columns[0])
+        if limits is not None:
+            slopes = simd.clamped(lanes, scale, slopes, gathered(lanes, limits, chosen, 1)[0])
         found += [lanes.shuffle(slopes, slopes, [lane] * lanes.width) for lane in range(len(chosen))]
     return found
 
 
-def _columns(lanes: Lanes, y: Any, records: list[Any], count: int) -> list[Any]:
-    """The `count` numbers in y of each record, one vector each; the last record fills lanes that are left."""
-    b = lanes.builder
-    found = [ir.Constant(lanes.vector, ir.Undefined) for _ in range(count)]
-    for k in range(count):
-        numbers = [b.load(b.gep(y, [b.add(b.mul(record, INT64(count)), INT64(k))])) for record in records]
-        numbers += numbers[-1:] * (lanes.width - len(numbers))
-        for lane, number in enumerate(numbers):
-            found[k] = b.insert_element(found[k], number, INT32(lane))
-    return found
-
-
 def _descend(
-    lanes: Lanes, x: Any, theta: Any, shift: Any, d: Any, own: Any, starts: list[Any], factors: list[Any],
-    shrink: Any,
+    lanes: Lanes, x: Any, theta: Any, shift: Any, noise: Any, d: Any, own: Any, starts: list[Any],
+    factors: list[Any], shrink: Any,
 ) -> None:  # fmt: skip
-    """θ ← shrink·θ − shift − Σ_b z_b x_b of one client, whose θ and shift begin at `own`."""
+    """θ ← shrink·θ − shift − noise − Σ_b z_b x_b of one client, with θ and shift from `own` on."""
     b = lanes.builder
 
     def body(j: Any, load: Any) -> None:
         place = b.add(own, j)
-        t = b.fsub(b.fmul(shrink, lanes.load(theta, place)), lanes.load(shift, place))
+        moved = lanes.load(shift, place)
+        if noise is not None:
+            moved = b.fadd(moved, load(noise, j))
+        t = b.fsub(b.fmul(shrink, lanes.load(theta, place)), moved)
         begin = 0
         for size in group_sizes(len(starts)):
             chains = [lanes.constant(0.0), lanes.constant(0.0)]  # two, to wait half as long

@@ -1,0 +1,61 @@
+"""Which kernel is the fastest for a problem."""
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.engines.numba_.losses import (
+    ALONG_CHAIN,
+    BY_CHANCE,
+    FULL,
+    LINEAR,
+    WEIGHTED,
+    WEIGHTED_LOSSES,
+    WITH_REPLACEMENT,
+    WITHOUT_ANCHOR,
+    WITHOUT_REPLACEMENT,
+)
+from fedscaffold.engines.numba_.machine_code.call import Kernel, kernel
+from fedscaffold.engines.numba_.tables import Sources, Tables
+
+STACK_NUMBERS = 4096  # longer vectors live on the heap, where the loops' length hides the difference
+COMPILED_FOR = 64  # features, at most, to be worth a kernel of their own
+KERNELS, SMALL_KERNELS, STREAMS = (
+    f"fedscaffold.engines.numba_.{name}" for name in ("kernels", "small.kernels", "streams")
+)
+
+
+def table_kernel(read: Tables, dim: int, *, specialise: bool = True, anchored: bool = False) -> Kernel:
+    """The fastest kernel for what is read, with `dim` features."""
+    form = WEIGHTED if read.loss in WEIGHTED_LOSSES.values() else LINEAR
+    on_heap = dim + read.batch > STACK_NUMBERS
+    clipped = read.limits is not None
+    special = specialise and dim <= COMPILED_FOR and not on_heap
+    if read.loss in WITHOUT_ANCHOR:
+        form, special, on_heap = read.loss, False, False
+        if anchored:
+            raise InvalidInput(
+                "the numba engine subtracts gradients at an anchor for losses of one margin, not for several "
+                "classes or linear systems; use engine='reference', or 'jax' for several classes"
+            )
+    by_probability = read.sampling in (BY_CHANCE, ALONG_CHAIN)
+    plain = form in (LINEAR, WEIGHTED) and not anchored
+    if specialise and plain and read.sampling in (WITH_REPLACEMENT, WITHOUT_REPLACEMENT):
+        from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, MOST_FEATURES, team_size
+
+        if dim <= MOST_FEATURES and read.batch <= LARGEST_BATCH:
+            return kernel(
+                SMALL_KERNELS, "small_steps_for", dim, read.batch, read.loss, read.free, read.x.dtype.str,
+                read.margins is not None, team_size(dim, read.batch, read.loss), clipped,
+            )  # fmt: skip
+    all_in_order = form in (LINEAR, WEIGHTED) and read.sampling == FULL and not clipped
+    return kernel(
+        KERNELS, "local_sgd_for", dim if special else None, form, read.x.dtype.str, read.margins is not None,
+        by_probability, on_heap, anchored, clipped, all_in_order,
+    )  # fmt: skip
+
+
+def stream_kernel(read: Sources, dim: int, *, specialise: bool = True, anchored: bool = False) -> Kernel:
+    """The fastest kernel for what is drawn, with `dim` features."""
+    if anchored:
+        raise InvalidInput("clients that are distributions have no full gradients at an anchor; use a table")
+    on_heap = dim + read.batch > STACK_NUMBERS
+    special = specialise and dim <= COMPILED_FOR and not on_heap
+    return kernel(STREAMS, "stream_sgd_for", dim if special else None, read.loss, read.like.dtype.str, on_heap)
