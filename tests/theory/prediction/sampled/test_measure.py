@@ -10,13 +10,15 @@ import fedscaffold as fs
 from benchmarks.random_problems import Case, random_case
 from benchmarks.simulated_errors import simulate
 from fedscaffold import FedAvg, Scaffold, theory
-from fedscaffold.core.errors import UnreliablePrediction
+from fedscaffold.core.errors import NoPlateau, UnreliablePrediction
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.problems import Logistic
+from fedscaffold.theory.prediction import predict as predictor
 from fedscaffold.theory.prediction.predict import measured_prediction, predict_setting
 from fedscaffold.theory.prediction.reliability import GAUSSIAN
 from fedscaffold.theory.prediction.sampled import measure
 from fedscaffold.theory.prediction.sampled import plateau as sampled
+from fedscaffold.theory.prediction.sampled.rounds import SampledRounds
 from fedscaffold.theory.prediction.setting import Setting, setting
 from tests.samples import make
 
@@ -148,7 +150,7 @@ def test_gaussian_clouds_are_measured_where_margins_spread(monkeypatch: pytest.M
     problem, method = wide()
     s = setting(problem, method, Batches(1))
     gaussian = replace(predict_setting(s, None), reliability=GAUSSIAN)
-    assert measure.margin_variance(s) > measure.WIDE
+    assert measure.margin_variance(s, gaussian.cov_theta) > measure.WIDE
     found = measure.measured(s, gaussian, None)
     assert found is not None
     assert "was measured" in found.reliability.reason
@@ -159,40 +161,31 @@ def test_gaussian_clouds_are_measured_where_margins_spread(monkeypatch: pytest.M
     assert left.reliability.neglected > GAUSSIAN.neglected
     assert "spread widely" in left.reliability.reason
     narrow = setting(problem, FedAvg(step_size=method.step_size / 100, local_steps=3), Batches(1))
-    assert measure.margin_variance(narrow) < measure.WIDE
-    assert measure.measured(narrow, gaussian, None) is gaussian
+    assert measure.margin_variance(narrow, np.zeros((2, 2))) < measure.WIDE
+    exact = replace(gaussian, cov_theta=np.zeros((2, 2)))
+    assert measure.measured(narrow, exact, None) is exact
 
 
 def test_margin_variance_is_that_of_many_drawn_rounds() -> None:
-    problem = make("logistic", (4, 6), 2)
-    s = setting(problem, Scaffold(step_size=0.05, local_steps=6), Batches(1))
-    rounds = measure_spread(s)
-    assert measure.margin_variance(s) == pytest.approx(rounds, rel=0.1)
-
-
-def measure_spread(s: Setting) -> float:
-    """The variance of margins after a round from θ* and ξ*, of all records, weighted by ‖x‖² ℓ'²."""
-    from fedscaffold.theory.prediction.sampled.rounds import SampledRounds
-
-    draw, N = SampledRounds(s, 5), s.problem.n_clients
-    local = np.repeat(np.repeat(s.optimum[None, :, None, None], N, axis=2), 20_000, axis=3)
-    xi = np.repeat(-s.gradients.T[None, :, :, None], 20_000, axis=3)
+    """Of all records, weighted by ‖x‖² ℓ'², after a round from a cloud around θ* with ξ*."""
+    s, count = setting(make("logistic", (4, 6), 2), Scaffold(step_size=0.05, local_steps=6), Batches(1)), 20_000
+    draw, cov = SampledRounds(s, 5), 1e-3 * np.array([[2.0, 0.5], [0.5, 1.0]])
+    begin = np.random.default_rng(0).multivariate_normal(s.optimum, cov, size=count).T
+    local = np.repeat(begin[None, :, None], 2, axis=2)
     for _ in range(s.H):
-        local = local - s.gamma * draw.gradient(local, xi)
-    total = 0.0
-    for c in range(N):
+        local = local - s.gamma * draw.gradient(local, np.repeat(-s.gradients.T[None, :, :, None], count, axis=3))
+    found = 0.0
+    for c in range(2):
         rows = slice(int(draw.problem.offsets[c]), int(draw.problem.offsets[c + 1]))
         x, y = draw.problem.x[rows], draw.problem.y[rows]
         spread = (x @ local[0, :, c]).var(axis=1)
         weight = np.square(x).sum(axis=1) * np.square(draw.problem.d1(x @ s.optimum, y))
-        total += s.problem.weights[c] * float(weight @ spread) / float(weight.sum())
-    return total
+        found += s.problem.weights[c] * float(weight @ spread) / float(weight.sum())
+    assert measure.margin_variance(s, cov) == pytest.approx(found, rel=0.1)
+    assert measure.margin_variance(s, np.zeros((2, 2))) < 0.9 * found
 
 
 def test_a_plateau_that_the_closure_does_not_find_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedscaffold.core.errors import NoPlateau
-    from fedscaffold.theory.prediction import predict as predictor
-
     problem, method = wide()
     usual = theory.predict(problem, method, batch_size=1, rounds=12)
 

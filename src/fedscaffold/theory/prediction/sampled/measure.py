@@ -28,7 +28,7 @@ from fedscaffold.theory.prediction.setting import Setting
 SEED = 20_240_917  # of all draws: the same call gives the same prediction
 MUCH = 1.0  # percent left out by a closure beyond which it is measured
 CURVES_DIFFER = 0.02  # relative, with third cumulants and without: beyond it a curve is measured
-WIDE = 0.25  # variance of margins in a round beyond which Gaussian clouds are measured
+WIDE = 0.25  # variance of margins beyond which Gaussian clouds are measured
 PER_WIDTH = 15.0  # percent, roughly, that such clouds leave out of clients with fewer records than features
 CLIENTS_SEEN = 16
 LARGEST_TABLE = 2_000_000  # records × features
@@ -85,7 +85,7 @@ def doubts_about(s: Setting, found: Prediction) -> Doubts:
     """What is in doubt about a prediction by a closure."""
     left_out = found.reliability
     if not (is_small(s) and follows_skewness(s)):
-        width = margin_variance(s)
+        width = margin_variance(s, found.cov_theta)
         if width <= WIDE:
             return Doubts(False, False, left_out)
         crowded = min(1.0, s.problem.dim / float(s.problem.sizes.mean()))
@@ -104,18 +104,21 @@ def curves_differ(s: Setting, curve: Array) -> bool:
     return not bool((np.abs(plain - curve[: DRAWN_ROUNDS + 1]) <= CURVES_DIFFER * plain).all())
 
 
-def margin_variance(s: Setting) -> float:
-    """Variance of margins xᵀθ_c that a round's noise causes, with curvature and noise at θ*; a mean over records.
+def margin_variance(s: Setting, cov_theta: Array) -> float:
+    """Variance of margins xᵀθ_c at the end of a round, a mean over records, which count by their noise.
 
-    Records count by their noise; of many clients, some are looked at.
+    It comes from Cov θ as the round begins and from the round's own noise, with curvature and noise at θ*. Of many
+    clients, some are looked at.
     """
     problem, at = s.problem, evenly_spaced_clients(s.problem.n_clients, min(s.problem.n_clients, CLIENTS_SEEN))
     assert isinstance(problem, GeneralisedLinear)
     U, g = s.at_optimum.U[at], 1.0 - s.gamma * s.at_optimum.lam[at]
     products, back = g[:, :, None] * g[:, None, :], np.swapaxes(U, 1, 2)
     with np.errstate(over="ignore"):
-        sums = divided(products, products**s.H, 1.0, s.H)
-    covs = U @ (s.gamma**2 * sums * (back @ s.at_optimum.noise[at] @ U)) @ back
+        powers = products**s.H
+        sums = divided(products, powers, 1.0, s.H)
+    begin = back @ cov_theta @ U * powers
+    covs = U @ (begin + s.gamma**2 * sums * (back @ s.at_optimum.noise[at] @ U)) @ back
     total = 0.0
     for client, cov in zip(at, covs, strict=True):
         rows = slice(int(problem.offsets[client]), int(problem.offsets[client + 1]))
