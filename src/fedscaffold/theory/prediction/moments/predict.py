@@ -17,7 +17,7 @@ LARGEST_STATE = 200  # numbers in the state x
 LARGEST_TABLES = 4_000_000  # records × features²: what averages over all clients cost
 MOST_STEPS, LARGEST_STEPS = 2000, 20_000_000  # of a round taken one by one, and steps × records × features²
 MOST_STEPS_OF_CURVES = 256
-LARGEST_CUBES = 4_000_000  # records × features³
+LARGEST_CUBES = 2_000_000  # records × features³
 
 
 def is_small(s: Setting) -> bool:
