@@ -59,7 +59,7 @@ def local_sgd_for(
     Parameters
     ----------
     dim
-        Number of features, or None for any.
+        Number of features, with several classes those of one class; or None for any.
     form
         LINEAR, WEIGHTED, DENSE, SOFTMAX or WEIGHTED_SOFTMAX.
     dtype
@@ -100,13 +100,13 @@ def local_sgd_for(
         round, and client c as client first_client + c.
         """
         repetitions = theta.shape[0]
-        d = theta.shape[2] if dim is None else dim
+        d = theta.shape[2] if dim is None or several_classes else dim
         width, height = (d * d, d) if form == DENSE else (d, 1)  # numbers of a record in x, in y
         if weighted:
             height = TARGET_COLUMNS
         part = d  # θ is one vector of features, or with several classes one for each
         if several_classes:
-            part = width = x.size // offsets[-1]
+            part = width = x.size // offsets[-1] if dim is None else dim
         classes, tall = d // part, part + PADDING
         own_cohorts = clients.shape[0] > 1
         largest = 0

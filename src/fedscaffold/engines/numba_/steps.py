@@ -246,7 +246,13 @@ def softmax_steps(
         for k in range(0, portion, CACHE_LINE_NUMBERS):
             prefetch(x, ahead + h * portion + k)
         first = h * stride
-        for k in range(classes):
+        for k in range(0, classes - 1, 2):  # two at a time, for which a record is read once
+            margins(
+                x, d, base, rows, first, batch, (shifted(theta, k * tall), shifted(theta, (k + 1) * tall)),
+                (shifted(z, k * wide), shifted(z, (k + 1) * wide)),
+            )  # fmt: skip
+        if classes % 2:
+            k = classes - 1
             margins(x, d, base, rows, first, batch, shifted(theta, k * tall), shifted(z, k * wide))
         if height == 1:
             shares(y, base, rows, first, batch, z, wide, classes, scale)
@@ -262,5 +268,13 @@ def softmax_steps(
         for k in range(classes):
             for j in range(k * tall + d - free, k * tall + d):
                 shift[j] = kept[j] - back * theta[j]
+        for k in range(0, classes - 1, 2):
+            descend(
+                x, d, base, rows, first, batch, (shifted(theta, k * tall), shifted(theta, (k + 1) * tall)),
+                (shifted(z, k * wide), shifted(z, (k + 1) * wide)), shrink,
+                (shifted(shift, k * tall), shifted(shift, (k + 1) * tall)),
+            )  # fmt: skip
+        if classes % 2:
+            k = classes - 1
             block, own = shifted(theta, k * tall), shifted(shift, k * tall)
             descend(x, d, base, rows, first, batch, block, shifted(z, k * wide), shrink, own)
