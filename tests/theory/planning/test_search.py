@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from benchmarks.random_problems import random_case
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.theory.planning import linear_model, stability
+from fedscaffold.theory.planning.curve_model import CurveModel
 from fedscaffold.theory.planning.linear_model import Correction, LinearModel
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.planning.search import GRID, LinearSearch, descend, place
 from fedscaffold.theory.planning.stability import Stability
 from fedscaffold.theory.planning.tries import Tries
+from fedscaffold.theory.prediction.predict import measured_prediction, predict_setting
 from fedscaffold.theory.prediction.setting import setting
 from tests.samples import make
 from tests.theory.planning.test_plan import mixed
@@ -150,3 +153,16 @@ def test_step_sizes_looked_at_together_grow_as_each_alone(monkeypatch: pytest.Mo
     np.testing.assert_allclose(together.growth, alone.growth, rtol=1e-12)
     np.testing.assert_array_equal(together.gammas, alone.gammas)
     assert together.growth[-1] < 1.0 < together.growth[-2]
+
+
+def test_a_plan_is_verified_by_what_is_measured() -> None:
+    """Tries are many, and take the approximation as it is."""
+    case = random_case("logistic", 60_250)
+    s = setting(case.problem, case.method, case.batches)
+    model = CurveModel(s, None)
+    tried, verified = model.predict(s.gamma, s.H), model.predict(s.gamma, s.H, 5)
+    assert tried is not None
+    assert verified is not None
+    assert tried.variance + tried.bias == pytest.approx(predict_setting(s, None).mse)
+    assert verified.variance + verified.bias == pytest.approx(measured_prediction(s, None).mse)
+    assert tried.variance + tried.bias < 0.9 * (verified.variance + verified.bias)

@@ -16,7 +16,7 @@ from fedscaffold.theory.prediction.moments.curve import small_curve
 from fedscaffold.theory.prediction.moments.local_round import LocalRound
 from fedscaffold.theory.prediction.moments.predict import is_small, small_round
 from fedscaffold.theory.prediction.plateau import PlateauState
-from fedscaffold.theory.prediction.predict import predict_setting
+from fedscaffold.theory.prediction.predict import measured_prediction, predict_setting
 from fedscaffold.theory.prediction.setting import Setting, setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
 
@@ -95,7 +95,8 @@ class CurveModel:
         known = None if rounds is None or (small and not s.quadratic) else self.parts(gamma, H, rounds, VERIFIED)
         try:
             if small:
-                found = predict_setting(s, rounds if known is None else None)
+                wanted = rounds if known is None else None
+                found = predict_setting(s, None) if wanted is None else measured_prediction(s, wanted)
                 curve = found.curve if known is None else np.add(*known)
                 return Foreseen(found.mse_variance_part, found.mse_bias_part, curve)
             state = self.state(s)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedscaffold.core.capabilities import GeneralisedLinear
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, NoPlateau
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.anderson import Anderson
 from fedscaffold.theory.prediction.local_steps import accumulate, rotate
@@ -80,7 +80,7 @@ def settle(s: Setting, state: PlateauState) -> PlateauState:
                 return found
         last = float(change.sum())
         state, before = later if history is None else accelerated(s, history, state, later), now
-    raise InvalidInput(
+    raise NoPlateau(
         "no plateau found: the noise grows with the distance that it causes faster than the method contracts; "
         "take a smaller step_size or a larger batch_size"
     )
