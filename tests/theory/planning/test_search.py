@@ -10,7 +10,7 @@ import pytest
 import fedscaffold as fs
 from benchmarks.random_problems import random_case
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.theory.planning import linear_model, stability
+from fedscaffold.theory.planning import curve_model, linear_model, stability
 from fedscaffold.theory.planning.curve_model import CurveModel
 from fedscaffold.theory.planning.linear_model import Correction, LinearModel
 from fedscaffold.theory.planning.request import PlanRequest
@@ -166,3 +166,29 @@ def test_a_plan_is_verified_by_what_is_measured() -> None:
     assert tried.variance + tried.bias == pytest.approx(predict_setting(s, None).mse)
     assert verified.variance + verified.bias == pytest.approx(measured_prediction(s, None).mse)
     assert tried.variance + tried.bias < 0.9 * (verified.variance + verified.bias)
+
+
+def test_a_plan_in_no_doubt_is_believed_from_its_own_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one in doubt is not: where third cumulants change it by more than a little, or leave out much."""
+    s = setting(make("logistic", (30, 30, 30), 2), fs.Scaffold(step_size=0.1, local_steps=5), Batches(5))
+    model = CurveModel(s, None)
+    asked: list[int] = []
+
+    def drawn(of: Any, rounds: int) -> Any:
+        asked.append(rounds)
+        return predict_setting(of, rounds)
+
+    monkeypatch.setattr(curve_model, "measured_prediction", drawn)
+    sure = model.predict(s.gamma, s.H, 3)
+    assert sure is not None
+    assert asked == []
+    alone = predict_setting(s, 3).curve
+    assert sure.curve is not None
+    assert alone is not None
+    np.testing.assert_allclose(sure.curve, alone)
+    monkeypatch.setattr(curve_model, "CURVES_DIFFER", 0.0)
+    assert model.predict(s.gamma, s.H, 3) is not None
+    monkeypatch.setattr(curve_model, "CURVES_DIFFER", 0.02)
+    monkeypatch.setattr(curve_model, "MUCH", 0.0)
+    assert model.predict(s.gamma, s.H, 3) is not None
+    assert asked == [3, 3]
