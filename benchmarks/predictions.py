@@ -69,18 +69,8 @@ def outcomes(
     kind: str, first: int, count: int, of: Callable[[Case], dict[str, Any]], kept: Path | None
 ) -> list[dict[str, Any]]:
     """The outcomes of all seeds; those in the file are not found again, and new ones are added to it."""
-    lines = kept.read_text().splitlines() if kept is not None and kept.exists() else []
-    known = {(row["kind"], row["seed"]): row for row in map(json.loads, lines)}
-    found = []
-    for seed in range(first, first + count):
-        row = known.get((kind, seed)) or outcome(kind, seed, of)
-        if kept is not None and (kind, seed) not in known:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with kept.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-        print(json.dumps(row), flush=True)
-        found.append(row)
-    return found
+    rows = measured.KeptRows(kept, ("kind", "seed"))
+    return [rows.row((kind, seed), partial(outcome, kind, seed, of)) for seed in range(first, first + count)]
 
 
 def measure(

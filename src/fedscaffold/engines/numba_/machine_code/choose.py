@@ -2,8 +2,6 @@
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.engines.numba_.losses import (
-    ALONG_CHAIN,
-    BY_CHANCE,
     DENSE,
     FULL,
     LINEAR,
@@ -39,7 +37,6 @@ def table_kernel(read: Tables, dim: int, *, specialise: bool = True, anchored: b
                 "classes or linear systems; use engine='reference', or 'jax' for several classes"
             )
     special = specialise and features <= COMPILED_FOR and form != DENSE and not on_heap
-    by_probability = read.sampling in (BY_CHANCE, ALONG_CHAIN)
     plain = form in (LINEAR, WEIGHTED) and not anchored
     if specialise and plain and read.sampling in (WITH_REPLACEMENT, WITHOUT_REPLACEMENT):
         from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, MOST_FEATURES, team_size
@@ -52,7 +49,7 @@ def table_kernel(read: Tables, dim: int, *, specialise: bool = True, anchored: b
     all_in_order = form in (LINEAR, WEIGHTED) and read.sampling == FULL and not clipped
     return kernel(
         KERNELS, "local_sgd_for", features if special else None, form, read.x.dtype.str, read.margins is not None,
-        by_probability, on_heap, anchored, clipped, all_in_order,
+        read.sampling, on_heap, anchored, clipped, all_in_order,
     )  # fmt: skip
 
 
