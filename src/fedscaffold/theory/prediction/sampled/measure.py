@@ -181,7 +181,8 @@ def with_tail(way: SampledCurve, rounds: int, found: Prediction | None, mse: flo
 
 def told(plateau: SampledPlateau, what: str) -> str:
     """Why drawn rounds were needed, and what is left open."""
+    drift = ", and by how much later rounds differ from earlier ones" if plateau.drift > 0.0 else ""
     return (
         f"local models spread widely, so that {what} was measured: by {plateau.replicas:,} drawn runs of "
-        f"{plateau.rounds:,} rounds, of whose standard error this is twice"
+        f"{plateau.rounds:,} rounds, of whose standard error this is twice{drift}"
     )
