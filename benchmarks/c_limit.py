@@ -1,10 +1,12 @@
 """Hand-written C for the shape of a workload, as a contender: limit.c, and limit_avx512.c where it applies.
 
-Several forms are compiled: widths of vectors, one or two clients side by side, and on machines with AVX-512 the
-form that copies short rows. They draw the same records as ours and compute the same models up to rounding.
+Several forms are compiled: widths of vectors, one or two clients side by side, one or two classes at once, and on
+machines with AVX-512 the form that copies short rows. They draw the same records as ours and compute the same
+models up to rounding.
 """
 
 import ctypes
+import itertools
 import shutil
 import subprocess
 import tempfile
@@ -51,10 +53,12 @@ def forms(work: Workload, widths: tuple[int, ...]) -> dict[str, list[str]]:
     if work.dtype == "float32":
         shape += ["-DSINGLE"]
     found = {}
-    for width in widths:
-        for together in (1, 2) if (work.batch or RECORDS) * dim <= SMALL_STEP else (1,):
-            options = [f"-DVECTOR={width}", f"-DTOGETHER={together}", "limit.c"]
-            found[f"{width}_bytes_{together}_together"] = [*shape, *options]
+    clients = (1, 2) if (work.batch or RECORDS) * dim <= SMALL_STEP else (1,)
+    classes = (1, 2) if work.problem.kind == "multinomial" else (1,)
+    for width, together, at_once in itertools.product(widths, clients, classes):
+        options = [f"-DVECTOR={width}", f"-DTOGETHER={together}", f"-DAT_ONCE={at_once}", "limit.c"]
+        name = f"{width}_bytes_{together}_together" + f"_{at_once}_classes" * (len(classes) > 1)
+        found[name] = [*shape, *options]
     copied = work.batch is not None and work.batch <= 16 and work.dtype == "float64"
     if 64 in widths and copied and work.problem.kind != "multinomial":
         found["avx512"] = [*shape[:2], "limit_avx512.c"]

@@ -6,6 +6,7 @@
  * -DBATCH       records of a local step, or 0 for all RECORDS of the client (-DRECORDS)
  * -DLOSS        0: 0.5 (x.theta - y)^2    1: log(1 + exp(-y x.theta)), y = +-1    2: softmax, y = 0 .. CLASSES - 1
  * -DTOGETHER    clients side by side (1): hides the chain of dependent operations of small steps
+ * -DAT_ONCE     classes that are taken together, for which a record is read once (1); divides CLASSES
  * -DVECTOR      bytes of a vector: 64 with AVX-512, 32 with AVX2, else 16
  * -DSINGLE      single precision; exponentials too
  *
@@ -30,6 +31,9 @@
 #endif
 #ifndef CLASSES
 #define CLASSES 1
+#endif
+#ifndef AT_ONCE
+#define AT_ONCE 1
 #endif
 #ifndef VECTOR
 #if defined(__AVX512F__)
@@ -142,25 +146,36 @@ INLINE V exponential(V x) {
     return (V)((I)p + (bits << (single ? 23 : 52)));
 }
 
-/* z of class k for m <= 8 records from the b-th on; where rows are short, theta stays in registers. */
-INLINE void margins_of(Client *c, const uint32_t *rows, int k, int b, const int m, const V *theta) {
+/* z of classes k .. k + AT_ONCE - 1 for m <= 8 records from the b-th on; short rows of theta stay in registers. */
+#define KEPT (NV * AT_ONCE <= 8)
+#define OVER_CLASSES(q) UNROLL for (int q = 0; q < AT_ONCE; q++)
+typedef V Rows[AT_ONCE][KEPT ? NV : 1];
+INLINE void margins_of(Client *c, const uint32_t *rows, int k, int b, const int m, Rows theta) {
     const REAL *x[8];
-    V a[8];
-    UNROLL for (int g = 0; g < m; g++)
-        x[g] = c->x + (BATCH ? (int64_t)rows[b + g] : b + g) * DIM, a[g] = (V){0};
-    if (NV <= 8) {
-        UNROLL for (int v = 0; v < NV; v++) UNROLL for (int g = 0; g < m; g++)
-            a[g] += load(x[g] + v * LANES) * theta[v];
-    } else for (int v = 0; v < NV; v++) {
-        const V t = load(c->theta[k] + v * LANES);
-        UNROLL for (int g = 0; g < m; g++) a[g] += load(x[g] + v * LANES) * t;
+    V a[AT_ONCE][8];
+    UNROLL for (int g = 0; g < m; g++) {
+        x[g] = c->x + (BATCH ? (int64_t)rows[b + g] : b + g) * DIM;
+        OVER_CLASSES(q) a[q][g] = (V){0};
     }
-    sums(a, m, c->z[k] + b);
+    if (KEPT) {
+        UNROLL for (int v = 0; v < NV; v++) UNROLL for (int g = 0; g < m; g++) {
+            const V z = load(x[g] + v * LANES);
+            OVER_CLASSES(q) a[q][g] += z * theta[q][v];
+        }
+    } else for (int v = 0; v < NV; v++) {
+        V t[AT_ONCE];
+        OVER_CLASSES(q) t[q] = load(c->theta[k + q] + v * LANES);
+        UNROLL for (int g = 0; g < m; g++) {
+            const V z = load(x[g] + v * LANES);
+            OVER_CLASSES(q) a[q][g] += z * t[q];
+        }
+    }
+    OVER_CLASSES(q) sums(a[q], m, c->z[k + q] + b);
 }
 INLINE void margins(Client *c, const uint32_t *rows) {
-    for (int k = 0; k < CLASSES; k++) {
-        V theta[NV <= 8 ? NV : 1];
-        if (NV <= 8) UNROLL for (int v = 0; v < NV; v++) theta[v] = load(c->theta[k] + v * LANES);
+    for (int k = 0; k < CLASSES; k += AT_ONCE) {
+        Rows theta;
+        if (KEPT) OVER_CLASSES(q) UNROLL for (int v = 0; v < NV; v++) theta[q][v] = load(c->theta[k + q] + v * LANES);
         for (int b = 0; b + 8 <= B; b += 8) margins_of(c, rows, k, b, 8, theta);
         if (B % 8) margins_of(c, rows, k, B / 8 * 8, B % 8, theta);
     }
@@ -193,40 +208,43 @@ INLINE void derivatives(Client *c, const uint32_t *rows, REAL scale) {
 }
 
 /* theta_k <- theta_k - sum of z x over m <= 8 records from the b-th on; before the first, decay and shift. */
-INLINE void descend_by(Client *c, const uint32_t *rows, int k, int b, const int m, V *theta, const int opening,
+INLINE void descend_by(Client *c, const uint32_t *rows, int k, int b, const int m, Rows theta, const int opening,
                        REAL decay) {
     const REAL *x[8];
-    V r[8];
+    V r[AT_ONCE][8];
     UNROLL for (int g = 0; g < m; g++) {
         x[g] = c->x + (BATCH ? (int64_t)rows[b + g] : b + g) * DIM;
-        r[g] = splat(c->z[k][b + g]);
+        OVER_CLASSES(q) r[q][g] = splat(c->z[k + q][b + g]);
     }
-#define SUM(v) V even = {0}, odd = {0};                                                                             \
+#define SUM(v) V even[AT_ONCE], odd[AT_ONCE];                                                                       \
+    OVER_CLASSES(q) even[q] = odd[q] = (V){0};                                                                      \
     UNROLL for (int g = 0; g < m; g++) {                                                                            \
         const V z = load(x[g] + (v) * LANES);                                                                       \
-        if (g % 2) odd += r[g] * z; else even += r[g] * z;                                                          \
+        OVER_CLASSES(q) { if (g % 2) odd[q] += r[q][g] * z; else even[q] += r[q][g] * z; }                          \
     }
-    if (NV <= 8) UNROLL for (int v = 0; v < NV; v++) { SUM(v) theta[v] -= even + odd; }
+    if (KEPT) UNROLL for (int v = 0; v < NV; v++) { SUM(v) OVER_CLASSES(q) theta[q][v] -= even[q] + odd[q]; }
     else for (int v = 0; v < NV; v++) {
         SUM(v)
-        V t = load(c->theta[k] + v * LANES);
-        if (opening) t = t * decay - load(c->shift[k] + v * LANES);
-        *(U *)(c->theta[k] + v * LANES) = t - (even + odd);
+        OVER_CLASSES(q) {
+            V t = load(c->theta[k + q] + v * LANES);
+            if (opening) t = t * decay - load(c->shift[k + q] + v * LANES);
+            *(U *)(c->theta[k + q] + v * LANES) = t - (even[q] + odd[q]);
+        }
     }
 }
 INLINE void descend(Client *c, const uint32_t *rows, REAL decay) {
-    for (int k = 0; k < CLASSES; k++) {
-        V theta[NV <= 8 ? NV : 1];
-        if (NV <= 8) UNROLL for (int v = 0; v < NV; v++)
-            theta[v] = load(c->theta[k] + v * LANES) * decay - load(c->shift[k] + v * LANES);
+    for (int k = 0; k < CLASSES; k += AT_ONCE) {
+        Rows theta;
+        if (KEPT) OVER_CLASSES(q) UNROLL for (int v = 0; v < NV; v++)
+            theta[q][v] = load(c->theta[k + q] + v * LANES) * decay - load(c->shift[k + q] + v * LANES);
         if (B >= 8) descend_by(c, rows, k, 0, 8, theta, 1, decay);
         for (int b = 8; b + 8 <= B; b += 8) descend_by(c, rows, k, b, 8, theta, 0, decay);
         if (B % 8) descend_by(c, rows, k, B / 8 * 8, B % 8, theta, B < 8, decay);
-        if (NV <= 8) UNROLL for (int v = 0; v < NV; v++) *(U *)(c->theta[k] + v * LANES) = theta[v];
-        if (DIM % LANES) {                      /* what was read behind the rows does not count */
+        if (KEPT) OVER_CLASSES(q) UNROLL for (int v = 0; v < NV; v++) *(U *)(c->theta[k + q] + v * LANES) = theta[q][v];
+        if (DIM % LANES) OVER_CLASSES(q) {      /* what was read behind the rows does not count */
             I lane;
             UNROLL for (int i = 0; i < LANES; i++) lane[i] = i;
-            U *last = (U *)(c->theta[k] + (NV - 1) * LANES);
+            U *last = (U *)(c->theta[k + q] + (NV - 1) * LANES);
             *last = choose(lane < DIM % LANES, *last, (V){0});
         }
     }

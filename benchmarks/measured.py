@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,35 @@ def command_line() -> str:
         elif not argument.startswith("--out="):
             kept.append(argument)
     return " ".join(program + kept)
+
+
+class KeptRows:
+    """Rows of a long measurement in a file, one JSON object a line, so that a stopped run can go on.
+
+    Parameters
+    ----------
+    path
+        The file; None for rows that are printed only.
+    keys
+        Names of the fields by which a row is found again.
+    """
+
+    def __init__(self, path: Path | None, keys: tuple[str, ...]) -> None:
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self.path = path
+        self.known = {tuple(row[key] for key in keys): row for row in map(json.loads, lines)}
+
+    def row(self, key: tuple[Any, ...], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The row of a key, printed: from the file, or made and added to it."""
+        found = self.known.get(key)
+        if found is None:
+            found = make()
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with self.path.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+        print(json.dumps(found), flush=True)
+        return found
 
 
 def commit() -> str:

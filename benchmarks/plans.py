@@ -1,14 +1,16 @@
 """How well plans keep their targets over random problems: simulated error over target, refusals, processor time.
 
-`python -m benchmarks.plans [--quick] [--first SEED] [--count N] [--minutes M]`, slow. Where a plan is refused, a
-grid of step sizes and local steps is simulated: a refusal is false if one of them reaches the target within the
-limits.
+`python -m benchmarks.plans [--quick] [--first SEED] [--count N] [--minutes M] [--rows FILE]`, slow. Where a plan
+is refused, a grid of step sizes and local steps is simulated: a refusal is false if one of them reaches the target
+within the limits.
 """
 
 import json
 import time
 import warnings
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from fedscaffold.problems import Logistic, Ridge
 WORK = 2e7  # local steps of clients in a simulation, at most
 PRECISION = 0.02  # standard error over mean at which a simulation ends
 MOST_RUNS = 20_000
+RUNS = 3  # of a plan, the fastest of which counts
+LONG = 0.02  # seconds: shorter runs take hardly longer than a call of `run` on anything
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,8 +147,6 @@ def measure(case: PlanCase) -> dict[str, Any]:
         return line | {"a_way": a_way(case)}
     line["seconds"] = time.process_time() - begin
     share, error_of_share = simulated(case, plan)
-    begin = time.process_time()
-    fs.run(case.problem, plan.method, rounds=plan.rounds, progress=False, **case.batching)
     return line | {
         "share": share,
         "error": error_of_share,
@@ -153,8 +155,20 @@ def measure(case: PlanCase) -> dict[str, Any]:
         "local_steps": plan.method.uniform_local_steps,
         "rounds": plan.rounds,
         "cost": plan.cost,
-        "run_seconds": time.process_time() - begin,
+        "run_seconds": min(run_seconds(case, plan) for _ in range(RUNS)),
     }
+
+
+def run_seconds(case: PlanCase, plan: fs.Plan) -> float:
+    """Processor time of one run of a plan, the kernels of which are compiled."""
+    begin = time.process_time()
+    fs.run(case.problem, plan.method, rounds=plan.rounds, progress=False, **case.batching)
+    return time.process_time() - begin
+
+
+def measured_plan(seed: int) -> dict[str, Any]:
+    """What became of the plan of a seed."""
+    return measure(plan_case(seed))
 
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -171,8 +185,19 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "falsely_refused": sum(line["a_way"] is not None for line in refused),
         "median_seconds": float(np.median([line["seconds"] for line in lines])),
         "largest_seconds": max(line["seconds"] for line in lines),
-        "median_plan_over_run": float(np.median([line["seconds"] / line["run_seconds"] for line in made])),
+        "plan_over_run": plan_over_run(made),
+        "plan_over_run_of_long_runs": plan_over_run([line for line in made if line["run_seconds"] >= LONG]),
     }
+
+
+def plan_over_run(made: list[dict[str, Any]]) -> dict[str, float]:
+    """Processor time of plans over that of one run of each: how many, quantiles, and the share up to 25."""
+    ratios = [line["seconds"] / line["run_seconds"] for line in made]
+    if not ratios:
+        return {"plans": 0}
+    names = ("tenth", "quarter", "median", "three_quarters", "nine_tenths")
+    found = dict(zip(names, map(float, np.percentile(ratios, [10, 25, 50, 75, 90])), strict=True))
+    return {"plans": len(ratios), **found, "up_to_25": float(np.mean(np.array(ratios) <= 25.0))}
 
 
 def main() -> None:
@@ -181,19 +206,26 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1000, help="first seed")
     parser.add_argument("--count", type=int, default=200, help="number of problems")
     parser.add_argument("--minutes", type=float, default=np.inf, help="begin no further problem after so long")
+    parser.add_argument(
+        "--rows", type=Path, help="file of problems done, from which a stopped run of the same code goes on"
+    )
     options = parser.parse_args()
     lines: list[dict[str, Any]] = []
-    begin = time.monotonic()
+    begin, rows = time.monotonic(), measured.KeptRows(options.rows, ("seed",))
     for seed in range(options.first, options.first + (4 if options.quick else options.count)):
         if time.monotonic() - begin > 60.0 * options.minutes:
             break
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            lines.append(measure(plan_case(seed)))
-        print(json.dumps(lines[-1]), flush=True)
+            lines.append(rows.row((seed,), partial(measured_plan, seed)))
     figures = summary(lines)
     print(json.dumps(figures, indent=1))
-    measured.save("plans", figures, options, note="Simulated error after the last round over the target.")
+    note = (
+        "Simulated error after the last round over the target. plan_over_run: processor time of the plan over "
+        f"that of one run of it, the fastest of {RUNS}; long runs are those of {LONG} s or more."
+    )
+    command = f"python -m benchmarks.plans --first {options.first} --count {options.count}"
+    measured.save("plans", figures, options, note=note, command=command)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,17 @@ def test_a_page_lists_figures(extension: Any, folder: Path) -> None:
     assert shown.split() == ["two_over_one:", "1.8375", "clients:", "50000", "nanoseconds:", "1234.5"]
     with pytest.raises(extension.ExtensionError, match="not a list of figures but 'ray'"):
         extension.show_list(folder, "shards.engine")
+
+
+def test_rows_that_were_kept_are_not_measured_again(tmp_path: Path) -> None:
+    path, made = tmp_path / "folder" / "rows.jsonl", []
+
+    def make(seed: int) -> dict[str, Any]:
+        made.append(seed)
+        return {"kind": "ridge", "seed": seed, "value": 0.5 * seed}
+
+    rows = measured.KeptRows(path, ("kind", "seed"))
+    assert [rows.row(("ridge", seed), partial(make, seed))["value"] for seed in (3, 4)] == [1.5, 2.0]
+    again = measured.KeptRows(path, ("kind", "seed"))
+    assert [again.row(("ridge", seed), partial(make, seed))["value"] for seed in (3, 4, 5)] == [1.5, 2.0, 2.5]
+    assert made == [3, 4, 5]

@@ -62,6 +62,14 @@ class InvertibleSlope(Protocol):
 
 
 @runtime_checkable
+class HasFastSlopes(Protocol):
+    """A generalised linear problem with a faster ℓ' for many margins at once."""
+
+    def d1_of_many(self, z: Array, y: Array) -> Array:
+        """ℓ'(z, y) as of `d1`, up to rounding errors."""
+
+
+@runtime_checkable
 class HasRecordGradients(Protocol):
     """A problem that gives the gradients of single records."""
 

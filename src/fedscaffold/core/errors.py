@@ -101,6 +101,10 @@ class InvalidInput(FedScaffoldError, ValueError):
     """An argument that cannot be used; raised before any work starts."""
 
 
+class NoPlateau(InvalidInput):
+    """A method that has no plateau, as far as theory sees: it does not contract, or its noise feeds on itself."""
+
+
 class OutOfReach(InvalidInput):
     """A target that no setting within the limits of a plan reaches."""
 

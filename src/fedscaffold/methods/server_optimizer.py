@@ -23,7 +23,7 @@ class ServerOptimizer:
     θ − θ̄ takes the gradient's place in an optimiser of optax. Local steps, corrections and messages are the
     wrapped method's own. Its clients update their state from θ̄ and not from the optimiser's θ⁺, so that Scaffold's
     Σ w_c ξ_c = 0 still holds; they receive both, one vector more. "sgd" with a learning rate of 1 is the method
-    itself. `theory.predict` covers "sgd", plans do not.
+    itself. `theory.predict` and plans cover "sgd".
 
     Parameters
     ----------

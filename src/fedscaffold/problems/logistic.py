@@ -72,6 +72,15 @@ class Logistic(Glm):
             return -y * (np.log(share) - np.log1p(-share))
 
     @staticmethod
+    @np.errstate(over="ignore")  # of large margins, whose ℓ' is then 0 as it should be
+    def d1_of_many(z: Array, y: Array) -> Array:
+        """ℓ'(z, y) = −y/(1 + exp(y z)), in place and with NumPy's vectorised exp: last bits differ from `d1`."""
+        found = np.atleast_1d(y * z)
+        np.exp(found, out=found)
+        found += 1.0
+        return np.divide(-y, found, out=found)
+
+    @staticmethod
     def d2(z: Array, y: Array) -> Array:
         """ℓ''(z, y) = σ(z) σ(−z)."""
         return expit(z) * expit(-z)

@@ -15,6 +15,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
 
 T = TypeVar("T")
+FEATURES_FOR_THREADS = 48  # with fewer, most of the time goes to small products, which threads only make dearer
 NUMBERS_AT_ONCE = 1 << 19  # in a block: 4 megabytes; fewer would cost more in calls than they gain in cache
 
 
@@ -60,7 +61,7 @@ def for_blocks(
     problem
         On tables, clients with similar numbers of records share a block.
     work
-        Called from several threads at once.
+        Called from several threads at once where there are many features.
     copies
         How many arrays of the size of x the function `work` makes; more make smaller blocks.
     clients
@@ -69,11 +70,11 @@ def for_blocks(
     chosen = np.arange(problem.n_clients) if clients is None else clients
     if isinstance(problem, GeneralisedLinear):
         groups = _groups_of_like_size(problem.sizes[chosen], problem.dim * copies)
-        _in_threads(lambda group: work(_with_records(problem, chosen[group])), groups)
+        _for_each(lambda group: work(_with_records(problem, chosen[group])), groups, problem.dim)
     elif isinstance(problem, PopulationMoments):
         size = max(1, NUMBERS_AT_ONCE // (2 * problem.dim**2 * copies))
         groups = [chosen[k : k + size] for k in range(0, chosen.size, size)]
-        _in_threads(lambda group: work(_without_records(group)), groups)
+        _for_each(lambda group: work(_without_records(group)), groups, problem.dim)
     else:
         for client in chosen:
             work(_without_records(np.array([client])))
@@ -87,8 +88,8 @@ def list_blocks(problem: Problem, *, copies: int = 1, clients: IntArray | None =
 
 
 def for_kept_blocks(blocks: list[ClientBlock], work: Callable[[ClientBlock], None]) -> None:
-    """Call work on each of some blocks, from several threads at once."""
-    _in_threads(work, blocks)
+    """Call work on each of some blocks, where there are many features from several threads at once."""
+    _for_each(work, blocks, blocks[0].x.shape[2])
 
 
 def noise_factors(problem: Problem, batches: Batches) -> Array:
@@ -100,9 +101,10 @@ def noise_factors(problem: Problem, batches: Batches) -> Array:
     return np.array([factors[int(n)] for n in problem.sizes])
 
 
-def _in_threads(work: Callable[[T], None], groups: list[T]) -> None:
-    if len(groups) == 1:
-        work(groups[0])
+def _for_each(work: Callable[[T], None], groups: list[T], dim: int) -> None:
+    if len(groups) == 1 or dim < FEATURES_FOR_THREADS:
+        for group in groups:
+            work(group)
         return
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(work, groups):

@@ -105,8 +105,8 @@ def test_what_cannot_be_foreseen_is_refused_with_a_reason() -> None:
         ({"methods": "sgd"}, "methods must be"),
         ({"methods": ()}, "at least one"),
         ({"methods": "all", "mode": "certified"}, "leave mode out"),
-        ({"methods": "scaffold_cohort"}, "what sitting out saves"),
-        ({"methods": ("fedavg", "scaffold_momentum")}, "two more settings"),
+        ({"methods": "scaffold_unequal"}, "its machine's affair"),
+        ({"methods": ("fedavg", "richardson_romberg")}, "share their draws"),
     ],
 )
 def test_refusals(problem: Any, options: dict[str, Any], message: str) -> None:

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from benchmarks.random_problems import random_case
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.theory.planning import curve_model, linear_model, stability
+from fedscaffold.theory.planning.curve_model import CurveModel
 from fedscaffold.theory.planning.linear_model import Correction, LinearModel
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.planning.search import GRID, LinearSearch, descend, place
+from fedscaffold.theory.planning.stability import Stability
 from fedscaffold.theory.planning.tries import Tries
+from fedscaffold.theory.prediction.predict import measured_prediction, predict_setting
 from fedscaffold.theory.prediction.setting import setting
+from tests.samples import make
 from tests.theory.planning.test_plan import mixed
 
 
@@ -120,3 +126,69 @@ def test_a_try_corrects_the_linear_model_to_what_the_sharp_one_says(
     assert candidate.T == 10
     assert (tries.correction.mean, tries.correction.noise) == pytest.approx((2.0, 3.0))
     assert tries.correction.at == gamma
+
+
+def test_few_clients_as_they_are_have_the_variances_of_the_reduced_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = make("logistic", (9, 6, 12), 3)
+    model = LinearModel.of(setting(problem, fs.Scaffold(step_size=1e-6, local_steps=1), Batches(2)))
+    whole = model.trajectory(0.2, 20)
+    monkeypatch.setattr(linear_model, "FEW_CLIENTS", 0)
+    monkeypatch.setattr(linear_model, "COARSE", 1e-8)
+    model.known.clear()
+    reduced = model.trajectory(0.2, 20)
+    assert whole is not None
+    assert reduced is not None
+    shared = min(whole.variances.size, reduced.variances.size)
+    np.testing.assert_allclose(whole.variances[:shared], reduced.variances[:shared], rtol=1e-6)
+    np.testing.assert_allclose(whole.variances[-1], reduced.variances[-1], rtol=1e-3)
+
+
+def test_step_sizes_looked_at_together_grow_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = setting(make("ridge", (9, 6, 12), 3), fs.Scaffold(step_size=1e-6, local_steps=1), Batches(1))
+    together = Stability.of(base)
+    monkeypatch.setattr(stability, "AT_ONCE", 1)
+    alone = Stability.of(base)
+    assert together is not None
+    assert alone is not None
+    np.testing.assert_allclose(together.growth, alone.growth, rtol=1e-12)
+    np.testing.assert_array_equal(together.gammas, alone.gammas)
+    assert together.growth[-1] < 1.0 < together.growth[-2]
+
+
+def test_a_plan_is_verified_by_what_is_measured() -> None:
+    """Tries are many, and take the approximation as it is."""
+    case = random_case("logistic", 60_250)
+    s = setting(case.problem, case.method, case.batches)
+    model = CurveModel(s, None)
+    tried, verified = model.predict(s.gamma, s.H), model.predict(s.gamma, s.H, 5)
+    assert tried is not None
+    assert verified is not None
+    assert tried.variance + tried.bias == pytest.approx(predict_setting(s, None).mse)
+    assert verified.variance + verified.bias == pytest.approx(measured_prediction(s, None).mse)
+    assert tried.variance + tried.bias < 0.9 * (verified.variance + verified.bias)
+
+
+def test_a_plan_in_no_doubt_is_believed_from_its_own_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one in doubt is not: where third cumulants change it by more than a little, or leave out much."""
+    s = setting(make("logistic", (30, 30, 30), 2), fs.Scaffold(step_size=0.1, local_steps=5), Batches(5))
+    model = CurveModel(s, None)
+    asked: list[int] = []
+
+    def drawn(of: Any, rounds: int) -> Any:
+        asked.append(rounds)
+        return predict_setting(of, rounds)
+
+    monkeypatch.setattr(curve_model, "measured_prediction", drawn)
+    sure = model.predict(s.gamma, s.H, 3)
+    assert sure is not None
+    assert asked == []
+    alone = predict_setting(s, 3).curve
+    assert sure.curve is not None
+    assert alone is not None
+    np.testing.assert_allclose(sure.curve, alone)
+    monkeypatch.setattr(curve_model, "CURVES_DIFFER", 0.0)
+    assert model.predict(s.gamma, s.H, 3) is not None
+    monkeypatch.setattr(curve_model, "CURVES_DIFFER", 0.02)
+    monkeypatch.setattr(curve_model, "MUCH", 0.0)
+    assert model.predict(s.gamma, s.H, 3) is not None
+    assert asked == [3, 3]

@@ -16,6 +16,7 @@ from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.prediction import predict as predictor
 from fedscaffold.theory.prediction import setting as settings
 from fedscaffold.theory.prediction.moments import predict as sizes
+from fedscaffold.theory.prediction.sampled import plateau as drawn
 from tests.samples import Kind, make
 
 SCAFFOLD = Scaffold(step_size=0.1, local_steps=5)
@@ -138,7 +139,8 @@ def test_ridge_curves_are_exact_on_random_problems(seed: int) -> None:
     assert found.reliability.neglected == 0.0
 
 
-def test_an_unreliable_prediction_warns_and_says_why() -> None:
+def test_an_unreliable_prediction_warns_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawn, "BUDGET", 1e4)  # nanoseconds: too few to measure it instead
     rng = np.random.default_rng(0)
     problem = Logistic(2.0 * rng.normal(size=(3, 4, 2)), np.where(rng.random((3, 4)) < 0.5, -1.0, 1.0), l2=0.01)
     gamma = 1.9 / problem.smoothness(Batches(None))
@@ -174,3 +176,14 @@ def test_many_features_of_clients_alike_are_not_refused() -> None:
     problem = Ridge(rng.normal(size=(2, 240, 200)) / 14.0, rng.normal(size=(2, 240)), l2=0.1)
     s = settings.setting(problem, Scaffold(step_size=0.05, local_steps=100), Batches(10))
     predictor.check_affordable(s)
+
+
+def test_without_noise_no_cumulants_are_followed() -> None:
+    """They are zero, and following them made long rounds take a minute."""
+    case = random_case("logistic", 60_171)
+    s = settings.setting(case.problem, case.method, case.batches)
+    assert s.H == 2000
+    assert not s.noisy
+    assert sizes.small_round(s).skewed is None
+    run = fs.run(case.problem, case.method, rounds=2, engine="reference", progress=False).mse[0]
+    np.testing.assert_allclose(curve_of(case.predict(rounds=2)), run, atol=1e-12 * run[0])

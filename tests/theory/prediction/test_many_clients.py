@@ -194,7 +194,7 @@ def test_levels_of_noise_are_traces_of_noise() -> None:
     problem = make("logistic", (7, 5, 7), 3)
     s = setting(problem, SCAFFOLD, Batches(2))
     points = np.random.default_rng(0).normal(size=(3, 3))
-    levels = round_noise.noise_levels(s, points)
+    levels = round_noise.noise_levels(s, np.square(problem.x).sum(axis=1), points)
     for c, point in enumerate(points):
         noise = problem.client_noise_covariances(s.optimum + point, batch_size=2)[c]
         gradient = problem.client_gradients(s.optimum + point)[c] - problem.penalty * (s.optimum + point)

@@ -45,7 +45,7 @@ def local_sgd_for(
     form: int,
     dtype: str,
     with_margins: bool,
-    by_probability: bool,
+    sampling: int,
     on_heap: bool,
     anchored: bool = False,
     clipped: bool = False,
@@ -59,15 +59,15 @@ def local_sgd_for(
     Parameters
     ----------
     dim
-        Number of features, or None for any.
+        Number of features, with several classes those of one class; or None for any.
     form
         LINEAR, WEIGHTED, DENSE, SOFTMAX or WEIGHTED_SOFTMAX.
     dtype
         Of the records.
     with_margins
         Whether margins are taken with a table of their own.
-    by_probability
-        Whether records are drawn by probabilities of their own.
+    sampling
+        How records are drawn: FULL, WITH_REPLACEMENT, WITHOUT_REPLACEMENT, BY_CHANCE or ALONG_CHAIN.
     on_heap
         Whether vectors are too long for the stack.
     anchored
@@ -80,7 +80,7 @@ def local_sgd_for(
     several_classes, weighted = form in (SOFTMAX, WEIGHTED_SOFTMAX), form in (WEIGHTED, WEIGHTED_SOFTMAX)
 
     def local_sgd(
-        loss: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free: int, sampling: int, batch_size: int,
+        loss: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free: int, sampling_: int, batch_size: int,
         ends: Any, guide: Any, chain_ends: Any, follows: Any, branching: int,
         limits: Any, noise_scale: float, noise_key: Any,
         theta: Any, correction: Any, anchor: Any, step_size: float, pull: float, local_steps: Any, first_step: int,
@@ -100,13 +100,13 @@ def local_sgd_for(
         round, and client c as client first_client + c.
         """
         repetitions = theta.shape[0]
-        d = theta.shape[2] if dim is None else dim
+        d = theta.shape[2] if dim is None or several_classes else dim
         width, height = (d * d, d) if form == DENSE else (d, 1)  # numbers of a record in x, in y
         if weighted:
             height = TARGET_COLUMNS
         part = d  # θ is one vector of features, or with several classes one for each
         if several_classes:
-            part = width = x.size // offsets[-1]
+            part = width = x.size // offsets[-1] if dim is None else dim
         classes, tall = d // part, part + PADDING
         own_cohorts = clients.shape[0] > 1
         largest = 0
@@ -191,7 +191,7 @@ def local_sgd_for(
                     for j in range(d):
                         shift[j] = kept[j]
                 last = np.int64(-1)
-                if by_probability and sampling == ALONG_CHAIN:  # the steps before the first are walked through
+                if sampling == ALONG_CHAIN:  # the steps before the first are walked through
                     for begun in range(0, first_step * batch, room):
                         count = min(room, first_step * batch - begun)
                         words(raw, begun, count, key, (round_, first_client + c, r))
@@ -205,17 +205,15 @@ def local_sgd_for(
                     if sampling != FULL:
                         count = min(at_once, count)
                         words(raw, start + h * batch, skip + count * batch, key, (round_, first_client + c, r))
-                        if by_probability:
-                            if sampling == BY_CHANCE:
-                                by_chance(
-                                    raw[skip:], rows, count * batch, ends[base : base + n], guide[base : base + n]
-                                )
-                            else:
-                                last = along_chain(
-                                    raw[skip:], rows, count * batch, ends[base : base + n],
-                                    guide[base : base + n], chain_ends[base : base + n], follows[base : base + n],
-                                    branching, last,
-                                )  # fmt: skip
+                        if sampling == BY_CHANCE:
+                            by_chance(
+                                raw[skip:], rows, count * batch, ends[base : base + n], guide[base : base + n]
+                            )
+                        elif sampling == ALONG_CHAIN:
+                            last = along_chain(
+                                raw[skip:], rows, count * batch, ends[base : base + n], guide[base : base + n],
+                                chain_ends[base : base + n], follows[base : base + n], branching, last,
+                            )  # fmt: skip
                         elif sampling == WITH_REPLACEMENT:
                             with_replacement(raw[skip:], rows, count * batch, n)
                         else:

@@ -132,8 +132,18 @@ def are_listed(rows: Any) -> bool:
     return not isinstance(rows, types.NoneType)
 
 
+def _each(builder: Any, kind: Any, value: Any) -> list[Any]:
+    """The items of a tuple; any other value alone."""
+    if not isinstance(kind, types.UniTuple):
+        return [value]
+    return [builder.extract_value(value, i) for i in range(kind.count)]
+
+
 def margins(group: int) -> Any:
-    """Intrinsic z_b = x_bᵀθ for `group` records b, b+1, ..."""
+    """Intrinsic z_b = x_bᵀθ for `group` records b, b+1, ...
+
+    θ and z may be tuples: the margins of several models, for which a record is read once.
+    """
 
     @intrinsic
     def margins_of_group(
@@ -143,17 +153,20 @@ def margins(group: int) -> Any:
             x_, d_, base_, rows_, first_, theta_, z_, b_ = args
             lanes = Lanes.of(context, builder, x)
             starts = _row_starts(builder, are_listed(rows), rows_, builder.add(first_, b_), base_, d_, group)
-            sums = [cgutils.alloca_once_value(builder, lanes.constant(0.0)) for _ in starts]
+            models, results = _each(builder, theta, theta_), _each(builder, z, z_)
+            sums = [[cgutils.alloca_once_value(builder, lanes.constant(0.0)) for _ in starts] for _ in models]
 
             def body(j: Any, load: Any) -> None:
-                t = lanes.load(theta_, j)
-                for start, total in zip(starts, sums, strict=True):
+                each = [lanes.load(model, j) for model in models]
+                for g, start in enumerate(starts):
                     record = load(x_, builder.add(start, j))
-                    builder.store(lanes.multiply_add(record, t, builder.load(total)), total)
+                    for t, totals in zip(each, sums, strict=True):
+                        builder.store(lanes.multiply_add(record, t, builder.load(totals[g])), totals[g])
 
             lanes.over_features(d_, body)
-            for k, vector in enumerate(lanes.sums([builder.load(total) for total in sums])):
-                lanes.store(vector, z_, builder.add(b_, INT64(k * lanes.width)))
+            for result, totals in zip(results, sums, strict=True):
+                for k, vector in enumerate(lanes.sums([builder.load(total) for total in totals])):
+                    lanes.store(vector, result, builder.add(b_, INT64(k * lanes.width)))
             return context.get_dummy_value()
 
         intp = types.intp
@@ -163,7 +176,10 @@ def margins(group: int) -> Any:
 
 
 def descent(group: int, *, opening: bool) -> Any:
-    """Intrinsic θ ← θ − Σ z_b x_b over `group` records; the opening one first does θ ← shrink·θ − shift."""
+    """Intrinsic θ ← θ − Σ z_b x_b over `group` records; the opening one first does θ ← shrink·θ − shift.
+
+    θ, z and shift may be tuples, of several models, for which a record is read once.
+    """
 
     @intrinsic
     def descent_of_group(
@@ -175,18 +191,23 @@ def descent(group: int, *, opening: bool) -> Any:
             lanes = Lanes.of(context, builder, x)
             starts = _row_starts(builder, are_listed(rows), rows_, builder.add(first_, b_), base_, d_, group)
             places = [builder.add(b_, INT64(g)) for g in range(group)]
-            factors = [lanes.splat(builder.load(builder.gep(z_, [place]))) for place in places]
+            models, shifts = _each(builder, theta, theta_), _each(builder, shift, shift_)
+            factors = [
+                [lanes.splat(builder.load(builder.gep(slopes, [place]))) for place in places]
+                for slopes in _each(builder, z, z_)
+            ]
             shrinks = lanes.splat(shrink_)
 
             def body(j: Any, load: Any) -> None:
-                t = lanes.load(theta_, j)
-                if opening:
-                    t = builder.fsub(builder.fmul(shrinks, t), lanes.load(shift_, j))
-                chains = [lanes.constant(0.0), lanes.constant(0.0)]  # two, to wait half as long
-                for g, (start, factor) in enumerate(zip(starts, factors, strict=True)):
-                    record = load(x_, builder.add(start, j))
-                    chains[g % 2] = lanes.multiply_add(factor, record, chains[g % 2])
-                lanes.store(builder.fsub(t, builder.fadd(*chains)), theta_, j)
+                records = [load(x_, builder.add(start, j)) for start in starts]
+                for model, own_shift, slopes in zip(models, shifts, factors, strict=True):
+                    t = lanes.load(model, j)
+                    if opening:
+                        t = builder.fsub(builder.fmul(shrinks, t), lanes.load(own_shift, j))
+                    chains = [lanes.constant(0.0), lanes.constant(0.0)]  # two, to wait half as long
+                    for g, (record, slope) in enumerate(zip(records, slopes, strict=True)):
+                        chains[g % 2] = lanes.multiply_add(slope, record, chains[g % 2])
+                    lanes.store(builder.fsub(t, builder.fadd(*chains)), model, j)
 
             lanes.over_features(d_, body)
             return context.get_dummy_value()
@@ -197,8 +218,8 @@ def descent(group: int, *, opening: bool) -> Any:
     return descent_of_group
 
 
-def exponential(lanes: Lanes, x: Any) -> Any:
-    """eˣ of a vector of doubles, to 2 units in the last place for |x| ≤ 700; saturates beyond.
+def exponential(lanes: Lanes, x: Any, *, saturating: bool = True) -> Any:
+    """eˣ of a vector of doubles, to 2 units in the last place for |x| ≤ 700; saturates beyond unless told not to.
 
     x = k ln 2 + r; eʳ by its series; 2ᵏ by writing the exponent's bits.
     """
@@ -207,8 +228,9 @@ def exponential(lanes: Lanes, x: Any) -> Any:
     r = lanes.multiply_add(k, lanes.constant(-LN2_HIGH), x)
     r = lanes.multiply_add(k, lanes.constant(-LN2_LOW), r)
     series = lanes.polynomial([lanes.constant(c) for c in INVERSE_FACTORIALS], r)
-    bounded = lanes.call("minnum", lanes.call("maxnum", k, lanes.constant(-1022.0)), lanes.constant(1022.0))
-    shifted = builder.fadd(bounded, lanes.constant(EXPONENT_SHIFT))  # whose last bits are k + 1023
+    if saturating:
+        k = lanes.call("minnum", lanes.call("maxnum", k, lanes.constant(-1022.0)), lanes.constant(1022.0))
+    shifted = builder.fadd(k, lanes.constant(EXPONENT_SHIFT))  # whose last bits are k + 1023
     bits = builder.bitcast(shifted, ir.VectorType(INT64, lanes.width))
     bits = builder.shl(bits, ir.Constant(bits.type, [52] * lanes.width))
     return builder.fmul(series, builder.bitcast(bits, lanes.vector))

@@ -49,7 +49,8 @@ def softmax(*, weighted: bool) -> Any:
             def exponentiate(at: Any) -> None:
                 below = builder.fsub(lanes.load(z_, at), builder.load(largest))
                 _, (x,) = widened(lanes, below)
-                value = exponential(doubles, doubles.call("maxnum", x, doubles.constant(LEAST_EXPONENT)))
+                least = doubles.call("maxnum", x, doubles.constant(LEAST_EXPONENT))  # which is never NaN
+                value = exponential(doubles, least, saturating=False)
                 lanes.store(narrowed(lanes, value), z_, at)
                 builder.store(builder.fadd(builder.load(total), value), total)
 

@@ -231,6 +231,18 @@ def dense_steps(
             theta[j] -= shift[j] + pulled * theta[j] + scale * total[j]
 
 
+@inlined
+def two(vectors: Any, k: int, stride: int) -> Any:
+    """The k-th vector and the next, which begin `stride` numbers apart."""
+    return shifted(vectors, k * stride), shifted(vectors, (k + 1) * stride)
+
+
+@inlined
+def four(vectors: Any, k: int, stride: int) -> Any:
+    """The k-th vector and the three after it."""
+    return two(vectors, k, stride) + two(vectors, k + 2, stride)
+
+
 @compiled
 def softmax_steps(
     x: Any, y: Any, height: int, d: int, classes: int, base: int, rows: Any, stride: int, batch: int, count: int,
@@ -246,7 +258,13 @@ def softmax_steps(
         for k in range(0, portion, CACHE_LINE_NUMBERS):
             prefetch(x, ahead + h * portion + k)
         first = h * stride
-        for k in range(classes):
+        by_four = classes // 4 * 4 if batch == 1 else 0  # classes for which a record is read once; else it is two
+        for k in range(0, by_four, 4):
+            margins_1(x, d, base, rows, first, four(theta, k, tall), four(z, k, wide), 0)
+        for k in range(by_four, classes - 1, 2):
+            margins(x, d, base, rows, first, batch, two(theta, k, tall), two(z, k, wide))
+        if classes % 2:
+            k = classes - 1
             margins(x, d, base, rows, first, batch, shifted(theta, k * tall), shifted(z, k * wide))
         if height == 1:
             shares(y, base, rows, first, batch, z, wide, classes, scale)
@@ -262,5 +280,10 @@ def softmax_steps(
         for k in range(classes):
             for j in range(k * tall + d - free, k * tall + d):
                 shift[j] = kept[j] - back * theta[j]
+        for k in range(0, classes - 1, 2):
+            models, shifts = two(theta, k, tall), two(shift, k, tall)
+            descend(x, d, base, rows, first, batch, models, two(z, k, wide), shrink, shifts)
+        if classes % 2:
+            k = classes - 1
             block, own = shifted(theta, k * tall), shifted(shift, k * tall)
             descend(x, d, base, rows, first, batch, block, shifted(z, k * wide), shrink, own)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, NoPlateau
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
@@ -16,11 +16,13 @@ from fedscaffold.theory.prediction.moments.curve import small_curve
 from fedscaffold.theory.prediction.moments.local_round import LocalRound
 from fedscaffold.theory.prediction.moments.predict import is_small, small_round
 from fedscaffold.theory.prediction.plateau import PlateauState
-from fedscaffold.theory.prediction.predict import predict_setting
+from fedscaffold.theory.prediction.predict import measured_prediction, predict_setting
+from fedscaffold.theory.prediction.prediction import Prediction
+from fedscaffold.theory.prediction.sampled.measure import CURVES_DIFFER, MUCH
 from fedscaffold.theory.prediction.setting import Setting, setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
 
-ROUGH = 1e-3  # of the interpolation over clients, where a number of clients is wanted, not an error
+ROUGH = 1e-3  # of the interpolation over clients: finer ones take several times as long
 TRIED, VERIFIED = 0.02, 0.003  # relative change of a plateau of ridge that ends its passes, in tries and at last
 
 
@@ -56,7 +58,8 @@ class CurveModel:
     def at(self, gamma: float, H: int, settled: float = 0.0) -> Setting:
         """The setting with the step size γ and H local steps; of ridge with a plateau as rough as `settled`."""
         s = self.base.with_method(gamma, H)
-        return replace(s, settled=max(s.settled, settled)) if s.quadratic else s
+        settled = max(s.settled, settled) if s.quadratic else s.settled
+        return replace(s, settled=settled, tolerance=max(s.tolerance, ROUGH))
 
     def state(self, s: Setting) -> PlateauState:
         """The plateau of a setting of this model; what was found once is not computed again."""
@@ -94,7 +97,8 @@ class CurveModel:
         known = None if rounds is None or (small and not s.quadratic) else self.parts(gamma, H, rounds, VERIFIED)
         try:
             if small:
-                found = predict_setting(s, rounds if known is None else None)
+                wanted = rounds if known is None else None
+                found = predict_setting(s, None) if wanted is None else self._verified(s, wanted)
                 curve = found.curve if known is None else np.add(*known)
                 return Foreseen(found.mse_variance_part, found.mse_bias_part, curve)
             state = self.state(s)
@@ -103,11 +107,28 @@ class CurveModel:
         curve = None if known is None else np.add(*known)
         return Foreseen(float(np.trace(state.cov_theta)), float(state.bias @ state.bias), curve)
 
+    def _verified(self, s: Setting, rounds: int) -> Prediction:
+        """What `theory.predict` says of a small problem; of a plan in no doubt, from its own rounds alone.
+
+        `theory.predict` looks at more rounds before it decides whether to draw some, so that curves of all lengths
+        agree. A plan is often of one round, and may be believed where third cumulants hardly change that.
+        """
+        try:
+            found, plain = predict_setting(s, rounds), self.parts(s.gamma, s.H, rounds)
+        except NoPlateau:
+            return measured_prediction(s, rounds)
+        assert found.curve is not None
+        if plain is not None and found.reliability.neglected <= MUCH:
+            curve = np.add(*plain)
+            if (np.abs(curve - found.curve) <= CURVES_DIFFER * curve).all():
+                return found
+        return measured_prediction(s, rounds)
+
     def plateau_parts(self, gamma: float, H: int, copies: float) -> tuple[float, Array] | None:
         """Variance and bias, (d,), of the plateau with copies of each client, local models being Gaussian."""
         s = self.at(gamma, H)
         try:
-            state = solve_stationary(replace(s, own=s.own / copies, tolerance=max(s.tolerance, ROUGH)))
+            state = solve_stationary(replace(s, own=s.own / copies))
         except InvalidInput:
             return None
         return float(np.trace(state.cov_theta)), state.bias

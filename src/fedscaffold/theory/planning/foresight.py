@@ -10,52 +10,86 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, TwoSidedScaffold
+from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, ServerOptimizer, TwoSidedScaffold
 from fedscaffold.theory.planning.curve_model import CurveModel
 from fedscaffold.theory.planning.pattern import Outcome
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.prediction.family.family_setting import family_setting
-from fedscaffold.theory.prediction.family.predict_family import error_curve
+from fedscaffold.theory.prediction.family.predict_family import error_curve, is_plain
 from fedscaffold.theory.prediction.iterate_average import long_run_of
 from fedscaffold.theory.prediction.stationary import solve_stationary
 
-MAKE: dict[str, Callable[[float, int], Method]] = {
-    "scaffold_average": lambda gamma, H: Scaffold(step_size=gamma, local_steps=H),
-    "fedavg": lambda gamma, H: FedAvg(step_size=gamma, local_steps=H),
-    "two_sided": lambda gamma, H: TwoSidedScaffold(step_size=gamma, local_steps=H, server_step_size=1.0),
-    "proxskip": lambda gamma, H: ProxSkip(step_size=gamma, communication_probability=1.0 / H),
-    "fedlin": lambda gamma, H: FedLin(step_size=gamma, local_steps=H),
-    "fedlin_minibatch": lambda gamma, H: FedLin(step_size=gamma, local_steps=H, correction_gradients="minibatch"),
+Make = Callable[[float, int], Method]  # γ, H → the method with these settings
+
+
+def with_momentum(momentum: float, learning_rate: float) -> Make:
+    """Scaffold with momentum on the server."""
+    return lambda gamma, H: ServerOptimizer(
+        method=Scaffold(step_size=gamma, local_steps=H),
+        optimizer="sgd",
+        learning_rate=learning_rate,
+        options={"momentum": momentum},
+    )
+
+
+# what a method's name stands for: settings besides γ and H are tried in turn
+VARIANTS: dict[str, tuple[Make, ...]] = {
+    "scaffold_average": (lambda gamma, H: Scaffold(step_size=gamma, local_steps=H),),
+    "scaffold_cohort": (lambda gamma, H: Scaffold(step_size=gamma, local_steps=H, participation=0.5),),
+    "scaffold_momentum": (with_momentum(0.5, 1.0), with_momentum(0.9, 0.5)),
+    "fedavg": (lambda gamma, H: FedAvg(step_size=gamma, local_steps=H),),
+    "two_sided": (lambda gamma, H: TwoSidedScaffold(step_size=gamma, local_steps=H, server_step_size=1.0),),
+    "proxskip": (lambda gamma, H: ProxSkip(step_size=gamma, communication_probability=1.0 / H),),
+    "fedlin": (lambda gamma, H: FedLin(step_size=gamma, local_steps=H),),
+    "fedlin_minibatch": (
+        lambda gamma, H: FedLin(step_size=gamma, local_steps=H, correction_gradients="minibatch"),
+    ),
 }
 FIRST_ROUNDS = 16
+DESCRIBED = (
+    "method", "optimizer", "learning_rate", "options", "step_size", "local_steps", "communication_probability",
+    "server_step_size", "participation",
+)  # fmt: skip
 SHARES = (0.0, 0.06, 0.12, 0.25, 0.4, 0.6, 0.8)  # of the rounds, that an average leaves out
 
 
+def participating(request: PlanRequest, method: Method) -> float:
+    """Share of the clients that take part in a round."""
+    N = request.problem.n_clients
+    return method.participants(N) / N
+
+
 def gradients_per_round(request: PlanRequest, method: Method, H: int) -> float:
-    """Stochastic gradients of a client in a round; an exchanged full gradient counts as its batches."""
-    if method.exchange is None:
-        return float(H)
-    if method.exchange == "minibatch" or request.batches.size is None:
-        return H + 1.0
-    return H + float(request.problem.sizes.mean()) / request.batches.size
+    """Stochastic gradients of a client in a round, on average; an exchanged full one counts as its batches."""
+    exchanged = 0.0
+    if method.exchange == "minibatch" or (method.exchange is not None and request.batches.size is None):
+        exchanged = 1.0
+    elif method.exchange is not None:
+        assert request.batches.size is not None
+        exchanged = float(request.problem.sizes.mean()) / request.batches.size
+    return participating(request, method) * (H + exchanged)
 
 
 def cost_of_rounds(request: PlanRequest, method: Method, H: int, rounds: float) -> float:
-    """T (round_cost · vectors/2 + gradients · gradient_cost): a round of Scaffold exchanges two vectors."""
-    communication = 0.5 * method.vectors_per_round * request.round_cost
-    return rounds * (communication + gradients_per_round(request, method, H) * request.gradient_cost)
+    """T (round_cost · vectors/2 + gradients · gradient_cost): what a client spends, on average."""
+    vectors = participating(request, method) * method.vectors_per_round
+    return rounds * (
+        0.5 * vectors * request.round_cost + gradients_per_round(request, method, H) * request.gradient_cost
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Foresight:
-    """Predictions of one method, by its name in MAKE, for any γ and H.
+    """Predictions of one method for any γ and H.
 
     Attributes
     ----------
     request
         The problem, limits and prices.
-    name
-        The method.
+    make
+        The method for γ and H.
+    averaged
+        Whether the average of the iterates is what counts.
     aim
         The error to reach.
     most_cost
@@ -63,23 +97,24 @@ class Foresight:
     """
 
     request: PlanRequest
-    name: str
+    make: Make
+    averaged: bool
     aim: float
     most_cost: float
     model: CurveModel | None = field(default=None)
 
     @classmethod
-    def of(cls, request: PlanRequest, name: str, aim: float, most_cost: float) -> "Foresight":
+    def of(cls, request: PlanRequest, make: Make, *, averaged: bool, aim: float, most_cost: float) -> "Foresight":
         """Predictions of a method; refuses what cannot be foreseen."""
-        plain = name in ("scaffold_average", "fedavg")
-        model = CurveModel.of(request, MAKE[name](1e-6, 1)) if plain else None
+        plain = is_plain(request.problem, make(1e-6, 1))
+        model = CurveModel.of(request, make(1e-6, 1)) if plain else None
         if model is None:
-            family_setting(request.problem, MAKE[name](1e-6, 2), request.batches)
-        return cls(request, name, aim, most_cost, model)
+            family_setting(request.problem, make(1e-6, 2), request.batches)
+        return cls(request, make, averaged, aim, most_cost, model)
 
     def ask(self, gamma: float, H: int, most_cost: float) -> Outcome:
         """The first round in which the error is below the aim, if it costs no more than `most_cost`."""
-        method = MAKE[self.name](gamma, H)
+        method = self.make(gamma, H)
         each = cost_of_rounds(self.request, method, H, 1.0)
         most = int(max(1.0, min(self.request.most_rounds, min(most_cost, self.most_cost) / each)))
         T, lowest, after = min(FIRST_ROUNDS, most), math.inf, None
@@ -108,7 +143,7 @@ class Foresight:
                 parts = self.model.parts(gamma, H, rounds)
                 if parts is None:
                     return None, None
-                if self.name == "fedavg":
+                if not self.averaged:
                     return np.add(*parts)[1:], None
                 s = self.model.at(gamma, H)
                 long_run = float(np.trace(long_run_of(s, solve_stationary(s))))
@@ -136,15 +171,19 @@ def average_errors(squares: Array, variances: Array, long_run: float) -> tuple[A
 
 
 def describe(method: Method) -> str:
-    """A method with its settings, as one would write it."""
+    """A method with its settings, as one would write it; those that have their default are left out."""
     shown: dict[str, Any] = {
         name: value
         for name, value in vars(method).items()
-        if name in ("step_size", "local_steps", "communication_probability", "server_step_size")
+        if name in DESCRIBED and (name != "participation" or value != 1.0)
     }
     if method.exchange is not None:
         shown["correction_gradients"] = method.exchange
-    words = (
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value!r}" for name, value in shown.items()
-    )
+    words = (f"{name}={_written(value)}" for name, value in shown.items())
     return f"{type(method).__name__}({', '.join(words)})"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return describe(value) if isinstance(value, Scaffold) else repr(value)

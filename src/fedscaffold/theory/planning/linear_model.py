@@ -17,10 +17,12 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.prediction.local_steps import Curvature, divided, no_contraction, rotate
-from fedscaffold.theory.prediction.reduced_system import ReducedSystem, noise_input, reduced_system
+from fedscaffold.theory.prediction.many_clients.bases import Bases
+from fedscaffold.theory.prediction.reduced_system import noise_input, reduced_system
 from fedscaffold.theory.prediction.setting import Setting, at_point
 
 COARSE = 1e-2  # of the interpolation
+FEW_CLIENTS = 5  # up to so many, the whole system is smaller than the reduced one
 STAND_OUT, EVENLY = 8, 24  # clients taken for each reason, and evenly spaced ones
 DOUBLINGS = 40
 GROWN = 1e12
@@ -53,7 +55,7 @@ class LinearModel:
     own: Array  # the weight of a client's noise in the mean; less where a client stands for many, (n,)
     lam: Array  # (n, d)
     U: Array  # (n, d, d)
-    bases: "Bases"
+    bases: Bases
     far: "Far | None"  # None for quadratic f_c
     slopes: Array  # ∇f_c(θ*), (n, d)
     noise: Array  # C_c(θ*) in the eigenbasis, (n, d, d)
@@ -92,7 +94,14 @@ class LinearModel:
     @np.errstate(over="ignore", invalid="ignore")
     def _trajectory(self, gamma: float, H: int) -> "Trajectory":
         cur = Curvature.of(self.U, self.lam, gamma, H)
-        variances, radius = self.variances(reduced_system(self.w, cur, COARSE), cur, gamma, H)
+        base, powers = cur.g[:, :, None] * cur.g[:, None, :], cur.gH[:, :, None] * cur.gH[:, None, :]
+        Q = gamma**2 * divided(base, powers, 1.0, H) * self.noise
+        if self.w.size <= FEW_CLIENTS:
+            variances, radius = variances_by_round(*self.whole_system(cur, Q))
+        else:
+            system = reduced_system(self.w, cur, COARSE)
+            noise = noise_input(system, self.w * self.own, cur, Q)
+            variances, radius = variances_by_round(system.A, noise, np.ones(system.c.size))
         return Trajectory(variances, radius, self.path(cur, gamma, H))
 
     @np.errstate(over="ignore", invalid="ignore")  # a mean that grows beyond all numbers is out of the question
@@ -135,23 +144,19 @@ class LinearModel:
             return None
         return float(found.squares(t)[t - 1]), float(found.variance_at(np.array([t]))[0])
 
-    def variances(self, system: ReducedSystem, cur: Curvature, gamma: float, H: int) -> tuple[Array, float]:
-        """Tr Cov θ_t for t = 1, 2, 4, 8, ..., until it no longer grows, and the pace of the slowest direction."""
-        base, powers = cur.g[:, :, None] * cur.g[:, None, :], cur.gH[:, :, None] * cur.gH[:, None, :]
-        Q = divided(base, powers, 1.0, H) * self.noise
-        P, power = gamma**2 * noise_input(system, self.w * self.own, cur, Q), system.A
-        d, M, found, radius = self.optimum.size, system.c.size, [], 0.0
-        for k in range(DOUBLINGS):
-            found.append(float(np.einsum("aibi->", P.reshape(M, d, M, d))))
-            size = float(np.linalg.norm(power))
-            if not size < GROWN:
-                raise no_contraction(size ** (0.5**k))
-            radius = max(size ** (0.5**k), SMALLEST) if k == 0 or size >= 1e-3 else radius
-            if size < 1e-3:
-                return np.array(found), radius
-            P = P + power @ P @ power.T
-            power = power @ power
-        raise no_contraction(1.0)
+    def whole_system(self, cur: Curvature, Q: Array) -> tuple[Array, Array, Array]:
+        """A and the noise of a round of x = (η_1, ..., η_N), and the weights with which x adds up to θ.
+
+        See `reduced_system`, which takes the place of this one where there are more clients than its points.
+        """
+        (n, d), everyone = cur.lam.shape, np.arange(self.w.size)
+        own = cur.with_eigenvalues(1.0 - cur.delta)
+        by_theta = cur.with_eigenvalues(cur.gH - 1.0 + cur.delta)
+        A = by_theta[:, :, None, :] * self.w[None, None, :, None]
+        A[everyone, :, everyone] += own
+        noise = np.zeros((n, d, n, d))
+        noise[everyone, :, everyone] = cur.U @ Q @ np.swapaxes(cur.U, 1, 2)
+        return A.reshape(n * d, n * d), noise.reshape(n * d, n * d), self.w
 
     def path(self, cur: Curvature, gamma: float, H: int) -> Iterator[float]:
         """‖m_t‖² for t = 1, 2, ... of the mean from θ = 0, ξ = 0; refuses too large curvatures on the way."""
@@ -169,6 +174,28 @@ class LinearModel:
                     break
         for m, _ in rounds_of_mean(self.bases, cur, length, start, slopes):
             yield float(m @ m)
+
+
+def variances_by_round(A: Array, noise: Array, weights: Array) -> tuple[Array, float]:
+    """Tr Cov θ_t for t = 1, 2, 4, 8, ..., until it no longer grows, and the pace of the slowest direction.
+
+    θ is the weighted sum of the vectors that a state x, with x⁺ = A x + noise, has one below another.
+    """
+    n = weights.size
+    P, power, d, both = noise, A, A.shape[0] // n, weights[:, None] * weights
+    found: list[float] = []
+    radius = 0.0
+    for k in range(DOUBLINGS):
+        found.append(float((both * np.trace(P.reshape(n, d, n, d), axis1=1, axis2=3)).sum()))
+        size = math.sqrt(float(np.vdot(power, power)))
+        if not size < GROWN:
+            raise no_contraction(size ** (0.5**k))
+        radius = max(size ** (0.5**k), SMALLEST) if k == 0 or size >= 1e-3 else radius
+        if size < 1e-3:
+            return np.array(found), radius
+        P = P + power @ P @ power.T
+        power = power @ power
+    raise no_contraction(1.0)
 
 
 class Trajectory:
@@ -206,21 +233,6 @@ class Trajectory:
         powers = 2.0 ** np.arange(self.variances.size)
         share = np.where(t >= powers[-1], 1.0, -np.expm1(np.interp(t, powers, self._logs)))
         return np.asarray(float(self.variances[-1]) * share)
-
-
-@dataclass(frozen=True, eq=False)
-class Bases:
-    """Clients' eigenbases one below another: into all of them at once, and back with the mean over clients."""
-
-    into: Array  # (n d, d)
-    mean: Array  # (d, n d)
-
-    @classmethod
-    def of(cls, w: Array, U: Array) -> "Bases":
-        """The bases of clients with weights w."""
-        n, d, _ = U.shape
-        mean = (w[:, None, None] * U).transpose(1, 0, 2).reshape(d, n * d)
-        return cls(U.transpose(0, 2, 1).reshape(n * d, d), mean)
 
 
 @dataclass(frozen=True, eq=False)

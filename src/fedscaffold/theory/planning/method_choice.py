@@ -9,22 +9,29 @@ import numpy as np
 from fedscaffold.core.checks import choice
 from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.display.summaries import Summarised
-from fedscaffold.core.errors import InvalidInput, OutOfReach
+from fedscaffold.core.errors import InvalidInput, MissingDependency, OutOfReach
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.threads import one_blas_thread
-from fedscaffold.theory.planning.foresight import MAKE, Foresight, cost_of_rounds, describe, gradients_per_round
+from fedscaffold.theory.planning.foresight import (
+    VARIANTS,
+    Foresight,
+    Make,
+    cost_of_rounds,
+    describe,
+    gradients_per_round,
+)
 from fedscaffold.theory.planning.pattern import Outcome, pattern_search
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.planning.sharp import AIM, sharp_plan
 from fedscaffold.theory.prediction.family.family_setting import LARGEST
 from fedscaffold.theory.prediction.iterate_average import predict_average
 
-METHODS = ("scaffold", *MAKE)
+METHODS = ("scaffold", *VARIANTS)
 NOT_PLANNED = {
-    "scaffold_cohort": "a plan's cost is what a client spends when all take part in each round, and no price says "
-    "what sitting out saves; theory.predict says what Scaffold(..., cohort=...) reaches",
-    "scaffold_momentum": "its learning rate and momentum are two more settings, which are not searched; "
-    "theory.predict says what a ServerOptimizer with 'sgd' reaches",
+    "scaffold_unequal": "how many steps each client can take is its machine's affair and not a plan's; "
+    "theory.predict says what Scaffold(..., local_steps=[...]) reaches",
+    "richardson_romberg": "its chains share their draws, and the covariance of what they share is not foreseen; "
+    "theory.predict_average(...).extrapolated(...) says what chains with draws of their own reach",
 }
 DEARER = 4.0  # times Scaffold's cost: what costs more is not looked at
 START = 0.3  # of 1/L, where Scaffold's plan does not say where to begin
@@ -169,7 +176,7 @@ def choose_method(request: PlanRequest, names: Sequence[str], advance: Advance) 
             else:
                 found = _planned(request, name, gamma, H, most_cost)
             plans.append(found)
-        except InvalidInput as error:
+        except (InvalidInput, MissingDependency) as error:
             refused[name] = str(error)
         advance(k + 1, len(order))
     if not plans:
@@ -200,15 +207,20 @@ def _scaffold(request: PlanRequest) -> MethodPlan:
 
 
 def _planned(request: PlanRequest, name: str, gamma: float, H: int, most_cost: float) -> MethodPlan:
-    """The plan of a method, searched from γ and H on."""
-    foresight = Foresight.of(request, name, AIM * request.target, most_cost)
-    found = pattern_search(foresight.ask, gamma, H, request.most_local_steps)
+    """The plan of a method, searched from γ and H on for each of its variants."""
+    searched: list[tuple[Outcome, Make]] = []
+    for make in VARIANTS[name]:
+        foresight = Foresight.of(
+            request, make, averaged=name == "scaffold_average", aim=AIM * request.target, most_cost=most_cost
+        )
+        searched.append((pattern_search(foresight.ask, gamma, H, request.most_local_steps), make))
+    found, make = min(searched, key=lambda each: each[0].rank)
     if found.rounds is None:
         raise OutOfReach(
             f"does not reach the target at a cost of {most_cost:,.4g}; the nearest that was found is "
             f"{found.error:.3g}"
         )
-    method = MAKE[name](found.gamma, found.H)
+    method = make(found.gamma, found.H)
     rounds, after, error = found.rounds, found.after, found.error
     if after is not None and request.problem.n_clients * request.problem.dim <= LARGEST:
         rounds, after, error = _verified_average(request, method, found)

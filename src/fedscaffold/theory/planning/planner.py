@@ -130,8 +130,8 @@ def plan(
     methods
         If given, also choose the method: "all", or some of `theory.METHODS`. The answer is then a `MethodChoice`
         with a plan for each, cheapest first, and reasons. "scaffold_average" is the average of Scaffold's
-        iterates. A round costs round_cost for every two vectors that a client exchanges. Cohorts and momentum are
-        refused with the reason.
+        iterates, "scaffold_cohort" takes half of the clients in each round, "scaffold_momentum" has momentum on
+        the server. A round costs round_cost for every two vectors that a client exchanges, on average.
     max_local_steps, max_rounds
         Limits on H (1,024 unless given) and T (2,000 unless given); certified plans have none unless given, plans
         under a privacy budget 64 and 100.

@@ -12,12 +12,13 @@ import numpy as np
 
 from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.types import Array
-from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
+from fedscaffold.theory.client_blocks import list_blocks
 from fedscaffold.theory.prediction.setting import Setting
 
 GROWN = 4.0  # by which factor second moments may grow in a round
 MARGIN = 1.5  # times a step size: so far moments must stay bounded, or means would be those of rare, large errors
 STEP_SIZES = 2.0 ** -np.arange(0.0, 10.0, 0.5)  # times 4/L
+AT_ONCE = 4  # step sizes that are looked at together
 POWER_STEPS = 16
 LOUDEST, EVENLY = 8, 8  # clients looked at
 
@@ -39,31 +40,33 @@ class Stability:
         lam, U = lam[some], base.at_optimum.U[some]
         factors, averages = base.factors[some], base.averages
         G, d = (U * lam[:, None]) @ np.swapaxes(U, 1, 2), base.problem.dim
-        points = np.broadcast_to(base.optimum, (some.size, 1, d))
+        blocks = list_blocks(base.problem, copies=AT_ONCE, clients=some)
 
         def noise(cov: Array) -> Array:
+            """C_c(M) for M (k, m, d, d)."""
             found = np.empty_like(cov)
-
-            def work(block: ClientBlock) -> None:
+            for block in blocks:
                 at = np.searchsorted(some, block.clients)
-                found[at] = averages.over_clouds(block, points[at], cov[at][:, None], factors[at]).noise[:, 0]
-
-            for_blocks(base.problem, work, clients=some)
+                points = np.broadcast_to(base.optimum, (at.size, cov.shape[1], d))
+                found[at] = averages.over_clouds(block, points, cov[at], factors[at]).noise
             return found
 
-        resting = noise(np.zeros_like(G))
-        gammas, found = 4.0 / float(lam.max()) * STEP_SIZES, []
-        for gamma in gammas:
-            step = np.eye(d) - gamma * G
-            M, ratio = np.broadcast_to(np.eye(d) / d, G.shape), np.zeros(some.size)
+        resting = noise(np.zeros((some.size, 1, d, d)))
+        gammas, growth = 4.0 / float(lam.max()) * STEP_SIZES, np.empty(0)
+        for begin in range(0, gammas.size, AT_ONCE):
+            gamma = gammas[begin : begin + AT_ONCE, None, None]
+            step = np.eye(d) - gamma * G[:, None]
+            M, ratio = np.broadcast_to(np.eye(d) / d, step.shape), np.zeros(step.shape[:2])
             for _ in range(POWER_STEPS):
                 M = step @ M @ step + gamma**2 * (noise(M) - resting)
-                ratio = np.trace(M, axis1=1, axis2=2)
-                M = M / np.maximum(ratio, 1e-300)[:, None, None]
-            found.append(float(ratio.max()))
-            if found[-1] < 1.0:
+                ratio = np.trace(M, axis1=2, axis2=3)
+                M = M / np.maximum(ratio, 1e-300)[..., None, None]
+            growth = np.append(growth, ratio.max(axis=0))
+            bounded = np.flatnonzero(growth < 1.0)
+            if bounded.size:
+                growth = growth[: bounded[0] + 1]
                 break
-        return cls(gammas[: len(found)], np.array(found))
+        return cls(gammas[: growth.size], growth)
 
     def limit(self, H: int) -> float:
         """About the largest γ for H local steps: with MARGIN times it, second moments grow by at most GROWN."""

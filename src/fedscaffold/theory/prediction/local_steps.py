@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import NoPlateau
 from fedscaffold.core.types import Array, IntArray
 
 MOST_NODES = 20
@@ -138,10 +138,10 @@ def curvature(matrices: Array, gamma: float, H: int) -> Curvature:
     return Curvature.of(U, lam, gamma, H)
 
 
-def no_contraction(radius: float) -> InvalidInput:
+def no_contraction(radius: float) -> NoPlateau:
     """The refusal of a method that diverges even without noise."""
     grows = "" if np.isinf(radius) else f" (it multiplies errors by {radius:.4g} in a round)"
-    return InvalidInput(
+    return NoPlateau(
         f"without noise the method does not contract near its fixed point{grows}, so there is no plateau to "
         "predict; take a smaller step_size or fewer local_steps"
     )

@@ -54,6 +54,7 @@ class RoundNoises:
     plateau_input: Array
     plateau: RoundNoise | None  # of the sample, as it is found on the plateau
     whole: Setting  # of all clients
+    lengths: Array  # ‖x_i‖² of all records, where the level of all clients is asked for
 
     @classmethod
     def of(cls, s: Setting, state: PlateauState) -> "RoundNoises":
@@ -64,7 +65,10 @@ class RoundNoises:
         some = replace(state, **arrays)
         theta_eta, eta = covariances(sub, some)
         eta = eta - s.gamma**2 * own_shares(some.cur, None) * some.Q if s.scaffold else eta
-        found = cls(sub, at, some, theta_eta, eta, state.sums.noise, None, s)
+        lengths = np.empty(0)
+        if isinstance(s.problem, GeneralisedLinear) and s.quadratic and at.size < s.clients.size:
+            lengths = np.einsum("ni,ni->n", s.problem.x, s.problem.x)
+        found = cls(sub, at, some, theta_eta, eta, state.sums.noise, None, s, lengths)
         paths = local_means(sub, some, np.arange(at.size))
         plateau: RoundNoise | None = None
         for _ in range(PLATEAU_REPEATS):  # since Cov η_c depends on the noise that is found
@@ -75,7 +79,7 @@ class RoundNoises:
         """Noise of all clients at given points around θ*, (N, d), over what the sample says of it."""
         if self.clients.size == self.whole.clients.size:
             return 1.0
-        levels = noise_levels(self.whole, points)
+        levels = noise_levels(self.whole, self.lengths, points)
         ours = float(self.s.weights * self.s.own @ levels[self.clients])
         return float(self.whole.weights * self.whole.own @ levels) / ours if ours > 0.0 else 1.0
 
@@ -190,20 +194,21 @@ class RoundNoises:
         return bool(ahead <= FADED * np.trace(self.plateau_input))
 
 
-def noise_levels(s: Setting, points: Array) -> Array:
-    """Tr C_c at a point around θ* for each client, (N,), up to what its mean gradient adds; 1 without tables."""
+def noise_levels(s: Setting, squares: Array, points: Array) -> Array:
+    """Tr C_c at a point around θ* for each client, (N,), up to what its mean gradient adds; 1 without tables.
+
+    `squares` are the squared lengths ‖x_i‖² of all records.
+    """
     problem = s.problem
     if not isinstance(problem, GeneralisedLinear):
         return np.ones(s.clients.size)
-    found, squares = np.empty(s.clients.size), np.square(problem.x).sum(axis=1)
+    found = np.empty(s.clients.size)
 
     def work(block: ClientBlock) -> None:
         at = s.places(block)
-        slopes = problem.d1(np.einsum("kni,ki->kn", block.x, s.optimum + points[at]), block.y)
-        lengths = np.zeros_like(block.y)
-        for row, client in zip(lengths, block.clients, strict=True):
-            own = squares[problem.offsets[client] : problem.offsets[client + 1]]
-            row[: own.size] = own
+        slopes = problem.d1((block.x @ (s.optimum + points[at])[:, :, None])[:, :, 0], block.y)
+        rows = problem.offsets[block.clients][:, None] + np.arange(block.y.shape[1])
+        lengths = squares[np.minimum(rows, squares.size - 1)]  # beyond a client's own rows its share is 0
         found[at] = (slopes * slopes * lengths * block.share).sum(axis=1)
 
     for_blocks(problem, work, clients=s.clients)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedscaffold.core.capabilities import GeneralisedLinear
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, NoPlateau
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.anderson import Anderson
 from fedscaffold.theory.prediction.local_steps import accumulate, rotate
@@ -33,7 +33,7 @@ MOST_PASSES = 40
 MEMORY = 6
 LARGEST_ACCELERATED = 2_000_000  # numbers in the noise of all clients, of which a dozen copies are kept
 NOTHING = 1e-22  # of ‖θ*‖²: rounding errors
-FEWEST = 64  # clients of a first sample; for ridge twice as many, as the guess is further off
+FEWEST, FEWEST_QUADRATIC = 48, 128  # clients of a first sample; more for ridge, whose guess is further off
 SAMPLES = 2  # that are drawn at most
 LARGEST_SHARE = 0.5  # of all clients in a sample: with more, passes over all of them take as long
 UNSEEN = 0.005  # of what a sample changes: what its error leaves out
@@ -80,7 +80,7 @@ def settle(s: Setting, state: PlateauState) -> PlateauState:
                 return found
         last = float(change.sum())
         state, before = later if history is None else accelerated(s, history, state, later), now
-    raise InvalidInput(
+    raise NoPlateau(
         "no plateau found: the noise grows with the distance that it causes faster than the method contracts; "
         "take a smaller step_size or a larger batch_size"
     )
@@ -101,7 +101,7 @@ def settle_sample(s: Setting, guess: PlateauState, sizes: Array) -> PlateauState
     that was not enough, one larger sample is drawn.
     """
     precise = PRECISE_ENOUGH * max(1.0, s.settled / SETTLED_MANY)
-    count = min(FEWEST * (2 if s.quadratic else 1), int(s.clients.size * LARGEST_SHARE))
+    count = min(FEWEST_QUADRATIC if s.quadratic else FEWEST, int(s.clients.size * LARGEST_SHARE))
     for _ in range(SAMPLES):
         if count > s.clients.size * LARGEST_SHARE:
             return None

@@ -2,12 +2,13 @@
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.engines.numba_.losses import (
-    ALONG_CHAIN,
-    BY_CHANCE,
+    DENSE,
     FULL,
     LINEAR,
+    SOFTMAX,
     WEIGHTED,
     WEIGHTED_LOSSES,
+    WEIGHTED_SOFTMAX,
     WITH_REPLACEMENT,
     WITHOUT_ANCHOR,
     WITHOUT_REPLACEMENT,
@@ -27,15 +28,15 @@ def table_kernel(read: Tables, dim: int, *, specialise: bool = True, anchored: b
     form = WEIGHTED if read.loss in WEIGHTED_LOSSES.values() else LINEAR
     on_heap = dim + read.batch > STACK_NUMBERS
     clipped = read.limits is not None
-    special = specialise and dim <= COMPILED_FOR and not on_heap
+    features = read.width if read.loss in (SOFTMAX, WEIGHTED_SOFTMAX) else dim
     if read.loss in WITHOUT_ANCHOR:
-        form, special, on_heap = read.loss, False, False
+        form, on_heap = read.loss, False
         if anchored:
             raise InvalidInput(
                 "the numba engine subtracts gradients at an anchor for losses of one margin, not for several "
                 "classes or linear systems; use engine='reference', or 'jax' for several classes"
             )
-    by_probability = read.sampling in (BY_CHANCE, ALONG_CHAIN)
+    special = specialise and features <= COMPILED_FOR and form != DENSE and not on_heap
     plain = form in (LINEAR, WEIGHTED) and not anchored
     if specialise and plain and read.sampling in (WITH_REPLACEMENT, WITHOUT_REPLACEMENT):
         from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, MOST_FEATURES, team_size
@@ -47,8 +48,8 @@ def table_kernel(read: Tables, dim: int, *, specialise: bool = True, anchored: b
             )  # fmt: skip
     all_in_order = form in (LINEAR, WEIGHTED) and read.sampling == FULL and not clipped
     return kernel(
-        KERNELS, "local_sgd_for", dim if special else None, form, read.x.dtype.str, read.margins is not None,
-        by_probability, on_heap, anchored, clipped, all_in_order,
+        KERNELS, "local_sgd_for", features if special else None, form, read.x.dtype.str, read.margins is not None,
+        read.sampling, on_heap, anchored, clipped, all_in_order,
     )  # fmt: skip
 
 

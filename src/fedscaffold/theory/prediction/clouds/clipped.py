@@ -171,7 +171,7 @@ class ClippedAverages(MarginAverages):
 
     def gradients(self, block: ClientBlock, points: Array) -> Array:
         """∇f_c at points (k, m, d), shape (k, m, d)."""
-        return self._of(block, axis=1).gradients(block, points)
+        return self._of(block, axis=2).gradients(block, points)  # of margins (k, n, m)
 
     def noise_at(self, block: ClientBlock, points: Array, factors: Array) -> Array:
         """C_c at points (k, m, d), shape (k, m, d, d)."""

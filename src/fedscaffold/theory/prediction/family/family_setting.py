@@ -37,6 +37,7 @@ class FamilySetting:
     hessians: Array  # ∇²f_c(θ*), (N, d, d)
     steps: Steps  # nodes among the most local steps that a round may have
     quadratic: bool
+    step_by_step: bool  # whether noise is followed through every local step, for quadratic f_c, or at the nodes
 
     @property
     def size(self) -> int:
@@ -90,4 +91,5 @@ def family_setting(problem: SmoothProblem, method: Method, batches: Batches) -> 
         hessians=hessians,
         steps=steps(linear.gamma, longest, float(curvatures.min()), float(curvatures.max()), PRECISION),
         quadratic=is_quadratic(problem),
+        step_by_step=is_quadratic(problem),
     )

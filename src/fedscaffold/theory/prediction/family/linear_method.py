@@ -15,6 +15,10 @@ from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray
 
 QUANTILES = 20_000  # of the round's uniform number, for methods that draw their number of local steps
+MOST_COUNTS, SINGLY = (
+    400,
+    50.0,
+)  # numbers of local steps from which on neighbours go together, and how near they are
 PROBES, ROUNDING = 3, 1e-9
 
 
@@ -117,7 +121,25 @@ def _step_distribution(method: Method, n_clients: int) -> tuple[IntArray, Array 
     if counts.shape[0] == 1:
         return np.full(n_clients, int(fixed[0, 0]), dtype=np.int64), None
     values, often = np.unique(counts[:, 0], return_counts=True)
-    return values.astype(np.int64), often / QUANTILES
+    return grouped_counts(values.astype(np.int64), often / QUANTILES)
+
+
+def grouped_counts(values: IntArray, probabilities: Array) -> tuple[IntArray, Array]:
+    """The same numbers and probabilities, or where there are many, fewer: neighbours of about h/50 go together.
+
+    A group stands at the two whole numbers around its mean, so that the mean stays as it is.
+    """
+    if values.size <= MOST_COUNTS:
+        return values, probabilities
+    group = np.floor(SINGLY * np.log1p(values / SINGLY)).astype(np.int64)
+    total = np.bincount(group, probabilities)
+    mean = np.bincount(group, probabilities * values)[total > 0] / total[total > 0]
+    below = np.floor(mean).astype(np.int64)
+    places = np.concatenate([below, below + 1])
+    shares = total[total > 0] * np.stack([below + 1 - mean, mean - below])
+    found = np.bincount(places, shares.ravel()).astype(np.float64)
+    kept = np.flatnonzero(found).astype(np.int64)
+    return kept, found[kept]
 
 
 class _Probe:

@@ -19,7 +19,7 @@ class Linearisation:
     """
 
     cur: Curvature
-    noise: Array  # E C_c at the nodes, (N, m, d, d); not used where f_c is quadratic
+    noise: Array  # E C_c at the nodes, (N, m, d, d); not used where noise is followed step by step
     residual: Array  # t_c at the nodes, (N, m, d)
     round_noise: Array  # Σ_h Γ^{H−1−h} C(h) Γ^{H−1−h}, in mean over the number of steps, (N, d, d)
     exchange_hessian: Array  # (N, d, d), in the original basis
@@ -84,8 +84,12 @@ def relinearised(
 
     def work(block: ClientBlock) -> None:
         k = block.clients
-        if s.quadratic:
+        if s.step_by_step:
             rounds[k] = exact_round_noise(s, lin.cur[k], start, block)
+        elif s.quadratic:
+            mean, cov = local_clouds(s, lin, start, k)
+            found = s.averages.over_clouds(block, s.optimum + mean, cov, s.factors[k])
+            noise[k] = rotate(U[k][:, None], found.noise)
         else:
             mean, cov = local_clouds(s, lin, start, k)
             found = s.averages.over_clouds(block, s.optimum + mean, cov, s.factors[k])
@@ -102,7 +106,7 @@ def relinearised(
 
     for_blocks(s.problem, work, copies=m)
     cur = lin.cur if s.quadratic else Curvature.of(U, lam, s.linear.gamma, s.steps.H)
-    if not s.quadratic:
+    if not s.step_by_step:
         rounds = _over_steps(s, cur, noise)
     there = at_theta if exchanges else lin.exchange_noise
     return Linearisation(cur, noise, residual, rounds, hessian, offset, there)

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
+from fedscaffold.theory.prediction.clouds.margins import MarginAverages
 from fedscaffold.theory.prediction.local_steps import along, steps
 from fedscaffold.theory.prediction.plateau import PlateauState, covariances, eigenbasis_covariances, with_residual
 from fedscaffold.theory.prediction.setting import Setting
@@ -23,8 +24,9 @@ COPIES = 12  # of a client's records in a block, so that a block fits in a cache
 
 def guess_pulls(s: Setting, state: PlateauState) -> PlateauState:
     """The linear model's law, with the pull of the noise on the means, for losses of margins."""
-    problem = s.problem
+    problem, averages = s.problem, s.averages
     assert isinstance(problem, GeneralisedLinear)
+    assert isinstance(averages, MarginAverages)  # as of all tables of records
     few = steps(s.gamma, s.H, s.at_optimum.smallest, s.at_optimum.largest, FEW_STEPS, least=LEAST)
     light = replace(s, steps=few)
     theta_eta, eta = covariances(s, state)
@@ -37,10 +39,10 @@ def guess_pulls(s: Setting, state: PlateauState) -> PlateauState:
         clouds = eigenbasis_covariances(light, state, at, theta_eta[at], eta[at])
         x = np.swapaxes(state.cur.U[at], 1, 2) @ np.swapaxes(block.x, 1, 2)  # features first, in the eigenbasis
         turned = (clouds.reshape(k, m * d, d) @ x).reshape(k, m, d, n)
-        turned *= x[:, None]
-        variances = turned.sum(axis=2)
+        variances = np.einsum("kqdn,kdn->kqn", turned, x)
         z, width = block.x @ s.optimum, np.sqrt(variances.mean(axis=1) + NARROW**2)
-        bend = problem.d1(z + width, block.y) + problem.d1(z - width, block.y) - 2.0 * problem.d1(z, block.y)
+        slopes, y = averages.slopes, block.y
+        bend = slopes(z + width, y) + slopes(z - width, y) - 2.0 * slopes(z, y)
         found[at] = (variances * (0.5 * bend / width**2 * block.share)[:, None]) @ np.swapaxes(x, 1, 2)
 
     for_blocks(problem, work, copies=COPIES, clients=s.clients)

@@ -43,6 +43,10 @@ def small_curve(s: Setting, local: LocalRound, rounds: int, shift: Array | None 
                     break
                 gap = 1
                 continue
+            if gap == 1 and len(squares) == rounds:  # no map of a further round is needed
+                squares.append(float(np.square(tried[0].theta + away).sum()))
+                variances.append(float(np.trace(theta_covariance(s, tried[0].cov))))
+                break
             later = local(start_of(s, tried[-1]))
             change = maps_differ(s, map, later, tried[-1])
             if gap > 1 and not change <= CHANGE:

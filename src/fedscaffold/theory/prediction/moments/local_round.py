@@ -25,6 +25,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import list_blocks
 from fedscaffold.theory.prediction.clouds.averages import Averages
 from fedscaffold.theory.prediction.local_steps import divided
+from fedscaffold.theory.prediction.moments.noiseless import noiseless_steps
 from fedscaffold.theory.prediction.moments.skewed_margins import SkewedMargins
 from fedscaffold.theory.prediction.moments.third_order import (
     Bend,
@@ -113,11 +114,14 @@ class LocalRound:
         """The map of a round."""
         s = self.s
         N, d = start.ahead.shape
+        if not (s.quadratic or s.noisy or start.cov.any()):
+            mean, B = noiseless_steps(s, self.blocks, start.theta, start.ahead)
+            return RoundMap(start, Cloud(mean, B, np.zeros((N, d, d)), None))
         B = np.zeros((N, d, 2 * d))
         B[:, :, :d] = np.eye(d)
         third = None if self.skewed is None else Third.zero(N, d)
         cloud = Cloud(np.broadcast_to(start.theta, (N, d)), B, np.zeros((N, d, d)), third)
-        done, k = 0, 1
+        done, k = 0, s.H if s.quadratic and not s.noisy else 1
         while done < s.H:
             here = self.coefficients(cloud, start)
             k = 1 if self.step_by_step >= s.H else min(k, s.H - done)
@@ -136,8 +140,7 @@ class LocalRound:
             change = difference(first, better, start)
             if change <= CHANGE:
                 return better, k, change
-            k //= 2
-            first = self.frozen(cloud, here, cloud, start, k)
+            k, first = k // 2, middle
         return first, 1, 0.0 if self.step_by_step >= self.s.H else difference(cloud, first, start)
 
     def coefficients(self, cloud: Cloud, start: Start) -> Coefficients:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import NoPlateau
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.anderson import Anderson
 from fedscaffold.theory.prediction.local_steps import no_contraction
@@ -28,9 +28,9 @@ POWER_STEPS = 8
 NEGATIVE = 0.05  # of the largest variance in a round's noise: below zero by what expansions may leave
 
 
-def no_plateau() -> InvalidInput:
+def no_plateau() -> NoPlateau:
     """The refusal where noise feeds on itself."""
-    return InvalidInput(
+    return NoPlateau(
         "no plateau found: the noise grows with the distance that it causes faster than the method contracts; "
         "take a smaller step_size or a larger batch_size"
     )

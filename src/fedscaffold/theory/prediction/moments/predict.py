@@ -17,7 +17,7 @@ LARGEST_STATE = 200  # numbers in the state x
 LARGEST_TABLES = 4_000_000  # records × features²: what averages over all clients cost
 MOST_STEPS, LARGEST_STEPS = 2000, 20_000_000  # of a round taken one by one, and steps × records × features²
 MOST_STEPS_OF_CURVES = 256
-LARGEST_CUBES = 4_000_000  # records × features³
+LARGEST_CUBES = 2_000_000  # records × features³
 
 
 def is_small(s: Setting) -> bool:
@@ -29,8 +29,8 @@ def is_small(s: Setting) -> bool:
 
 
 def follows_skewness(s: Setting) -> bool:
-    """Whether third cumulants are followed: where losses are not quadratic."""
-    return not s.quadratic and int(s.problem.sizes.sum()) * s.problem.dim**3 <= LARGEST_CUBES
+    """Whether third cumulants are followed: where losses are not quadratic, and there is noise."""
+    return not s.quadratic and s.noisy and int(s.problem.sizes.sum()) * s.problem.dim**3 <= LARGEST_CUBES
 
 
 def plateau_is_small(s: Setting) -> bool:

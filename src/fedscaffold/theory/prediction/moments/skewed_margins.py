@@ -9,7 +9,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock
 from fedscaffold.theory.prediction.clouds.averages import Averages
-from fedscaffold.theory.prediction.clouds.margins import gauss_points
+from fedscaffold.theory.prediction.clouds.margins import groups_of_like_spread
 from fedscaffold.theory.prediction.moments.third_order import Tilts
 
 if TYPE_CHECKING:
@@ -55,18 +55,9 @@ class SkewedMargins:
         skewness = third / spread**3
         kept = 1.0 / np.maximum(1.0, np.abs(skewness) / LARGEST_SKEWNESS)
         skewness = kept * skewness
-        points, weights = gauss_points(float(spread.max()))
-        p = points[:, None, None]
-        w = weights[:, None, None] * (1.0 + skewness / 6.0 * p * (p * p - 3.0))
-        first = problem.d1(z + spread * p, block.y)
-        second = problem.d2(z + spread * p, block.y)
-        own, plain = (w * first).sum(axis=0), weights[:, None, None]
-        curve = (plain * p * second).sum(axis=0) / spread
+        own, square, slope, curve, tilt, cube = self.over_margins(z, spread, skewness, block.y)
         bent = 0.5 * skewness * spread * curve  # not by points and weights: three points see no skewness
-        slope = (w * second).sum(axis=0) + bent
-        square = np.maximum((w * first * first).sum(axis=0), own * own)
-        tilt = (w * p * first * first).sum(axis=0) / spread
-        cube = (w * first**3).sum(axis=0)
+        slope += bent
         gradient = np.einsum("kn,kni->ki", share * own, x)
         hessian = self._sum(pairs, share * slope)
         outer = gradient[:, :, None] * gradient[:, None, :]
@@ -91,6 +82,24 @@ class SkewedMargins:
             trusted,
             self._sum(pairs, share * bent),
         )
+
+    def over_margins(self, z: Array, spread: Array, skewness: Array, y: Array) -> Array:
+        """Means over skewed margins of ℓ', its square, ℓ'', the next derivative, the slope of ℓ'² and ℓ' cubed."""
+        found = np.empty((6, *z.shape))
+        for group, points, weights in groups_of_like_spread(spread):
+            width, p = spread[group], points.reshape(-1, *[1] * z[group].ndim)
+            plain = weights.reshape(p.shape)
+            w = plain * (1.0 + skewness[group] / 6.0 * p * (p * p - 3.0))
+            where = z[group] + width * p
+            first, second = self.problem.d1(where, y[group]), self.problem.d2(where, y[group])
+            weighted = w * first
+            own = weighted.sum(axis=0)
+            weighted *= first
+            square = np.maximum(weighted.sum(axis=0), own * own)
+            tilt, cube = (weighted * p).sum(axis=0) / width, (weighted * first).sum(axis=0)
+            curve = (plain * p * second).sum(axis=0) / width
+            found[(slice(None), *np.index_exp[group])] = own, square, (w * second).sum(axis=0), curve, tilt, cube
+        return found
 
     @staticmethod
     def _sum(pairs: Array, weight: Array) -> Array:
