@@ -40,6 +40,7 @@ class CurveModel:
 
     base: Setting
     stability: Stability | None  # None where losses are not quadratic
+    rough: bool = False  # whether curves of small problems are those of large ones too, which take less time
     states: dict[tuple[float, int, float], PlateauState] = field(default_factory=dict)  # plateaus asked for
     curves: dict[tuple[float, int, float], tuple[Array, Array]] = field(default_factory=dict)  # and curves
 
@@ -53,7 +54,7 @@ class CurveModel:
     @property
     def exact(self) -> bool:
         """Whether curves follow every step of every client, which makes them right in the first rounds too."""
-        return is_small(self.base)
+        return is_small(self.base) and not self.rough
 
     def at(self, gamma: float, H: int, settled: float = 0.0) -> Setting:
         """The setting with the step size γ and H local steps; of ridge with a plateau as rough as `settled`."""
@@ -86,7 +87,7 @@ class CurveModel:
         return (squares, variances) if sound else None
 
     def _parts(self, s: Setting, rounds: int) -> tuple[Array, Array]:
-        if not is_small(s):
+        if not self.exact:
             return curve_parts(s, self.state(s), rounds)
         return small_curve(s, small_round(s) if s.quadratic else LocalRound(s, skew=False), rounds)
 

@@ -1,8 +1,9 @@
 """What each method of the family is predicted to reach, as the search for the cheapest method asks it."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,8 @@ from fedscaffold.theory.planning.curve_model import CurveModel
 from fedscaffold.theory.planning.pattern import Outcome
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.prediction.family.family_setting import family_setting
-from fedscaffold.theory.prediction.family.predict_family import error_curve, is_plain
+from fedscaffold.theory.prediction.family.predict_family import error_rounds, is_plain
 from fedscaffold.theory.prediction.iterate_average import long_run_of
-from fedscaffold.theory.prediction.stationary import solve_stationary
 
 Make = Callable[[float, int], Method]  # γ, H → the method with these settings
 
@@ -105,51 +105,70 @@ class Foresight:
 
     @classmethod
     def of(cls, request: PlanRequest, make: Make, *, averaged: bool, aim: float, most_cost: float) -> "Foresight":
-        """Predictions of a method; refuses what cannot be foreseen."""
+        """Rough predictions of a method, for a search; refuses what cannot be foreseen."""
         plain = is_plain(request.problem, make(1e-6, 1))
-        model = CurveModel.of(request, make(1e-6, 1)) if plain else None
+        model = replace(CurveModel.of(request, make(1e-6, 1)), rough=True) if plain else None
         if model is None:
             family_setting(request.problem, make(1e-6, 2), request.batches)
         return cls(request, make, averaged, aim, most_cost, model)
+
+    def step_by_step(self) -> "Foresight | None":
+        """The same by curves that follow every step, for what was found; None where these are no other."""
+        if self.model is None or self.model.exact or not replace(self.model, rough=False).exact:
+            return None
+        return replace(self, model=replace(self.model, rough=False, curves={}))
 
     def ask(self, gamma: float, H: int, most_cost: float) -> Outcome:
         """The first round in which the error is below the aim, if it costs no more than `most_cost`."""
         method = self.make(gamma, H)
         each = cost_of_rounds(self.request, method, H, 1.0)
         most = int(max(1.0, min(self.request.most_rounds, min(most_cost, self.most_cost) / each)))
-        T, lowest, after = min(FIRST_ROUNDS, most), math.inf, None
-        while True:
-            errors, afters = self.errors(method, gamma, H, T)
-            if errors is None:
-                return Outcome(gamma, H, None, math.inf, math.inf)
-            below = np.flatnonzero(errors <= self.aim)
-            if below.size:
-                rounds = int(below[0]) + 1
-                after = None if afters is None else int(afters[rounds - 1])
-                return Outcome(gamma, H, rounds, rounds * each, float(errors[rounds - 1]), after)
-            lowest = float(errors.min())
-            settled = T > 8 and errors[-1] > 0.9 * errors[T // 2]
-            if most <= T or settled:
-                return Outcome(gamma, H, None, math.inf, lowest)
-            T = min(4 * T, most)
-
-    def errors(self, method: Method, gamma: float, H: int, rounds: int) -> tuple[Array | None, IntArray | None]:
-        """Predicted errors after 1, ..., rounds rounds, and what averages leave out; None where none exists."""
+        nowhere, lowest = Outcome(gamma, H, None, math.inf, math.inf), math.inf
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                if self.model is None:
-                    family = family_setting(self.request.problem, method, self.request.batches)
-                    return error_curve(family, rounds)[1:], None
-                parts = self.model.parts(gamma, H, rounds)
-                if parts is None:
-                    return None, None
-                if not self.averaged:
-                    return np.add(*parts)[1:], None
-                s = self.model.at(gamma, H)
-                long_run = float(np.trace(long_run_of(s, solve_stationary(s))))
+                for t, error, after in self._rounds(method, gamma, H, most):
+                    if error <= self.aim:
+                        return Outcome(gamma, H, t, t * each, error, after)
+                    lowest = min(lowest, error)
         except InvalidInput:
-            return None, None
-        return average_errors(*parts, long_run)
+            return nowhere
+        return replace(nowhere, error=lowest)
+
+    def _rounds(self, method: Method, gamma: float, H: int, most: int) -> Iterator[tuple[int, float, int | None]]:
+        """Round t, the error after it, and what an average leaves out; ends where the error hardly falls."""
+        if self.model is None:
+            family = family_setting(self.request.problem, method, self.request.batches)
+            yield from _until_settled((error, None) for error in islice(error_rounds(family), 1, most + 1))
+        else:
+            yield from _until_settled(self._curve(self.model, gamma, H, most))
+
+    def _curve(self, model: CurveModel, gamma: float, H: int, most: int) -> Iterator[tuple[float, int | None]]:
+        """Errors round by round from curves that are prolonged as they are needed."""
+        done, T = 0, min(FIRST_ROUNDS, most)
+        while done < most:
+            parts = model.parts(gamma, H, T)
+            if parts is None:
+                raise InvalidInput("there is no contraction")
+            errors, afters = np.add(*parts)[1:], None
+            if self.averaged:
+                s = model.at(gamma, H)
+                errors, afters = average_errors(*parts, float(np.trace(long_run_of(s, model.state(s)))))
+            for t in range(done, T):
+                yield float(errors[t]), None if afters is None else int(afters[t])
+            done, T = T, min(4 * T, most)
+
+
+def _until_settled(
+    errors: Iterable[tuple[float, int | None]],
+) -> Iterator[tuple[int, float, int | None]]:
+    """Errors with the number of their round, until twice as many rounds have lowered them by a tenth only."""
+    before = math.inf
+    for t, (error, after) in enumerate(errors, start=1):
+        yield t, error, after
+        if t >= FIRST_ROUNDS // 2 and t & (t - 1) == 0:
+            if error > 0.9 * before:
+                return
+            before = error
 
 
 def average_errors(squares: Array, variances: Array, long_run: float) -> tuple[Array, IntArray]:

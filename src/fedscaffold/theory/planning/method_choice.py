@@ -213,7 +213,8 @@ def _planned(request: PlanRequest, name: str, gamma: float, H: int, most_cost: f
         foresight = Foresight.of(
             request, make, averaged=name == "scaffold_average", aim=AIM * request.target, most_cost=most_cost
         )
-        searched.append((pattern_search(foresight.ask, gamma, H, request.most_local_steps), make))
+        rough = pattern_search(foresight.ask, gamma, H, request.most_local_steps)
+        searched.append((_verified(request, foresight, rough), make))
     found, make = min(searched, key=lambda each: each[0].rank)
     if found.rounds is None:
         raise OutOfReach(
@@ -233,6 +234,17 @@ def _planned(request: PlanRequest, name: str, gamma: float, H: int, most_cost: f
         cost=cost_of_rounds(request, method, found.H, rounds),
         gradients_per_client=rounds * gradients_per_round(request, method, found.H),
     )
+
+
+def _verified(request: PlanRequest, foresight: Foresight, found: Outcome) -> Outcome:
+    """What the sharpest curves say of a rough outcome; searched again from there where they deny it."""
+    sharp = foresight.step_by_step()
+    if sharp is None or found.rounds is None:
+        return found
+    verified = sharp.ask(found.gamma, found.H, math.inf)
+    if verified.rounds is not None:
+        return verified
+    return pattern_search(sharp.ask, found.gamma, found.H, request.most_local_steps)
 
 
 def _verified_average(request: PlanRequest, method: Method, found: Outcome) -> tuple[int, int, float]:

@@ -9,6 +9,7 @@ because in an average over rounds γHξ_c's changes cancel, and Σ_c w_c (D_c⁻
 """
 
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -139,7 +140,7 @@ def predict_average(
 
 def mean_path(s: FamilySetting, rounds: int) -> Array:
     """E θ_t − θ* for t = 0, ..., rounds, (rounds + 1, d)."""
-    return np.array([second[0, s.server(0)] for second in laws_of_rounds(s, rounds)])
+    return np.array([second[0, s.server(0)] for second in islice(laws_of_rounds(s), rounds + 1)])
 
 
 def _error(s: FamilySetting, law: StationaryLaw, path: Array, after: int, T: int) -> float:

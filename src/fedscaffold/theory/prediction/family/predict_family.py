@@ -1,5 +1,7 @@
 """Predictions for methods beyond Scaffold and FedAvg with all clients: plateau, bias, covariance and curve."""
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -52,12 +54,17 @@ def predict_family(
 
 def error_curve(s: FamilySetting, rounds: int) -> Array:
     """E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0, (rounds + 1,)."""
-    at, values = s.server(0), []
-    for second in laws_of_rounds(s, rounds):
-        values.append(float(np.trace(second[at, at])))
-        if not np.isfinite(values[-1]):
+    return np.fromiter(islice(error_rounds(s), rounds + 1), np.float64, rounds + 1)
+
+
+def error_rounds(s: FamilySetting) -> Iterator[float]:
+    """E‖θ_t − θ*‖² for t = 0, 1, ... from θ_0 = 0, as long as it is asked for."""
+    at = s.server(0)
+    for second in laws_of_rounds(s):
+        error = float(np.trace(second[at, at]))
+        if not np.isfinite(error):
             raise InvalidInput("the error grows without end on its way; take a smaller step_size")
-    return np.array(values)
+        yield error
 
 
 def _corrections(s: FamilySetting, lin: Linearisation, mean: Array) -> Array:

@@ -59,13 +59,13 @@ def no_plateau() -> InvalidInput:
     )
 
 
-def laws_of_rounds(s: FamilySetting, rounds: int) -> Iterator[Array]:
-    """E z̃z̃ᵀ after 0, 1, ..., `rounds` rounds from θ_0 = 0; for quadratic f_c exact, or to 1e-6 in long rounds."""
+def laws_of_rounds(s: FamilySetting) -> Iterator[Array]:
+    """E z̃z̃ᵀ after 0, 1, ... rounds from θ_0 = 0; for quadratic f_c exact, or to 1e-6 in long rounds."""
     state = s.start()
     s = replace(s, step_by_step=s.step_by_step and LONG_ROUND * s.steps.nodes.size >= s.steps.H)
     second, one = np.outer(state, state), round_map(s, at_optimum(s))
     yield second
-    for _ in range(rounds):
+    while True:
         one = self_consistent(s, one, second)
         second = one.after(second)
         yield second
