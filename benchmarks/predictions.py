@@ -20,7 +20,7 @@ from benchmarks.random_problems import Case, random_case
 from benchmarks.simulated_errors import ROUNDS, simulated
 from fedscaffold.core.errors import UnreliablePrediction
 
-FIRST = 70_100  # seeds from here on, used neither to build the predictor nor to fit its reliability
+FIRST = 70_200  # seeds from here on, used neither to build the predictor nor to fit its reliability
 ROUNDING = 1e-12  # of the squared distance at the start: what the exact recursion leaves where there is no noise
 
 

@@ -36,10 +36,40 @@ def test_it_is_spent_step_by_step_and_then_refused(tmp_path: Path) -> None:
 def test_another_setting_does_not_forget(tmp_path: Path) -> None:
     own = budget(tmp_path)
     own.spend(3)
-    for change in ({"epsilon": 4.0}, {"delta": 1e-4}, {"records": 201}, {"adjacency": "remove"}):
-        with pytest.raises(fs.InvalidInput, match="another table or another ε or δ"):
+    for change in ({"delta": 1e-4}, {"records": 201}, {"adjacency": "remove"}):
+        with pytest.raises(fs.InvalidInput, match="another table or another δ"):
             replace(own, **change).spend(1)
     assert own.steps == 3
+
+
+def test_what_was_spent_counts_towards_another_epsilon(tmp_path: Path) -> None:
+    own = budget(tmp_path)
+    own.spend(own.steps_left)
+    larger = replace(own, epsilon=4.0)
+    assert larger.steps_left == budget(tmp_path / "new", epsilon=4.0).steps_left - own.steps
+    larger.spend(larger.steps_left)
+    assert 3.9 < larger.spent <= 4.0
+    with pytest.raises(BudgetSpent, match=r"1 more steps would spend ε = 4\.\d+ of a budget of 2; 0 are left"):
+        own.spend(1)
+
+
+def test_a_run_may_spend_its_part_and_all_runs_together_the_whole(tmp_path: Path) -> None:
+    first = budget(tmp_path, run="first", run_epsilon=1.0)
+    second = replace(first, run="second", run_epsilon=1.8, noise_multiplier=20.0)
+    first.spend(first.steps_left)
+    assert 0.95 < first.spent <= 1.0
+    with pytest.raises(BudgetSpent, match=r"of a run's part of 1; 0 are left"):
+        first.spend(1)
+    alone = budget(tmp_path / "new", noise_multiplier=20.0, epsilon=1.8).steps_left
+    assert 0 < second.steps_left < alone  # since both together may spend 2
+    second.spend(second.steps_left)
+    assert 1.9 < second.spent <= 2.0
+    assert first.spent == second.spent
+    with pytest.raises(BudgetSpent, match="of a budget of 2"):
+        second.spend(1)
+    assert json.loads((tmp_path / "budget.json").read_text())["spent"] == [
+        {"run": "first", **first.parts[0]._asdict()}, {"run": "second", **first.parts[1]._asdict()},
+    ]  # fmt: skip
 
 
 def test_steps_with_other_noise_add_up(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from fedscaffold.reports.page import drawings, elements
 from fedscaffold.reports.page.style import stylesheet
 
 SECONDS_BETWEEN = 2
+NOT_COMPUTED = "not computed in a study under a privacy budget"
 STATES = {
     "running": "The study is running.",
     "finished": "The study is complete.",
@@ -92,7 +93,7 @@ def _phases(status: StudyStatus) -> str:
 
 def _facts(status: StudyStatus) -> str:
     online = sum(site.state == "online" for site in status.sites.values())
-    error = "not known yet"
+    error = "not known yet" if status.tolerance else NOT_COMPUTED
     if status.current_error is not None and status.aim is not None:
         last = status.history[-1]
         unit = "standard errors" if status.tolerance.startswith("se:") and last.standard_errors is not None else ""
@@ -119,6 +120,8 @@ def _facts(status: StudyStatus) -> str:
 def _history(status: StudyStatus) -> str:
     points = [(point.exchange, error_of(point, status.tolerance), point.how) for point in status.history]
     points = [point for point in points if point[1] > 0.0]
+    if not status.tolerance:
+        return elements.paragraph(f"The distance to the pooled model is {NOT_COMPUTED}.")
     if not points:
         return elements.paragraph("Training has not begun, so that there is no error to show yet.")
     values = np.full(max(at for at, _, _ in points) + 1, np.nan)

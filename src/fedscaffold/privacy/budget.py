@@ -32,8 +32,9 @@ class BudgetSpent(InvalidInput):
 class PrivacyBudget:
     """A privacy budget whose spending is kept in a file.
 
-    Steps may have different noise and batches, and are counted together. The file belongs to one table, δ and ε:
-    that of another budget is refused, so that nothing is forgotten by changing one of them.
+    Steps may have different noise and batches, and are counted together. The file belongs to one table and δ: that
+    of another is refused, so that nothing is forgotten by changing one of them. ε may change: all that was ever
+    spent counts towards the new one.
 
     Parameters
     ----------
@@ -45,6 +46,9 @@ class PrivacyBudget:
         Of the steps that are spent next, as for `fedscaffold.privacy.epsilon`.
     records, adjacency
         As there.
+    run, run_epsilon
+        The run that steps are spent for next, and what the steps of this run alone may spend; `epsilon` unless
+        given.
 
     Examples
     --------
@@ -68,30 +72,40 @@ class PrivacyBudget:
     batch_size: int | None = None
     sampling: Sampling = "without_replacement"
     adjacency: Adjacency = "replace"
+    run: str = ""
+    run_epsilon: float | None = None
 
     def __post_init__(self) -> None:
         set_fields(self, epsilon=positive("epsilon", self.epsilon))
+        if self.run_epsilon is not None:
+            set_fields(self, run_epsilon=positive("run_epsilon", self.run_epsilon))
         self._after([], 1)  # which checks all the rest
 
     def spend(self, steps: int) -> None:
         """Write down that so many steps are taken, before they are; `BudgetSpent` where that is too much."""
         steps = whole_number("steps", steps, least=1)
         with exclusive(f"{os.fspath(self.file)}.lock", f"the budget {os.fspath(self.file)}", wait=LOCK_WAIT):
-            before = self.parts
-            after = self._after(before, steps)
-            if after > self.epsilon:
-                raise BudgetSpent(
-                    f"{steps:,} more steps would spend ε = {after:.3g} of a budget of {self.epsilon:g}; "
-                    f"{self.steps_left:,} are left"
-                )
-            spent = [part._asdict() for part in self._with(before, steps)]
+            before = self._runs()
+            for parts, limit, whose in self._limits(before):
+                after = self._after(parts, steps)
+                if after > limit:
+                    raise BudgetSpent(
+                        f"{steps:,} more steps would spend ε = {after:.3g} of {whose} of {limit:g}; "
+                        f"{self.steps_left:,} are left"
+                    )
+            after_it = {**before, self.run: self._with(before.get(self.run, []), steps)}
+            spent = [{"run": run, **part._asdict()} for run, parts in after_it.items() for part in parts]
             write_text(self.file, json.dumps({"what": WHAT, "budget": self._budget(), "spent": spent}) + "\n")
 
     @property
     def parts(self) -> list[NoisySteps]:
-        """All steps so far, those with the same noise and batches together."""
+        """All steps so far, those of a run with the same noise and batches together."""
+        return [part for parts in self._runs().values() for part in parts]
+
+    def _runs(self) -> dict[str, list[NoisySteps]]:
+        """The steps so far of each run."""
         if not Path(self.file).exists():
-            return []
+            return {}
         name = os.fspath(self.file)
         try:
             found = Fields(json_value(read_text(self.file, "the budget")), name)
@@ -100,9 +114,21 @@ class PrivacyBudget:
         found.only("what", "budget", "spent")
         if found.value("what") != WHAT or found.value("budget") != self._budget():
             raise InvalidInput(
-                f"{name} is the budget of another table or another ε or δ; spending cannot be moved between them"
+                f"{name} is the budget of another table or another δ; spending cannot be moved between them"
             )
-        return [self._part(Fields(one, name)) for one in found.items("spent")]
+        runs: dict[str, list[NoisySteps]] = {}
+        for one in found.items("spent"):
+            fields = Fields(one, name)
+            runs.setdefault(fields.text("run"), []).append(self._part(fields))
+        return runs
+
+    def _limits(self, runs: dict[str, list[NoisySteps]]) -> list[tuple[list[NoisySteps], float, str]]:
+        """Steps that are counted together, what they may spend, and how that is called."""
+        everything = [part for parts in runs.values() for part in parts]
+        limits = [(everything, self.epsilon, "a budget")]
+        if self.run_epsilon is not None:
+            limits.append((runs.get(self.run, []), self.run_epsilon, "a run's part"))
+        return limits
 
     @property
     def steps(self) -> int:
@@ -118,12 +144,16 @@ class PrivacyBudget:
     def steps_left(self) -> int:
         """How many more steps with this noise and these batches the budget allows."""
         low, high = 0, 1
-        done = self.parts
-        while self._after(done, high) <= self.epsilon:
+        limits = self._limits(self._runs())
+
+        def allowed(steps: int) -> bool:
+            return all(self._after(parts, steps) <= limit for parts, limit, _ in limits)
+
+        while allowed(high):
             low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._after(done, middle) <= self.epsilon else (low, middle)
+            low, high = (middle, high) if allowed(middle) else (low, middle)
         return low
 
     def _with(self, parts: Sequence[NoisySteps], steps: int) -> list[NoisySteps]:
@@ -142,11 +172,11 @@ class PrivacyBudget:
         return found if math.isfinite(found) else math.inf
 
     def _part(self, fields: Fields) -> NoisySteps:
-        fields.only(*NoisySteps._fields)
+        fields.only("run", *NoisySteps._fields)
         sampling: Any = fields.choice("sampling", *get_args(Sampling))
         batch = None if fields.value("batch_size") is None else fields.integer("batch_size", least=1)
         noise = fields.number("noise_multiplier", least=0.0)
         return NoisySteps(noise, fields.integer("steps", least=1), batch, sampling)
 
     def _budget(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("epsilon", "delta", "records", "adjacency")}
+        return {name: getattr(self, name) for name in ("delta", "records", "adjacency")}

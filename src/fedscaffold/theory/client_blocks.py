@@ -32,6 +32,11 @@ class ClientBlock:
     share: Array  # (k, n): 1/n_c for a record, 0 for filling
 
     @cached_property
+    def norms(self) -> Array:
+        """Norms of the records, (k, n); found once for a block."""
+        return np.linalg.norm(self.x, axis=2)
+
+    @cached_property
     def pairs(self) -> Array:
         """Products x_a x_b of all pairs of features a ≤ b, (k, d (d + 1)/2, n); found once for a block."""
         k, n, d = self.x.shape

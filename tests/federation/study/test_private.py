@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import fedscaffold as fs
+from fedscaffold.dashboard.page import live_page
 from fedscaffold.federation import (
     ProblemTask,
     Refusal,
@@ -28,6 +29,7 @@ from fedscaffold.federation.client.files import ClientStateFile, SiteFolder
 from fedscaffold.federation.study.messages import Address, SiteProblems, StudyMessage, pack, with_address
 from fedscaffold.federation.study.private.at_site import public_agreement, with_budget
 from fedscaffold.federation.study.private.result import PrivateStudyResult
+from fedscaffold.federation.study.report.status import study_status
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
 from fedscaffold.flower.study.study_file import StudyFile
@@ -112,6 +114,19 @@ def test_without_noise_it_is_the_pooled_model(monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_allclose(found.theta, best, rtol=1e-6)
 
 
+def test_the_status_counts_rounds_and_has_no_tolerance(tmp_path: Path) -> None:
+    settings = study().settings
+    found = conduct_study(InProcess(sites(tmp_path, settings)), settings, folder=tmp_path / "coordinator")
+    status = study_status(tmp_path / "coordinator")
+    assert isinstance(found, PrivateStudyResult)
+    assert status.rounds == found.training.plan.rounds
+    assert status.tolerance == ""
+    page = live_page(status, "n")
+    assert page.count("not computed in a study under a privacy budget") == 2
+    assert "Training has not begun" not in page
+    assert StudySettings(target="ill").known_tolerance == str(StudySettings(target="ill").tolerance)
+
+
 def test_noise_is_each_sites_own_and_cannot_be_repeated(result: Any) -> None:
     again: Any = study().run(tables())
     assert again.training.plan == result.training.plan
@@ -149,6 +164,23 @@ def test_a_second_study_in_the_same_folders_is_refused_whoever_asks(tmp_path: Pa
         noise_multiplier=plan.privacy.noise_multiplier, delta=plan.delta, steps=plan.steps + spare
     )
     assert spent <= 3.0
+
+
+def test_studies_of_different_budgets_add_up_to_the_limit_of_a_site(tmp_path: Path) -> None:
+    """A site that allows 3 in all takes part with 2, and then with 1, and not a third time with 2.5."""
+    spent = {}
+    for epsilon in (2.0, 1.0):
+        settings = study(delta=1e-4, epsilon=epsilon).settings
+        found = conduct_study(InProcess(sites(tmp_path, settings, epsilon=3.0)), settings)
+        assert isinstance(found, PrivateStudyResult)
+        plan = found.training.plan
+        spent[plan.privacy.noise_multiplier] = plan.steps
+        parts = json.loads((tmp_path / "bonn" / "privacy-budget.json").read_text())["spent"]
+        assert {part["noise_multiplier"]: part["steps"] for part in parts} == spent
+        assert len({part["run"] for part in parts}) == len(spent)
+    settings = study(delta=1e-4, epsilon=2.5).settings
+    with pytest.raises(fs.InvalidInput, match=r"would spend ε = .* of a budget of 3"):
+        conduct_study(InProcess(sites(tmp_path, settings, epsilon=3.0)), settings)
 
 
 class Stops(InProcess):
@@ -282,8 +314,9 @@ def test_requests_with_other_noise_spend_the_same_budget(tmp_path: Path) -> None
     louder = private_request(name="third", privacy=RecordLevel(clip=1.0, noise_multiplier=enough))
     with pytest.raises(Refusal, match="would spend ε = 1"):
         handle_request(louder, task(), tmp_path, policy)
-    with pytest.raises(Refusal, match="another table or another ε or δ"):
-        handle_request(louder, task(), tmp_path, SitePolicy(epsilon=2.0, delta=1e-3))
+    with pytest.raises(Refusal, match="another table or another δ"):
+        handle_request(louder, task(), tmp_path, SitePolicy(epsilon=2.0, delta=1e-4))
+    handle_request(louder, task(), tmp_path, SitePolicy(epsilon=2.0, delta=1e-3))  # its people allow more
 
 
 def test_a_configuration_with_privacy_survives_the_wire() -> None:
@@ -353,7 +386,8 @@ def test_a_delta_that_does_not_protect_a_site_is_refused_before_anything_is_prep
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"epsilon": 0.0}, {"epsilon": -1.0}, {"delta": 0.1}, {"epsilon": 1.0, "delta": 1.0}]
+    "wrong",
+    [{"epsilon": 0.0}, {"epsilon": -1.0}, {"delta": 0.1}, {"epsilon": 1.0, "delta": 1.0}, {"run_epsilon": 1.0}],
 )
 def test_bad_budgets_of_a_policy(wrong: dict[str, Any]) -> None:
     with pytest.raises(fs.InvalidInput, match="the policy"):

@@ -9,7 +9,8 @@ import fedscaffold as fs
 from fedscaffold.core.errors import UnreliablePrediction
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.privacy import ClientLevel, RecordLevel, noise_for
-from fedscaffold.theory.prediction.clouds.clipped import ClippedSlopes, KinkedAverages
+from fedscaffold.theory.client_blocks import list_blocks
+from fedscaffold.theory.prediction.clouds.clipped import ClippedAverages, ClippedSlopes, KinkedAverages
 from fedscaffold.theory.prediction.moments.private import private_setting
 
 N, D, RECORDS = 5, 4, 150
@@ -124,6 +125,19 @@ def test_the_clipped_problem_is_what_runs_do() -> None:
     assert np.linalg.norm(s.optimum - problem.optimum()) > 0.05
 
 
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_clipped_gradients_at_many_points(kind: str) -> None:
+    problem = sample(kind)
+    averages = ClippedAverages(problem, False, 0.7, np.zeros(N))
+    points = np.random.default_rng(2).normal(size=(N, 3, D))
+    for block in list_blocks(problem):
+        found = averages.gradients(block, points[block.clients])
+        for c, own in zip(block.clients, found, strict=True):
+            for point, gradient in zip(points[c], own, strict=True):
+                expected = problem.clipped_gradient(int(c), point, np.arange(RECORDS), 0.7)
+                np.testing.assert_allclose(gradient, expected, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("problem", "words"),
     [
@@ -139,33 +153,47 @@ def test_what_is_not_predicted_is_refused(problem: Any, words: str) -> None:
         )  # fmt: skip
 
 
+class WithoutInverse(fs.problems.Logistic):
+    """Logistic regression that does not say where its slope has a value: kinks are searched for."""
+
+    margin_of_slope = None  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("kind", "spread"),
-    [(kind, spread) for kind in ("ridge", "logistic") for spread in (1e-3, 0.05, 0.5)] + [("ridge", 3.0)],
+    [(fs.problems.Ridge, spread) for spread in (0.001, 0.1, 0.4, 1.0, 3.0, 10.0)]
+    + [(fs.problems.Logistic, spread) for spread in (1e-6, 0.001, 0.1, 0.4, 1.0, 3.0, 10.0)]
+    + [(WithoutInverse, spread) for spread in (1e-6, 3.0)]
+    + [(fs.problems.Poisson, spread) for spread in (0.1, 0.6)],
 )
-def test_averages_of_bounded_slopes_are_those_of_a_fine_grid(kind: str, spread: float) -> None:
+def test_averages_of_bounded_slopes_are_those_of_a_fine_grid(kind: Any, spread: float) -> None:
     """Slopes that are smooth in a cloud, at a bound in all of it, or reach a bound within it, at either side."""
     rng = np.random.default_rng(3)
-    n = 60
+    n = 30
     signs = rng.choice([-1.0, 1.0], n)
-    rows = np.ones((n, 1))
-    problem = (
-        fs.problems.Ridge([rows], [2.0 * signs]) if kind == "ridge" else fs.problems.Logistic([rows], [signs])
+    counts = rng.poisson(2.0, n).astype(float)
+    targets = {fs.problems.Ridge: 2.0 * signs, fs.problems.Poisson: counts}.get(kind, signs)
+    problem = kind([np.ones((n, 1))], [targets])
+    bounds = np.exp(rng.normal(-1.0, 1.0, (2, 1, n)))
+    share = np.clip(bounds, 0.0, 0.99)
+    kinks = {fs.problems.Ridge: 2.0 * signs - signs * bounds, fs.problems.Poisson: np.log(counts + bounds)}.get(
+        kind, signs * np.log((1.0 - share) / share)
     )
-    z, bounds = rng.normal(0.0, 2.0, (2, 1, n)), np.exp(rng.normal(-1.0, 1.0, (2, 1, n)))
+    z = np.stack([rng.normal(0.0, 2.0, (1, n)), kinks[1] + spread * rng.normal(size=(1, n))])
     spreads = spread * np.exp(0.3 * rng.normal(size=z.shape))
     averages = KinkedAverages(ClippedSlopes(problem, bounds), quadratic=False)
-    own, square, slope = averages._over_margins(z, spreads, problem.y)
-    u = np.linspace(-9.0, 9.0, 18_001)
-    weights = np.exp(-0.5 * u * u)
-    weights /= weights.sum()
+    own, square, slope = averages._over_margins(z, spreads, targets)
+    step = 18.0 / 20_000  # in the middles of cells
+    u = -9.0 + step * (np.arange(20_000) + 0.5)
+    weights = step * np.exp(-0.5 * u * u) / np.sqrt(2.0 * np.pi)
     margins = z[..., None] + u * spreads[..., None]
     clipped = ClippedSlopes(problem, bounds[..., None])
-    first, second = clipped.d1(margins, problem.y[:, None]), clipped.d2(margins, problem.y[:, None])
+    first, second = clipped.d1(margins, targets[:, None]), clipped.d2(margins, targets[:, None])
     if spread < 1.0:
         assert 0.0 in slope.round(6)  # at a bound wherever the cloud reaches
-    # in closed form for ridge; 41 points across a kink are off by up to their distance
-    tolerance = 1e-5 if kind == "ridge" else 6e-3 * min(1.0, spread)
-    np.testing.assert_allclose(own, first @ weights, atol=tolerance)
-    np.testing.assert_allclose(square, np.square(first) @ weights, atol=tolerance)
-    np.testing.assert_allclose(slope, second @ weights, atol=max(2e-3, tolerance))
+    assert ((slope > 1e-3 * second.max()) & (slope < 0.9 * second.max())).any()  # across a kink
+    np.testing.assert_allclose(own, first @ weights, atol=3e-6)
+    np.testing.assert_allclose(square, np.square(first) @ weights, atol=3e-6)
+    np.testing.assert_allclose(
+        slope, second @ weights, atol=3e-4 * max(1.0, second.max())
+    )  # kinks lie between the grid's points

@@ -61,6 +61,8 @@ class SitePolicy:
         A privacy budget of every row, for all runs together: only requests for steps with noise are answered, what
         they spend is kept in the site's folder, and what would exceed ε is refused. δ is a tenth of one over the
         number of rows unless given; without ε there is no budget.
+    run_epsilon
+        What a single run may spend of ε; all of it unless given. In a study at most the study's own ε.
 
     Examples
     --------
@@ -88,6 +90,7 @@ class SitePolicy:
     changed_data: Literal["refuse", "warn"] = "refuse"
     epsilon: float | None = None
     delta: float | None = None
+    run_epsilon: float | None = None
 
     def __post_init__(self) -> None:
         fields = Fields(dict(vars(self)), "the policy")
@@ -102,11 +105,13 @@ class SitePolicy:
         fields.flag("tell_state")
         fields.choice("draws", "secret", "seed")
         fields.choice("changed_data", "refuse", "warn")
-        for name in ("epsilon", "delta"):
+        for name in ("epsilon", "delta", "run_epsilon"):
             if fields.value(name) is not None and fields.number(name, least=0.0) == 0.0:
                 raise InvalidInput(f"the policy: {name} must be above 0")
         if self.delta is not None and (self.epsilon is None or self.delta >= 1.0):
             raise InvalidInput("the policy: delta must be below 1, beside epsilon")
+        if self.run_epsilon is not None and self.epsilon is None:
+            raise InvalidInput("the policy: run_epsilon is a part of epsilon, which is missing")
 
     @classmethod
     def for_simulation(cls) -> Self:

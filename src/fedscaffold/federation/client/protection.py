@@ -41,6 +41,7 @@ def pay(request: TrainRequest, n_rows: int, store: SiteStore, policy: SitePolicy
         budget = PrivacyBudget(
             file=store.budget_file, epsilon=policy.epsilon, delta=policy.delta_for(n_rows),
             noise_multiplier=request.config.privacy.noise_multiplier, records=n_rows,
+            run=request.run, run_epsilon=policy.run_epsilon,
         )  # fmt: skip
         budget.spend(request.config.local_steps_of(request.client, request.round))
     except InvalidInput as error:

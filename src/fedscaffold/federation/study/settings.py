@@ -242,6 +242,11 @@ class StudySettings:
             set_fields(self, bounds=columns, features=features)
 
     @property
+    def known_tolerance(self) -> str:
+        """The tolerance as text; "" under a privacy budget, where the distance to the pooled model is unknown."""
+        return "" if self.epsilon is not None else str(self.tolerance)
+
+    @property
     def budget(self) -> PrivacySettings | None:
         """The privacy budget of every row; None without one."""
         if self.epsilon is None:

@@ -69,7 +69,7 @@ def conduct_study(
     """
     if board is None:
         board = StatusBoard(
-            folder, name=name, target=settings.target, tolerance=settings.tolerance, sites=transport.sites
+            folder, name=name, target=settings.target, tolerance=settings.known_tolerance, sites=transport.sites
         )
 
     def attempt(transport: Transport, exchanges: Path | None) -> StudyResult:

@@ -40,7 +40,7 @@ def conduct(grid: Grid, context: Context) -> None:
     settings = StudySettings.from_json(fields.value("settings"))
     name, sites = fields.text("name"), [str(site) for site in fields.items("sites")]
     absent: Any = fields.choice("missing", "wait", "leave out", "error")
-    board = StatusBoard(folder, name=name, target=settings.target, tolerance=settings.tolerance, sites=sites)
+    board = StatusBoard(folder, name=name, target=settings.target, tolerance=settings.known_tolerance, sites=sites)
     transport = FlowerTransport(
         grid,
         sites=sites,

@@ -18,6 +18,7 @@ from fedscaffold.theory.prediction.predict import measured_prediction, predict_s
 from fedscaffold.theory.prediction.reliability import GAUSSIAN
 from fedscaffold.theory.prediction.sampled import measure
 from fedscaffold.theory.prediction.sampled import plateau as sampled
+from fedscaffold.theory.prediction.sampled.pace import rounds_to_forget
 from fedscaffold.theory.prediction.sampled.rounds import SampledRounds
 from fedscaffold.theory.prediction.setting import Setting, setting
 from tests.samples import make
@@ -142,6 +143,18 @@ def test_a_rough_measurement_corrects_nothing(monkeypatch: pytest.MonkeyPatch) -
     problem, method = wide()
     s = setting(problem, method, Batches(1))
     assert measured_prediction(s, None).mse == predict_setting(s, None).mse
+
+
+def test_rounds_that_still_drift_count_as_less_reliable() -> None:
+    problem, method = wide()
+    s = setting(problem, method, Batches(1))
+    closure = predict_setting(s, None)
+    steady = sampled.sampled_plateau(s, rounds_to_forget(s), closure.bias, closure.bias_xi, 1)
+    assert steady is not None
+    assert "later rounds" not in measure.corrected(closure, replace(steady, drift=0.0)).reliability.reason
+    drifting = measure.corrected(closure, replace(steady, drift=0.02)).reliability
+    assert drifting.neglected == pytest.approx(200.0 * steady.error + 2.0)
+    assert "later rounds differ from earlier ones" in drifting.reason
 
 
 def test_gaussian_clouds_are_measured_where_margins_spread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,18 @@ ANSWERED = ("greet", "peers", "agree", "finish")
 
 
 def with_budget(policy: SitePolicy, settings: StudySettings) -> SitePolicy:
-    """A site's policy with the study's privacy budget; where it has one of its own, with the smaller numbers."""
+    """A site's policy with the study's privacy budget.
+
+    Where the site has a budget of its own, all studies together may spend that, and this one its own ε at most;
+    otherwise the study's ε covers all that was ever spent.
+    """
     if settings.epsilon is None:
         return policy
-    epsilons, deltas = (policy.epsilon, settings.epsilon), (policy.delta, settings.delta)
+    deltas = (policy.delta, settings.delta)
     return replace(
         policy,
-        epsilon=min(one for one in epsilons if one is not None),
+        epsilon=settings.epsilon if policy.epsilon is None else policy.epsilon,
+        run_epsilon=min(one for one in (policy.run_epsilon, policy.epsilon, settings.epsilon) if one is not None),
         delta=min((one for one in deltas if one is not None), default=None),
     )
 

@@ -44,9 +44,10 @@ def private_phases(coordinator: Coordinator) -> PrivateStudyResult:
     rounds = StudyRounds.start(
         coordinator, measured, np.zeros(agreement.dim), part=False, method=plan.method, privacy=plan.privacy
     )
-    for _ in range(plan.rounds):
+    for k in range(plan.rounds):
         try:
             rounds.run()
+            coordinator.board.round(k + 1)
         except InvalidInput as error:
             raise CannotBeginAgain(
                 f"{error}; sites have spent a part of their privacy budgets, so that it cannot begin again: "

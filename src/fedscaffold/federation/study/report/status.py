@@ -52,7 +52,8 @@ class StudyStatus:
     Parameters
     ----------
     name, target, tolerance
-        Name of the study, the column to predict, and the tolerance as the study's file has it.
+        Name of the study, the column to predict, and the tolerance as the study's file has it; "" under a privacy
+        budget, where the distance to the pooled model is not known.
     state
         "running", "finished", "stopped" by an error, or "killed" if the process is gone and could not say why.
     phase
@@ -258,6 +259,10 @@ class StatusBoard:
     def error(self, point: ErrorPoint, aim: float) -> None:
         """The training knows how far its model is from the pooled one."""
         self._change(history=(*self.status.history, point), rounds=point.exchange, aim=aim)
+
+    def round(self, number: int) -> None:
+        """So many exchanges of a training are complete that does not know its error."""
+        self._change(rounds=number)
 
     def note(self, sentence: str) -> None:
         """Tell in a sentence what was decided and why."""

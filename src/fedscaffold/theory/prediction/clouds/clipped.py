@@ -5,18 +5,24 @@ linear one too, whose loss goes on linearly where ℓ' reaches its bound.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, roots_legendre
 
-from fedscaffold.core.capabilities import GeneralisedLinear
-from fedscaffold.core.types import Array
+from fedscaffold.core.capabilities import GeneralisedLinear, InvertibleSlope
+from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock
 from fedscaffold.theory.prediction.clouds.averages import Averages
 from fedscaffold.theory.prediction.clouds.margins import MarginAverages, gauss_points
 from fedscaffold.theory.supported import is_quadratic
 
+WIDE = 0.5  # spread of a margin above which smooth slopes take the rule of divided ranges too
+# points between kinks, up to a spread
+LEGENDRE_POINTS = ((0.5, 20), (1.0, 24), (2.0, 36), (4.0, 60), (8.0, 104), (16.0, 200), (np.inf, 400))
+HALVINGS = 40  # to find a kink
 REACH = 6.0  # standard deviations to both sides of a margin's mean beyond which nothing counts
 AT_ONCE = 16_384  # values of ℓ', which stay in a cache
 
@@ -48,7 +54,7 @@ class KinkedAverages(MarginAverages):
 
     In closed form for quadratic losses. For others ℓ' is monotone in the margin, so that its values at the ends of
     a margin's range say where that range lies: at a bound, where the slope is constant; between bounds, where it
-    is smooth and few points are enough; or across a kink, which takes the most points, however narrow it is.
+    is smooth and few points are enough while the range is narrow; or across a kink, where the range is divided.
     """
 
     problem: ClippedSlopes  # type: ignore[assignment]
@@ -58,24 +64,79 @@ class KinkedAverages(MarginAverages):
         if is_quadratic(loss):
             return _bounded_normal(loss.d1(z, y), loss.d2(z, y) * spread, loss.d2(z, y), bounds)
         lowest, highest = loss.d1(z - REACH * spread, y), loss.d1(z + REACH * spread, y)
-        smooth = (lowest > -bounds) & (highest < bounds)
+        inside = (lowest > -bounds) & (highest < bounds)
         own = np.clip(lowest, -bounds, bounds)
         square, slope = np.square(own), np.zeros_like(own)
-        across = ~smooth & (highest > -bounds) & (lowest < bounds)
         y = np.broadcast_to(y, z.shape)
-        for part, least in ((np.nonzero(smooth), 0.0), (np.nonzero(across), np.inf)):
-            if part[0].size:
-                points, weights = gauss_points(max(least, float(spread[part].max())))
-                rule = np.stack([weights, weights * points])
-                for begin in range(0, part[0].size, AT_ONCE // points.size):
-                    some = tuple(axis[begin : begin + AT_ONCE // points.size] for axis in part)
-                    limit = bounds[some]
-                    values = loss.d1(z[some] + points[:, None] * spread[some], y[some])
-                    np.clip(values, -limit, limit, out=values)
-                    own[some], slope[some] = rule @ values
-                    square[some] = weights @ np.square(values, out=values)
-                slope[part] /= spread[part]
+        smooth = np.nonzero(inside & (spread <= WIDE))
+        if smooth[0].size:
+            points, weights = gauss_points(4.0 * float(spread[smooth].max()))
+            rule = np.stack([weights, weights * points])
+            for some in _in_turns(smooth, points.size):
+                values = loss.d1(z[some] + points[:, None] * spread[some], y[some])
+                own[some], slope[some] = rule @ values
+                square[some] = weights @ np.square(values, out=values)
+            slope[smooth] /= spread[smooth]
+        reached = (highest > -bounds) & (lowest < bounds)
+        divided = np.nonzero(reached & ~(inside & (spread <= WIDE)))
+        narrower, spreads = 0.0, spread[divided]
+        for limit, count in LEGENDRE_POINTS:
+            if narrower >= float(spreads.max(initial=0.0)):
+                break
+            part = tuple(axis[(spreads > narrower) & (spreads <= limit)] for axis in divided)
+            for some in _in_turns(part, count):
+                found = _divided(loss, z[some], spread[some], y[some], bounds[some], count)
+                own[some], square[some], slope[some] = found
+            narrower = limit
         return own, square, slope
+
+
+def _in_turns(part: tuple[IntArray, ...], points: int) -> Iterator[tuple[IntArray, ...]]:
+    """The places of some entries, as many at a time as fit in a cache with so many points each."""
+    at_once = max(1, AT_ONCE // points)
+    for begin in range(0, part[0].size, at_once):
+        yield tuple(axis[begin : begin + at_once] for axis in part)
+
+
+def _divided(
+    loss: GeneralisedLinear, z: Array, spread: Array, y: Array, bounds: Array, count: int
+) -> tuple[Array, Array, Array]:
+    """Means of v, v² and of the slope, for v = ℓ' at margins z + spread · u, cut off at ±bounds; u is normal.
+
+    Between the kinks by Gauss and Legendre's rule. Only the difference of v from one of the bounds, v₀, is
+    integrated: it is small where the spread is, so that the mean slope E[u (v − v₀)]/spread keeps its digits.
+    """
+    low, high = (_crossing(loss, z, spread, y, level) for level in (-bounds, bounds))
+    anchor = np.where(high < REACH, bounds, -bounds)
+    places, weights = _gauss_legendre(count)
+    u = low + (high - low) * places[:, None]
+    density = np.exp(-0.5 * np.square(u)) * (weights[:, None] * (high - low) / math.sqrt(2.0 * math.pi))
+    v = np.clip(loss.d1(z + u * spread, y), -bounds, bounds)
+    away = np.where(low > -REACH, -bounds - anchor, 0.0)  # from the anchor to the lower bound
+    density_low = np.exp(-0.5 * np.square(low)) / math.sqrt(2.0 * math.pi)
+    own = anchor + away * ndtr(low) + ((v - anchor) * density).sum(axis=0)
+    square = np.square(bounds) + ((np.square(v) - np.square(bounds)) * density).sum(axis=0)
+    turned = ((v - anchor) * u * density).sum(axis=0) - away * density_low
+    return own, square, turned / spread
+
+
+def _crossing(loss: GeneralisedLinear, z: Array, spread: Array, y: Array, level: Array) -> Array:
+    """The u at which ℓ' at z + spread · u reaches a level; ±REACH where it does so further out or never."""
+    if isinstance(loss, InvertibleSlope):
+        return np.clip((loss.margin_of_slope(level, y) - z) / spread, -REACH, REACH)
+    low, high = np.full_like(z, -REACH), np.full_like(z, REACH)
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        under = loss.d1(z + middle * spread, y) < level
+        low, high = np.where(under, middle, low), np.where(under, high, middle)
+    return np.where(high < REACH, low, REACH)
+
+
+@cache
+def _gauss_legendre(count: int) -> tuple[Array, Array]:
+    """Points and weights for integrals over 0 to 1."""
+    points, weights = roots_legendre(count)
+    return 0.5 * (points + 1.0), 0.5 * weights
 
 
 def _bounded_normal(mean: Array, deviation: Array, slope: Array, bounds: Array) -> tuple[Array, Array, Array]:
@@ -110,7 +171,7 @@ class ClippedAverages(MarginAverages):
 
     def gradients(self, block: ClientBlock, points: Array) -> Array:
         """∇f_c at points (k, m, d), shape (k, m, d)."""
-        return self._of(block, axis=1).gradients(block, points)
+        return self._of(block, axis=2).gradients(block, points)  # of margins (k, n, m)
 
     def noise_at(self, block: ClientBlock, points: Array, factors: Array) -> Array:
         """C_c at points (k, m, d), shape (k, m, d, d)."""
@@ -122,8 +183,7 @@ class ClippedAverages(MarginAverages):
         return (own * block.share).sum(axis=1)
 
     def _bounds(self, block: ClientBlock) -> Array:
-        norms = np.linalg.norm(block.x, axis=2)
-        return self.clip / np.maximum(norms, 1e-300)
+        return self.clip / np.maximum(block.norms, 1e-300)
 
     def _of(self, block: ClientBlock, axis: int | None = None) -> MarginAverages:
         bounds = self._bounds(block)

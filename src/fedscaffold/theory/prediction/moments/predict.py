@@ -17,7 +17,7 @@ LARGEST_STATE = 200  # numbers in the state x
 LARGEST_TABLES = 4_000_000  # records × features²: what averages over all clients cost
 MOST_STEPS, LARGEST_STEPS = 2000, 20_000_000  # of a round taken one by one, and steps × records × features²
 MOST_STEPS_OF_CURVES = 256
-LARGEST_CUBES = 2_000_000  # records × features³
+LARGEST_CUBES, LARGEST_STEPS_OF_CUBES = 2_000_000, 200_000_000  # records × features³, and steps times these
 
 
 def is_small(s: Setting) -> bool:
@@ -29,8 +29,9 @@ def is_small(s: Setting) -> bool:
 
 
 def follows_skewness(s: Setting) -> bool:
-    """Whether third cumulants are followed: where losses are not quadratic, and there is noise."""
-    return not s.quadratic and s.noisy and int(s.problem.sizes.sum()) * s.problem.dim**3 <= LARGEST_CUBES
+    """Whether third cumulants are followed: where losses bend, there is noise, and it takes seconds."""
+    cubes = int(s.problem.sizes.sum()) * s.problem.dim**3
+    return not s.quadratic and s.noisy and cubes <= LARGEST_CUBES and s.H * cubes <= LARGEST_STEPS_OF_CUBES
 
 
 def plateau_is_small(s: Setting) -> bool:

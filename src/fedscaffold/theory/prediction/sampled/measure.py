@@ -28,7 +28,7 @@ from fedscaffold.theory.prediction.setting import Setting
 SEED = 20_240_917  # of all draws: the same call gives the same prediction
 MUCH = 1.0  # percent left out by a closure beyond which it is measured
 CURVES_DIFFER = 0.02  # relative, with third cumulants and without: beyond it a curve is measured
-WIDE = 0.25  # variance of margins beyond which Gaussian clouds are measured
+WIDE = 0.25  # variance of margins, times features over records, beyond which Gaussian clouds are measured
 PER_WIDTH = 15.0  # percent, roughly, that such clouds leave out of clients with fewer records than features
 CLIENTS_SEEN = 16
 LARGEST_TABLE = 2_000_000  # records × features
@@ -85,12 +85,12 @@ def doubts_about(s: Setting, found: Prediction) -> Doubts:
     """What is in doubt about a prediction by a closure."""
     left_out = found.reliability
     if not (is_small(s) and follows_skewness(s)):
-        width = margin_variance(s, found.cov_theta)
+        crowded = s.problem.dim / float(s.problem.sizes.mean())
+        width = margin_variance(s, found.cov_theta) * max(1.0, crowded)
         if width <= WIDE:
             return Doubts(False, False, left_out)
-        crowded = min(1.0, s.problem.dim / float(s.problem.sizes.mean()))
         wide = Reliability(
-            GAUSSIAN.neglected + PER_WIDTH * crowded * width / (1.0 + width),
+            GAUSSIAN.neglected + PER_WIDTH * min(1.0, crowded) * width / (1.0 + width),
             "margins of records spread widely over local models, which are taken to be Gaussian",
         )
         return Doubts(True, found.curve is not None, wide)
@@ -128,7 +128,7 @@ def margin_variance(s: Setting, cov_theta: Array) -> float:
             np.square(problem.d1(margins, y)) + np.square(problem.d2(margins, y)) * spread
         )
         total += problem.weights[client] * float(weights @ spread) / max(float(weights.sum()), 1e-300)
-    return total / float(problem.weights[at].sum())
+    return float(total / problem.weights[at].sum())
 
 
 def corrected(found: Prediction | None, plateau: SampledPlateau) -> Prediction:
@@ -181,7 +181,8 @@ def with_tail(way: SampledCurve, rounds: int, found: Prediction | None, mse: flo
 
 def told(plateau: SampledPlateau, what: str) -> str:
     """Why drawn rounds were needed, and what is left open."""
+    drift = ", and by how much later rounds differ from earlier ones" if plateau.drift > 0.0 else ""
     return (
         f"local models spread widely, so that {what} was measured: by {plateau.replicas:,} drawn runs of "
-        f"{plateau.rounds:,} rounds, of whose standard error this is twice"
+        f"{plateau.rounds:,} rounds, of whose standard error this is twice{drift}"
     )

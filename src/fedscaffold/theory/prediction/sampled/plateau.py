@@ -11,7 +11,7 @@ from fedscaffold.theory.prediction.setting import Setting
 BUDGET = 1e9  # nanoseconds of processor time
 PRECISE = 0.005  # relative standard error at which no more rounds are drawn
 FORGOTTEN = 4.0  # times the rounds to forget that are left out at the beginning
-FEWEST = 64  # replicas
+FEWEST = 40  # replicas
 NUMBERS, MODELS = (
     65_536,
     8_192,
