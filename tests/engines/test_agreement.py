@@ -14,7 +14,7 @@ import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.engines import Numba
 from fedscaffold.engines.numba_.machine_code import choose
-from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH
+from fedscaffold.engines.numba_.machine_code.choose import LARGEST_BATCH
 from tests.samples import KINDS, Kind, make
 
 DIMS = (1, 2, 7, 20, 33)

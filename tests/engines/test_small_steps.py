@@ -11,7 +11,7 @@ import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.engines.numba_.losses import RIDGE, table_loss
-from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, team_size
+from fedscaffold.engines.numba_.machine_code.choose import LARGEST_BATCH, team_size
 from fedscaffold.engines.numba_.small.steps import group_sizes
 from fedscaffold.privacy import RecordLevel
 from tests.samples import make, weighted

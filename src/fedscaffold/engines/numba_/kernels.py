@@ -16,6 +16,7 @@ from fedscaffold.engines.numba_.losses import (
     BY_CHANCE,
     DENSE,
     FULL,
+    LINEAR,
     SOFTMAX,
     WEIGHTED,
     WEIGHTED_SOFTMAX,
@@ -49,7 +50,6 @@ def local_sgd_for(
     on_heap: bool,
     anchored: bool = False,
     clipped: bool = False,
-    all_in_order: bool = False,
 ) -> Any:
     """The kernel for one form of records, and for one number of features or for any (None).
 
@@ -74,10 +74,9 @@ def local_sgd_for(
         Whether gradients at an anchor are subtracted; for records with margins and one or three targets.
     clipped
         Whether records are clipped and steps get noise, for privacy.
-    all_in_order
-        Whether every step takes all records, which then need no list; for records with margins.
     """
     several_classes, weighted = form in (SOFTMAX, WEIGHTED_SOFTMAX), form in (WEIGHTED, WEIGHTED_SOFTMAX)
+    in_order = sampling == FULL and form in (LINEAR, WEIGHTED) and not clipped  # records, which need no list then
 
     def local_sgd(
         loss: int, x: Any, m: Any, y: Any, offsets: Any, l2: float, free: int, sampling_: int, batch_size: int,
@@ -139,7 +138,7 @@ def local_sgd_for(
             every[i] = i if i < largest else 0
             aside[i] = 0.0
         at_anchor = pointer(aside) if anchored else None
-        batch_rows = None if all_in_order else pointer(rows)
+        batch_rows = None if in_order else pointer(rows)
         base = n = batch = stride = at_once = portion = ahead = 0
         scale = shrink
 

@@ -3,11 +3,12 @@
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.engines.numba_.losses import (
     DENSE,
-    FULL,
     LINEAR,
+    RIDGE,
     SOFTMAX,
     WEIGHTED,
     WEIGHTED_LOSSES,
+    WEIGHTED_RIDGE,
     WEIGHTED_SOFTMAX,
     WITH_REPLACEMENT,
     WITHOUT_ANCHOR,
@@ -18,6 +19,9 @@ from fedscaffold.engines.numba_.tables import Sources, Tables
 
 STACK_NUMBERS = 4096  # longer vectors live on the heap, where the loops' length hides the difference
 COMPILED_FOR = 64  # features, at most, to be worth a kernel of their own
+LARGEST_BATCH, MOST_FEATURES = 16, 1024  # of kernels for one shape of small steps
+LONG_RECORD = 256  # features; two clients' records of that length keep the machine busy
+SHORT_RECORD = 20  # features, for whose products a step waits less than for an exponential
 KERNELS, SMALL_KERNELS, STREAMS = (
     f"fedscaffold.engines.numba_.{name}" for name in ("kernels", "small.kernels", "streams")
 )
@@ -38,19 +42,24 @@ def table_kernel(read: Tables, dim: int, *, specialise: bool = True, anchored: b
             )
     special = specialise and features <= COMPILED_FOR and form != DENSE and not on_heap
     plain = form in (LINEAR, WEIGHTED) and not anchored
-    if specialise and plain and read.sampling in (WITH_REPLACEMENT, WITHOUT_REPLACEMENT):
-        from fedscaffold.engines.numba_.small.kernels import LARGEST_BATCH, MOST_FEATURES, team_size
-
-        if dim <= MOST_FEATURES and read.batch <= LARGEST_BATCH:
-            return kernel(
-                SMALL_KERNELS, "small_steps_for", dim, read.batch, read.loss, read.free, read.x.dtype.str,
-                read.margins is not None, team_size(dim, read.batch, read.loss), clipped,
-            )  # fmt: skip
-    all_in_order = form in (LINEAR, WEIGHTED) and read.sampling == FULL and not clipped
+    small = dim <= MOST_FEATURES and read.batch <= LARGEST_BATCH
+    if specialise and small and plain and read.sampling in (WITH_REPLACEMENT, WITHOUT_REPLACEMENT):
+        return kernel(
+            SMALL_KERNELS, "small_steps_for", dim, read.batch, read.loss, read.free, read.x.dtype.str,
+            read.margins is not None, team_size(dim, read.batch, read.loss), clipped,
+        )  # fmt: skip
     return kernel(
         KERNELS, "local_sgd_for", features if special else None, form, read.x.dtype.str, read.margins is not None,
-        read.sampling, on_heap, anchored, clipped, all_in_order,
+        read.sampling, on_heap, anchored, clipped,
     )  # fmt: skip
+
+
+def team_size(dim: int, batch: int, loss: int) -> int:
+    """How many clients side by side are fastest, as measured: more where a step is shorter or waits for slopes."""
+    if batch == 1:
+        return 4 if dim <= LONG_RECORD else 2
+    waits = loss not in (RIDGE, WEIGHTED_RIDGE) and dim <= SHORT_RECORD
+    return 2 if batch <= 4 or waits else 1
 
 
 def stream_kernel(read: Sources, dim: int, *, specialise: bool = True, anchored: bool = False) -> Kernel:

@@ -9,24 +9,13 @@ from fedscaffold.core.random.normals import GROUP
 from fedscaffold.engines.numba_.clipped_steps import draw_noise, noise_groups, noise_numbers
 from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_ARGUMENTS, compiled_for, numbers
 from fedscaffold.engines.numba_.intrinsics import discard, on_stack, pointer, prefetch, scratch, shifted
-from fedscaffold.engines.numba_.losses import RIDGE, WEIGHTED_LOSSES, WEIGHTED_RIDGE, WITH_REPLACEMENT
+from fedscaffold.engines.numba_.losses import WEIGHTED_LOSSES, WITH_REPLACEMENT
 from fedscaffold.engines.numba_.simd import TARGET_COLUMNS
 from fedscaffold.engines.numba_.small.steps import step_of_team
 from fedscaffold.engines.numba_.steps import CACHE_LINE_NUMBERS, PADDING, worth_reading
 from fedscaffold.engines.numba_.stream import with_replacement, without_replacement, words
 
-LARGEST_BATCH, MOST_FEATURES = 16, 1024
-LONG_RECORD = 256  # features; two clients' records of that length keep the machine busy
-SHORT_RECORD = 20  # features, for whose products a step waits less than for an exponential
 DRAWS_AT_ONCE = 1024  # of each client of a team
-
-
-def team_size(dim: int, batch: int, loss: int) -> int:
-    """How many clients side by side are fastest, as measured: more where a step is shorter or waits for slopes."""
-    if batch == 1:
-        return 4 if dim <= LONG_RECORD else 2
-    waits = loss not in (RIDGE, WEIGHTED_RIDGE) and dim <= SHORT_RECORD
-    return 2 if batch <= 4 or waits else 1
 
 
 @cache
