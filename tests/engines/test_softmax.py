@@ -7,6 +7,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.engines import Numba
+from tests.samples import weighted
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 6])
@@ -27,6 +28,18 @@ def test_any_number_of_classes_in_the_general_and_the_special_kernel(
     np.testing.assert_allclose(general.theta, wanted.theta, rtol=0, atol=1e-10)
     assert special.theta.tobytes() == general.theta.tobytes()
     assert special.control_variates.tobytes() == general.control_variates.tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "gap"), [("float64", 1e-10), ("float32", 1e-5)])
+def test_a_single_weighted_record(dtype: Any, gap: float) -> None:
+    """Its classes are side by side in a vector."""
+    problem = weighted("multinomial", (12, 31, 19), 5)
+    method = fs.Scaffold(step_size=0.1, local_steps=20)
+    found, wanted = (
+        fs.run(problem, method, rounds=3, batch_size=1, engine=engine).theta
+        for engine in (Numba(dtype=dtype), "reference")
+    )
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=gap)
 
 
 def test_margins_that_differ_by_more_than_the_exponential_reaches() -> None:

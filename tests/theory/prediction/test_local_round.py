@@ -3,10 +3,18 @@
 import numpy as np
 import pytest
 
+from benchmarks.random_problems import random_case
 from fedscaffold import Scaffold, theory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.theory.prediction.moments import predict as predict_module
 from fedscaffold.theory.prediction.moments.local_round import Cloud, Coefficients, LocalRound, Start
+from fedscaffold.theory.prediction.moments.plateau import (
+    PATIENCE,
+    SETTLED,
+    SETTLED_DEAR,
+    settled_after,
+    small_plateau,
+)
 from fedscaffold.theory.prediction.moments.state import beginning, start_of
 from fedscaffold.theory.prediction.setting import setting
 from tests.samples import make
@@ -44,3 +52,22 @@ def test_the_bias_of_a_plateau_is_that_of_single_steps(monkeypatch: pytest.Monke
     monkeypatch.setattr(predict_module, "STEP_BY_STEP", 16)
     every = theory.predict(problem, method, batch_size=1).bias
     assert np.linalg.norm(leaps - every) < 1e-3 * np.linalg.norm(every)
+
+
+@pytest.mark.slow
+def test_a_long_round_does_not_stay_with_single_steps() -> None:
+    """Else maps of rounds jump between many steps at once and single ones, and no pass finds the plateau."""
+    case = random_case("logistic", 60_020)
+    s = setting(case.problem, case.method, case.batches)
+    found, _ = small_plateau(s, predict_module.small_round(s), predict_module.gaussian_plateau(s))
+    assert predict_module.squared_error(s, found) == pytest.approx(0.0261, rel=0.02)
+
+
+def test_dear_passes_end_sooner_than_others() -> None:
+    s = setting(make("logistic", (9, 6), 2), Scaffold(step_size=0.1, local_steps=5), Batches(2))
+    assert settled_after(s, 0, skew=True) == settled_after(s, 0, skew=False) == SETTLED
+    assert settled_after(s, PATIENCE, skew=False) == SETTLED_DEAR
+    wide = setting(make("logistic", (30, 30), 15), Scaffold(step_size=0.1, local_steps=5), Batches(2))
+    assert settled_after(wide, 0, skew=True) == SETTLED_DEAR
+    ridge = setting(make("ridge", (9, 6), 2), Scaffold(step_size=0.1, local_steps=5), Batches(2))
+    assert settled_after(ridge, PATIENCE, skew=False) == SETTLED

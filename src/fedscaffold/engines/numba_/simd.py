@@ -142,7 +142,8 @@ def _each(builder: Any, kind: Any, value: Any) -> list[Any]:
 def margins(group: int) -> Any:
     """Intrinsic z_b = x_bᵀθ for `group` records b, b+1, ...
 
-    θ and z may be tuples: the margins of several models, for which a record is read once.
+    θ and z may be tuples: the margins of several models, for which a record is read once. With one record z may be
+    one vector, which then gets the margins of all models.
     """
 
     @intrinsic
@@ -164,6 +165,8 @@ def margins(group: int) -> Any:
                         builder.store(lanes.multiply_add(record, t, builder.load(totals[g])), totals[g])
 
             lanes.over_features(d_, body)
+            if group == 1 and len(results) < len(models):
+                sums = [[totals[0] for totals in sums]]
             for result, totals in zip(results, sums, strict=True):
                 for k, vector in enumerate(lanes.sums([builder.load(total) for total in totals])):
                     lanes.store(vector, result, builder.add(b_, INT64(k * lanes.width)))

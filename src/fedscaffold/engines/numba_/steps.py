@@ -12,7 +12,7 @@ from fedscaffold.engines.numba_ import simd
 from fedscaffold.engines.numba_.compiling import compiled, inlined
 from fedscaffold.engines.numba_.intrinsics import on_stack, prefetch, shifted
 from fedscaffold.engines.numba_.losses import POISSON, RIDGE, WEIGHTED_LOGISTIC, WEIGHTED_RIDGE
-from fedscaffold.engines.numba_.softmax import softmax
+from fedscaffold.engines.numba_.softmax import softmax, softmax_of_record
 
 PADDING = simd.VECTOR_BYTES // 4  # so that whole vectors of floats fit behind any length
 CACHE_LINE_NUMBERS = 8
@@ -27,6 +27,7 @@ weighted_logistic = simd.derivatives(simd.logistic_derivative, weighted=True)
 poisson = simd.derivatives(simd.poisson_derivative, weighted=True)
 gamma = simd.derivatives(simd.gamma_derivative, weighted=True)
 shares, weighted_shares = softmax(weighted=False), softmax(weighted=True)
+share, weighted_share = softmax_of_record(weighted=False), softmax_of_record(weighted=True)
 
 
 @inlined
@@ -253,20 +254,24 @@ def softmax_steps(
 
     y has `height` numbers a record: its class, or class, offset and weight, by which the sum is then weighted.
     """
-    tall, wide = d + PADDING, batch + PADDING
+    tall, wide = d + PADDING, batch + PADDING if batch > 1 else 1
     for h in range(count):
         for k in range(0, portion, CACHE_LINE_NUMBERS):
             prefetch(x, ahead + h * portion + k)
         first = h * stride
         by_four = classes // 4 * 4 if batch == 1 else 0  # classes for which a record is read once; else it is two
         for k in range(0, by_four, 4):
-            margins_1(x, d, base, rows, first, four(theta, k, tall), four(z, k, wide), 0)
+            margins_1(x, d, base, rows, first, four(theta, k, tall), shifted(z, k), 0)
         for k in range(by_four, classes - 1, 2):
             margins(x, d, base, rows, first, batch, two(theta, k, tall), two(z, k, wide))
         if classes % 2:
             k = classes - 1
             margins(x, d, base, rows, first, batch, shifted(theta, k * tall), shifted(z, k * wide))
-        if height == 1:
+        if batch == 1 and height == 1:
+            share(y, base, rows, first, z, classes, scale)
+        elif batch == 1:
+            weighted_share(y, base, rows, first, z, classes, scale)
+        elif height == 1:
             shares(y, base, rows, first, batch, z, wide, classes, scale)
         else:
             weighted_shares(y, base, rows, first, batch, z, wide, classes, scale)
@@ -280,7 +285,10 @@ def softmax_steps(
         for k in range(classes):
             for j in range(k * tall + d - free, k * tall + d):
                 shift[j] = kept[j] - back * theta[j]
-        for k in range(0, classes - 1, 2):
+        for k in range(0, by_four, 4):
+            models, shifts = four(theta, k, tall), four(shift, k, tall)
+            open_1(x, d, base, rows, first, models, four(z, k, wide), 0, shrink, shifts)
+        for k in range(by_four, classes - 1, 2):
             models, shifts = two(theta, k, tall), two(shift, k, tall)
             descend(x, d, base, rows, first, batch, models, two(z, k, wide), shrink, shifts)
         if classes % 2:

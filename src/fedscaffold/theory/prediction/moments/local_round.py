@@ -41,6 +41,7 @@ from fedscaffold.theory.prediction.setting import Setting
 CHANGE = 0.02  # of the cloud's size that two tries may differ by; the better of them is used
 NARROWEST = 1e-6  # of the largest variance of θ or ξ_c: directions with less of it are taken as known
 GROW = 0.5  # of CHANGE: below it, twice as many steps are tried
+LONG_ROUND, SINGLES = 500, 16  # in rounds of so many steps, two at once are tried again after so many single ones
 STEP_BY_STEP = 12  # local steps: up to so many are taken one by one
 
 
@@ -121,13 +122,15 @@ class LocalRound:
         B[:, :, :d] = np.eye(d)
         third = None if self.skewed is None else Third.zero(N, d)
         cloud = Cloud(np.broadcast_to(start.theta, (N, d)), B, np.zeros((N, d, d)), third)
-        done, k = 0, s.H if s.quadratic and not s.noisy else 1
+        done, k, singles = 0, s.H if s.quadratic and not s.noisy else 1, 0
         while done < s.H:
             here = self.coefficients(cloud, start)
             k = 1 if self.step_by_step >= s.H else min(k, s.H - done)
             cloud, used, change = self.steps(cloud, here, start, k)
             done += used
-            k = 2 * used if change < GROW * CHANGE else used
+            singles = singles + 1 if used == 1 else 0
+            again = s.H >= LONG_ROUND and singles % SINGLES == SINGLES - 1
+            k = 2 * used if change < GROW * CHANGE or again else used
         return RoundMap(start, cloud)
 
     def steps(self, cloud: Cloud, here: Coefficients, start: Start, k: int) -> tuple[Cloud, int, float]:

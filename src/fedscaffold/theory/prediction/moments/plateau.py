@@ -23,6 +23,11 @@ from fedscaffold.theory.prediction.setting import Setting
 MOST_PASSES = 60
 MEMORY = 12
 SETTLED = 1e-6  # relative change from pass to pass
+SETTLED_DEAR, DEAR, PATIENCE = (
+    1e-4,
+    200_000,
+    12,
+)  # and for records × features³ from the second on, or after the third
 NOTHING, SMALL = 1e-22, 1e-14  # of ‖θ*‖²: rounding errors, and errors that leave no noise to speak of
 POWER_STEPS = 8
 NEGATIVE = 0.05  # of the largest variance in a round's noise: below zero by what expansions may leave
@@ -54,7 +59,8 @@ def small_plateau(s: Setting, local: LocalRound, guess: Moments | None = None) -
     floor = NOTHING * float(s.optimum @ s.optimum)
     history = Anderson(MEMORY)
     now = packed(s, start_of(s, guess))
-    for _ in range(MOST_PASSES):
+    for done in range(MOST_PASSES):
+        settled = settled_after(s, done, skew=skew)
         start = unpacked(s, now, skew=skew)
         with np.errstate(over="ignore", invalid="ignore"):  # what grows beyond all numbers is refused below
             map = local(start)
@@ -63,7 +69,7 @@ def small_plateau(s: Setting, local: LocalRound, guess: Moments | None = None) -
         found = stationary(s, map)
         later = packed(s, start_of(s, found))
         size, before = (squared_error(one) for one in (start_of(s, found), start))
-        if abs(size - before) <= SETTLED * size + floor and (size <= floor or close(later, now)):
+        if abs(size - before) <= settled * size + floor and (size <= floor or close(later, now, settled)):
             if np.linalg.eigvalsh(map.end.noise).min() < -NEGATIVE * np.abs(map.end.noise).max() - floor:
                 break
             if noisy and size <= SMALL * float(s.optimum @ s.optimum) and grows(s, local, found):
@@ -97,9 +103,19 @@ def squared_error(start: Start) -> float:
     return float(np.trace(start.cov[0, :d, :d]) + start.theta @ start.theta)
 
 
-def close(one: Array, other: Array) -> bool:
+def settled_after(s: Setting, passes: int, *, skew: bool) -> float:
+    """The relative change from pass to pass that ends the passes.
+
+    Third cumulants of many features take long. And where steps are taken many at once, how many depends on where
+    the round begins, so that maps of rounds jump a little, and no pass may ever change less.
+    """
+    dear = skew and int(s.problem.sizes.sum()) * s.problem.dim**3 >= DEAR
+    return SETTLED_DEAR if not s.quadratic and (dear or passes >= PATIENCE) else SETTLED
+
+
+def close(one: Array, other: Array, settled: float) -> bool:
     """Whether two vectors differ by little, in units of their length."""
-    return float(np.linalg.norm(one - other)) <= 10.0 * SETTLED * float(np.linalg.norm(one)) + 1e-300
+    return float(np.linalg.norm(one - other)) <= 10.0 * settled * float(np.linalg.norm(one)) + 1e-300
 
 
 def stationary(s: Setting, map: RoundMap) -> Moments:
