@@ -16,7 +16,7 @@ from fedscaffold.core.capabilities import GeneralisedLinear, InvertibleSlope
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock
 from fedscaffold.theory.prediction.clouds.averages import Averages
-from fedscaffold.theory.prediction.clouds.margins import MarginAverages, gauss_points
+from fedscaffold.theory.prediction.clouds.margins import MarginAverages, gauss_points, slopes_of_many
 from fedscaffold.theory.supported import is_quadratic
 
 WIDE = 0.5  # spread of a margin above which smooth slopes take the rule of divided ranges too
@@ -63,7 +63,8 @@ class KinkedAverages(MarginAverages):
         loss, bounds = self.problem.problem, np.broadcast_to(self.problem.bounds, z.shape)
         if is_quadratic(loss):
             return _bounded_normal(loss.d1(z, y), loss.d2(z, y) * spread, loss.d2(z, y), bounds)
-        lowest, highest = loss.d1(z - REACH * spread, y), loss.d1(z + REACH * spread, y)
+        slopes = slopes_of_many(loss)
+        lowest, highest = slopes(z - REACH * spread, y), slopes(z + REACH * spread, y)
         inside = (lowest > -bounds) & (highest < bounds)
         own = np.clip(lowest, -bounds, bounds)
         square, slope = np.square(own), np.zeros_like(own)
@@ -73,7 +74,7 @@ class KinkedAverages(MarginAverages):
             points, weights = gauss_points(4.0 * float(spread[smooth].max()))
             rule = np.stack([weights, weights * points])
             for some in _in_turns(smooth, points.size):
-                values = loss.d1(z[some] + points[:, None] * spread[some], y[some])
+                values = slopes(z[some] + points[:, None] * spread[some], y[some])
                 own[some], slope[some] = rule @ values
                 square[some] = weights @ np.square(values, out=values)
             slope[smooth] /= spread[smooth]
@@ -111,7 +112,7 @@ def _divided(
     places, weights = _gauss_legendre(count)
     u = low + (high - low) * places[:, None]
     density = np.exp(-0.5 * np.square(u)) * (weights[:, None] * (high - low) / math.sqrt(2.0 * math.pi))
-    v = np.clip(loss.d1(z + u * spread, y), -bounds, bounds)
+    v = np.clip(slopes_of_many(loss)(z + u * spread, y), -bounds, bounds)
     away = np.where(low > -REACH, -bounds - anchor, 0.0)  # from the anchor to the lower bound
     density_low = np.exp(-0.5 * np.square(low)) / math.sqrt(2.0 * math.pi)
     own = anchor + away * ndtr(low) + ((v - anchor) * density).sum(axis=0)

@@ -56,6 +56,11 @@ def _gauss_hermite(count: int) -> tuple[Array, Array]:
     return points, weights / weights.sum()
 
 
+def slopes_of_many(problem: GeneralisedLinear) -> Callable[[Array, Array], Array]:
+    """ℓ' of many margins, in a new array."""
+    return problem.d1_of_many if isinstance(problem, HasFastSlopes) else problem.d1
+
+
 @dataclass(frozen=True, eq=False)
 class MarginAverages:
     """Averages of a generalised linear problem: under a Gaussian θ its margins xᵀθ are Gaussian too."""
@@ -104,7 +109,7 @@ class MarginAverages:
     @cached_property
     def slopes(self) -> Callable[[Array, Array], Array]:
         """ℓ' of many margins, in a new array."""
-        return self.problem.d1_of_many if isinstance(self.problem, HasFastSlopes) else self.problem.d1
+        return slopes_of_many(self.problem)
 
     def at_point(self, block: ClientBlock, theta: Array, factors: Array) -> Averages:
         """∇f_c, C_c and ∇²f_c at one θ, (d,)."""
