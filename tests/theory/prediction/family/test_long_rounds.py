@@ -42,6 +42,29 @@ def test_nodes_say_what_every_step_says(name: str, monkeypatch: pytest.MonkeyPat
     assert np.abs(step_by_step[1:] / without_noise[1:] - 1.0).max() > 0.05
 
 
+def test_noise_that_fades_slowly_is_followed_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With γ near the largest that is stable, noise that feeds noise fades more slowly than powers of 1 − γG do."""
+    x = np.array([[1.0]] * 9 + [[6.0]])
+    problem = Ridge([x], [np.linspace(-1.0, 1.0, 10)], l2=0.0)
+    squares = np.square(x[:, 0])
+    gamma = 0.95 * 2.0 * squares.mean() / np.square(squares).mean()
+    method = fs.FedAvg(step_size=float(gamma), local_steps=300)
+    s = family_setting(problem, method, Batches(1, "with_replacement"))
+    found = error_curve(s, 4)
+    monkeypatch.setattr(stationary_law, "BETWEEN_NODES", np.inf)
+    by_nodes = error_curve(s, 4)
+    y, theta = problem.y, float(problem.optimum()[0])
+    mean, square, expected = -theta, theta**2, [theta**2]
+    for _ in range(4):
+        for _ in range(300):
+            slope, shift = 1.0 - gamma * squares, gamma * x[:, 0] * (y - x[:, 0] * theta)
+            square = (slope**2).mean() * square + 2.0 * (slope * shift).mean() * mean + (shift**2).mean()
+            mean = slope.mean() * mean + shift.mean()
+        expected.append(square)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert np.abs(by_nodes / expected - 1.0).max() > 0.01
+
+
 def test_numbers_of_steps_that_go_together_keep_mean_and_powers() -> None:
     h = np.arange(1, 2000)
     p = 0.995**h / (0.995**h).sum()

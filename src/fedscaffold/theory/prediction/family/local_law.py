@@ -1,6 +1,8 @@
 """The law of local models along a round, and what they meet there: curvature, noise, and what is not linear."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -141,9 +143,14 @@ def exact_round_noise(s: FamilySetting, cur: Curvature, start: RoundStart, block
     return found
 
 
-def local_clouds(s: FamilySetting, lin: Linearisation, start: RoundStart, at: IntArray) -> tuple[Array, Array]:
-    """Mean and covariance of θ_c^h − θ* at the nodes, (k, m, d) and (k, m, d, d), in the original basis."""
-    cur, along, gamma = lin.cur[at], s.steps.along, s.linear.gamma
+def local_clouds(
+    s: FamilySetting, lin: Linearisation, start: RoundStart, at: IntArray, hs: Sequence[int] | None = None
+) -> tuple[Array, Array]:
+    """Mean and covariance of θ_c^h − θ* for h in hs, the nodes unless given, (k, m, d) and (k, m, d, d).
+
+    In the original basis.
+    """
+    cur, along, gamma = lin.cur[at], s.steps.along if hs is None else hs, s.linear.gamma
     shares = np.stack([cur.powers(along), cur.sums(along)])  # (2, k, m, d)
     mean = np.einsum("akqd,akd->kqd", shares, start.mean[:, at])
     if not s.quadratic:
@@ -153,3 +160,24 @@ def local_clouds(s: FamilySetting, lin: Linearisation, start: RoundStart, at: In
         for b in range(2):
             cov = cov + shares[a][..., :, None] * start.cov[a, b][at][:, None] * shares[b][..., None, :]
     return mean @ np.swapaxes(cur.U, 1, 2), cur.rotate_back(cov)
+
+
+def off_between_nodes(s: FamilySetting, lin: Linearisation, start: RoundStart) -> float:
+    """By how much the noise of quadratic f_c half-way between nodes is not what the nodes say, relative.
+
+    Noise that grows with the distance which it causes may fade more slowly than any power of I − γG_c does.
+    """
+    hs = [(a + b) // 2 for a, b in pairwise([*s.steps.along, s.steps.H])]
+    between = s.steps.rates[None, :] ** np.array(hs)[:, None] @ s.steps.fit
+    worst = [0.0]
+
+    def work(block: ClientBlock) -> None:
+        k = block.clients
+        mean, cov = local_clouds(s, lin, start, k, hs)
+        noise = s.averages.over_clouds(block, s.optimum + mean, cov, s.factors[k]).noise
+        found = rotate(lin.cur.U[k][:, None], noise)
+        gap = np.abs(np.einsum("hq,kqij->khij", between, lin.noise[k]) - found).max(axis=(1, 2, 3))
+        worst.append(float((gap / np.maximum(np.abs(found).max(axis=(1, 2, 3)), np.finfo(float).tiny)).max()))
+
+    for_blocks(s.problem, work, copies=len(hs))
+    return max(worst)

@@ -8,7 +8,12 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.theory.prediction.family.family_setting import FamilySetting
-from fedscaffold.theory.prediction.family.local_law import Linearisation, at_optimum, relinearised
+from fedscaffold.theory.prediction.family.local_law import (
+    Linearisation,
+    at_optimum,
+    off_between_nodes,
+    relinearised,
+)
 from fedscaffold.theory.prediction.family.round_map import FamilyRound, round_map
 from fedscaffold.theory.prediction.local_steps import no_contraction
 
@@ -16,6 +21,7 @@ MOST_PASSES, SETTLED = 60, 1e-6
 MOST_SWEEPS, SWEPT = 40, 1e-5
 DOUBLINGS, GROWN, KRYLOV, AT_REST = 50, 1e12, 40, 1e-7
 LONG_ROUND = 8  # local steps for each node, from which on following every step takes longer
+BETWEEN_NODES = 1e-4  # of the noise: more, and every step is followed
 RESIDUAL = 1e-8  # of a solution, relative to the noise of a round
 
 
@@ -60,13 +66,18 @@ def no_plateau() -> InvalidInput:
 
 
 def laws_of_rounds(s: FamilySetting) -> Iterator[Array]:
-    """E z̃z̃ᵀ after 0, 1, ... rounds from θ_0 = 0; for quadratic f_c exact, or to 1e-6 in long rounds."""
+    """E z̃z̃ᵀ after 0, 1, ... rounds from θ_0 = 0; for quadratic f_c exact, or to about 1e-4 in long rounds."""
     state = s.start()
-    s = replace(s, step_by_step=s.step_by_step and LONG_ROUND * s.steps.nodes.size >= s.steps.H)
+    by_nodes = s.step_by_step and LONG_ROUND * s.steps.nodes.size < s.steps.H
+    s = replace(s, step_by_step=s.step_by_step and not by_nodes)
     second, one = np.outer(state, state), round_map(s, at_optimum(s))
     yield second
     while True:
-        one = self_consistent(s, one, second)
+        following = self_consistent(s, one, second)
+        if by_nodes and off_between_nodes(s, following.lin, following.round_start(second)) > BETWEEN_NODES:
+            by_nodes, s = False, replace(s, step_by_step=True)
+            following = self_consistent(s, replace(one, s=s), second)
+        one = following
         second = one.after(second)
         yield second
 

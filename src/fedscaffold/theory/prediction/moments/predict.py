@@ -4,6 +4,10 @@ import numpy as np
 
 from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.types import Array
+from fedscaffold.methods import FedAvg, Scaffold
+from fedscaffold.theory.prediction.family.family_setting import family_setting
+from fedscaffold.theory.prediction.family.predict_family import error_curve
 from fedscaffold.theory.prediction.moments.curve import small_curve
 from fedscaffold.theory.prediction.moments.local_round import STEP_BY_STEP, LocalRound, RoundMap
 from fedscaffold.theory.prediction.moments.neglected import neglected
@@ -70,9 +74,18 @@ def small_prediction(s: Setting, rounds: int | None) -> Prediction:
         cov_theta=theta_covariance(s, found.cov),
         bias=found.theta,
         bias_xi=found.ahead.copy(),
-        curve=None if rounds is None else np.add(*small_curve(s, local, rounds)),
+        curve=None if rounds is None else small_error_curve(s, local, rounds),
         reliability=reliability,
     )
+
+
+def small_error_curve(s: Setting, local: LocalRound, rounds: int) -> Array:
+    """E‖θ_t − θ*‖² for t = 0, ..., rounds; of ridge in long rounds by nodes among the steps, which are checked."""
+    long_round = s.quadratic and s.H > MOST_STEPS_OF_CURVES and plateau_is_small(s)
+    if long_round and not s.has_privacy_noise:
+        method = (Scaffold if s.scaffold else FedAvg)(step_size=s.gamma, local_steps=s.H)
+        return error_curve(family_setting(s.problem, method, s.batches), rounds)
+    return np.add(*small_curve(s, local, rounds))
 
 
 def skewed_plateau(s: Setting, local: LocalRound, plain: Moments | None) -> tuple[Moments, RoundMap | None]:
