@@ -43,7 +43,7 @@ def test_nodes_say_what_every_step_says(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_noise_that_fades_slowly_is_followed_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With γ near the largest that is stable, noise that feeds noise fades more slowly than powers of 1 − γG do."""
+    """With γ near the largest that is stable, noise that feeds noise fades more slowly than 1 − γG does."""
     x = np.array([[1.0]] * 9 + [[6.0]])
     problem = Ridge([x], [np.linspace(-1.0, 1.0, 10)], l2=0.0)
     squares = np.square(x[:, 0])

@@ -20,14 +20,11 @@ from fedscaffold.theory.prediction.moments.state import Moments, at_rest, start_
 from fedscaffold.theory.prediction.reduced_system import solve_lyapunov
 from fedscaffold.theory.prediction.setting import Setting
 
-MOST_PASSES = 60
+MOST_PASSES, MOST_DEAR_PASSES = 60, 24
 MEMORY = 12
 SETTLED = 1e-6  # relative change from pass to pass
-SETTLED_DEAR, DEAR, PATIENCE = (
-    1e-4,
-    200_000,
-    12,
-)  # and for records × features³ from the second on, or after the third
+SETTLED_DEAR, PATIENCE = 1e-4, 12  # and where passes are dear, or after so many of them
+DEAR, DEAR_ROUND = 200_000, 10_000_000  # records × features³, and these times local steps
 NOTHING, SMALL = 1e-22, 1e-14  # of ‖θ*‖²: rounding errors, and errors that leave no noise to speak of
 POWER_STEPS = 8
 NEGATIVE = 0.05  # of the largest variance in a round's noise: below zero by what expansions may leave
@@ -59,7 +56,7 @@ def small_plateau(s: Setting, local: LocalRound, guess: Moments | None = None) -
     floor = NOTHING * float(s.optimum @ s.optimum)
     history = Anderson(MEMORY)
     now = packed(s, start_of(s, guess))
-    for done in range(MOST_PASSES):
+    for done in range(MOST_DEAR_PASSES if skew and is_dear(s) else MOST_PASSES):
         settled = settled_after(s, done, skew=skew)
         start = unpacked(s, now, skew=skew)
         with np.errstate(over="ignore", invalid="ignore"):  # what grows beyond all numbers is refused below
@@ -109,8 +106,14 @@ def settled_after(s: Setting, passes: int, *, skew: bool) -> float:
     Third cumulants of many features take long. And where steps are taken many at once, how many depends on where
     the round begins, so that maps of rounds jump a little, and no pass may ever change less.
     """
-    dear = skew and int(s.problem.sizes.sum()) * s.problem.dim**3 >= DEAR
-    return SETTLED_DEAR if not s.quadratic and (dear or passes >= PATIENCE) else SETTLED
+    early = (skew and is_dear(s)) or passes >= PATIENCE
+    return SETTLED_DEAR if early and not s.quadratic else SETTLED
+
+
+def is_dear(s: Setting) -> bool:
+    """Whether a pass with third cumulants takes long."""
+    cubes = int(s.problem.sizes.sum()) * s.problem.dim**3
+    return cubes >= DEAR or s.H * cubes >= DEAR_ROUND
 
 
 def close(one: Array, other: Array, settled: float) -> bool:
