@@ -45,7 +45,7 @@ def test_a_run_touches_several_files(tmp_path: Path) -> None:
     assert found["files"] <= found["calls_between_files"] + 1 <= found["calls"]
 
 
-def test_a_python_process_takes_time() -> None:
-    seconds, processor = startup.process(["-c", "sum(range(10**6))"])
+def test_a_python_process_takes_time(tmp_path: Path) -> None:
+    seconds, processor = startup.process(["-c", "sum(range(10**6))"], str(tmp_path))
     assert seconds > 0.0
     assert processor > 0.0

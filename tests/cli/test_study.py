@@ -203,9 +203,9 @@ def test_a_study_under_a_privacy_budget(tmp_path: Path) -> None:
     assert (policy.epsilon, policy.delta) == (2.0, 0.001)
     own = tmp_path / "policy.toml"
     for text, budget in [
-        ("epsilon = 0.5", (0.5, 0.001)),
-        ("epsilon = 9.0\ndelta = 1e-5", (2.0, 1e-5)),  # the smaller of both
+        ("epsilon = 0.5", (0.5, 0.5, 0.001)),
+        ("epsilon = 9.0\ndelta = 1e-5", (9.0, 2.0, 1e-5)),  # of all studies together, and of this one
     ]:
         own.write_text(f"{text}\n")
         site = JoinedSite(folder=tmp_path / "bonn", invite=invite, data=tmp_path / "bonn.csv", policy=own).site()
-        assert (site.policy.epsilon, site.policy.delta) == budget
+        assert (site.policy.epsilon, site.policy.run_epsilon, site.policy.delta) == budget
