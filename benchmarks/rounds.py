@@ -37,20 +37,22 @@ class Stopwatch:
 
         def chosen(*arguments: Any, **options: Any) -> Any:
             kernel = choose(*arguments, **options)
-
-            def bind(*arguments: Any) -> Callable[[int, int], None]:
-                call = kernel.bind(*arguments)
-
-                def timed(begin: int, end: int) -> None:
-                    began = time.thread_time()
-                    call(begin, end)
-                    self.seconds += time.thread_time() - began
-
-                return timed
-
-            return SimpleNamespace(bind=bind)
+            return SimpleNamespace(given=lambda *first: SimpleNamespace(bind=self._timed(kernel.given(*first))))
 
         return chosen
+
+    def _timed(self, kernel: Any) -> Callable[..., Callable[[int, int], None]]:
+        def bind(*arguments: Any) -> Callable[[int, int], None]:
+            call = kernel.bind(*arguments)
+
+            def timed(begin: int, end: int) -> None:
+                began = time.thread_time()
+                call(begin, end)
+                self.seconds += time.thread_time() - began
+
+            return timed
+
+        return bind
 
 
 def parts(problem: Any, local_steps: int, rounds: int, *, specialise: bool = True) -> dict[str, float]:

@@ -119,11 +119,14 @@ def test_a_run_changes_to_the_special_kernel_once_that_pays(monkeypatch: pytest.
     def watched(*arguments: Any, specialise: bool, **others: Any) -> Any:
         chosen = table_kernel(*arguments, specialise=specialise, **others)
 
-        def bind(*arguments: Any) -> Any:
-            special.append(specialise)
-            return chosen.bind(*arguments)
+        def given(*first: Any) -> Any:
+            def bind(*arguments: Any) -> Any:
+                special.append(specialise)
+                return chosen.given(*first).bind(*arguments)
 
-        return SimpleNamespace(bind=bind)
+            return SimpleNamespace(bind=bind)
+
+        return SimpleNamespace(given=given)
 
     monkeypatch.setattr(choose, "table_kernel", watched)
     monkeypatch.setattr("fedscaffold.engines.numba_.engine.time.perf_counter", partial(next, count(step=0.7)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -108,7 +108,11 @@ class Numba:
             files = Reading(read)
         threads = self.threads or _cores()
         key = (int(seed) & 0xFFFFFFFF, int(seed) >> 32)
-        chosen_kernel = cache(partial(choose, read, problem.dim))
+
+        @cache
+        def chosen_kernel(*, specialise: bool, anchored: bool) -> Any:
+            return choose(read, problem.dim, specialise=specialise, anchored=anchored).given(*read)
+
         special, seconds = self.specialise is True, 0.0
         chosen_kernel(specialise=special, anchored=False)  # compiled before the first round
         all_clients = np.arange(problem.n_clients)[None, :]
@@ -132,7 +136,7 @@ class Numba:
                 chosen = all_clients if clients is None else clients
                 out = np.empty((theta.shape[0], chosen.shape[1], problem.dim))
                 steps_of = kernel.bind(
-                    *read, begun, correction, reference, float(step_size), float(pull), steps, first_step,
+                    begun, correction, reference, float(step_size), float(pull), steps, first_step,
                     chosen, key, round, first_client, out,
                 )  # fmt: skip
                 work = out.size // problem.dim * numbers_per_step * int(steps.sum()) // steps.size

@@ -3,6 +3,7 @@
 import ctypes
 import struct
 from collections.abc import Callable
+from copy import copy
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -36,6 +37,8 @@ def formats(arguments: tuple[str, ...]) -> list[str]:
 class Kernel:
     """A compiled kernel: `bind` takes its arguments, and gives a function of a block's begin and end.
 
+    `given` takes those that stay the same for many calls, which are then looked at once.
+
     Parameters
     ----------
     code
@@ -58,17 +61,26 @@ class Kernel:
         self._loaded.finalize_object()
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
         self._entry = kind(self._loaded.get_function_address(ENTRY))  # a call lets other threads run meanwhile
-        given = code.arguments[: -1 - BY_THEMSELVES] + code.arguments[-1:]
-        self._arguments = [_reader(kind) for kind in given]
-        self._words = struct.Struct("".join(formats(given)))
+        kinds = code.arguments[: -1 - BY_THEMSELVES] + code.arguments[-1:]
+        self._readers, self._formats = [_reader(kind) for kind in kinds], formats(kinds)
+        self._given: tuple[Any, ...] = ()  # the first arguments, kept alive
+        self._words, self._packed = b"", struct.Struct("".join(self._formats))
+
+    def given(self, *arguments: Any) -> "Kernel":
+        """The same kernel with its first arguments given."""
+        found, count = copy(self), len(arguments)
+        readers, letters = self._readers[:count], struct.Struct("".join(self._formats[:count]))
+        found._given, found._words = self._given + arguments, self._words + _pack(letters, readers, arguments)
+        found._readers, found._formats = self._readers[count:], self._formats[count:]
+        found._packed = struct.Struct("".join(found._formats))
+        return found
 
     def bind(self, *arguments: Any) -> Callable[[int, int], None]:
-        """The kernel on these arguments, all but begin and end."""
+        """The kernel on these arguments, all that are not given but begin and end."""
         entry = self._entry
-        pairs = zip(self._arguments, arguments, strict=True)
-        words = self._words.pack(*(word for reader, argument in pairs for word in reader(argument)))
+        words = self._words + _pack(self._packed, self._readers, arguments)
 
-        def call(begin: int, end: int, arguments: tuple[Any, ...] = arguments) -> None:  # which keeps arrays alive
+        def call(begin: int, end: int, kept: tuple[Any, ...] = (self, arguments)) -> None:  # memory that is read
             if entry(words, begin, end):
                 raise MemoryError("there is no memory for what a kernel needs besides its arguments")
 
@@ -76,6 +88,12 @@ class Kernel:
 
 
 Reader = Callable[[Any], "tuple[Any, ...]"]
+
+
+def _pack(letters: struct.Struct, readers: "list[Reader]", arguments: tuple[Any, ...]) -> bytes:
+    """The words of some arguments."""
+    pairs = zip(readers, arguments, strict=True)
+    return letters.pack(*(word for reader, argument in pairs for word in reader(argument)))
 
 
 def _reader(kind: str) -> Reader:
