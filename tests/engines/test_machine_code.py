@@ -176,3 +176,22 @@ def test_kernels_lie_beside_the_source_at_home_or_in_a_folder_of_this_user(
     assert find() is None
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "named"))
     assert find() == tmp_path / "named" / "fedscaffold"
+
+
+def test_addresses_are_read_as_numpy_tells_them(tmp_path: Path) -> None:
+    table = np.arange(24.0).reshape(2, 3, 4)
+    stored = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="w+", shape=(5,))
+    for array in (table, table[1:, ::2], table.T, np.empty((0, 0)), stored, stored[2:]):
+        assert call._address(array) == call._told_address(array)
+
+
+def test_arguments_given_before_are_those_of_the_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    x, out = np.arange(5.0), np.zeros((1, 1, 5))
+    doubled = call.kernel("doubled", "doubled_for", 2.0)
+    doubled.given(x).bind(1.0, out)(0, 5)
+    first = out.copy()
+    doubled.bind(x, 1.0, out)(0, 5)
+    assert out.tobytes() == first.tobytes()
+    with pytest.raises(TypeError, match="dimensions"):
+        doubled.given(x[None])
