@@ -29,7 +29,7 @@ class MarginLoss(Protocol):
 
     @property
     def curvature(self) -> float:
-        """The largest ℓ''."""
+        """The largest second derivative ℓ'' of a record's loss, at any margin and target."""
 
     @property
     def margin_derivative_bounds(self) -> tuple[float, float]:

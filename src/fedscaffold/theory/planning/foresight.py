@@ -61,11 +61,11 @@ def participating(request: PlanRequest, method: Method) -> float:
 
 def gradients_per_round(request: PlanRequest, method: Method, H: int) -> float:
     """Stochastic gradients of a client in a round, on average; an exchanged full one counts as its batches."""
-    exchanged = 0.0
-    if method.exchange == "minibatch" or (method.exchange is not None and request.batches.size is None):
+    if method.exchange is None:
+        exchanged = 0.0
+    elif method.exchange == "minibatch" or request.batches.size is None:
         exchanged = 1.0
-    elif method.exchange is not None:
-        assert request.batches.size is not None
+    else:
         exchanged = float(request.problem.sizes.mean()) / request.batches.size
     return participating(request, method) * (H + exchanged)
 
@@ -114,9 +114,8 @@ class Foresight:
 
     def step_by_step(self) -> "Foresight | None":
         """The same by curves that follow every step, for what was found; None where these are no other."""
-        if self.model is None or self.model.exact or not replace(self.model, rough=False).exact:
-            return None
-        return replace(self, model=replace(self.model, rough=False, curves={}))
+        sharp = None if self.model is None else replace(self.model, rough=False, curves={})
+        return replace(self, model=sharp) if sharp is not None and sharp.exact else None
 
     def ask(self, gamma: float, H: int, most_cost: float) -> Outcome:
         """The first round in which the error is below the aim, if it costs no more than `most_cost`."""

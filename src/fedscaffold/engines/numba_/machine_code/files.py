@@ -36,7 +36,7 @@ DIGEST_BYTES = 32
 
 
 class MachineCode(NamedTuple):
-    """A compiled kernel.
+    """A compiled kernel as bytes that can be written to a file, with what a call of it must know.
 
     Parameters
     ----------

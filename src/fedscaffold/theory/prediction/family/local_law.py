@@ -88,18 +88,15 @@ def relinearised(
         k = block.clients
         if s.step_by_step:
             rounds[k] = exact_round_noise(s, lin.cur[k], start, block)
-        elif s.quadratic:
-            mean, cov = local_clouds(s, lin, start, k)
-            found = s.averages.over_clouds(block, s.optimum + mean, cov, s.factors[k])
-            noise[k] = rotate(U[k][:, None], found.noise)
         else:
             mean, cov = local_clouds(s, lin, start, k)
             found = s.averages.over_clouds(block, s.optimum + mean, cov, s.factors[k])
-            matrices = np.einsum("q,kqij->kij", weights, np.broadcast_to(found.hessian, (k.size, m, d, d)))
-            own = curvature(matrices, s.linear.gamma, s.steps.H)
-            U[k], lam[k] = own.U, own.lam
-            residual[k] = (found.gradient - s.gradients[k][:, None] - mean @ matrices) @ own.U
-            noise[k] = rotate(own.U[:, None], found.noise)
+            if not s.quadratic:
+                matrices = np.einsum("q,kqij->kij", weights, np.broadcast_to(found.hessian, (k.size, m, d, d)))
+                own = curvature(matrices, s.linear.gamma, s.steps.H)
+                U[k], lam[k] = own.U, own.lam
+                residual[k] = (found.gradient - s.gradients[k][:, None] - mean @ matrices) @ own.U
+            noise[k] = rotate(U[k][:, None], found.noise)
         if exchanges:
             one = np.broadcast_to(theta[0], (k.size, 1, d)), np.broadcast_to(theta[1], (k.size, 1, d, d))
             there = s.averages.over_clouds(block, s.optimum + one[0], one[1], s.factors[k])

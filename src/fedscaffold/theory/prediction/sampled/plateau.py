@@ -12,10 +12,7 @@ BUDGET = 1e9  # nanoseconds of processor time
 PRECISE = 0.005  # relative standard error at which no more rounds are drawn
 FORGOTTEN = 4.0  # times the rounds to forget that are left out at the beginning
 FEWEST = 40  # replicas
-NUMBERS, MODELS = (
-    65_536,
-    8_192,
-)  # in local models of all replicas, and such models, that are worth handling at once
+NUMBERS, MODELS = 65_536, 8_192  # numbers in local models, and such models, that are worth handling at once
 MOST_NUMBERS = 4_000_000  # and that fit in memory
 MOST_STAGES = 64
 
