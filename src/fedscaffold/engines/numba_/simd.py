@@ -87,13 +87,13 @@ class Lanes:
         halves += coefficients[len(coefficients) & ~1 :]
         return self.polynomial(halves, self.builder.fmul(x, x))
 
-    def over_features(self, d: Any, body: Callable[[Any, Callable[[Any, Any], Any]], None]) -> None:
-        """body(j, load) for j = 0, W, 2W, ...; at the end of the row, load reads under a mask."""
-        whole = self.builder.and_(d, INT64(-self.width))
+    def over_vectors(self, count: Any, body: Callable[[Any, Callable[[Any, Any], Any]], None]) -> None:
+        """body(j, load) for j = 0, W, 2W, ... below count (features, records); the last load is under a mask."""
+        whole = self.builder.and_(count, INT64(-self.width))
         with cgutils.for_range_slice(self.builder, INT64(0), whole, INT64(self.width), INT64) as (j, _):
             body(j, self.load)
-        with self.builder.if_then(self.builder.icmp_signed("<", whole, d)):
-            left = self.splat(self.builder.sub(d, whole))
+        with self.builder.if_then(self.builder.icmp_signed("<", whole, count)):
+            left = self.splat(self.builder.sub(count, whole))
             lane = ir.Constant(left.type, list(range(self.width)))
             mask = self.builder.icmp_signed("<", lane, left)
             body(whole, lambda base, index: self.load_masked(base, index, mask))
@@ -164,7 +164,7 @@ def margins(group: int) -> Any:
                     for t, totals in zip(each, sums, strict=True):
                         builder.store(lanes.multiply_add(record, t, builder.load(totals[g])), totals[g])
 
-            lanes.over_features(d_, body)
+            lanes.over_vectors(d_, body)
             if group == 1 and len(results) < len(models):
                 sums = [[totals[0] for totals in sums]]
             for result, totals in zip(results, sums, strict=True):
@@ -212,7 +212,7 @@ def descent(group: int, *, opening: bool) -> Any:
                         chains[g % 2] = lanes.multiply_add(slope, record, chains[g % 2])
                     lanes.store(builder.fsub(t, builder.fadd(*chains)), model, j)
 
-            lanes.over_features(d_, body)
+            lanes.over_vectors(d_, body)
             return context.get_dummy_value()
 
         intp = types.intp
@@ -366,7 +366,7 @@ def derivatives(formula: Callable[[Lanes, Any, Any, Any], Any], *, weighted: boo
                     limit = load(limits_, builder.add(base_, b)) if clipped else None
                     slopes(b, targets, load(aside_, b) if anchored else None, limit)
 
-                lanes.over_features(batch_, body)
+                lanes.over_vectors(batch_, body)
             return context.get_dummy_value()
 
         intp = types.intp

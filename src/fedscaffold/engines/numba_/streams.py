@@ -5,7 +5,6 @@ are the noise alone:  u ← (1 − γ l2) u − γ(ξ + l2 w_c) − (γ/B) Σ (x
 the margins of w_c.
 """
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,6 @@ def client_law(
     return 1.0 + scale_spread * tau
 
 
-@cache
 def stream_sgd_for(dim: int | None, loss: int, dtype: str, on_heap: bool) -> Any:
     """The kernel for one loss, and for one number of features or for any (None); these give the same bits."""
 

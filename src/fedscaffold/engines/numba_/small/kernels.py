@@ -1,6 +1,5 @@
 """`kernels.local_sgd_for` for one shape of small steps: features, batch and loss are constants when compiling."""
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from fedscaffold.engines.numba_.stream import with_replacement, without_replacem
 DRAWS_AT_ONCE = 1024  # of each client of a team
 
 
-@cache
 def small_steps_for(
     dim: int, batch: int, loss: int, free: int, dtype: str, with_margins: bool, team: int, clipped: bool = False
 ) -> Any:

@@ -128,7 +128,7 @@ def _products(lanes: Lanes, x: Any, theta: Any, d: Any, starts: list[Any], own: 
                 record = load(x, b.add(starts[i], j))
                 b.store(lanes.multiply_add(record, models[own[i]], b.load(totals[i])), totals[i])
 
-        lanes.over_features(d, body)
+        lanes.over_vectors(d, body)
     return [b.load(total) for total in totals]
 
 
@@ -181,4 +181,4 @@ def _descend(
             begin += size
         lanes.store(t, theta, place)
 
-    lanes.over_features(d, body)
+    lanes.over_vectors(d, body)
