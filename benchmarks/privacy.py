@@ -78,7 +78,7 @@ def predicted_models(problem: Any, plan: Any) -> Any:
         map = local(start_of(s, now))
         (now,) = travel(s, map, map, now, 1)
     return np.random.default_rng(0).multivariate_normal(
-        s.optimum + now.theta, theta_covariance(s, now.cov), size=DRAWS, method="eigh"
+        s.optimum + now.theta, theta_covariance(s, now), size=DRAWS, method="eigh"
     )
 
 

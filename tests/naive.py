@@ -784,3 +784,29 @@ def private_scaffold(
             xi = [[xi[c][j] + (sent[c][j] - theta[j]) / (gamma * H) for j in range(d)] for c in range(N)]
         iterates.append(theta)
     return Result(theta, xi, iterates)
+
+
+def gradient_scaffold_in_sums(
+    clients: Clients, draw: Draw, *, gamma: float, H: int, T: int, theta: Vector, seed: int, clip: float,
+    scales: Vector,
+) -> Result:  # fmt: skip
+    """Scaffold that sends sums of gradients, clipped and with parts of the noise, which no client remembers."""
+    N, d, w = len(clients.features), len(theta), clients.weights
+    xi = [[0.0] * d for _ in range(N)]
+    iterates = [theta]
+    for t in range(T):
+        known, noisy = [], []
+        for c in range(N):
+            local, summed = list(theta), [0.0] * d
+            for h in range(H):
+                g = gradient_of_batch(clients, c, local, draw(0, t, c, h))
+                local = [local[j] - gamma * (g[j] + xi[c][j]) for j in range(d)]
+                summed = [summed[j] - gamma * g[j] for j in range(d)]
+            known.append(clipped(summed, clip))
+            drawn = [normal_number(seed ^ CLIENT_KEY, 0, t, c, j) for j in range(d)]
+            noisy.append([known[c][j] + scales[c] * drawn[j] for j in range(d)])
+        step = [math.fsum(w[c] * noisy[c][j] for c in range(N)) for j in range(d)]
+        theta = [theta[j] + step[j] for j in range(d)]
+        xi = [[(known[c][j] - step[j]) / (gamma * H) for j in range(d)] for c in range(N)]
+        iterates.append(theta)
+    return Result(theta, xi, iterates)

@@ -145,6 +145,11 @@ def test_one_client_is_local_sgd(kind: Kind) -> None:
             fs.ProxSkip(step_size=GAMMA, communication_probability=0.2),
             1e-12,
         ),
+        (
+            fs.GradientScaffold(step_size=GAMMA, local_steps=7),
+            fs.Scaffold(step_size=GAMMA, local_steps=7),
+            1e-12,
+        ),
     ],
     ids=[
         *("p = 1", "η = 1", "equal steps", "everyone", "half", "λ = 0", "one step", "one step of splitting"),
@@ -155,6 +160,7 @@ def test_one_client_is_local_sgd(kind: Kind) -> None:
             "not compressed by masks",
             "window of one",
             "all coordinates",
+            "sums of gradients",
         ),
     ],
 )

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedscaffold.core.checks import not_negative, positive, set_fields
+from fedscaffold.core.checks import choice, not_negative, positive, set_fields, whole_number
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
 
 
@@ -55,8 +56,7 @@ class RecordLevel:
 class ClientLevel:
     """Protects whole clients: the change that a client sends is clipped and gets noise.
 
-    What a client sends minus θ is shortened to norm `clip` where it is longer, and gets Gaussian noise, before the
-    client's own memory of it: control variates follow the noisy message.
+    What a client sends minus θ is shortened to norm `clip` where it is longer, and gets Gaussian noise.
 
     Parameters
     ----------
@@ -65,10 +65,15 @@ class ClientLevel:
     noise_multiplier
         Standard deviation of the noise in units of `clip`.
     summed
-        False where the server sees every message: each gets noise of standard deviation noise_multiplier · clip.
+        False where the server sees every message: each gets noise of standard deviation noise_multiplier · clip,
+        and the client remembers the noisy message, so that control variates still sum to zero.
         True where the server learns only their weighted sum (secure sums): each client then adds its part, so that
-        the sum has noise of standard deviation noise_multiplier · clip · max w_c, which protects every client if
-        all take part and none tells its part.
+        the sum has noise of standard deviation noise_multiplier · clip · max w_c. The client remembers the clipped
+        message without its part: otherwise later sums would tell what noise the earlier ones had. For methods
+        whose clients remember one round at most, FedAvg and `GradientScaffold`.
+    honest_clients
+        With `summed`, the number of clients whose parts alone have to suffice, where others may tell theirs to the
+        server; by default all that take part. With fewer every part is larger.
 
     Examples
     --------
@@ -83,20 +88,29 @@ class ClientLevel:
     clip: float
     noise_multiplier: float
     summed: bool = False
+    honest_clients: int | None = None
 
     def __post_init__(self) -> None:
         set_fields(
             self,
             clip=positive("clip", self.clip),
             noise_multiplier=not_negative("noise_multiplier", self.noise_multiplier),
-            summed=bool(self.summed),
+            summed=choice("summed", self.summed, (True, False)),
         )
+        if self.honest_clients is not None:
+            set_fields(self, honest_clients=whole_number("honest_clients", self.honest_clients, least=1))
+            if not self.summed:
+                raise InvalidInput(
+                    *(Option("honest_clients"), " is of noise that clients add in parts; take "),
+                    Option("summed", "True"),
+                )
 
     def noise_scales(self, weights: Array, largest: float, participants: int) -> Array:
         """Standard deviation of each client's noise, by its weight; `largest` is the largest weight of all."""
         if not self.summed:
             return np.full(weights.shape, self.noise_multiplier * self.clip)
-        return self.noise_multiplier * self.clip * largest / (weights * np.sqrt(participants))
+        count = participants if self.honest_clients is None else self.honest_clients
+        return self.noise_multiplier * self.clip * largest / (weights * np.sqrt(count))
 
 
 Privacy = RecordLevel | ClientLevel

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from fedscaffold.methods.amplified import AmplifiedScaffold
     from fedscaffold.methods.fedavg import FedAvg
     from fedscaffold.methods.fedlin import FedLin
+    from fedscaffold.methods.private.gradient_scaffold import GradientScaffold
     from fedscaffold.methods.proximal.apda import Apda
     from fedscaffold.methods.proximal.fedprox import FedProx
     from fedscaffold.methods.proximal.fedsplit import FedSplit
@@ -28,6 +29,7 @@ __all__ = [
     "FedLin",
     "FedProx",
     "FedSplit",
+    "GradientScaffold",
     "LocalSvrg",
     "ProxSkip",
     "RandProx",
@@ -49,6 +51,7 @@ __getattr__ = load_on_demand(
         "FedLin": "fedlin",
         "FedProx": "proximal.fedprox",
         "FedSplit": "proximal.fedsplit",
+        "GradientScaffold": "private.gradient_scaffold",
         "LocalSvrg": "variance_reduced.local_svrg",
         "ProxSkip": "proxskip",
         "RandProx": "randprox",

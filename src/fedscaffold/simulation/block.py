@@ -14,7 +14,8 @@ from fedscaffold.core.sums import PartialSum, partial_sums, partial_sums_of_coho
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 
 OpenLocalSgd = Callable[[Batches], AbstractContextManager[LocalSgd]]
-Protect = Callable[[Array, Array, int, IntArray | None], Array]  # messages, θ, round, clients → messages
+# messages, θ, round, clients → messages as they are sent, and as clients remember them
+Protect = Callable[[Array, Array, int, IntArray | None], tuple[Array, Array]]
 
 
 class LocalResult(NamedTuple):
@@ -24,6 +25,9 @@ class LocalResult(NamedTuple):
     client_state: Any  # theirs, before the round
     local: Array  # their local models, (repetitions, participants, dim)
     sent: Array  # their messages, (repetitions, participants, dim)
+    remembered: (
+        Array  # what they know of their messages, from which their next state follows; mostly `sent` itself
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,8 @@ class Block:
         if clients is not None and clients.size == 0:  # no client of this block takes part
             empty = np.zeros((*clients.shape, server.theta.shape[-1]))
             sent = self.method.message(client_state, empty, server, self._step_counts(info, clients))
-            return LocalResult(clients, client_state, empty, self._compressed(sent, info, clients))
+            sent = self._compressed(sent, info, clients)
+            return LocalResult(clients, client_state, empty, sent, sent)
         step_counts = self._step_counts(info, clients)
         method = self.method
         local = self.local_sgd(
@@ -74,9 +79,11 @@ class Block:
         )  # fmt: skip
         sent = method.message(client_state, local, server, step_counts)
         if self.protect is not None:
-            sent = self.protect(sent, server.theta, info.round, clients)
+            return LocalResult(
+                clients, client_state, local, *self.protect(sent, server.theta, info.round, clients)
+            )
         sent = self._compressed(sent, info, clients)
-        return LocalResult(clients, client_state, local, sent)
+        return LocalResult(clients, client_state, local, sent, sent)
 
     def partial_sums(self, values: Array, info: RoundInfo) -> list[PartialSum]:
         """The block's part of Σ w_c v_c over the participants, whose weights are scaled to sum to one."""
@@ -89,7 +96,7 @@ class Block:
 
     def update(self, result: LocalResult, before: Any, after: Any) -> Any:
         """State of the participants once they have received the next server state."""
-        return self.method.update_clients(result.client_state, result.sent, before, after)
+        return self.method.update_clients(result.client_state, result.remembered, before, after)
 
     def worst_client(self, result: LocalResult) -> WorstClient:
         """The client whose local model holds the largest absolute value."""
@@ -162,7 +169,7 @@ def open_block(
     first_step
         Local steps draw as steps first_step, first_step + 1, ... of their rounds.
     protect
-        What is done to messages before they are sent and remembered; None for nothing.
+        Clips messages and adds noise before they are sent; None for nothing. Its methods have no compressor.
     """
     with ExitStack() as stack:
         local_sgd = stack.enter_context(open_local_sgd(batches))

@@ -23,6 +23,7 @@ from fedscaffold.core.protocols import (
     WorkerPool,
 )
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.noise import message_noise
 from fedscaffold.core.storage.files import folder_at
 from fedscaffold.core.sums import PartialSum
 from fedscaffold.core.types import Array, ExchangedGradients, RoundInfo, WorstClient
@@ -203,7 +204,7 @@ def open_clients(
         if not isinstance(privacy, ClientLevel):
             return None
         scales = privacy.noise_scales(weights, float(weights.max()), method.participants(n_clients))
-        return MessageProtection(privacy, seed, scales[begin:end], begin)
+        return MessageProtection(privacy, scales[begin:end], partial(message_noise, seed, begin))
 
     if isinstance(engine, DistributedEngine):
         if folder is not None:

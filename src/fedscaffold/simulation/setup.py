@@ -11,18 +11,18 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core import provenance
 from fedscaffold.core.checks import check_problem_and_method, given, numbers, seed_number, whole_number
-from fedscaffold.core.errors import InvalidInput, Option
-from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Availability, Engine, Method, Observer, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.stream import WORDS_PER_ROUND, round_uniforms
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
-from fedscaffold.engines.clippable import check_clippable
 from fedscaffold.simulation.block import message_length, takes_anchor
 from fedscaffold.simulation.checkpoint import CheckpointFile
 from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.protection import check_privacy
 from fedscaffold.simulation.rounds import State, open_rounds, participants_of, run_rounds
 from fedscaffold.simulation.trace import Trace
 
@@ -270,35 +270,6 @@ def check_draws(batches: Batches, local_steps: int) -> None:
             f"records in a round, but the random stream has {WORDS_PER_ROUND:,} for it; take fewer"
         )
     check_memory(f"batches of {batches.size:,} records", BYTES_PER_DRAW * batches.size)
-
-
-def check_privacy(privacy: Any, problem: Problem, method: Method, local_steps: int) -> None:
-    """Refuse what is no privacy, what would send something unprotected, and more noise than the stream has."""
-    if not isinstance(privacy, Privacy):
-        raise InvalidInput(
-            Option("privacy"),
-            f" must be privacy.RecordLevel(...) or privacy.ClientLevel(...), got {given(privacy)}",
-        )
-    if method.exchange is not None:
-        raise InvalidInput(
-            f"{type(method).__name__} sends gradients before its local steps, which nothing would protect; "
-            "use Scaffold or FedAvg with privacy"
-        )
-    if isinstance(privacy, ClientLevel):
-        still = np.ones((1, 1, problem.dim))
-        clients, server = method.init_clients(1, np.ones(1), problem.dim, None), method.init_server(still[0])
-        if not np.array_equal(method.message(clients, still, server, np.ones((1, 1), np.int64)), still):
-            raise InvalidInput(
-                f"messages of {type(method).__name__} are no models, so that their change cannot be clipped; "
-                "use Scaffold or FedAvg with privacy=ClientLevel(...)"
-            )
-    if isinstance(privacy, RecordLevel):
-        check_clippable(problem)
-        if local_steps * problem.dim > WORDS_PER_ROUND:
-            raise InvalidInput(
-                f"{local_steps:,} local steps with dim={problem.dim:,} need more noise in a round than the random "
-                "stream has; take fewer"
-            )
 
 
 def make_trace(setup: RunSetup, state: State, metrics: Mapping[str, Array], **more: Any) -> Trace:

@@ -9,13 +9,15 @@ from fedscaffold.core.checks import check_problem_and_method
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method, Problem
 
+# methods with a predictor of their own, for any number of clients, and whether their clients keep control variates
+PLAIN = {"scaffold": True, "gradient_scaffold": True, "fedavg": False}
 LARGEST_STREAM = 20_000_000  # numbers in the Hessians of streamed clients, of which theory holds a dozen copies
 
 
 class ParsedMethod(NamedTuple):
     """The settings of a method that theory knows."""
 
-    scaffold: bool  # True for Scaffold, False for FedAvg
+    scaffold: bool  # True for Scaffold in either of its forms, False for FedAvg
     gamma: float  # γ, the step size
     H: int  # local steps, the same on every client
 
@@ -39,7 +41,7 @@ def parse_method(problem: Problem, method: Method) -> ParsedMethod:
             f"theory would hold {problem.n_clients:,} matrices of {problem.dim}², one for each client; use "
             "theory.predict_at_scale, which does not, or a subset of the clients"
         )
-    if method.kind not in ("scaffold", "fedavg"):
+    if method.kind not in PLAIN:
         raise InvalidInput(
             f"theory knows Scaffold and FedAvg, not {method.kind}; simulate it with fedscaffold.run"
         )
@@ -49,7 +51,7 @@ def parse_method(problem: Problem, method: Method) -> ParsedMethod:
     steps = method.local_step_counts(problem.n_clients, np.full(1, 0.5))
     if steps.size != 1:
         raise InvalidInput(f"{all_alike}, but local_steps has {steps.size} numbers; give one whole number")
-    return ParsedMethod(method.kind == "scaffold", method.step_size, int(steps[0, 0]))
+    return ParsedMethod(PLAIN[method.kind], method.step_size, int(steps[0, 0]))
 
 
 def gives_averages(problem: Problem) -> bool:

@@ -75,11 +75,49 @@ def test_a_plateau_far_from_the_optimum(kind: str) -> None:
     assert fs.theory.predict(problem, method, batch_size=None, privacy=privacy).mse > 10.0 * plain.mse + 1e-3
 
 
-@pytest.mark.parametrize(("name", "summed"), [("Scaffold", False), ("FedAvg", True)])
+@pytest.mark.parametrize(("name", "summed"), [("Scaffold", False), ("FedAvg", True), ("GradientScaffold", True)])
 def test_the_plateau_of_private_messages(name: str, summed: bool) -> None:
-    method = getattr(fs, name)(step_size=0.1, local_steps=5)
+    method = getattr(fs.methods, name)(step_size=0.1, local_steps=5)
     privacy = ClientLevel(clip=4.0, noise_multiplier=0.05, summed=summed)
     agree(sample("ridge"), method, privacy, 0.05, rounds=80, after=40, repetitions=30, batch_size=15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [0.5, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize(("gamma", "H", "batch_size"), [(0.1, 5, 15), (0.2, 10, None), (0.05, 40, 15)])
+@pytest.mark.parametrize(("name", "summed"), [("Scaffold", False), ("FedAvg", True), ("GradientScaffold", True)])
+@pytest.mark.parametrize(("kind", "within"), [("ridge", 0.05), ("logistic", 0.08)])
+def test_the_plateau_of_private_messages_over_budgets(
+    kind: str, within: float, name: str, summed: bool, gamma: float, H: int, batch_size: int | None, budget: float
+) -> None:
+    """Budgets of ten rounds; messages are hardly ever clipped, and the noise is a hundredth of what they need.
+
+    The prediction is of the linear effect of noise, which does not depend on how large it is for ridge; for
+    logistic regression full noise on five clients would throw models to where the loss is flat.
+    """
+    method = getattr(fs.methods, name)(step_size=gamma, local_steps=H)
+    noise = 0.01 * noise_for(epsilon=budget, delta=1e-2, steps=10)
+    privacy = ClientLevel(clip=30.0 if kind == "ridge" else 10.0, noise_multiplier=noise, summed=summed)
+    agree(sample(kind), method, privacy, within, rounds=200, after=80, repetitions=60, batch_size=batch_size)
+
+
+def test_a_curve_of_sums_with_noise() -> None:
+    """From the first round on, in which there is no noise yet in θ."""
+    problem, method = sample("ridge"), fs.GradientScaffold(step_size=0.2, local_steps=10)
+    privacy = ClientLevel(clip=30.0, noise_multiplier=0.1, summed=True)
+    found = fs.theory.predict(problem, method, batch_size=None, privacy=privacy, rounds=6)
+    assert found.curve is not None
+    trace = fs.run(problem, method, rounds=6, privacy=privacy, repetitions=1000)
+    mean, error = trace.mse.mean(axis=0), trace.mse.std(axis=0) / np.sqrt(1000)
+    assert (np.abs(found.curve - mean) < 1e-9 + 4.0 * error).all(), found.curve / mean
+
+
+def test_sums_with_scaffold_are_refused() -> None:
+    with pytest.raises(fs.InvalidInput, match="GradientScaffold"):
+        fs.theory.predict(
+            sample("ridge"), fs.Scaffold(step_size=0.1, local_steps=5), batch_size=15,
+            privacy=ClientLevel(clip=1.0, noise_multiplier=1.0, summed=True),
+        )  # fmt: skip
 
 
 def test_messages_that_are_clipped_are_told() -> None:

@@ -22,8 +22,8 @@ def step_noise(stream: Stream, step: int, dim: int) -> Array:
     return normals(own, step * dim, dim)
 
 
-def message_noise(seed: int, round: int, clients: IntArray, first_client: int, dim: int) -> Array:
-    """Standard normal numbers for the messages of a round, (repetitions, clients, dim)."""
+def message_noise(seed: int, first_client: int, round: int, clients: IntArray, dim: int) -> Array:
+    """Standard normal numbers for the messages of a round, (repetitions, clients, dim), of a simulation."""
     streams = [Stream(seed ^ CLIENT_KEY, r, round, 0) for r in range(len(clients))]
     return np.stack([
         normals_of(stream, first_client + row, dim) for stream, row in zip(streams, clients, strict=True)

@@ -64,6 +64,7 @@ class Setting:
     quadratic: bool
     kept: list[ClientBlock] | None = None  # the clients' records, where they are few enough to be kept
     has_privacy_noise: bool = False  # whether steps or messages have noise besides that of batches
+    theta_noise: float = 0.0  # variance of noise that θ⁺ gets in every round and that no client remembers
 
     @property
     def gradients(self) -> Array:

@@ -16,8 +16,7 @@ from fedscaffold.theory.prediction.family.family_setting import FamilySetting, f
 from fedscaffold.theory.prediction.family.local_law import Linearisation
 from fedscaffold.theory.prediction.family.round_map import round_map
 from fedscaffold.theory.prediction.family.stationary_law import laws_of_rounds, stationary_law
-
-PLAIN = ("scaffold", "fedavg")  # methods that have a predictor of their own, for any number of clients
+from fedscaffold.theory.supported import PLAIN
 
 
 class FamilyPrediction(NamedTuple):

@@ -5,6 +5,8 @@ straight line from one map to the next. How far apart the maps are found depends
 many rounds were asked for: a longer curve begins with the shorter one.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedscaffold.core.types import Array
@@ -45,7 +47,7 @@ def small_curve(s: Setting, local: LocalRound, rounds: int, shift: Array | None 
                 continue
             if gap == 1 and len(squares) == rounds:  # no map of a further round is needed
                 squares.append(float(np.square(tried[0].theta + away).sum()))
-                variances.append(float(np.trace(theta_covariance(s, tried[0].cov))))
+                variances.append(float(np.trace(theta_covariance(s, tried[0]))))
                 break
             later = local(start_of(s, tried[-1]))
             change = maps_differ(s, map, later, tried[-1])
@@ -54,7 +56,7 @@ def small_curve(s: Setting, local: LocalRound, rounds: int, shift: Array | None 
                 continue
             passed = tried if gap == 1 else travel(s, map, later, now, gap)
             squares += [float(np.square(one.theta + away).sum()) for one in passed]
-            variances += [float(np.trace(theta_covariance(s, one.cov))) for one in passed]
+            variances += [float(np.trace(theta_covariance(s, one))) for one in passed]
             now = passed[-1]
             map = later if gap == 1 else local(start_of(s, now))
             gap = min(2 * gap, LONGEST) if change < 0.25 * CHANGE else gap
@@ -80,7 +82,7 @@ def travel(s: Setting, first: RoundMap, last: RoundMap, moments: Moments, rounds
                 turned(moments.theta_skew[None], by_theta, by_theta, by_theta)[0] + sources[0],
                 turned(moments.ahead_skew, steps[1], steps[1], steps[1]) + sources[1],
             )
-        moments = Moments(theta, ahead, covariance_after(s, map, moments.cov), *skews)
+        moments = Moments(theta, ahead, covariance_after(s, map, moments), *skews, s.theta_noise)
         found.append(moments)
     return found
 
@@ -103,12 +105,12 @@ def blend(first: RoundMap, last: RoundMap, share: float) -> RoundMap:
     return RoundMap(first.start, Cloud(first.end.mean, B, noise, None))
 
 
-def covariance_after(s: Setting, map: RoundMap, cov: Array) -> Array:
+def covariance_after(s: Setting, map: RoundMap, moments: Moments) -> Array:
     """A Cov x Aᵀ + W, by the blocks that A is made of."""
     N, d = s.gradients.shape
     if not s.scaffold:
         A, W = transition(s, map)
-        return A @ cov @ A.T + W
+        return A @ moments.cov @ A.T + W
     B = map.end.B
     D = np.eye(d) + B[:, :, d:] / (s.gamma * s.H)
     R = B[:, :, :d] - D
@@ -116,16 +118,17 @@ def covariance_after(s: Setting, map: RoundMap, cov: Array) -> Array:
     def half(matrix: Array) -> Array:
         return (D @ matrix.reshape(N, d, N * d) + R @ theta_rows(s, matrix)).reshape(N * d, N * d)
 
-    after = half(half(cov).T).reshape(N, d, N, d)
+    after = half(half(moments.cov).T).reshape(N, d, N, d)
     after[np.arange(N), :, np.arange(N)] += map.end.noise
-    matrix = after.reshape(N * d, N * d)
+    by_fresh = R.reshape(N * d, d)
+    matrix = after.reshape(N * d, N * d) + moments.fresh * by_fresh @ by_fresh.T
     return 0.5 * (matrix + matrix.T)
 
 
 def maps_differ(s: Setting, first: RoundMap, last: RoundMap, moments: Moments) -> float:
     """How differently two maps go on from given moments: means and covariances of θ, and noise, relative."""
     theta = [mean_after(s, map, moments.theta, moments.ahead)[0] for map in (first, last)]
-    covs = [theta_covariance(s, covariance_after(s, map, moments.cov)) for map in (first, last)]
+    covs = [theta_covariance(s, replace(moments, cov=covariance_after(s, map, moments))) for map in (first, last)]
     size = float(np.trace(covs[1]) + theta[1] @ theta[1]) + 1e-300
     mean = float(np.linalg.norm(theta[1] - theta[0])) / size**0.5
     cov = float(np.abs(covs[1] - covs[0]).max()) / size

@@ -130,11 +130,11 @@ def stationary(s: Setting, map: RoundMap) -> Moments:
     cov = solve_lyapunov(A, W)
     theta, ahead = stationary_means(s, map, A)
     if map.end.third is None:
-        return Moments(theta, ahead, cov, None, None)
+        return Moments(theta, ahead, cov, None, None, s.theta_noise)
     of_theta, of_ahead = skewness_sources(s, map, A, cov)
     by_theta, by_ahead = skewness_steps(s, map)
     theta_skew = cubic_fixed_point(by_theta[None], of_theta[None])[0]
-    return Moments(theta, ahead, cov, theta_skew, cubic_fixed_point(by_ahead, of_ahead))
+    return Moments(theta, ahead, cov, theta_skew, cubic_fixed_point(by_ahead, of_ahead), s.theta_noise)
 
 
 def stationary_means(s: Setting, map: RoundMap, A: Array) -> tuple[Array, Array]:

@@ -71,7 +71,7 @@ def small_prediction(s: Setting, rounds: int | None) -> Prediction:
         bias = float(found.theta @ found.theta)
         reliability = neglected(s, local, map, before, squared_error(s, found), bias)
     return Prediction(
-        cov_theta=theta_covariance(s, found.cov),
+        cov_theta=theta_covariance(s, found),
         bias=found.theta,
         bias_xi=found.ahead.copy(),
         curve=None if rounds is None else small_error_curve(s, local, rounds),
@@ -108,4 +108,4 @@ def gaussian_plateau(s: Setting) -> Moments | None:
 
 def squared_error(s: Setting, moments: Moments) -> float:
     """E‖θ − θ*‖², the expected squared distance of the server's model to the optimum."""
-    return float(np.trace(theta_covariance(s, moments.cov)) + moments.theta @ moments.theta)
+    return float(np.trace(theta_covariance(s, moments)) + moments.theta @ moments.theta)

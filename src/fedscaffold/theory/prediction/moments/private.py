@@ -41,11 +41,11 @@ def predict_private(
     shift = s.optimum - problem.optimum()
     found, map = small_plateau(s, local)
     return Prediction(
-        cov_theta=theta_covariance(s, found.cov),
+        cov_theta=theta_covariance(s, found),
         bias=found.theta + shift,
         bias_xi=found.ahead.copy(),
         curve=None if rounds is None else np.add(*small_curve(s, local, rounds, shift)),
-        reliability=_reliability(s, found, map, privacy),
+        reliability=_reliability(s, found, map, privacy, local),
     )
 
 
@@ -64,9 +64,13 @@ def private_setting(
             f"here {state:,}; use fedscaffold.run"
         )
     if isinstance(privacy, ClientLevel):
-        s = setting(problem, method, batches)
-        scales = privacy.noise_scales(problem.weights, float(problem.weights.max()), problem.n_clients)
-        local: LocalRound = NoisyMessages(replace(s, has_privacy_noise=True), np.square(scales))
+        check_summed(privacy, method)
+        s = replace(setting(problem, method, batches), has_privacy_noise=True)
+        w = problem.weights
+        variances = np.square(privacy.noise_scales(w, float(w.max()), problem.n_clients))
+        if s.scaffold and privacy.summed:
+            s, variances = replace(s, theta_noise=float(np.square(w) @ variances)), np.zeros_like(w)
+        local: LocalRound = NoisyMessages(s, variances)
     else:
         counts = problem.sizes if batches.size is None else np.full(problem.n_clients, batches.size)
         averages = ClippedAverages(problem, False, privacy.clip, np.square(privacy.noise / counts))
@@ -74,6 +78,15 @@ def private_setting(
         s = setting(problem, method, batches, optimum, averages)
         local = LocalRound(s, skew=False)
     return local.s, local
+
+
+def check_summed(privacy: ClientLevel, method: Method) -> None:
+    """Refuse Scaffold where clients would remember parts of a sum's noise, as `fedscaffold.run` does."""
+    if privacy.summed and method.kind == "scaffold":
+        raise InvalidInput(
+            "with privacy=ClientLevel(summed=True) the method must be GradientScaffold, which is Scaffold "
+            "without noise, or FedAvg"
+        )
 
 
 class NoisyMessages(LocalRound):
@@ -115,10 +128,11 @@ def clipped_optimum(problem: GeneralisedLinear, averages: ClippedAverages) -> Ar
     )
 
 
-def _reliability(s: Setting, found: Moments, map: RoundMap, privacy: Privacy) -> Reliability:
+def _reliability(s: Setting, found: Moments, map: RoundMap, privacy: Privacy, local: LocalRound) -> Reliability:
     """What is left out: clipped messages, or that of mostly clipped records hardly any curvature is left."""
     if isinstance(privacy, ClientLevel):
-        share = _clipped_messages(s, found, map, privacy)
+        assert isinstance(local, NoisyMessages)
+        share = _clipped_messages(s, found, map, privacy, local.variances)
         if share > 0.01:
             return Reliability(100.0 * share, f"up to {share:.0%} of a client's messages are clipped")
         return GAUSSIAN
@@ -131,19 +145,21 @@ def _reliability(s: Setting, found: Moments, map: RoundMap, privacy: Privacy) ->
     return GAUSSIAN
 
 
-def _clipped_messages(s: Setting, found: Moments, map: RoundMap, privacy: ClientLevel) -> float:
+def _clipped_messages(s: Setting, found: Moments, map: RoundMap, privacy: ClientLevel, variances: Array) -> float:
     """About how often the message of the client with the largest changes is clipped on the plateau.
 
     The squared length of a Gaussian change is taken as a gamma variable with its mean and variance.
     """
     start = start_of(s, found)
-    N, d = s.gradients.shape
-    scales = privacy.noise_scales(s.problem.weights, float(s.problem.weights.max()), N)
+    d, length = s.problem.dim, s.gamma * s.H
     turn = map.end.B.copy()
     turn[:, :, :d] -= np.eye(d)
-    own = map.end.noise - np.square(scales)[:, None, None] * np.eye(d)
-    cov = turn @ start.cov @ np.swapaxes(turn, 1, 2) + own
+    own = map.end.noise - variances[:, None, None] * np.eye(d)
     mean = map.mean_from(found.theta, found.ahead) - found.theta
+    if s.scaffold and privacy.summed:  # what is clipped is θ_c − θ + γHξ_c
+        turn[:, :, d:] += length * np.eye(d)
+        mean = mean + length * (found.ahead - s.gradients)
+    cov = turn @ start.cov @ np.swapaxes(turn, 1, 2) + own
     first = np.trace(cov, axis1=1, axis2=2) + np.square(mean).sum(axis=1)
     second = 2.0 * np.square(cov).sum(axis=(1, 2)) + 4.0 * np.einsum("ki,kij,kj->k", mean, cov, mean)
     second = np.maximum(second, 1e-300)

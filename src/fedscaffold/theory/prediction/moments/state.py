@@ -6,6 +6,8 @@ to
     η_c⁺ = θ_c^H + γHξ_c = D_c η_c + R_c θ + n_c,     D_c = I + B^ξ_c/(γH),     R_c = B^θ_c − D_c,
 
 where B_c = [B^θ_c B^ξ_c] and n_c are those of `RoundMap`. For FedAvg it is x = θ, with θ⁺ = Σ_c w_c θ_c^H.
+
+Where the sum of messages has noise that no client remembers, θ = Σ_c w_c η_c + p, p being fresh in every round.
 """
 
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ class Moments:
     cov: Array  # (N d, N d); (d, d) for FedAvg
     theta_skew: Array | None  # (d, d, d)
     ahead_skew: Array | None  # (N, d, d, d)
+    fresh: float = 0.0  # variance of noise in every coordinate of θ that is not in x
 
 
 def beginning(s: Setting, *, skew: bool) -> Moments:
@@ -41,18 +44,19 @@ def at_rest(s: Setting, theta: Array, ahead: Array, *, skew: bool) -> Moments:
     return Moments(theta, ahead, np.zeros((size, size)), *zeros)
 
 
-def theta_covariance(s: Setting, cov: Array) -> Array:
-    """Cov θ, (d, d), from the covariance of the state."""
+def theta_covariance(s: Setting, moments: Moments) -> Array:
+    """Cov θ, (d, d)."""
     if not s.scaffold:
-        return cov
+        return moments.cov
     N, d = s.gradients.shape
     w = s.problem.weights
-    return np.asarray(np.tensordot(w, np.tensordot(w, cov.reshape(N, d, N, d), axes=(0, 0)), axes=(0, 1)))
+    mean = np.tensordot(w, np.tensordot(w, moments.cov.reshape(N, d, N, d), axes=(0, 0)), axes=(0, 1))
+    return np.asarray(mean + moments.fresh * np.eye(d))
 
 
 def start_of(s: Setting, moments: Moments) -> Start:
     """The moments of y = (θ, ξ_c) of every client."""
-    cov = with_clients(s, theta_rows(s, moments.cov), moments.cov)
+    cov = with_clients(s, theta_rows(s, moments.cov), moments.cov, moments.fresh)
     return Start(moments.theta, moments.ahead, cov, start_skewness(s, moments.theta_skew, moments.ahead_skew))
 
 
@@ -75,8 +79,8 @@ def theta_rows(s: Setting, cov: Array) -> Array:
     return np.tensordot(s.problem.weights, cov.reshape(N, d, N * d), axes=(0, 0))
 
 
-def with_clients(s: Setting, rows: Array, cov: Array) -> Array:
-    """Cov (θ, ξ_c) of every client, (N, 2 d, 2 d), from Cov(θ, x) and the covariance of the state."""
+def with_clients(s: Setting, rows: Array, cov: Array, fresh: float) -> Array:
+    """Cov (θ, ξ_c) of every client, (N, 2 d, 2 d), from Cov(θ, x), the covariance of the state and fresh noise."""
     N, d = s.gradients.shape
     found = np.zeros((N, 2 * d, 2 * d))
     if not s.scaffold:
@@ -88,7 +92,7 @@ def with_clients(s: Setting, rows: Array, cov: Array) -> Array:
     own = cov.reshape(N, d, N, d)[np.arange(N), :, np.arange(N)]
     found[:, d:, :d] = np.swapaxes(found[:, :d, d:], 1, 2)
     found[:, d:, d:] = (own - mixed - np.swapaxes(mixed, 1, 2) + theta) / length**2
-    return found
+    return found + fresh * np.kron([[1.0, -1.0 / length], [-1.0 / length, 1.0 / length**2]], np.eye(d))
 
 
 def beside_clients(s: Setting, rows: Array) -> Array:
@@ -103,7 +107,7 @@ def beside_clients(s: Setting, rows: Array) -> Array:
 
 
 def transition(s: Setting, map: RoundMap) -> tuple[Array, Array]:
-    """(A, W) of the state: x⁺ = A x + noise of covariance W."""
+    """(A, W) of the state: x⁺ = A x + noise of covariance W, for a round that is not the first."""
     N, d = s.gradients.shape
     w, end = s.problem.weights, map.end
     if not s.scaffold:
@@ -114,7 +118,8 @@ def transition(s: Setting, map: RoundMap) -> tuple[Array, Array]:
     A[np.arange(N), :, np.arange(N)] += D
     W = np.zeros((N, d, N, d))
     W[np.arange(N), :, np.arange(N)] = end.noise
-    return A.reshape(N * d, N * d), W.reshape(N * d, N * d)
+    by_fresh = R.reshape(N * d, d)
+    return A.reshape(N * d, N * d), W.reshape(N * d, N * d) + s.theta_noise * by_fresh @ by_fresh.T
 
 
 def mean_after(s: Setting, map: RoundMap, theta: Array, ahead: Array) -> tuple[Array, Array]:

@@ -1,0 +1,1 @@
+"""Methods whose messages can be protected in sums."""
