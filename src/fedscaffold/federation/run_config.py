@@ -13,7 +13,7 @@ import numpy as np
 
 from fedscaffold.core.checks import given, positive, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.privacy import RecordLevel
+from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.stream import round_uniforms
@@ -58,7 +58,8 @@ class RunConfig:
     batches
         How local steps draw records.
     privacy
-        Clipping and noise of every local step, for the protection of single records; none by default.
+        Clipping and noise of every local step, which protect records, or of messages, which protect clients; none
+        by default.
     schedule
         Changes of step size and local steps while the run goes on, each as (round, step_size, local_steps): from
         that round on. It may grow from request to request, so it is no part of what identifies a run.
@@ -82,7 +83,7 @@ class RunConfig:
     seed: int = 0
     batches: Batches = field(default_factory=Batches)
     schedule: tuple[tuple[int, float, int], ...] = ()
-    privacy: RecordLevel | None = None
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         name: Any = self.name
@@ -166,7 +167,7 @@ class RunConfig:
             "seed": self.seed,
             "batches": dataclasses.asdict(self.batches),
             **({"schedule": self.schedule} if self.schedule else {}),
-            **({} if self.privacy is None else {"privacy": dataclasses.asdict(self.privacy)}),
+            **({} if self.privacy is None else {"privacy": _privacy_values(self.privacy)}),
         }
         return json.dumps(found, sort_keys=True, allow_nan=False, default=plain_number)
 
@@ -194,7 +195,7 @@ def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
         schedule, privacy = _schedule(found.pop("schedule", [])), found.pop("privacy", None)
         return RunConfig(
             method=method, batches=Batches(**found.pop("batches")), schedule=schedule,
-            privacy=None if privacy is None else RecordLevel(**privacy), **found,
+            privacy=None if privacy is None else _privacy(privacy), **found,
         )  # fmt: skip
     except InvalidInput:
         raise
@@ -211,6 +212,17 @@ def _from_json(text: str, methods: tuple[type[Method], ...]) -> RunConfig:
             f"this is not the configuration of a run, or of another version: {shown(error)}; do server and "
             "clients have the same version of fedscaffold?"
         ) from None
+
+
+def _privacy_values(privacy: Privacy) -> dict[str, Any]:
+    level = {"level": "client"} if isinstance(privacy, ClientLevel) else {}
+    return {**level, **dataclasses.asdict(privacy)}
+
+
+def _privacy(values: dict[str, Any]) -> Privacy:
+    """Clipping and noise that `_privacy_values` described."""
+    level = values.pop("level", "record")
+    return (ClientLevel if level == "client" else RecordLevel)(**values)
 
 
 def _schedule(items: Any) -> tuple[tuple[int, float, int], ...]:

@@ -45,7 +45,7 @@ class PrivacyBudget:
     noise_multiplier, batch_size, sampling
         Of the steps that are spent next, as for `fedscaffold.privacy.epsilon`.
     records, adjacency
-        As there.
+        As there; no number of records where whole tables are protected.
     run, run_epsilon
         The run that steps are spent for next, and what the steps of this run alone may spend; `epsilon` unless
         given.
@@ -68,7 +68,7 @@ class PrivacyBudget:
     epsilon: float
     delta: float
     noise_multiplier: float
-    records: int
+    records: int | None
     batch_size: int | None = None
     sampling: Sampling = "without_replacement"
     adjacency: Adjacency = "replace"
@@ -114,7 +114,8 @@ class PrivacyBudget:
         found.only("what", "budget", "spent")
         if found.value("what") != WHAT or found.value("budget") != self._budget():
             raise InvalidInput(
-                f"{name} is the budget of another table or another δ; spending cannot be moved between them"
+                f"{name} is the budget of another table or another δ, or protects something else; spending cannot "
+                "be moved between them"
             )
         runs: dict[str, list[NoisySteps]] = {}
         for one in found.items("spent"):

@@ -19,11 +19,11 @@ class PrivacySettings:
     Parameters
     ----------
     epsilon
-        ε > 0 of every row, for all that the fit gives away.
+        ε > 0 of every row, for all that the fit gives away; or of every client.
     delta
         δ, below one over the number of rows of every client; a tenth of that for the largest unless given.
     clip
-        The largest norm of one row's gradient.
+        The largest norm of one row's gradient, or of what one client sends.
     step_size, local_steps, rounds
         γ, H and T.
 
@@ -52,16 +52,18 @@ class PrivacySettings:
         if self.delta is not None and self.delta >= 1.0:
             raise InvalidInput(Option("delta"), f" must be below 1, got {self.delta:g}")
 
-    def delta_for(self, sizes: NDArray[np.int64] | list[int]) -> float:
-        """δ for clients with so many rows; refused unless it is below one over the rows of each."""
+    def delta_for(self, sizes: NDArray[np.int64] | list[int], what: str = "rows of the largest client") -> float:
+        """δ for clients with so many rows; refused unless it is below one over the rows of each.
+
+        With one number it is for so many of something else, which `what` names.
+        """
         largest = int(np.max(sizes))
         if self.delta is None:
             return SHARE / largest
         if self.delta >= 1.0 / largest:
             raise InvalidInput(
                 Option("delta"),
-                f" must be below {1.0 / largest:.3g}, one over the {largest:,} rows of the largest client; got "
-                f"{self.delta:g}",
+                f" must be below {1.0 / largest:.3g}, one over the {largest:,} {what}; got {self.delta:g}",
             )
         return self.delta
 

@@ -22,6 +22,7 @@ from fedscaffold.federation.messages import NEVER, TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 
 WHAT = "fedscaffold client state 3"
+KNOWN = "remembered"  # a vector that is only there where it is not what was sent
 LOCK_WAIT = 10.0  # seconds to wait for an earlier request's process
 
 
@@ -151,10 +152,11 @@ class ClientStateFile:
         pending, gradient = None, None
         if fields.value("pending") is not None:
             about = fields.fields("pending")
+            sent = vectors.array("sent", (config.dim,)).reshape(1, 1, -1)
+            known = vectors.array(KNOWN, (config.dim,)).reshape(1, 1, -1) if KNOWN in vectors else sent
             pending = PendingUpdate(
                 about.integer("round", least=0), about.text("history", pattern=HISTORY_PATTERN),
-                about.text("mean_gradient"), vectors.array("sent", (config.dim,)).reshape(1, 1, -1),
-                named("server", config.server_kind, (1, -1)),
+                about.text("mean_gradient"), sent, known, named("server", config.server_kind, (1, -1)),
             )  # fmt: skip
         if fields.value("gradient") is not None:
             about = fields.fields("gradient")
@@ -182,6 +184,8 @@ class ClientStateFile:
         if stored.pending is not None:
             vectors |= {f"server/{name}": values for name, values in stored.pending.server._asdict().items()}
             vectors["sent"] = stored.pending.sent
+            if stored.pending.remembered is not stored.pending.sent:
+                vectors[KNOWN] = stored.pending.remembered
             pending = {name: getattr(stored.pending, name) for name in ("round", "history", "mean_gradient")}
         if stored.gradient is not None:
             vectors |= {"gradient": stored.gradient.gradient, "gradient/theta": stored.gradient.theta}

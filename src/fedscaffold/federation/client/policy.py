@@ -58,9 +58,11 @@ class SitePolicy:
     changed_data
         "refuse" requests of a run whose data have changed since the site joined it, or "warn" in the site's log.
     epsilon, delta
-        A privacy budget of every row, for all runs together: only requests for steps with noise are answered, what
-        they spend is kept in the site's folder, and what would exceed ε is refused. δ is a tenth of one over the
-        number of rows unless given; without ε there is no budget.
+        A privacy budget for all runs together: only requests with noise are answered, what they spend is kept in
+        the site's folder, and what would exceed ε is refused. δ is a tenth of one over the number of rows unless
+        given, and must be given to protect the site; without ε there is no budget.
+    protect
+        What the budget is of: "rows", every row of the table, or "site", the table as a whole.
     run_epsilon
         What a single run may spend of ε; all of it unless given. In a study at most the study's own ε.
 
@@ -90,6 +92,7 @@ class SitePolicy:
     changed_data: Literal["refuse", "warn"] = "refuse"
     epsilon: float | None = None
     delta: float | None = None
+    protect: Literal["rows", "site"] = "rows"
     run_epsilon: float | None = None
 
     def __post_init__(self) -> None:
@@ -110,6 +113,12 @@ class SitePolicy:
                 raise InvalidInput(f"the policy: {name} must be above 0")
         if self.delta is not None and (self.epsilon is None or self.delta >= 1.0):
             raise InvalidInput("the policy: delta must be below 1, beside epsilon")
+        fields.choice("protect", "rows", "site")
+        tells = self.tell_rows or self.tell_state
+        if self.protect == "site" and (self.epsilon is None or self.delta is None or tells):
+            raise InvalidInput(
+                'the policy: protect = "site" needs epsilon and delta, tell_rows = false and tell_state = false'
+            )
         if self.run_epsilon is not None and self.epsilon is None:
             raise InvalidInput("the policy: run_epsilon is a part of epsilon, which is missing")
 

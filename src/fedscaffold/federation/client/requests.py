@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.types import Array, ExchangedGradients
 from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.client.policy import SitePolicy
-from fedscaffold.federation.client.protection import check_protection, pay
+from fedscaffold.federation.client.protection import PartOfSum, check_protection, message_protection, pay
 from fedscaffold.federation.client.state import (
     LostState,
     PendingUpdate,
@@ -37,7 +38,7 @@ def handle_request(
     state_dir: str | os.PathLike[str] | SiteStore,
     policy: SitePolicy = DEFAULT_POLICY,
     *,
-    rounded: Callable[[Array], Array] | None = None,
+    part: PartOfSum | None = None,
 ) -> ClientUpdate | StateLost:
     """Compute what a request asks for if the site's policy allows it, and store it before it is sent.
 
@@ -55,9 +56,8 @@ def handle_request(
         The site's folder, on a disk that outlives the node; or another store of client states.
     policy
         What the site allows.
-    rounded
-        rounded(vector) → the vector as it will be sent, for a transport that rounds it, such as a secure sum. The
-        client state changes by the vector that was sent, so that Σ w_c ξ_c = 0 whatever the rounding.
+    part
+        The secure sum in which the vector will be sent; None where the server sees it.
 
     Returns
     -------
@@ -84,7 +84,7 @@ def handle_request(
     array([0.5])
     """
     policy.check_request(request)
-    check_protection(request, policy)
+    check_protection(request, policy, part)
     config = request.config
     if request.client not in config.cohort(request.round):
         raise Refusal(
@@ -114,7 +114,7 @@ def handle_request(
                 site.audit.write("state-lost", reason=lost.reason, **_place(request))
                 return StateLost(**_place(request), reason=lost.reason)
             paid = partial(pay, request, task.n_rows, site, policy)
-            vector = _local_steps(request, task, seed, stored, file, policy, rounded, paid)
+            vector = _local_steps(request, task, seed, stored, file, policy, part, paid)
     flat = np.ascontiguousarray(vector[0, 0], dtype=np.float64)
     site.audit.write("answered", phase=request.phase, sha256=_digest(flat), numbers=flat.size, **_place(request))
     return ClientUpdate(
@@ -145,7 +145,7 @@ def _gradient(
 
 def _local_steps(
     request: TrainRequest, task: LocalTask, seed: int, stored: StoredClientState, file: StateFile,
-    policy: SitePolicy, rounded: Callable[[Array], Array] | None, paid: Callable[[], None],
+    policy: SitePolicy, part: PartOfSum | None, paid: Callable[[], None],
 ) -> Array:  # fmt: skip
     """The message after local steps; the one that was sent before if the request was answered before.
 
@@ -159,9 +159,10 @@ def _local_steps(
         == (request.round, request.history, mean_gradient)
         and all(np.array_equal(a, b) for a, b in zip(pending.server, request.server, strict=True))
     ):
-        sent = pending.sent if rounded is None else rounded(pending.sent)
+        sent = pending.sent if part is None else part.rounded(pending.sent)
         if sent is not pending.sent and not np.array_equal(sent, pending.sent):
-            file.save(stored._replace(pending=pending._replace(sent=sent)))
+            known = sent if pending.remembered is pending.sent else pending.remembered
+            file.save(stored._replace(pending=pending._replace(sent=sent, remembered=known)))
         return sent
     _check_answers(stored, policy)
     exchanged = _exchanged_gradients(request, stored)
@@ -171,11 +172,14 @@ def _local_steps(
         if request.config.method.exchange == "own":
             own = block.gradients(request.server, info)
             exchanged = ExchangedGradients(own, own[:, 0])
-        sent = block.run_local_steps(stored.client_state, request.server, info, exchanged).sent
-    update = PendingUpdate(request.round, request.history, mean_gradient, sent, request.server)
+        result = block.run_local_steps(stored.client_state, request.server, info, exchanged)
+    sent, known = result.sent, result.remembered
+    update = PendingUpdate(request.round, request.history, mean_gradient, sent, known, request.server)
     done = stored._replace(answers=stored.answers + 1)
     try:
-        update = update if rounded is None else update._replace(sent=rounded(sent))
+        if part is not None:
+            rounded = part.rounded(sent)
+            update = update._replace(sent=rounded, remembered=rounded if known is sent else known)
     finally:  # where it does not fit a sum's range it is kept as it is: asked again, it must not be paid for again
         file.save(done._replace(pending=update))
     return update.sent
@@ -185,13 +189,14 @@ def _open_block(request: TrainRequest, task: LocalTask, seed: int) -> AbstractCo
     """The simulator's block, of this client alone; its weight is not used, since the server aggregates."""
     config, client = request.config, request.client
     open_task = partial(task.open, seed=seed, client=client)
-    if config.privacy is not None:
+    if isinstance(config.privacy, RecordLevel):
         if not isinstance(task, OpensPrivately):
             raise Refusal(RefusalCode.POLICY_METHOD, "the site's kind of training cannot clip single records")
         open_task = partial(task.open_privately, privacy=config.privacy, seed=seed, client=client)
     return open_block(
         config.method_at(request.round), open_task, config.batches,
         weights=np.ones(1), n_clients=config.n_clients, seed=config.seed, first=client,
+        protect=message_protection(request),
     )  # fmt: skip
 
 

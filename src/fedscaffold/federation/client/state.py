@@ -16,6 +16,7 @@ class PendingUpdate(NamedTuple):
     history: str  # up to the beginning of that round
     mean_gradient: str  # digest of the request's, or "" if it had none
     sent: Array  # (1, 1, dim)
+    remembered: Array  # the same, or what the client knows of it where a part of a sum's noise was added
     server: Any  # the server state from which the local steps started
 
 
@@ -86,7 +87,7 @@ def reconcile(stored: StoredClientState, request: TrainRequest) -> StoredClientS
     after = request.server if request.server_after is None else request.server_after
     if extend_history(pending.history, pending.round, after) != request.counted_history:
         raise LostState("other-history")
-    counted = shorten(pending.sent, pending.server.theta, request.counted_scale)
+    counted = shorten(pending.remembered, pending.server.theta, request.counted_scale)
     method = request.config.method_at(pending.round)
     updated = method.update_clients(stored.client_state, counted, pending.server, after)
     return stored._replace(

@@ -88,11 +88,15 @@ class StudySettings:
     secure
         Whether the coordinator learns only sums over all sites (`federation.secure_sum`).
     epsilon, delta
-        A privacy budget of every row: sites clip gradients and add noise themselves, and nothing else about their
-        rows leaves them; δ is a tenth of one over the rows of the largest site unless given. Training is by
-        Scaffold on all rows, without certificate, standard errors and evaluation.
+        A privacy budget: sites clip and add noise themselves, and nothing else about their rows leaves them. δ is
+        a tenth of one over the rows of the largest site unless given. Training is by Scaffold on all rows, without
+        certificate, standard errors and evaluation.
+    protect
+        What the budget is of: "rows", every row of every site; or "sites", each site's table as a whole, its
+        number of rows included: sites then count alike, and `l2` and `delta` must be given. It takes many sites.
     clip
-        The largest norm of a row's gradient under a budget; chosen unless given.
+        The largest norm of a row's gradient under a budget, or of the change of the model that a site sends;
+        chosen unless given.
     bounds
         Under a budget, the public range (low, high) or the possible values of the target and of every feature, by
         column.
@@ -132,6 +136,7 @@ class StudySettings:
     delta: float | None = None
     clip: float | None = None
     bounds: Mapping[str, Sequence[Any]] | None = None
+    protect: str = "rows"
 
     def __post_init__(self) -> None:
         found = Collector("the study")
@@ -142,6 +147,7 @@ class StudySettings:
             ("kind", KINDS),
             ("trainer", get_args(Trainer)),
             ("missing", ("error", "mean")),
+            ("protect", ("rows", "sites")),
         ):
             with found.catching():
                 choice(name, getattr(self, name), choices)
@@ -221,7 +227,16 @@ class StudySettings:
             for name in ("delta", "clip", "bounds"):
                 if getattr(self, name) is not None:
                     found.add(Option(name), " is part of a privacy budget; give ", Option("epsilon"), " too")
+            if self.protect != "rows":
+                found.add(Option("protect"), " is part of a privacy budget; give ", Option("epsilon"), " too")
             return
+        if self.protect == "sites" and isinstance(self.l2, str):
+            found.add(
+                *("to protect sites give ", Option("l2"), ", since "),
+                "the usual penalty is one over the number of rows, which is then secret",
+            )
+        if self.protect == "sites" and self.delta is None:
+            found.add("to protect sites give ", Option("delta"), ", below one over the number of sites")
         usual = {name: field.default for name, field in StudySettings.__dataclass_fields__.items()}
         given = {name: getattr(self, name) for name in NOT_PRIVATE}
         if self.evaluate == 0.0:
@@ -248,7 +263,7 @@ class StudySettings:
 
     @property
     def budget(self) -> PrivacySettings | None:
-        """The privacy budget of every row; None without one."""
+        """The privacy budget; None without one."""
         if self.epsilon is None:
             return None
         return PrivacySettings(epsilon=self.epsilon, delta=self.delta, clip=self.clip)

@@ -37,7 +37,7 @@ from fedscaffold.federation.study.messages import (
     unpack,
 )
 from fedscaffold.federation.study.prepare import check_sites, sum_table
-from fedscaffold.federation.study.private.at_site import check_answered, public_agreement
+from fedscaffold.federation.study.private.at_site import check_answered, check_budget, public_agreement
 from fedscaffold.federation.study.report.traffic import Traffic
 from fedscaffold.federation.study.rows import AgreedRows, TableFile, recode
 from fedscaffold.federation.study.settings import StudySettings
@@ -106,7 +106,8 @@ class StudySite:
         schema = self._schema(settings)
         kinds = agree_on_columns({self.name: schema}, settings)
         if settings.budget is not None:
-            settings.budget.delta_for([schema.n_rows or 1])
+            if settings.protect == "rows":
+                settings.budget.delta_for([schema.n_rows or 1])
             agreement = public_agreement(settings, schema.n_rows or 0)
             agreement.problem(recode(self.current_table, agreement))
             return schema
@@ -186,8 +187,7 @@ class StudySite:
                 f"version {PROTOCOL}; install the same version of fedscaffold on both",
             )
         settings = _settings(message)
-        if self.policy.epsilon is not None and settings.epsilon is None:
-            raise Refusal(RefusalCode.ONLY_PRIVATE, "the site has a privacy budget, and the study has none")
+        check_budget(self.policy, settings)
         schema = self._schema(settings)
         schema = replace(schema, max_hessian_dim=self.rules.max_hessian_dim if self.rules.allow_hessians else 0)
         if settings.secure:
@@ -199,8 +199,9 @@ class StudySite:
         return StudyMessage("greet", schema.to_json())
 
     def _schema(self, settings: StudySettings) -> SiteSchema:
-        public = settings.epsilon is not None  # a privacy budget takes the number of rows as public
-        tell_rows = self.rules.tell_rows and (public or not settings.secure)
+        # a privacy budget of rows takes their number as public, one of sites keeps it secret
+        public = settings.epsilon is not None and settings.protect == "rows"
+        tell_rows = self.rules.tell_rows and (public or not settings.secure) and settings.protect == "rows"
         return describe_table(self.current_table, categorical=settings.categorical, tell_rows=tell_rows)
 
     def _peers(self, message: StudyMessage, address: Address) -> StudyMessage:

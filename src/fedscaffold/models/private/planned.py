@@ -8,7 +8,7 @@ of mean square 1 that are perfectly correlated, whatever the simulated ones are.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,8 @@ class PublicPlan:
         given.
     """
 
+    protects: ClassVar[str] = "every row"
+
     epsilon: float
     delta: float
     method: Scaffold
@@ -65,10 +67,11 @@ class PublicPlan:
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,
+            "protects": self.protects,
             "clip": self.privacy.clip,
             "noise_multiplier": self.privacy.noise_multiplier,
             "step_size": self.method.step_size,
-            "local_steps": self.method.uniform_local_steps,
+            "local_steps": self.method.local_steps,
             "rounds": self.rounds,
         }
 
@@ -127,7 +130,7 @@ def public_plan(
     H, T = settings.local_steps, settings.rounds
     error: float | None = None
     if clip is None or gamma is None or H is None or T is None:
-        dim = sum(count - 1 if count else 1 for count in levels) + int(intercept)
+        dim = n_coefficients(levels, intercept=intercept)
         if dim > MOST_DIM:
             raise InvalidInput(
                 f"settings for a budget are chosen for up to {MOST_DIM} coefficients, and here are {dim:,}; give ",
@@ -170,6 +173,11 @@ def public_plan(
         spare_rounds=spare_rounds,
         predicted_error=error,
     )
+
+
+def n_coefficients(levels: Sequence[int], *, intercept: bool = True) -> int:
+    """Number of coefficients, where features have so many values each; 0 for numbers."""
+    return sum(count - 1 if count else 1 for count in levels) + int(intercept)
 
 
 def _numbers_of_steps(H: int | None, T: int | None) -> Iterator[tuple[int, int]]:

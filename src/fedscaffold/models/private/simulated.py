@@ -15,9 +15,16 @@ LOG_ODDS = 1.5  # spread of the log odds of a class
 
 
 def simulated_problem(
-    kind: str, levels: Sequence[int], *, clients: int, rows: int, l2: float, intercept: bool = True
+    kind: str,
+    levels: Sequence[int],
+    *,
+    clients: int,
+    rows: int,
+    l2: float,
+    intercept: bool = True,
+    difference: float = 0.0,
 ) -> Ridge | Logistic:
-    """A problem on simulated records: alike clients, correlated numbers, a target that depends on all columns.
+    """A problem on simulated records: correlated numbers, and a target that depends on all columns.
 
     Parameters
     ----------
@@ -31,6 +38,8 @@ def simulated_problem(
         Strength of the penalty.
     intercept
         Whether a last column is 1.
+    difference
+        How much coefficients of clients differ from those of all, in units of their size; 0 for alike clients.
     """
     rng, n = np.random.default_rng(0), clients * rows
     common = rng.normal(size=n)
@@ -42,7 +51,13 @@ def simulated_problem(
         number = np.sqrt(CORRELATION) * common + np.sqrt(1.0 - CORRELATION) * rng.normal(size=n)
         columns.append(np.clip(number, -LIMIT, LIMIT)[:, None])
     x = np.column_stack(columns)
-    margin = x @ rng.normal(size=x.shape[1])
+    coefficients = rng.normal(size=x.shape[1])
+    margin = x @ coefficients
+    if difference:
+        own = difference * float(np.linalg.norm(coefficients)) / np.sqrt(x.shape[1])
+        shifts = own * rng.normal(size=(clients, x.shape[1] + 1))
+        each = np.repeat(shifts, rows, axis=0)
+        margin = margin + (x * each[:, :-1]).sum(axis=1) + each[:, -1]
     margin = (margin - margin.mean()) / max(float(margin.std()), 1e-12)
     if intercept:
         x = np.column_stack([x, np.ones(n)])

@@ -17,6 +17,8 @@ class PrivateStudyContent:
     ----------
     title, summary
         Heading and first paragraph.
+    protects
+        What the budget protects, such as "every row".
     request, budget, agreed, provenance
         Names and values for the tables of these sections.
     protected
@@ -28,7 +30,7 @@ class PrivateStudyContent:
     columns
         A row of text for every column: name, how it is coded, missing values.
     rows
-        Number of rows of each site, which the budget takes as public.
+        Number of rows of each site, which a budget of rows takes as public; empty where they are secret.
     traffic
         What left each site, by phase.
     promised
@@ -37,6 +39,7 @@ class PrivateStudyContent:
 
     title: str
     summary: str
+    protects: str
     request: Facts
     budget: Facts
     agreed: Facts
@@ -59,7 +62,7 @@ def private_study_page(content: PrivateStudyContent) -> Page:
         sections=(
             section("What was asked", facts("The study", content.request)),
             section(
-                "What protects every row",
+                f"What protects {content.protects}",
                 facts("The budget and how it was spent", content.budget),
                 *map(paragraph, content.protected),
             ),
@@ -70,7 +73,7 @@ def private_study_page(content: PrivateStudyContent) -> Page:
                 ),
                 paragraph(content.error),
             ),
-            section("Sites", rows_figure(content.rows)),
+            *([section("Sites", rows_figure(content.rows))] if content.rows else []),
             section(
                 "What was agreed",
                 facts("The encoding that all sites accepted, from public bounds", content.agreed),

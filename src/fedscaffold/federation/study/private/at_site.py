@@ -13,21 +13,41 @@ from fedscaffold.federation.study.settings import StudySettings
 ANSWERED = ("greet", "peers", "agree", "finish")
 
 
+PROTECTED: Any = {"rows": "rows", "sites": "site"}  # what a study protects, as a site's policy calls it
+
+
 def with_budget(policy: SitePolicy, settings: StudySettings) -> SitePolicy:
     """A site's policy with the study's privacy budget.
 
     Where the site has a budget of its own, all studies together may spend that, and this one its own ε at most;
-    otherwise the study's ε covers all that was ever spent.
+    otherwise the study's ε covers all that was ever spent. Where the study protects sites, the number of rows and
+    the client state, which has no noise, are not told.
     """
-    if settings.epsilon is None:
+    if settings.epsilon is None or (policy.epsilon is not None and policy.protect != PROTECTED[settings.protect]):
         return policy
+    if settings.protect == "sites":
+        policy = replace(policy, tell_rows=False, tell_state=False)
     deltas = (policy.delta, settings.delta)
     return replace(
         policy,
+        protect=PROTECTED[settings.protect],
         epsilon=settings.epsilon if policy.epsilon is None else policy.epsilon,
         run_epsilon=min(one for one in (policy.run_epsilon, policy.epsilon, settings.epsilon) if one is not None),
         delta=min((one for one in deltas if one is not None), default=None),
     )
+
+
+def check_budget(policy: SitePolicy, settings: StudySettings) -> None:
+    """Refuse a study without a budget, or with one that protects something else, where the site has its own."""
+    if policy.epsilon is None:
+        return
+    if settings.epsilon is None:
+        raise Refusal(RefusalCode.ONLY_PRIVATE, "the site has a privacy budget, and the study has none")
+    if policy.protect != PROTECTED[settings.protect]:
+        raise Refusal(
+            RefusalCode.ONLY_PRIVATE,
+            f'the policy has protect = "{policy.protect}", and the study protects {settings.protect}',
+        )
 
 
 def check_answered(phase: str, policy: SitePolicy) -> None:

@@ -15,7 +15,8 @@ from fedscaffold.federation.study.private.at_site import public_agreement
 from fedscaffold.federation.study.private.result import PrivateStudyResult, PrivateTraining
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.training.rounds import StudyRounds
-from fedscaffold.models.private.planned import CURVATURE, public_plan
+from fedscaffold.models.private.planned import CURVATURE, PublicPlan, public_plan
+from fedscaffold.models.private.sites import site_plan
 
 SPARE_ROUNDS = 1  # for which budgets suffice beyond the plan: of a site that paid for a round and then crashed
 
@@ -28,11 +29,17 @@ def private_phases(coordinator: Coordinator) -> PrivateStudyResult:
     assert budget is not None
     schemas = coordinator.greet()
     _check_columns(schemas, settings)
-    sizes = _sizes(schemas)
+    whole_sites = settings.protect == "sites"
+    sizes = dict.fromkeys(schemas, 1) if whole_sites else _sizes(schemas)  # sites that are protected count alike
     agreement = public_agreement(settings, sum(sizes.values()))
-    plan = public_plan(
-        bounds.kind, bounds.levels, list(sizes.values()), budget, l2=agreement.l2, spare_rounds=SPARE_ROUNDS
-    )
+    l2 = agreement.l2
+    plan: PublicPlan
+    if whole_sites:
+        threshold = settings.threshold(len(sizes)) if settings.secure else None
+        plan = site_plan(bounds, len(sizes), budget, l2=l2, threshold=threshold, spare_rounds=SPARE_ROUNDS)
+    else:
+        rows = list(sizes.values())
+        plan = public_plan(bounds.kind, bounds.levels, rows, budget, l2=l2, spare_rounds=SPARE_ROUNDS)
     coordinator.agree(agreement)  # after the plan, which refuses a budget that cannot protect every site
     coordinator.board.phase("train")
     coordinator.board.note(plan.explain())

@@ -19,6 +19,16 @@ PUBLIC = (
     "Taken as public: the names and kinds of columns, their ranges and values (bounds), and the number of rows of "
     "each site. A site's rows were used in its noisy steps alone, with noise from its own operating system."
 )
+PUBLIC_SITES = (
+    "Taken as public: the names of the sites, the names and kinds of columns, and their ranges and values "
+    "(bounds). Of a site's table, its number of rows included, nothing left it but its clipped and noisy changes "
+    "of the model. All sites count alike."
+)
+IN_PARTS = (
+    "The sites' changes left them in secure sums, each with its part of the noise: the coordinator learned only "
+    "their sum over all sites, and the budget relies on that. It holds as long as fewer sites than the threshold "
+    "work together with the coordinator."
+)
 MASKED = (
     "Noisy local models left the sites in secure sums: the coordinator learned only their sum over all sites. The "
     "budget does not rely on that, it also covers each of them alone."
@@ -52,7 +62,7 @@ class PrivateStudyResult(StudyResult):
     """The model of a study under a privacy budget, and what left each site.
 
     Its attributes are those of `StudyResult`; there is no certificate, no summary and no evaluation, which would
-    need sums that the budget does not cover.
+    need sums that the budget does not cover. Where sites are protected as a whole, `n_rows` counts each as one.
     """
 
     training: PrivateTraining  # type: ignore[assignment]
@@ -69,8 +79,10 @@ class PrivateStudyResult(StudyResult):
 
     def explain(self) -> str:
         """What the study protects, what it took as public, and what it left out, in sentences."""
-        masked = (MASKED,) if self.settings.secure else ()
-        return "\n".join((self.training.plan.explain(), PUBLIC, *masked, NOT_MADE, ADDS_UP))
+        sites = self.settings.protect == "sites"
+        masked = (IN_PARTS if sites else MASKED,) if self.settings.secure else ()
+        public = PUBLIC_SITES if sites else PUBLIC
+        return "\n".join((self.training.plan.explain(), public, *masked, NOT_MADE, ADDS_UP))
 
     def summary(self, *args: Any, **options: Any) -> Any:
         """Refused: standard errors would need sums that the budget does not cover."""
@@ -116,7 +128,7 @@ class PrivateStudyResult(StudyResult):
         return {
             "study": self.name,
             "sites": len(self.sites),
-            "rows": self.n_rows,
+            "rows": self.n_rows if self.settings.protect == "rows" else None,
             "privacy": self.training.plan.to_json(),
             "model": json.loads(self.model.to_json()),
         }
@@ -125,7 +137,7 @@ class PrivateStudyResult(StudyResult):
         plan = self.training.plan
         return {
             "sites": f"{len(self.sites):,}",
-            "rows": f"{self.n_rows:,}",
+            **({"rows": f"{self.n_rows:,}"} if self.settings.protect == "rows" else {}),
             "exchanges": f"{self.rounds:,}",
             "epsilon": f"{plan.epsilon:g}",
             "delta": f"{plan.delta:.2g}",

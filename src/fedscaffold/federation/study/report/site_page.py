@@ -94,10 +94,12 @@ def _content(
     facts = [("study", study), ("site", site), ("rows", f"{n_rows:,}" if n_rows else "not told yet")]
     coefficients = None
     if result is not None:
-        facts += [("sites of the study", f"{result['sites']:,}"), ("rows of all sites", f"{result['rows']:,}")]
+        rows = "not told" if result["rows"] is None else f"{result['rows']:,}"
+        facts += [("sites of the study", f"{result['sites']:,}"), ("rows of all sites", rows)]
         if "privacy" in result:
             spent = result["privacy"]
-            facts.append(("privacy budget of every row", f"ε = {spent['epsilon']:g}, δ = {spent['delta']:.2g}"))
+            what = f"privacy budget of {spent['protects']}"
+            facts.append((what, f"ε = {spent['epsilon']:g}, δ = {spent['delta']:.2g}"))
         else:
             error = result["certified_error"]
             facts.append(("distance to the pooled model", f"at most {rounded_up(error['relative'])}, certified"))

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedscaffold.core.privacy import ClientLevel
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
+from fedscaffold.federation.client.protection import PartOfSum
 from fedscaffold.federation.client.requests import handle_request
 from fedscaffold.federation.messages import StateLost
 from fedscaffold.federation.payloads import Payload, unpack_request
@@ -20,6 +22,7 @@ from fedscaffold.federation.study.private.at_site import check_answered
 from fedscaffold.federation.study.report.site_page import KEPT
 from fedscaffold.federation.study.secure import numbers
 from fedscaffold.federation.study.secure.blocks import SumBlock
+from fedscaffold.federation.study.secure.ranges import largest_part
 from fedscaffold.federation.study.secure.tables import TableWords, read_labels
 from fedscaffold.federation.study.settings import StudySettings
 
@@ -80,8 +83,13 @@ def _change(site: "StudySite", question: Payload, told: Fields, blocks: Sequence
     agreed = site.agreed_rows(address_of(question))
     total = parsed(lambda: told.integer("rows", least=1, most=2**53))
     limit = parsed(lambda: Fields({"limit": blocks[0].limit if blocks else None}, "the request").number("limit"))
+    n_sites, privacy = len(told.items("sites")), request.config.privacy
     weight = int(agreed.problem.sizes[0]) / total
-    grid = FixedPoint(limit=limit, n_clients=len(told.items("sites")))
+    if isinstance(privacy, ClientLevel):
+        weight = 1.0 / n_sites  # which tells nothing of the site
+        if limit < largest_part(privacy, n_sites):
+            raise Refusal(RefusalCode.BAD_REQUEST, "the sum's range would tell whether the site's change fits it")
+    grid = FixedPoint(limit=limit, n_clients=n_sites)
     theta = request.server.theta[0]
 
     def rounded(sent: Array) -> Array:
@@ -89,7 +97,9 @@ def _change(site: "StudySite", question: Payload, told: Fields, blocks: Sequence
         return np.asarray(theta + change / weight)
 
     task = agreed.task(address_of(question).part)
-    reply = handle_request(request, task, site.store, site.policy, rounded=rounded)
+    threshold = parsed(lambda: told.integer("threshold", least=1))
+    part = PartOfSum(rounded=rounded, n_clients=n_sites, threshold=threshold)
+    reply = handle_request(request, task, site.store, site.policy, part=part)
     if isinstance(reply, StateLost):
         raise Refusal(RefusalCode.STATE_LOST)
     return {"change": weight * (reply.vector - theta)}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.privacy import ClientLevel
 from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.payloads import Payload, pack_request
@@ -28,6 +29,7 @@ from fedscaffold.federation.study.report.traffic import Traffic
 from fedscaffold.federation.study.secure import numbers
 from fedscaffold.federation.study.secure.blocks import SumBlock
 from fedscaffold.federation.study.secure.conduct import SecureSums
+from fedscaffold.federation.study.secure.ranges import range_of
 from fedscaffold.federation.study.secure.tables import Labels, TableWords, read_labels
 
 
@@ -123,7 +125,9 @@ class SecureCoordinator(Coordinator):
         self, config: RunConfig, ledger: Ledger, measured: Measurements, *, limit: float, part: bool
     ) -> Ledger:
         """One round of Scaffold with all sites, of which the mean of their models becomes known."""
-        blocks = [SumBlock("change", config.dim, numbers.SPARE)]
+        privacy = config.privacy
+        spare = range_of(privacy, config.n_clients) if isinstance(privacy, ClientLevel) else numbers.SPARE
+        blocks = [SumBlock("change", config.dim, spare)]
         while True:
             requests = [train_request(config, ledger, client) for client in range(config.n_clients)]
             questions = {

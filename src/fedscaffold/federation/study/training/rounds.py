@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from fedscaffold.core.privacy import RecordLevel
+from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.ledger import Ledger, initial_ledger
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.measure import Measurements
-from fedscaffold.methods import Scaffold
+from fedscaffold.methods import GradientScaffold, Scaffold
 from fedscaffold.simulation.divergence import divergence_limit
 
 
@@ -49,8 +49,8 @@ class StudyRounds:
         *,
         part: bool,
         batch_size: int | None = None,
-        method: Scaffold | None = None,
-        privacy: RecordLevel | None = None,
+        method: Scaffold | GradientScaffold | None = None,
+        privacy: Privacy | None = None,
     ) -> "StudyRounds":
         """The run before its first round, from θ; local steps use batches of this size, or all rows.
 
