@@ -59,6 +59,7 @@ SecureThreshold = Annotated[
     int | None, typer.Option(help="Sites that a secure sum needs to its end.", show_default="two thirds")
 ]
 Epsilon = Annotated[float | None, typer.Option(help="ε of a privacy budget of every row.", show_default="none")]
+Protect = Annotated[str, typer.Option(help="For --epsilon: rows; or sites, each table as a whole.")]
 Delta = Annotated[
     float | None, typer.Option(help="δ of the budget.", show_default="0.1 over the rows of the largest client")
 ]
@@ -67,6 +68,9 @@ BoundsFile = Annotated[
     typer.Option(help="For --epsilon: a TOML file of public ranges and values, age = [0, 120], sex = ['f', 'm']."),
 ]
 Clip = Annotated[float | None, typer.Option(help="For --epsilon: largest norm of a row's gradient; else chosen.")]
+SiteClip = Annotated[
+    float | None, typer.Option(help="For --epsilon: largest norm of a row's gradient or a site's message.")
+]
 TablePenalty = Annotated[float | None, typer.Option("--l2", help="Penalty.", show_default="1/rows")]
 Tolerance = Annotated[
     str, typer.Option(help="'se:0.05' for 5 % of standard errors, or relative distance to the pooled model.")

@@ -113,7 +113,7 @@ def test_pages_and_files(result: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("secure", [False, True])
 def test_without_noise_it_is_the_model_of_all_sites_alike(secure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedscaffold.federation.client.protection.secret_normals", np.zeros)
-    for name, only in (("ROUNDS", 60), ("LOCAL_STEPS", 16), ("STEP_SIZES", 1.0)):
+    for name, only in (("ROUNDS", 90), ("LOCAL_STEPS", 16), ("STEP_SIZES", 1.0)):
         monkeypatch.setattr(f"fedscaffold.models.private.sites.{name}", (only,))
     found = study(secure=secure, clip=10.0, l2=0.5).run(tables(), engine="reference")
     rows = pd.concat([table.assign(site=site) for site, table in tables().items()])

@@ -41,8 +41,9 @@ def command(
     secure: tables.Secure = False,
     secure_threshold: tables.SecureThreshold = None,
     epsilon: tables.Epsilon = None,
+    protect: tables.Protect = "rows",
     delta: tables.Delta = None,
-    clip: tables.Clip = None,
+    clip: tables.SiteClip = None,
     bounds: tables.BoundsFile = None,
     seed: tables.Seed = 0,
     out: Annotated[
@@ -63,8 +64,8 @@ def command(
         from fedscaffold.flower.study.local import LocalStudy, site_files
 
         given: Any = {
-            "kind": kind, "missing": missing, "trainer": trainer, "epsilon": epsilon, "delta": delta, "clip": clip,
-            "bounds": tables.load_bounds(bounds),
+            "kind": kind, "missing": missing, "trainer": trainer, "epsilon": epsilon, "delta": delta,
+            "clip": clip, "protect": protect, "bounds": tables.load_bounds(bounds),
         }  # fmt: skip
         settings = StudySettings(
             target=target, features=tables.parse_names(features), min_cell=min_cell,

@@ -283,6 +283,17 @@ class StudySettings:
         kind: Any = self.kind  # checked to be one of them
         return FAMILIES[kind]
 
+    def check_number_of_sites(self, n_sites: int) -> None:
+        """Refuse settings that do not fit so many sites, all problems at once."""
+        found = Collector("the study")
+        if self.secure:
+            with found.catching():
+                self.threshold(n_sites)
+        if self.budget is not None and self.protect == "sites":
+            with found.catching():
+                self.budget.delta_for([n_sites], "sites")
+        found.raise_any()
+
     def threshold(self, n_sites: int) -> int:
         """The threshold of secure sums over so many sites; refused if there are too few or too many for it."""
         given = self.secure_threshold

@@ -234,8 +234,7 @@ class Study(StudySettings):
         if len(sites) < 2:
             raise InvalidInput(f"a study has two sites or more, got {len(sites)}")
         settings = self.settings if seed is None else replace(self.settings, seed=seed)
-        if settings.secure:
-            settings.threshold(len(sites))
+        settings.check_number_of_sites(len(sites))
         members = {
             str(name): StudySite(
                 name=str(name),

@@ -57,7 +57,7 @@ class StudyFile:
     address: str = DEFAULT_ADDRESS
 
     def __post_init__(self) -> None:
-        problems = [
+        problems: list[Any] = [
             f"{what} must be letters, digits, '.', '_' and '-', got {name!r:.60}"
             for what, name in [
                 ("the name of a study", self.name),
@@ -76,13 +76,13 @@ class StudyFile:
         found = ADDRESS.fullmatch(self.address)
         if not found or not 1 <= int(found[2]) <= 65535:
             problems.append(f"address must be HOST:PORT, got {self.address!r:.60}")
-        if self.settings.secure and len(self.sites) >= 2:
+        if len(self.sites) >= 2:
             try:
-                self.settings.threshold(len(self.sites))
+                self.settings.check_number_of_sites(len(self.sites))
             except InvalidInput as error:
-                problems.append(str(error))
+                problems.append(error)
         if problems:
-            raise InvalidInput("; ".join(problems))
+            raise InvalidInput(*[part for problem in problems for part in ("; ", problem)][1:])
 
     @property
     def host(self) -> str:
@@ -163,9 +163,10 @@ ABOUT = {
     "client_intercepts": "whether each site has an intercept of its own",
     "secure": "whether the coordinator learns only sums over all sites",
     "secure_threshold": "sites that must be there to the end of a sum; two thirds without this line",
-    "epsilon": "privacy budget of every row; sites then add noise, and there are no standard errors",
+    "epsilon": "privacy budget; sites then add noise, and there are no standard errors",
     "delta": "of the budget; a tenth of one over the rows of the largest site without this line",
-    "clip": "largest norm of a row's gradient under a budget; chosen without this line",
+    "clip": "largest norm of a row's gradient, or of a site's message, under a budget; chosen without this line",
+    "protect": "what a budget is of: 'rows', or 'sites', each table as a whole",
     "bounds": "public range or values of the target and every feature, under a budget",
 }
 UNSET = {

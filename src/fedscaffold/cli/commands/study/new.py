@@ -51,8 +51,9 @@ def command(
     secure: tables.Secure = False,
     secure_threshold: tables.SecureThreshold = None,
     epsilon: tables.Epsilon = None,
+    protect: tables.Protect = "rows",
     delta: tables.Delta = None,
-    clip: tables.Clip = None,
+    clip: tables.SiteClip = None,
     bounds: tables.BoundsFile = None,
     seed: tables.Seed = 0,
     missing_sites: Annotated[
@@ -83,7 +84,8 @@ def command(
         kinds: Any = kind
         others: dict[str, Any] = {
             "missing": missing, "trainer": trainer, "exposure": exposure, "offset": offset, "weight": weight,
-            "epsilon": epsilon, "delta": delta, "clip": clip, "bounds": tables.load_bounds(bounds),
+            "epsilon": epsilon, "delta": delta, "clip": clip, "protect": protect,
+            "bounds": tables.load_bounds(bounds),
         }  # fmt: skip
         settings = StudySettings(
             target=target, kind=kinds, features=tables.parse_names(features),
