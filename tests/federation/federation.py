@@ -53,13 +53,14 @@ class Federation:
         self, folder: Path, problem: Any, method: Method, *, batch_size: int | None = 2, seed: int = 3,
         rules: RoundRules | None = None, backup: bool = True, event: Event = delivered,
         known: Sequence[type[Method]] = (), policy: SitePolicy = SIMULATION, name: str = "test",
+        privacy: Any = None,
     ) -> None:  # fmt: skip
         self.folder, self.problem, self.event, self.known = folder, problem, event, known
         self.rules = rules or RoundRules(min_clients=1, outlier_factor=None)
         self.policy, self.backup_states = policy, backup
         self.config = RunConfig(
             name=name, method=method, n_clients=problem.n_clients, dim=problem.dim, seed=seed,
-            batches=Batches(batch_size),
+            batches=Batches(batch_size), privacy=privacy,
         )  # fmt: skip
         self.theta0 = np.zeros(problem.dim)
         self.results: list[RoundResult] = []

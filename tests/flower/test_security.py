@@ -13,35 +13,21 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import fedscaffold as fs
 from fedscaffold import flower
-from fedscaffold.federation import ClientUpdate, LocalTask, ProblemTask, TrainRequest
+from fedscaffold.federation import ClientUpdate, TrainRequest
 from fedscaffold.federation.messages import Reply
 from fedscaffold.flower import nodes as nodes_module
+from fedscaffold.privacy import ClientLevel, RecordLevel
 from tests.federation.federation import Federation
 from tests.flower.grid import FakeGrid, Node
 from tests.samples import make
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "security.md"
 SIZES = (6, 9, 4, 7, 5)
 METHOD = fs.Scaffold(step_size=0.1, local_steps=4)
 
 
-def noisy() -> Any:
-    """The class on the page."""
-    found: dict[str, Any] = {}
-    exec(PAGE.read_text().split("```python\n")[1].split("```")[0], found)
-    return found["Noisy"]
-
-
-class NoisyFederation(Federation):
-    clip, deviation, kind = 1.0, 0.1, noisy()
-
-    def work_of(self, client: int) -> LocalTask:
-        plain = ProblemTask(self.problem.subset([client]), "reference")
-        return self.kind(plain, clip=self.clip, deviation=self.deviation)
-
-
-def test_noise_in_the_work_keeps_the_sum(tmp_path: Path) -> None:
-    federation = NoisyFederation(tmp_path, make("logistic", SIZES, 3, weights=SIZES), METHOD)
+def test_noise_of_messages_keeps_the_sum(tmp_path: Path) -> None:
+    privacy = ClientLevel(clip=1.0, noise_multiplier=0.1)
+    federation = Federation(tmp_path, make("logistic", SIZES, 3, weights=SIZES), METHOD, privacy=privacy)
     federation.run(10)
     assert federation.drift() < 1e-13
     federation.check_backup()
@@ -57,10 +43,22 @@ def test_the_change_is_clipped(tmp_path: Path) -> None:
         lengths.append(np.linalg.norm(reply.vector - request.server.theta[0]))
         return reply
 
-    federation = NoisyFederation(tmp_path, make("logistic", SIZES, 3), METHOD, event=measured)
-    federation.clip, federation.deviation = 0.01, 0.0
-    federation.run(2)
+    privacy = ClientLevel(clip=0.01, noise_multiplier=0.0)
+    Federation(tmp_path, make("logistic", SIZES, 3), METHOD, event=measured, privacy=privacy).run(2)
     np.testing.assert_allclose(lengths, 0.01, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"privacy": ClientLevel(clip=1.0, noise_multiplier=1.0, summed=True)}, "needs all of the noise"),
+    ({"privacy": ClientLevel(clip=1.0, noise_multiplier=1.0), "weights": "rows"}, "weights='uniform'"),
+    ({"privacy": RecordLevel(clip=1.0, noise_multiplier=1.0), "batch_size": 5}, "leave batch_size out"),
+    ({"privacy": RecordLevel(clip=1.0, noise_multiplier=1.0), "method": fs.FedLin(step_size=0.1, local_steps=2)},
+     "use Scaffold or FedAvg"),
+])  # fmt: skip
+def test_what_would_not_be_protected_is_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    given: dict[str, Any] = {"method": METHOD, "n_clients": 5, "folder": tmp_path, "weights": "uniform", **options}
+    with pytest.raises(fs.InvalidInput, match=words):
+        flower.Strategy(**given)
 
 
 def test_noise_after_the_client_state_loses_the_sum(tmp_path: Path) -> None:

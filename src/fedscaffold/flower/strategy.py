@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
+from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array, IntArray
@@ -26,6 +27,7 @@ from fedscaffold.flower.keys import key_in_hexadecimal
 from fedscaffold.flower.log import LOG, show_protocol_log
 from fedscaffold.flower.nodes import Nodes
 from fedscaffold.flower.wire import arrays_like, vector_of
+from fedscaffold.methods import FedAvg, GradientScaffold, Scaffold
 
 Weights = Literal["rows", "uniform"] | Sequence[float]
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -60,6 +62,10 @@ class Strategy:
         has a random identity, so that two runs of the same name are never mixed up.
     seed, batch_size, sampling
         As for `fedscaffold.run`.
+    privacy
+        Clipping and noise at the clients, from their own operating systems: `privacy.RecordLevel(...)` in every
+        local step, on all rows, or `privacy.ClientLevel(...)` in what they send, with weights that tell no numbers
+        of rows. A client with a budget in its policy pays before it computes.
     weights
         "rows": w_c in proportion to the clients' numbers of rows, which they report; "uniform"; or N numbers.
     min_clients, attempts, outlier_factor
@@ -106,6 +112,7 @@ class Strategy:
         seed: int = 0,
         batch_size: int | None = None,
         sampling: Sampling = "with_replacement",
+        privacy: Privacy | None = None,
         weights: Weights = "rows",
         min_clients: int = 2,
         attempts: int = 5,
@@ -117,8 +124,11 @@ class Strategy:
         connect_timeout: float = 60.0,
         evaluation: FlowerStrategy | None = None,
     ) -> None:
-        batches = Batches(batch_size, sampling)
-        self.config = RunConfig(name=name, method=method, n_clients=n_clients, dim=1, seed=seed, batches=batches)
+        _check_privacy(privacy, method, batch_size, weights)
+        self.config = RunConfig(
+            name=name, method=method, n_clients=n_clients, dim=1, seed=seed, batches=Batches(batch_size, sampling),
+            privacy=privacy,
+        )  # fmt: skip
         self.rules = RoundRules(min_clients=min_clients, attempts=attempts, outlier_factor=outlier_factor)
         self.weights = _check_weights(weights, n_clients)
         self.folder, self.backup_client_states = Path(folder).expanduser(), backup_client_states
@@ -232,6 +242,26 @@ class Strategy:
             )
         n_rows = {client: rows for client, rows in told.items() if rows is not None}
         return weights_from_rows(n_rows, len(clients)), np.array([n_rows[c] for c in clients], dtype=np.int64)
+
+
+def _check_privacy(privacy: Privacy | None, method: Method, batch_size: int | None, weights: Weights) -> None:
+    """Refuse what clients would refuse, or what would tell more than the noise covers, before anybody is asked."""
+    if privacy is None:
+        return
+    if isinstance(privacy, RecordLevel) and batch_size is not None:
+        raise InvalidInput("with privacy=RecordLevel(...) steps must be on all rows; leave batch_size out")
+    if isinstance(privacy, ClientLevel):
+        if privacy.summed:
+            raise InvalidInput(
+                "this server sees every message, each of which needs all of the noise: take "
+                "privacy=ClientLevel(summed=False), or a study with secure sums and protect='sites'"
+            )
+        if isinstance(weights, str) and weights == "rows":
+            raise InvalidInput(
+                "with privacy=ClientLevel(...) clients must not tell their numbers of rows; take weights='uniform'"
+            )
+    if type(method) not in (Scaffold, GradientScaffold, FedAvg):
+        raise InvalidInput(f"with privacy use Scaffold or FedAvg, not {type(method).__name__}")
 
 
 def _check_weights(weights: Weights, n_clients: int) -> Weights:
