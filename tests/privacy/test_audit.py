@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fedscaffold.benchmarking import audit_privacy
 from fedscaffold.cli.main import app
-from fedscaffold.privacy import RecordLevel
+from fedscaffold.privacy import ClientLevel, RecordLevel
 from fedscaffold.privacy.lower_bounds import gaussian_bound, guessing_bound
 
 
@@ -35,6 +35,40 @@ def test_an_honest_run_passes_and_half_the_noise_does_not() -> None:
 def test_twice_the_clip_is_noticed() -> None:
     setting: dict[str, Any] = {"noise_multiplier": 9.0, "rounds": 4, "canaries": 800, "engine": "reference"}
     assert not audit_privacy(privacy=RecordLevel(clip=2.0, noise_multiplier=4.5), **setting).passed
+
+
+class HalfTheParts(ClientLevel):
+    """A planted fault."""
+
+    def noise_scales(self, *args: Any) -> Any:
+        return 0.5 * super().noise_scales(*args)
+
+
+CLIENTS: dict[str, Any] = {
+    "protect": "clients", "noise_multiplier": 3.0, "rounds": 4, "local_steps": 2, "canaries": 600,
+    "engine": "reference",
+}  # fmt: skip
+
+
+def test_clients_in_sums_pass_and_half_the_noise_does_not() -> None:
+    honest = audit_privacy(**CLIENTS)
+    assert honest.passed
+    assert 0.0 < honest.attacked_gaussian < honest.accounted
+    fault = HalfTheParts(clip=1.0, noise_multiplier=3.0, summed=True)
+    assert not audit_privacy(privacy=fault, **CLIENTS).passed
+    wide = ClientLevel(clip=2.0, noise_multiplier=1.5, summed=True)
+    assert not audit_privacy(privacy=wide, **CLIENTS).passed
+
+
+@pytest.mark.slow
+def test_clients_in_sums_over_seeds() -> None:
+    """Twenty seeds: the bounds are 95 % sure, so that more than four failures come by chance once in 400 times."""
+    found = [audit_privacy(**{**CLIENTS, "canaries": 1000, "seed": seed}) for seed in range(20)]
+    assert sum(not one.passed for one in found) <= 4
+    fault = HalfTheParts(clip=1.0, noise_multiplier=3.0, summed=True)
+    assert not any(
+        audit_privacy(**{**CLIENTS, "canaries": 1000, "seed": seed}, privacy=fault).passed for seed in range(20)
+    )
 
 
 @pytest.mark.slow
@@ -73,6 +107,12 @@ def test_the_command() -> None:
     result = CliRunner().invoke(app, ["audit", "--canaries", "40", "--rounds", "2"])
     assert result.exit_code == 0, result.output
     assert "passed" in result.output
+    clients = CliRunner().invoke(app, ["audit", "--protect", "clients", "--canaries", "40", "--rounds", "2"])
+    assert clients.exit_code == 0, clients.output
+    assert "at the level of clients" in clients.output
+    wrong = CliRunner().invoke(app, ["audit", "--protect", "phones"])
+    assert wrong.exit_code == 2
+    assert "--protect must be one of" in " ".join(wrong.output.split())
     wrong = CliRunner().invoke(app, ["audit", "--canaries", "3"])
     assert wrong.exit_code == 2
     assert "--canaries must be" in " ".join(wrong.output.split())

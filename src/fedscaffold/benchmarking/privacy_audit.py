@@ -4,26 +4,32 @@ Client c's records are canaries, one for each coordinate of θ: its gradient poi
 is always clipped, which no record can exceed. Each canary is in or, by a coin, an empty record. From the messages
 the attacker computes every client's noisy gradients, control variates included, and adds them up: the best score
 there is. So the bound is near what the accountant says, and above it when clipping, noise or counting is at fault.
+
+Where clients are protected, each client is a canary: what it sends points along a coordinate of its own and is
+always clipped. The attacker sees the noisy sums and adds them up. What clients remember does not come in, since
+these clients would send the same whatever they remember.
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import seed_number, whole_number
+from fedscaffold.core.checks import choice, seed_number, whole_number
 from fedscaffold.core.display.summaries import Summarised
-from fedscaffold.core.privacy import RecordLevel
+from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
-from fedscaffold.methods import Scaffold
+from fedscaffold.methods import GradientScaffold, Scaffold
 from fedscaffold.privacy import epsilon
 from fedscaffold.privacy.lower_bounds import gaussian_bound, guessing_bound
 from fedscaffold.problems import Ridge
 from fedscaffold.simulation.rounds import open_rounds
 
+Protect = Literal["records", "clients"]
 CLIENTS, GUESSED = 2, 0.1
 FAR = 1e6  # targets that no model comes near, so that every canary is clipped in every step
 
@@ -35,7 +41,7 @@ class Audit(Summarised):
     Attributes
     ----------
     accounted
-        ε by the accountant, of a record that is removed.
+        ε by the accountant, of a record or client that is removed.
     attacked
         ε that the run must exceed, since the attacker guessed so many canaries right; for noise of any kind.
     attacked_gaussian
@@ -44,6 +50,8 @@ class Audit(Summarised):
         δ, and how sure the lower bounds are.
     canaries
         Number of canaries, of all clients together.
+    protect
+        What the canaries are: "records" or "clients".
 
     Examples
     --------
@@ -59,6 +67,7 @@ class Audit(Summarised):
     delta: float
     confidence: float
     canaries: int
+    protect: str = "records"
 
     @property
     def passed(self) -> bool:
@@ -75,7 +84,7 @@ class Audit(Summarised):
         }
 
     def _title(self) -> str:
-        return "Audit of privacy at the level of records"
+        return f"Audit of privacy at the level of {self.protect}"
 
 
 def audit_privacy(
@@ -88,7 +97,8 @@ def audit_privacy(
     confidence: float = 0.95,
     engine: str | Engine = "auto",
     seed: int = 0,
-    privacy: RecordLevel | None = None,
+    protect: Protect = "records",
+    privacy: Privacy | None = None,
 ) -> Audit:
     """Attack a private run of Scaffold and compare what the attack finds with what the accountant says.
 
@@ -97,13 +107,16 @@ def audit_privacy(
     noise_multiplier, local_steps, rounds
         Of the run that is attacked; the accountant counts with these.
     canaries
-        How many records are looked for, over two clients; a multiple of four.
+        How many records are looked for, over two clients, or how many clients; a multiple of four.
     delta, confidence
         δ of the bounds, and how sure they are.
     engine, seed
         As in `fedscaffold.run`.
+    protect
+        "records", by noise in every local step; or "clients", by noise in parts in the sum of their messages.
     privacy
-        What the run really does; `RecordLevel(clip=1, noise_multiplier=noise_multiplier)` by default.
+        What the run really does: by default `RecordLevel(clip=1, noise_multiplier=noise_multiplier)`, or
+        `ClientLevel(clip=1, noise_multiplier=noise_multiplier, summed=True)`.
 
     Examples
     --------
@@ -114,29 +127,36 @@ def audit_privacy(
     """
     canaries = 4 * (whole_number("canaries", canaries, least=40) // 4)
     rounds, seed = whole_number("rounds", rounds, least=1, most=10**6), seed_number("seed", seed)
-    method = Scaffold(step_size=1.0, local_steps=local_steps)
-    privacy = RecordLevel(clip=1.0, noise_multiplier=noise_multiplier) if privacy is None else privacy
-    accounted = epsilon(
-        noise_multiplier=noise_multiplier, delta=delta, steps=local_steps * rounds, adjacency="remove"
-    )
-    inside = np.random.default_rng(seed).random((CLIENTS, canaries // CLIENTS)) < 0.5
-    scores = _scores(inside, method, rounds, privacy, choose_engine(engine), seed)
-    mu = gaussian_bound(scores, inside.ravel(), confidence=confidence)
+    choice("protect", protect, get_args(Protect))
+    clients = protect == "clients"
+    steps = rounds if clients else local_steps * rounds
+    accounted = epsilon(noise_multiplier=noise_multiplier, delta=delta, steps=steps, adjacency="remove")
+    inside = np.random.default_rng(seed).random(canaries) < 0.5
+    if clients:
+        usual: Privacy = ClientLevel(clip=1.0, noise_multiplier=noise_multiplier, summed=True)
+        by_sums = GradientScaffold(step_size=1.0, local_steps=local_steps)
+        scores = _scores_of_clients(inside, by_sums, rounds, privacy or usual, choose_engine(engine), seed)
+    else:
+        usual = RecordLevel(clip=1.0, noise_multiplier=noise_multiplier)
+        method = Scaffold(step_size=1.0, local_steps=local_steps)
+        each = inside.reshape(CLIENTS, -1)
+        scores = _scores(each, method, rounds, privacy or usual, choose_engine(engine), seed)
+    mu = gaussian_bound(scores, inside, confidence=confidence)
     guesses = int(GUESSED * canaries) // 2 * 2
     return Audit(
         accounted=accounted,
         attacked=guessing_bound(
-            scores, inside.ravel(), delta=delta, guesses=guesses, confidence=confidence
+            scores, inside, delta=delta, guesses=guesses, confidence=confidence
         ),
         attacked_gaussian=0.0 if mu == 0.0 else epsilon(
             noise_multiplier=1.0 / mu, delta=delta, steps=1, adjacency="remove"
         ),
-        delta=delta, confidence=confidence, canaries=canaries,
+        delta=delta, confidence=confidence, canaries=canaries, protect=protect,
     )  # fmt: skip
 
 
 def _scores(
-    inside: NDArray[np.bool_], method: Scaffold, rounds: int, privacy: RecordLevel, engine: Engine, seed: int
+    inside: NDArray[np.bool_], method: Scaffold, rounds: int, privacy: Privacy, engine: Engine, seed: int
 ) -> Array:
     """What the attacker computes from the messages: each client's noisy gradients, added up, (canaries,)."""
     count = inside.shape[1]
@@ -153,3 +173,16 @@ def _scores(
             sent = after.theta[0] + gamma * H * (new - old)
             total -= (before.theta[0] - sent) / gamma - H * old
     return total.ravel()
+
+
+def _scores_of_clients(
+    inside: NDArray[np.bool_], method: GradientScaffold, rounds: int, privacy: Privacy, engine: Engine, seed: int
+) -> Array:
+    """What the attacker computes from the sums of all rounds: how far θ went along each client's coordinate."""
+    count = inside.size
+    problem = Ridge((inside[:, None] * np.eye(count))[:, None, :], np.full((count, 1), FAR))
+    with open_rounds(problem, method, engine, Batches(), seed=seed, limit=np.inf, privacy=privacy) as step:
+        state = step.initial_state(np.zeros((1, count)))
+        for _ in range(rounds):
+            state = step(state)
+    return state.theta[0]
