@@ -737,13 +737,16 @@ def clipped(vector: Vector, norm: float) -> Vector:
     return vector if length <= norm else [v * norm / length for v in vector]
 
 
-def normal_number(seed: int, repetition: int, round: int, client: int, place: int) -> float:
-    """Normal number `place` of the stream that the library documents."""
-    block, which = 8 * (place // 32) + place % 8, place // 8 % 4
+def noise_number(seed: int, repetition: int, round: int, client: int, place: int) -> float:
+    """Number `place` of the noise that the library documents."""
+    block, i = 8 * (place // 128) + place % 8, place // 8 % 16
     words = philox((block, round, client, repetition), (seed % 2**32, seed // 2**32))
-    u, v = (words[0], words[1]) if which < 2 else (words[2], words[3])
-    radius, angle = math.sqrt(-2.0 * math.log((u + 0.5) / 2**32)), 2.0 * math.pi * v / 2**32
-    return radius * (math.sin(angle) if which % 2 else math.cos(angle))
+    total = 0.0
+    for j in range(16):
+        u = (words[j // 4] // 256 ** (j % 4) % 256 + 0.5) / 128 - 1.0
+        y = -4.078134140713756 * u + 54.78427992632026 * u**3 - 138.3078491904034 * u**5 + 91.16643292704707 * u**7
+        total += -y if (bin(i & j).count("1") + bin(i & i // 2).count("1")) % 2 else y
+    return total / 4.0
 
 
 RECORD_KEY, CLIENT_KEY = 0x9E3779B97F4A7C15, 0x3C6EF372FE94F82A
@@ -769,14 +772,14 @@ def private_scaffold(
                     clip, noise = record
                     records = [(clients.features[c][i], clients.targets[c][i]) for i in rows]
                     each = [clipped(gradient_of_record(clients.kind, local, x, y), clip) for x, y in records]
-                    drawn = [normal_number(seed ^ RECORD_KEY, repetition, t, c, h * d + j) for j in range(d)]
+                    drawn = [noise_number(seed ^ RECORD_KEY, repetition, t, c, h * d + j) for j in range(d)]
                     noisy = [math.fsum(one[j] for one in each) + noise * clip * drawn[j] for j in range(d)]
                     g = [noisy[j] / len(rows) + clients.l2 * local[j] for j in range(d)]
                 local = [local[j] - gamma * (g[j] + xi[c][j]) for j in range(d)]
             if client is not None:
                 clip, noise = client
                 change = clipped([local[j] - theta[j] for j in range(d)], clip)
-                drawn = [normal_number(seed ^ CLIENT_KEY, repetition, t, c, j) for j in range(d)]
+                drawn = [noise_number(seed ^ CLIENT_KEY, repetition, t, c, j) for j in range(d)]
                 local = [theta[j] + change[j] + noise * clip * drawn[j] for j in range(d)]
             sent.append(local)
         theta = [math.fsum(w[c] * sent[c][j] for c in range(N)) for j in range(d)]
@@ -803,7 +806,7 @@ def gradient_scaffold_in_sums(
                 local = [local[j] - gamma * (g[j] + xi[c][j]) for j in range(d)]
                 summed = [summed[j] - gamma * g[j] for j in range(d)]
             known.append(clipped(summed, clip))
-            drawn = [normal_number(seed ^ CLIENT_KEY, 0, t, c, j) for j in range(d)]
+            drawn = [noise_number(seed ^ CLIENT_KEY, 0, t, c, j) for j in range(d)]
             noisy.append([known[c][j] + scales[c] * drawn[j] for j in range(d)])
         step = [math.fsum(w[c] * noisy[c][j] for c in range(N)) for j in range(d)]
         theta = [theta[j] + step[j] for j in range(d)]

@@ -7,7 +7,9 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
+from fedscaffold.core.random.noise import NOISE_GROUP, RECORD_KEY, step_noise
 from fedscaffold.core.random.normals import LANES
+from fedscaffold.core.random.stream import Stream
 from fedscaffold.engines.numba_ import drawing
 from fedscaffold.engines.numba_.intrinsics import pointer
 from fedscaffold.engines.numba_.simd import DOUBLE, INT64, Lanes
@@ -20,7 +22,7 @@ def _pairs_of_words(typing_context: Any, words: Any, out: Any) -> Any:
     """The normal numbers of eight words u and the eight behind them, v: eight cosines, then eight sines."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        w, f = drawing.Words(builder, 1), Lanes(builder, DOUBLE, LANES)
+        w, f = drawing.Words(builder), Lanes(builder, DOUBLE, LANES)
         u, v = (
             builder.load(
                 builder.bitcast(builder.gep(args[0], [INT64(k)]), w.vector.as_pointer()), align=8
@@ -54,6 +56,24 @@ def test_words_become_normal_numbers_as_in_the_definition() -> None:
             angle = v * (2.0 * np.pi / 2.0**32)
             np.testing.assert_allclose(out[0], radius * np.cos(angle), rtol=0, atol=1e-12)
             np.testing.assert_allclose(out[1], radius * np.sin(angle), rtol=0, atol=1e-12)
+
+
+draw_step_noise: Any = drawing.draw_step_noise
+
+
+@njit
+def draw(out: Any, first: int, groups: int, key: Any, counter: Any, scale: float) -> None:
+    draw_step_noise(address(out), first, groups, key, counter, scale)
+
+
+def test_noise_is_that_of_the_definition() -> None:
+    stream, first, groups = Stream(seed=2**50 + 3, repetition=4, round=2**32 - 2, client=70_000), 6, 4
+    key = ((stream.seed ^ RECORD_KEY) % 2**32, (stream.seed ^ RECORD_KEY) >> 32)
+    expected = np.concatenate([step_noise(stream, first + g, NOISE_GROUP) for g in range(groups)])
+    for dtype, tolerance in ((np.float64, 1e-13), (np.float32, 1e-6)):
+        out = np.empty(groups * NOISE_GROUP, dtype)
+        draw(out, first * LANES, groups, key, (stream.round, stream.client, stream.repetition), 0.5)
+        np.testing.assert_allclose(out, 0.5 * expected, rtol=0, atol=tolerance)
 
 
 def test_a_series_with_fewer_terms_is_nearly_as_good_as_any_of_so_many() -> None:

@@ -2,32 +2,64 @@
 
 The noise of a simulation is, as all its draws, a function of (seed, repetition, round, client, step). Its words
 have keys of their own, those of the seed and a constant, so that no batch reads them. Step h of a round takes the
-normal numbers h·d to h·d + d − 1.
+numbers h·d to h·d + d − 1.
+
+Local steps take so many of these numbers that they are made of few operations, and of few bits each: a block of
+four words, sixteen bytes b₀, ..., b₁₅ from the lowest of word 0 on, gives sixteen. With u = (b + ½)/2⁷ − 1,
+
+    yⱼ = c₁u + c₃u³ + c₅u⁵ + c₇u⁷     and     number i of the block = ¼ Σⱼ ±yⱼ,
+
+with the sign (−1)^(|i & j| + |i & i/2|), where |·| counts bits that are 1. Number p of a round is number
+(p // 8) % 16 of block 8 (p // 128) + p % 8, so that eight blocks side by side give 128 numbers in their order.
+
+The four c are such that the means of y², y⁴, y⁶ and y⁸ are those of a normal number's powers, and the signs are an
+orthogonal matrix: sums of these numbers with any weights have the moments of such sums of independent normal
+numbers up to the ninth. The distribution function of each number, a sum of sixteen, is within 4e-8 of the normal
+one. It exceeds 4 standard deviations as often as a normal number to 2 parts in 100,000, 5 to 3 in 10,000 and 6 to
+4 in 1,000, and ends at 12.6. |i & i/2| gives the signs of Rudin and Shapiro: with them a sum of the numbers that
+one coordinate gets in consecutive steps is of many of the sixteen y again, and not of a few.
 """
 
 import os
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedscaffold.core.random.normals import normals, normals_of
+from fedscaffold.core.random.normals import LANES, words_of_clients
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.types import Array, IntArray
 
 RECORD_KEY, CLIENT_KEY = 0x9E3779B97F4A7C15, 0x3C6EF372FE94F82A  # the seed's other keys, by exclusive or
+MIXED = 16  # numbers of a block
+NOISE_GROUP = MIXED * LANES
+NEARLY_NORMAL = (-4.078134140713756, 54.78427992632026, -138.3078491904034, 91.16643292704707)  # c₁, c₃, c₅, c₇
+SIGNS = np.array([
+    [(-1) ** ((i & j).bit_count() + (i & i >> 1).bit_count()) for j in range(MIXED)] for i in range(MIXED)
+])  # fmt: skip
 
 
 def step_noise(stream: Stream, step: int, dim: int) -> Array:
-    """Standard normal numbers for one local step of a client, (dim,)."""
+    """Numbers with mean 0 and variance 1 for one local step of a client, (dim,)."""
     own = stream._replace(seed=stream.seed ^ RECORD_KEY)
-    return normals(own, step * dim, dim)
+    return _numbers(own, np.array([stream.client]), step * dim, dim)[0]
 
 
 def message_noise(seed: int, first_client: int, round: int, clients: IntArray, dim: int) -> Array:
-    """Standard normal numbers for the messages of a round, (repetitions, clients, dim), of a simulation."""
+    """Numbers with mean 0 and variance 1 for the messages of a round, (repetitions, clients, dim)."""
     streams = [Stream(seed ^ CLIENT_KEY, r, round, 0) for r in range(len(clients))]
     return np.stack([
-        normals_of(stream, first_client + row, dim) for stream, row in zip(streams, clients, strict=True)
+        _numbers(stream, first_client + row, 0, dim) for stream, row in zip(streams, clients, strict=True)
     ])  # fmt: skip
+
+
+def _numbers(stream: Stream, clients: NDArray[np.int64], first: int, count: int) -> Array:
+    """Numbers first, ..., first + count − 1 of the streams of some clients, otherwise alike, (clients, count)."""
+    low, high = first // NOISE_GROUP, (first + count + NOISE_GROUP - 1) // NOISE_GROUP
+    words = words_of_clients(stream, clients, np.arange(low * LANES, high * LANES))
+    u = (words.astype("<u4").view(np.uint8) + 0.5) / 2.0**7 - 1.0  # (clients, blocks, 16)
+    y = u * np.polynomial.polynomial.polyval(u * u, NEARLY_NORMAL)
+    groups = y.reshape(clients.size, -1, LANES, MIXED) @ SIGNS.T / 4.0
+    return groups.swapaxes(2, 3).reshape(clients.size, -1)[:, first % NOISE_GROUP :][:, :count]
 
 
 def secret_normals(count: int) -> Array:

@@ -44,16 +44,11 @@ def normals(stream: Stream, first: int, count: int, *, aside: bool = False) -> A
     return _some(_normal(words), first, count)[0]
 
 
-def normals_of(stream: Stream, clients: NDArray[np.int64], count: int) -> Array:
-    """Normal numbers 0, ..., count − 1 of the streams of some clients, otherwise alike, (clients, count)."""
-    return _some(_normal(_groups(stream, clients, 0, count, 0)), 0, count)
-
-
 def of_clients(seed: int, clients: NDArray[np.int64], count: int) -> tuple[Array, Array]:
     """What clients are like: `count` normal numbers, (clients, count), and one uniform number, (clients,)."""
     own = Stream(seed, NOBODY, NOBODY, 0)
     normal = _some(_normal(_groups(own, clients, 0, count, 0)), 0, count)
-    return normal, _uniform(_words(own, clients, np.array([ASIDE]))[:, 0, 0])
+    return normal, _uniform(words_of_clients(own, clients, np.array([ASIDE]))[:, 0, 0])
 
 
 def check_streamed(batches: Batches, problem: Streamed) -> None:
@@ -72,7 +67,7 @@ def check_streamed(batches: Batches, problem: Streamed) -> None:
         )
 
 
-def _words(stream: Stream, clients: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.uint32]:
+def words_of_clients(stream: Stream, clients: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.uint32]:
     """The four words of some blocks of some clients, (clients, blocks, 4)."""
     counter = np.empty((clients.size, blocks.size, 4), dtype=np.uint32)
     counter[..., 0] = blocks & 0xFFFFFFFF
@@ -87,7 +82,7 @@ def _groups(stream: Stream, clients: NDArray[np.int64], first: int, count: int, 
     """Words of the groups that hold numbers first, ..., first + count − 1: (clients, groups, 4, 8)."""
     low, high = first // GROUP, (first + count + GROUP - 1) // GROUP
     blocks = begin + np.arange(low * LANES, high * LANES)
-    return _words(stream, clients, blocks).reshape(clients.size, -1, LANES, 4).swapaxes(2, 3)
+    return words_of_clients(stream, clients, blocks).reshape(clients.size, -1, LANES, 4).swapaxes(2, 3)
 
 
 def _uniform(words: NDArray[np.uint32]) -> Array:

@@ -9,7 +9,7 @@ from jax import lax
 
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.engines.jax_.gradients import Gradient
-from fedscaffold.engines.jax_.stream import Place, normals, with_replacement, without_replacement, words
+from fedscaffold.engines.jax_.stream import Place, step_noise, with_replacement, without_replacement, words
 
 DRAWN_AT_ONCE = 256  # words per client, about; fewer are slow to make, more are wasted on short rounds
 
@@ -98,7 +98,7 @@ def _chunk(
         place = Place(draw.noise_key, draw.round, draw.first_client + pairs.clients, pairs.repetitions)
         count = sizes if config.sampling is None else jnp.full_like(sizes, config.batch)
         scale = jnp.asarray(config.noise, theta.dtype) / count.astype(theta.dtype)
-        return scale[:, None] * normals(
+        return scale[:, None] * step_noise(
             place, draw.first_step + h.astype(jnp.uint32), theta.shape[-1], theta.dtype
         )
 

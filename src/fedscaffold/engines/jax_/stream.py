@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedscaffold.core.random.normals import GROUP, LANES
+from fedscaffold.core.random.noise import MIXED, NEARLY_NORMAL, NOISE_GROUP, SIGNS
+from fedscaffold.core.random.normals import LANES
 from fedscaffold.core.random.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
 
 HALF = 0xFFFF
@@ -47,16 +48,16 @@ def words(place: Place, first_block: Any, blocks: int) -> Any:
     return jnp.stack([a, b, c, d], axis=-1).reshape(shape[0], -1)
 
 
-def normals(place: Place, step: Any, dim: int, dtype: Any) -> Any:
-    """Standard normal numbers step·dim to step·dim + dim − 1 of `core.random.normals`, (p, dim)."""
+def step_noise(place: Place, step: Any, dim: int, dtype: Any) -> Any:
+    """Numbers step·dim to step·dim + dim − 1 of `core.random.noise`, (p, dim)."""
     first = step * jnp.uint32(dim)
-    groups = -(-dim // GROUP) + 1
-    word = words(place, first // GROUP * LANES, groups * LANES).reshape(-1, groups, LANES, 4)
-    word = jnp.swapaxes(word, 2, 3).astype(dtype)
-    radius = jnp.sqrt(-2.0 * jnp.log((word[:, :, ::2] + 0.5) / 2.0**32))
-    angle = word[:, :, 1::2] * (2.0 * jnp.pi / 2.0**32)
-    pairs = jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=3)
-    return jax.lax.dynamic_slice_in_dim(pairs.reshape(word.shape[0], -1), first % GROUP, dim, axis=1)
+    groups = -(-dim // NOISE_GROUP) + 1
+    word = words(place, first // NOISE_GROUP * LANES, groups * LANES).reshape(-1, groups, LANES, 4, 1)
+    byte = (word >> jnp.arange(0, 32, 8, dtype=jnp.uint32)) & 0xFF
+    u = (byte.reshape(-1, groups, LANES, MIXED).astype(dtype) + 0.5) / 2.0**7 - 1.0
+    y = u * jnp.polyval(jnp.asarray(NEARLY_NORMAL[::-1], dtype), u * u)
+    mixed = jnp.einsum("ij,pglj->pgil", jnp.asarray(SIGNS / 4.0, dtype), y, precision=jax.lax.Precision.HIGHEST)
+    return jax.lax.dynamic_slice_in_dim(mixed.reshape(mixed.shape[0], -1), first % NOISE_GROUP, dim, axis=1)
 
 
 def with_replacement(word: Any, n: Any) -> Any:

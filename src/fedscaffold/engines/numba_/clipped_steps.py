@@ -9,9 +9,10 @@ from typing import Any
 
 from numba import njit
 
-from fedscaffold.core.random.normals import GROUP, LANES
+from fedscaffold.core.random.noise import NOISE_GROUP
+from fedscaffold.core.random.normals import LANES
 from fedscaffold.engines.numba_.compiling import compiled, inlined
-from fedscaffold.engines.numba_.drawing import draw_normals_in_twos
+from fedscaffold.engines.numba_.drawing import draw_step_noise
 from fedscaffold.engines.numba_.intrinsics import prefetch, shifted
 from fedscaffold.engines.numba_.losses import LOGISTIC, RIDGE
 from fedscaffold.engines.numba_.steps import CACHE_LINE_NUMBERS, PADDING, descend, margins, slopes
@@ -19,14 +20,14 @@ from fedscaffold.engines.numba_.steps import CACHE_LINE_NUMBERS, PADDING, descen
 
 @njit(inline="always")
 def noise_numbers(d: int) -> int:
-    """Room that `draw_noise` needs, of which the first group lies before the noise."""
-    return d + 3 * GROUP
+    """Room that `draw_noise` needs for steps of d numbers."""
+    return d + 3 * NOISE_GROUP
 
 
 @njit(inline="always")
 def noise_groups(missing: int) -> int:
-    """Groups to draw for so many missing numbers."""
-    return (missing + 2 * GROUP - 1) // (2 * GROUP) * 2
+    """Groups to draw for so many missing numbers: they come in twos."""
+    return (missing + 2 * NOISE_GROUP - 1) // (2 * NOISE_GROUP) * 2
 
 
 @inlined
@@ -35,13 +36,19 @@ def draw_noise(
 ) -> None:
     """Move noise[place], ..., noise[filled − 1] to the front, and put `groups` groups behind, from `group` on.
 
-    A step then takes its numbers from noise[0] on. Few are drawn at a time, so that the steps between keep the
-    machine busy while draws wait. Before the first draw filled is 0, and place the numbers that are left out.
+    Before the first draw filled is 0, and place the numbers that are left out: a step then takes its numbers from
+    noise[place] on, later from noise[0] on.
     """
-    left = filled - place
+    left = max(filled - place, 0)
     for j in range(left):
         noise[j] = noise[place + j]
-    draw_normals_in_twos(shifted(noise, left), noise, group * LANES, groups, key, counter, scale)
+    draw_step_noise(shifted(noise, left), group * LANES, groups, key, counter, scale)
+
+
+@njit(inline="always")
+def after_draw(place: int, filled: int, group: int, groups: int) -> tuple[int, int, int]:
+    """place, filled and group after `draw_noise`."""
+    return max(place - filled, 0), max(filled - place, 0) + groups * NOISE_GROUP, group + groups
 
 
 @compiled
@@ -54,8 +61,7 @@ def clipped_steps(
 
     noise has room for `noise_numbers` numbers.
     """
-    noise = shifted(noise, GROUP)
-    place, filled, group = first_step * d % GROUP, 0, first_step * d // GROUP
+    place, filled, group = first_step * d % NOISE_GROUP, 0, first_step * d // NOISE_GROUP
     for h in range(count):
         for k in range(0, portion, CACHE_LINE_NUMBERS):
             prefetch(x, ahead + h * portion + k)
@@ -63,7 +69,7 @@ def clipped_steps(
         if place + d > filled:
             groups = noise_groups(place + d - filled)
             draw_noise(noise, place, filled, group, groups, noise_scale, key, counter)
-            place, filled, group = 0, filled - place + groups * GROUP, group + groups
+            place, filled, group = after_draw(place, filled, group, groups)
         margins(x, d, base, rows, first, batch, theta, z)
         if loss in (RIDGE, LOGISTIC):
             slopes(False, loss, y, base, rows, first, batch, z, scale, None, limits)
@@ -84,13 +90,16 @@ def clipped_softmax_steps(
     free: int, ahead: int, portion: int, noise_scale: float, key: Any, counter: Any, first_step: int,
 ) -> None:  # fmt: skip
     """`steps.softmax_steps` with slopes of norm up to `limits`, and noise."""
-    tall, wide = d + PADDING, batch + PADDING
+    tall, wide, size = d + PADDING, batch + PADDING, classes * d
+    place, filled, group = first_step * size % NOISE_GROUP, 0, first_step * size // NOISE_GROUP
     for h in range(count):
         for k in range(0, portion, CACHE_LINE_NUMBERS):
             prefetch(x, ahead + h * portion + k)
         first = h * stride
-        skip, group = (first_step + h) * classes * d % GROUP, (first_step + h) * classes * d // GROUP
-        draw_noise(noise, 0, 0, group, noise_groups(skip + classes * d), noise_scale, key, counter)
+        if place + size > filled:
+            groups = noise_groups(place + size - filled)
+            draw_noise(noise, place, filled, group, groups, noise_scale, key, counter)
+            place, filled, group = after_draw(place, filled, group, groups)
         for k in range(classes):
             margins(x, d, base, rows, first, batch, shifted(theta, k * tall), shifted(z, k * wide))
         for b in range(batch):
@@ -118,8 +127,9 @@ def clipped_softmax_steps(
                 z[k * wide + b] *= shorter
         for k in range(classes):
             for j in range(d):
-                shift[k * tall + j] = kept[k * tall + j] + noise[skip + k * d + j]
+                shift[k * tall + j] = kept[k * tall + j] + noise[place + k * d + j]
             for j in range(k * tall + d - free, k * tall + d):
                 shift[j] -= back * theta[j]
             block, own_shift = shifted(theta, k * tall), shifted(shift, k * tall)
             descend(x, d, base, rows, first, batch, block, shifted(z, k * wide), shrink, own_shift)
+        place += size

@@ -1,11 +1,11 @@
-"""`fedscaffold.core.random.normals`, compiled: eight blocks of Philox side by side, and their words made normal.
+"""`core.random.normals` and `core.random.noise`, compiled: eight blocks of Philox side by side.
 
 LLVM vector code, as in `simd.py`. The logarithm and the sine are polynomials, right to 1e-12 for the numbers that
 words can give: numbers agree with `core.random.normals` to that.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -14,6 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from fedscaffold.core.random.noise import MIXED, NEARLY_NORMAL, NOISE_GROUP
 from fedscaffold.core.random.normals import GROUP, LANES
 from fedscaffold.core.random.stream import MULTIPLIERS, PHILOX_ROUNDS, WEYL
 from fedscaffold.engines.numba_.simd import DOUBLE, INT32, INT64, Lanes, exponential, narrowed
@@ -22,6 +23,8 @@ LOW, TOP = 0xFFFFFFFF, 1 << 63
 TWO_52 = 1075 << 52  # the bits of 2⁵²: a whole number below 2⁵² put in its last bits is added to it
 EXPONENT = 0xFFF << 52  # where a double has its exponent
 ROOT_HALF = 0x3FE6A09E00000000  # the bits of about √½
+HALF_RANGE = 2.0**7  # half the number of values of a byte
+TWO, THREE = types.UniTuple(types.int64, 2), types.UniTuple(types.int64, 3)
 
 
 def economised(series: list[Fraction], largest: Fraction, terms: int) -> list[float]:
@@ -63,7 +66,7 @@ COSINE = economised([(-(PART**2)) ** k / math.factorial(2 * k) for k in range(16
 class Words:
     """Emits integer instructions on 64-bit numbers, eight for each group."""
 
-    def __init__(self, builder: Any, groups: int) -> None:
+    def __init__(self, builder: Any, groups: int = 1) -> None:
         self.b, self.width = builder, LANES * groups
         self.vector = ir.VectorType(INT64, self.width)
 
@@ -157,11 +160,10 @@ def normal_pairs(w: Words, f: Lanes, words: list[Any], scale: Any) -> list[Any]:
     return found
 
 
-def _drawer(make: Callable[[Words, Lanes, list[Any], Any, list[Any]], list[Any]], *, side_by_side: int = 1) -> Any:
+def _drawer(make: Callable[[Words, Lanes, list[Any], Any, list[Any]], list[Any]]) -> Any:
     """Intrinsic that draws `groups` groups of numbers from block `first` on, made of words, a scale and a table.
 
-    make gets the words, the scale, and 32 numbers of the table as vectors that are loaded when they are used. With
-    two groups side by side one's operations run while the other's wait; then an even number of groups is drawn.
+    make gets the words, the scale, and 32 numbers of the table as vectors that are loaded when they are used.
     """
 
     @intrinsic
@@ -170,43 +172,93 @@ def _drawer(make: Callable[[Words, Lanes, list[Any], Any, list[Any]], list[Any]]
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             out_, table_, first_, groups_, key_, counter_, scale_ = args
-            w, f = Words(builder, side_by_side), Lanes(builder, DOUBLE, LANES * side_by_side)
+            w, f = Words(builder), Lanes(builder, DOUBLE, LANES)
             stored = Lanes(builder, context.get_data_type(out.dtype), LANES)
             given = Lanes(builder, context.get_data_type(table.dtype), LANES)
-            keys = [w.splat(builder.extract_value(key_, i)) for i in range(2)]
-            counters = [w.splat(builder.extract_value(counter_, i)) for i in range(3)]
-            lane = ir.Constant(w.vector, list(range(w.width)))
-            with cgutils.for_range_slice(builder, INT64(0), groups_, INT64(side_by_side), INT64) as (group, _):
-                block = builder.add(first_, builder.mul(group, INT64(LANES)))
-                words = philox(w, builder.add(w.splat(block), lane), counters, keys)
+            for group, words in _words_of_groups(w, first_, groups_, key_, counter_):
                 begin = builder.mul(group, INT64(GROUP))
-                places = [
-                    [builder.add(begin, INT64(k * LANES + GROUP * g)) for g in range(side_by_side)]
-                    for k in range(4)
-                ]
-                tables = [_joined(f, [given.load(table_, place) for place in each]) for each in places]
+                places = [builder.add(begin, INT64(k * LANES)) for k in range(4)]
+                tables = [_as_doubles(f, given.load(table_, place)) for place in places]
                 numbers = make(w, f, words, f.splat(scale_), tables)
-                for vector, each in zip(numbers, places, strict=True):
-                    for g, place in enumerate(each):
-                        part = _places(builder, vector, vector, range(g * LANES, (g + 1) * LANES))
-                        stored.store(narrowed(stored, part), out_, place)
+                for vector, place in zip(numbers, places, strict=True):
+                    stored.store(narrowed(stored, vector), out_, place)
             return context.get_dummy_value()
 
-        two, three = types.UniTuple(types.int64, 2), types.UniTuple(types.int64, 3)
-        return types.void(out, table, types.int64, types.int64, two, three, types.float64), generate
+        return types.void(out, table, types.int64, types.int64, TWO, THREE, types.float64), generate
 
     return draw
 
 
-def _places(builder: Any, a: Any, b: Any, places: range) -> Any:
-    """The numbers in some places of two vectors, one behind the other."""
-    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(places)), list(places)))
+def _words_of_groups(w: Words, first: Any, groups: Any, key: Any, counter: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """Emits a loop over groups from block `first` on, as many at once as w has; gives the first and the words."""
+    b = w.b
+    keys = [w.splat(b.extract_value(key, i)) for i in range(2)]
+    counters = [w.splat(b.extract_value(counter, i)) for i in range(3)]
+    lane = ir.Constant(w.vector, list(range(w.width)))
+    with cgutils.for_range_slice(b, INT64(0), groups, INT64(w.width // LANES), INT64) as (group, _):
+        block = b.add(first, b.mul(group, INT64(LANES)))
+        yield group, philox(w, b.add(w.splat(block), lane), counters, keys)
 
 
-def _joined(f: Lanes, vectors: list[Any]) -> Any:
-    """One or two vectors of eight numbers as one of doubles."""
-    found = vectors[0] if len(vectors) == 1 else _places(f.builder, *vectors, range(f.width))
-    return found if found.type == f.vector else f.builder.fpext(found, f.vector)
+def _as_doubles(f: Lanes, vector: Any) -> Any:
+    return vector if vector.type == f.vector else f.builder.fpext(vector, f.vector)
+
+
+@intrinsic
+def draw_step_noise(
+    typing_context: Any, out: Any, first: Any, groups: Any, key: Any, counter: Any, scale: Any
+) -> Any:
+    """Draws an even number of groups of `core.random.noise`, from block `first` on, times the scale.
+
+    Words are drawn for two groups side by side: one's operations run while the other's wait.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        out_, first_, groups_, key_, counter_, scale_ = args
+        w, f = Words(builder), Lanes(builder, DOUBLE, LANES)
+        stored = Lanes(builder, context.get_data_type(out.dtype), LANES)
+        quarter = builder.fmul(f.splat(scale_), f.constant(0.25))
+        coefficients = [
+            builder.fmul(quarter, f.constant(c / HALF_RANGE ** (2 * k + 1))) for k, c in enumerate(NEARLY_NORMAL)
+        ]
+        for group, words in _words_of_groups(Words(builder, 2), first_, groups_, key_, counter_):
+            for g in range(2):
+                lanes = ir.Constant(ir.VectorType(INT32, LANES), list(range(g * LANES, (g + 1) * LANES)))
+                own = [builder.shuffle_vector(word, word, lanes) for word in words]
+                parts = [nearly_normal(w, f, word, byte, coefficients) for word in own for byte in range(4)]
+                begin = builder.mul(builder.add(group, INT64(g)), INT64(NOISE_GROUP))
+                for k, vector in enumerate(mixed(builder, parts)):
+                    stored.store(narrowed(stored, vector), out_, builder.add(begin, INT64(k * LANES)))
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, types.int64, TWO, THREE, types.float64), generate
+
+
+def nearly_normal(w: Words, f: Lanes, word: Any, byte: int, coefficients: list[Any]) -> Any:
+    """c₀x + c₁x³ + c₂x⁵ + ... of x = b + ½ − 2⁷, where b is a byte of each word, the lowest first.
+
+    A byte becomes a number by lying in some bits of a power of two, with lower ones for the half.
+    """
+    b = w.b
+    place = 8 if byte < 2 else 24  # where the byte begins; bytes 0 and 2 are brought to the next one's place
+    found = word if byte % 2 else b.shl(word, w.constant(8))
+    bits = b.or_(b.and_(found, w.constant(0xFF << place)), w.constant(TWO_52 - (place << 52)))
+    x = b.fsub(b.bitcast(bits, f.vector), f.constant(2.0 ** (52 - place) + HALF_RANGE - 0.5))
+    square = b.fmul(x, x)
+    total = coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = f.multiply_add(total, square, coefficient)
+    return b.fmul(x, total)
+
+
+def mixed(b: Any, parts: list[Any]) -> list[Any]:
+    """Sums of sixteen vectors with the signs of `core.random.noise`, by sums of two for one bit at a time."""
+    for bit in (1, 2, 4, 8):
+        for i in range(MIXED):
+            if not i & bit:
+                x, y = parts[i], parts[i + bit]
+                parts[i], parts[i + bit] = b.fadd(x, y), b.fsub(y, x) if i & bit >> 1 else b.fsub(x, y)
+    return parts
 
 
 def features(w: Words, f: Lanes, words: list[Any], scale: Any, table: list[Any]) -> list[Any]:
@@ -237,6 +289,5 @@ def labels(w: Words, f: Lanes, words: list[Any], scale: Any, table: list[Any]) -
 
 draw_features = _drawer(features)
 draw_normals = _drawer(noise)
-draw_normals_in_twos = _drawer(noise, side_by_side=2)
 draw_uniforms = _drawer(uniform)
 draw_labels = _drawer(labels)

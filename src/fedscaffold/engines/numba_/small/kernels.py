@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.random.normals import GROUP
-from fedscaffold.engines.numba_.clipped_steps import draw_noise, noise_groups, noise_numbers
+from fedscaffold.core.random.noise import NOISE_GROUP
+from fedscaffold.engines.numba_.clipped_steps import after_draw, draw_noise, noise_groups, noise_numbers
 from fedscaffold.engines.numba_.compiling import FLOAT, INT, KEY, NONE, ROUND_ARGUMENTS, compiled_for, numbers
 from fedscaffold.engines.numba_.intrinsics import discard, on_stack, pointer, prefetch, scratch, shifted
 from fedscaffold.engines.numba_.losses import WEIGHTED_LOSSES, WITH_REPLACEMENT
@@ -103,7 +103,8 @@ def small_steps_for(
                     if clipped:
                         for i in range(0, n, CACHE_LINE_NUMBERS):
                             prefetch(limits_, offsets[following] + i)
-            noise_place, noise_filled, noise_group = first_step * dim % GROUP, 0, first_step * dim // GROUP
+            noise_place, noise_filled = first_step * dim % NOISE_GROUP, 0
+            noise_group = first_step * dim // NOISE_GROUP
             h = 0
             while h < H:
                 count = min(at_once, H - h)
@@ -127,11 +128,12 @@ def small_steps_for(
                             k, r = begin + mine // repetitions, mine % repetitions
                             c = clients[r if own_cohorts else 0, k]
                             draw_noise(
-                                shifted(noise_, s * noise_room + GROUP), noise_place, noise_filled, noise_group,
+                                shifted(noise_, s * noise_room), noise_place, noise_filled, noise_group,
                                 groups, step_size * noise_scale / batch, noise_key, (round_, first_client + c, r),
                             )  # fmt: skip
-                        noise_filled += groups * GROUP - noise_place
-                        noise_place, noise_group = 0, noise_group + groups
+                        noise_place, noise_filled, noise_group = after_draw(
+                            noise_place, noise_filled, noise_group, groups
+                        )
                     for s in range(team):
                         for i in range(0, portion[s], CACHE_LINE_NUMBERS):
                             prefetch(x_, ahead[s] + i)
@@ -142,7 +144,7 @@ def small_steps_for(
                             shift[j] = kept[j] - back * t[j]
                     step_of_team(
                         loss, batch, team, x_, m_, y_, dim, bases, pointer(rows), room, step * batch, t, shift,
-                        tall, shrink, scale, limits_, noise_, noise_room, GROUP + noise_place,
+                        tall, shrink, scale, limits_, noise_, noise_room, noise_place,
                     )  # fmt: skip
                     noise_place += dim
                 h += count
