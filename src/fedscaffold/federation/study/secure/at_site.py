@@ -98,7 +98,7 @@ def _change(site: "StudySite", question: Payload, told: Fields, blocks: Sequence
 
 
 def _check_alike(request: TrainRequest) -> None:
-    """Refuse rounds in which sites do not all do the same: the sum would tell more of one site than of the others."""
+    """Refuse rounds in which sites do not all do the same: their sum would tell most about one of them."""
     method = request.config.method
     if type(method) is not Scaffold or not isinstance(method.local_steps, int):
         raise Refusal(
