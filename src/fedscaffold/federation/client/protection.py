@@ -7,6 +7,8 @@ from fedscaffold.federation.messages import TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.methods import FedAvg, Scaffold
 
+CLIPS = 1e-100, 1e100  # beyond, numbers lose digits, and noise that is divided by the rows may be 0
+
 
 def check_protection(request: TrainRequest, policy: SitePolicy) -> None:
     """Refuse a request without noise where the policy has a budget, and one whose noise would not suffice.
@@ -26,6 +28,11 @@ def check_protection(request: TrainRequest, policy: SitePolicy) -> None:
         raise Refusal(
             RefusalCode.POLICY_METHOD,
             f"under a privacy budget the method must be Scaffold or FedAvg, not {type(config.method).__name__}",
+        )
+    if not (CLIPS[0] <= config.privacy.clip <= CLIPS[1] and config.privacy.noise_multiplier <= CLIPS[1]):
+        raise Refusal(
+            RefusalCode.POLICY_METHOD,
+            f"under a privacy budget the clip must be between {CLIPS[0]:g} and {CLIPS[1]:g}, the noise below that",
         )
     if config.batches.size is not None:
         raise Refusal(RefusalCode.POLICY_BATCH, "under a privacy budget steps must be on all rows")
