@@ -1,6 +1,8 @@
 """What noise protects, against dp-accounting used by hand and against the definition of δ for Gaussians."""
 
 import math
+from itertools import pairwise
+from typing import Any
 
 import dp_accounting as dp
 import numpy as np
@@ -9,7 +11,15 @@ from dp_accounting import rdp
 from scipy.stats import norm
 
 import fedscaffold as fs
-from fedscaffold.privacy import ClientLevel, RecordLevel, client_epsilons, epsilon, noise_for
+from fedscaffold.privacy import (
+    ClientLevel,
+    NoisySteps,
+    RecordLevel,
+    client_epsilons,
+    composed_epsilon,
+    epsilon,
+    noise_for,
+)
 
 WHOLE = [  # noise multiplier, δ, steps
     *[(2.0, 1e-5, 1), (10.0, 1e-5, 10), (20.0, 1e-3, 50), (40.0, 1e-4, 100), (100.0, 1e-6, 1000)],
@@ -110,3 +120,29 @@ def test_random_numbers_of_steps_have_no_budget() -> None:
     method = fs.ProxSkip(step_size=0.1, communication_probability=0.1)
     with pytest.raises(fs.InvalidInput, match="random number of local steps"):
         client_epsilons(problem, method, RecordLevel(clip=1.0, noise_multiplier=1.0), rounds=3, delta=1e-2)
+
+
+@pytest.mark.parametrize("batches", [{}, {"batch_size": 1, "records": 1000}, {"batch_size": 999, "records": 1000}])
+def test_more_noise_never_costs_more_however_little_or_much_there_is(batches: dict[str, Any]) -> None:
+    noise = [10.0**k for k in (-323, -300, -170, -160, -80, -20, -8, -4, -2, -1, 0, 1, 2, 4, 8, 12, 100, 160, 308)]
+    found = [epsilon(noise_multiplier=z, delta=1e-5, steps=10, **batches) for z in noise]
+    assert found[0] == np.inf
+    assert found[-1] < 1e-9
+    assert all(more >= less for more, less in pairwise(found))
+    assert composed_epsilon([NoisySteps(z, 10) for z in noise[-12:]], delta=1e-5) >= found[-12]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_random_settings_are_those_of_dp_accounting(seed: int) -> None:
+    """Steps on all records are never below the exact δ, and never above Rényi divergences."""
+    rng = np.random.default_rng(seed)
+    noise, delta, steps = 10.0 ** rng.uniform(-2, 4), 10.0 ** rng.uniform(-12, -1), int(10.0 ** rng.uniform(0, 6))
+    found = epsilon(noise_multiplier=noise, delta=delta, steps=steps)
+    mean = 2.0 * np.sqrt(steps) / noise
+    second = np.exp(min(found + norm.logcdf(-mean / 2 - found / mean), 700.0))
+    assert norm.cdf(mean / 2 - found / mean) - second <= delta * (1 + 1e-6) + 1e-15
+    accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(dp.GaussianDpEvent(noise / 2.0), steps)
+    assert found <= accountant.get_epsilon(delta) * (1 + 1e-9)
+    if 1e-9 <= found <= 1e9:
+        assert noise_for(epsilon=found, delta=delta, steps=steps) == pytest.approx(noise, rel=1e-4)

@@ -120,3 +120,23 @@ def test_a_run_is_the_pseudo_code(kind: str) -> None:
     )  # fmt: skip
     np.testing.assert_allclose(trace.theta[0], expected.theta, rtol=0, atol=1e-12)
     np.testing.assert_allclose(trace.control_variates[0], expected.control_variates, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_noise_is_not_lost_beside_a_large_model(summed: bool) -> None:
+    """Whoever chooses θ could otherwise round the change up to 2, and the noise beside it away."""
+    theta = np.full((1, 1), 2.0**53)
+    privacy = ClientLevel(clip=10.0, noise_multiplier=0.1, summed=summed)
+    for change in (2.0, 4.0):
+        for noise in (-0.9, 0.9, 1.1):
+            protect = MessageProtection(privacy, np.ones(1), lambda *_: np.full((1, 1, 1), 2.0 * noise))  # noqa: B023
+            sent, _ = protect(theta[:, None] + change, theta, 0, None)
+            assert sent[0, 0, 0] - theta[0, 0] == 2.0 * round((change + 2.0 * noise) / 2.0)
+
+
+@pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf, 0.0], [1e300, 1e300], [-1e308, 1.0], [1e-320, 0.0]])
+def test_no_message_is_longer_than_the_clip_or_not_finite(values: list[float]) -> None:
+    protect = MessageProtection(PRIVACY, np.ones(1), lambda *_: np.zeros((1, 1, 2)))
+    sent, known = protect(np.array([[values]]), np.zeros((1, 2)), 0, None)
+    assert np.linalg.norm(sent) <= PRIVACY.clip * (1.0 + 1e-12)
+    assert np.isfinite(known).all()

@@ -117,6 +117,13 @@ Privacy = RecordLevel | ClientLevel
 
 
 def clipped_rows(rows: Array, clip: float) -> Array:
-    """Vectors along the last axis, shortened to norm `clip` where they are longer."""
-    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
+    """Vectors along the last axis, shortened to norm `clip` where they are longer.
+
+    Whatever a vector is, it is no longer than `clip` afterwards; one that is not finite becomes zero.
+    """
+    finite = np.isfinite(rows).all(axis=-1, keepdims=True)
+    rows = np.where(finite, rows, 0.0)
+    largest = np.abs(rows).max(axis=-1, keepdims=True, initial=0.0)
+    unit = np.where(largest > 0.0, largest, 1.0)  # squares of large numbers would be infinite
+    norms = largest * np.linalg.norm(rows / unit, axis=-1, keepdims=True)
     return rows * (clip / np.maximum(norms, clip))

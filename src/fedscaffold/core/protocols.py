@@ -58,8 +58,14 @@ class HasBatchGradient(Problem, Protocol):
 class HasClippedGradient(Protocol):
     """A problem whose records' gradients can be clipped one by one, for privacy at the level of records."""
 
-    def clipped_gradient(self, client: int, theta: Array, rows: IntArray, clip: float) -> Array:
-        """Mean over some of a client's records of gradients shortened to norm `clip`, plus the penalty's."""
+    def clipped_gradient(
+        self, client: int, theta: Array, rows: IntArray, clip: float, noise: Array | float = 0.0
+    ) -> Array:
+        """Mean over some of a client's records of gradients shortened to norm `clip`, noise and the penalty's.
+
+        The noise is added before anything else: whoever chooses θ could make the penalty's gradient so large that
+        beside it the records' is rounded, and the noise too, but not both together.
+        """
 
 
 @runtime_checkable

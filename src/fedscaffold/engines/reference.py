@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,8 +63,6 @@ class Reference:
         if batches.size is None and isinstance(problem, HasMeanField):
             problem = problem.mean_field()
         gradient = problem.drawn_gradient if isinstance(problem, Streamed) else problem.batch_gradient
-        if privacy is not None:
-            gradient = partial(problem.clipped_gradient, clip=privacy.clip)
         noise = _secret_noise if self.secret_noise else step_noise
 
         def local_sgd(
@@ -86,9 +83,11 @@ class Reference:
                 steps_taken = range(first_step, first_step + int(steps[r, k]))
                 draws = _draws(problem, c, stream, steps_taken, batches)
                 for h, drawn in zip(steps_taken, draws, strict=True):
-                    slope = gradient(c, local[r, k], *drawn) + xi[r, k]
-                    if privacy is not None:
-                        slope += privacy.noise / drawn[0].size * noise(stream, h, problem.dim)
+                    if privacy is None:
+                        slope = gradient(c, local[r, k], *drawn) + xi[r, k]
+                    else:
+                        blur = privacy.noise / drawn[0].size * noise(stream, h, problem.dim)
+                        slope = problem.clipped_gradient(c, local[r, k], *drawn, privacy.clip, blur) + xi[r, k]
                     if anchor is not None:
                         slope -= gradient(c, anchor[r], *drawn)
                     if pull:

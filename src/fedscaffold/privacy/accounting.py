@@ -28,6 +28,9 @@ from fedscaffold.core.types import Array
 Adjacency = Literal["replace", "remove"]
 SENSITIVITY = {"replace": 2.0, "remove": 1.0}  # of a sum of vectors of norm up to 1
 ENOUGH = 1e-6  # relative precision of a noise multiplier
+LARGEST_MEAN = 1e70  # of Gaussian mechanisms, beyond which they protect nothing that a float64 could say
+AMPLIFIED = 1e-3, 1e6  # noise for which Rényi divergences of batches are computed; dp-accounting fails far outside
+WANTED = 1e-9, 1e9  # ε for which noise is looked for
 
 
 def epsilon(
@@ -153,6 +156,10 @@ def noise_for(
     True
     """
     wanted = positive("epsilon", epsilon)
+    if not WANTED[0] <= wanted <= WANTED[1]:
+        raise InvalidInput(
+            Option("epsilon"), f" must be between {WANTED[0]:g} and {WANTED[1]:g}, got {given(wanted)}"
+        )
     return _noise_for(wanted, *_checked(delta, steps, batch_size, records, sampling, adjacency))
 
 
@@ -248,14 +255,17 @@ def _checked(
 
 def _epsilon(parts: tuple[tuple[float, int, float], ...], delta: float, adjacency: str) -> float:
     """ε of (noise, steps, share)s: exact for all records, with batches the better of that and the amplified."""
-    if any(z == 0.0 for z, _, _ in parts):
-        return math.inf
     alone = [(z / SENSITIVITY[adjacency], steps, share) for z, steps, share in parts]
-    precision = sum(steps / z**2 for z, steps, _ in alone)
-    whole = float(_library().get_epsilon_gaussian(1.0 / math.sqrt(precision), delta))
-    if all(share == 1.0 for _, _, share in alone):
+    if any(z == 0.0 for z, _, _ in alone):
+        return math.inf
+    mean = math.hypot(*(math.sqrt(steps) / z for z, steps, _ in alone))  # of one Gaussian mechanism of variance 1
+    if mean > LARGEST_MEAN:
+        return math.inf
+    with np.errstate(divide="ignore"):  # of log 0, where δ alone suffices
+        whole = float(_library().get_epsilon_gaussian(1.0 / max(mean, 1.0 / LARGEST_MEAN), delta))
+    if all(share == 1.0 for _, _, share in alone) or any(z < AMPLIFIED[0] for z, _, _ in alone):
         return whole
-    return min(whole, _amplified(alone, delta))
+    return min(whole, _amplified([(min(z, AMPLIFIED[1]), steps, share) for z, steps, share in alone], delta))
 
 
 def _amplified(parts: Sequence[tuple[float, int, float]], delta: float) -> float:
@@ -279,7 +289,8 @@ def _noise_for(wanted: float, delta: float, steps: int, share: float, adjacency:
         return math.log(_epsilon(((math.exp(log_z), steps, share),), delta, adjacency) / wanted)
 
     # what steps on all records need, which is known, is always enough
-    enough = SENSITIVITY[adjacency] * math.sqrt(steps) * float(_library().get_sigma_gaussian(wanted, delta))
+    with np.errstate(divide="ignore"):
+        enough = SENSITIVITY[adjacency] * math.sqrt(steps) * float(_library().get_sigma_gaussian(wanted, delta))
     highest = math.log(enough) + ENOUGH
     if share == 1.0:
         return math.exp(highest)

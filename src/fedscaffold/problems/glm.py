@@ -199,14 +199,15 @@ class Glm(TabularProblem, ABC):
         x, y = self.x[at], self.y[at]
         return of_records(self.d1, x @ theta, y) @ x / at.size + self.penalty * theta
 
-    def clipped_gradient(self, client: int, theta: Array, rows: NDArray[np.int64], clip: float) -> Array:
-        """Mean gradient over some of a client's records, each shortened to norm `clip`, plus the penalty's.
+    def clipped_gradient(
+        self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
+    ) -> Array:
+        """Mean gradient over some of a client's records, each shortened to norm `clip`, noise and the penalty's.
 
         A record's gradient is ℓ' x, whose norm is that of x times the size of ℓ'.
         """
         at = self.offsets[client] + rows
         x = self.x[at]
-        return (
-            clipped_slopes(of_records(self.d1, x @ theta, self.y[at]), x, clip) @ x / at.size
-            + self.penalty * theta
-        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            slopes = clipped_slopes(of_records(self.d1, x @ theta, self.y[at]), x, clip)
+        return (slopes @ x / at.size + noise) + self.penalty * theta

@@ -150,15 +150,18 @@ class Multinomial(TabularProblem):
             self._slopes(theta, self.x[at], self.y[at]).T @ self.x[at]
         ).ravel() / at.size + self.penalty * theta
 
-    def clipped_gradient(self, client: int, theta: Array, rows: NDArray[np.int64], clip: float) -> Array:
-        """Mean gradient over some of a client's records, each shortened to norm `clip`, plus the penalty's.
+    def clipped_gradient(
+        self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
+    ) -> Array:
+        """Mean gradient over some of a client's records, each shortened to norm `clip`, noise and the penalty's.
 
         A record's gradient is the outer product of p − e_y and x.
         """
         at = self.offsets[client] + rows
         x = self.x[at]
-        slopes = clipped_slopes(self._slopes(theta, x, self.y[at]), x, clip)
-        return (slopes.T @ x).ravel() / at.size + self.penalty * theta
+        with np.errstate(over="ignore", invalid="ignore"):
+            slopes = clipped_slopes(self._slopes(theta, x, self.y[at]), x, clip)
+        return ((slopes.T @ x).ravel() / at.size + noise) + self.penalty * theta
 
     def _margins(self, theta: Array, x: Array) -> Array:
         return x @ theta.reshape(self.n_classes, self.n_features).T

@@ -70,7 +70,26 @@ def of_records(function: Callable[[Array, Array], Array], z: Array, y: Array) ->
 
 
 def clipped_slopes(slopes: Array, x: Array, clip: float) -> Array:
-    """Slopes ℓ' of records x, (records,) or (records, classes), for gradients of norm ‖ℓ'‖ ‖x‖ up to `clip`."""
-    sizes = np.abs(slopes) if slopes.ndim == 1 else np.linalg.norm(slopes, axis=1)
-    factors = clip / np.maximum(sizes * np.linalg.norm(x, axis=1), clip)
-    return slopes * (factors if slopes.ndim == 1 else factors[:, None])
+    """Slopes ℓ' of records x, (records,) or (records, classes), for gradients of norm ‖ℓ'‖ ‖x‖ up to `clip`.
+
+    A record whose slope is not a number, as where its margin is a difference of infinities, counts as one without
+    gradient: no record may change the sum of all by more than its own share, whatever the model is.
+    """
+    with np.errstate(divide="ignore"):
+        limits = np.minimum(clip / _norms(x), np.finfo(np.float64).max)
+    if slopes.ndim == 1:
+        return np.where(np.isnan(slopes), 0.0, np.clip(slopes, -limits, limits))
+    slopes = np.where(np.isfinite(slopes).all(axis=1, keepdims=True), slopes, 0.0)
+    sizes = _norms(slopes)
+    return slopes * (limits / np.maximum(sizes, limits))[:, None]
+
+
+def _norms(rows: Array) -> Array:
+    """Norms of rows, also where squares would be too large or too small for a float64."""
+    with np.errstate(over="ignore", under="ignore"):
+        norms = np.asarray(np.linalg.norm(rows, axis=1))
+    for k in np.flatnonzero(~((norms > 1e-150) & (norms < 1e150))):
+        largest = np.abs(rows[k]).max(initial=0.0)
+        if 0.0 < largest < np.inf:
+            norms[k] = largest * np.linalg.norm(rows[k] / largest)
+    return norms

@@ -37,12 +37,17 @@ class MessageProtection:
     draw: DrawNoise
 
     def __call__(self, sent: Array, theta: Array, round: int, clients: IntArray | None) -> tuple[Array, Array]:
-        """What is sent, and what clients remember of it, from messages (repetitions, participants, dim) and θ."""
+        """What is sent, and what clients remember of it, from messages (repetitions, participants, dim) and θ.
+
+        Noise is added to the change before θ is: beside a large θ both would be rounded, and the noise lost.
+        """
         chosen = np.arange(sent.shape[1])[None] if clients is None else clients
         chosen = np.broadcast_to(chosen, sent.shape[:2])
-        clipped = theta[:, None] + clipped_rows(sent - theta[:, None], self.privacy.clip)
-        noisy = clipped + self.scales[chosen][..., None] * self.draw(round, chosen, sent.shape[2])
-        return noisy, clipped if self.privacy.summed else noisy
+        start = theta[:, None]
+        change = clipped_rows(sent - start, self.privacy.clip)
+        noise = self.scales[chosen][..., None] * self.draw(round, chosen, sent.shape[2])
+        noisy = start + (change + noise)
+        return noisy, start + change if self.privacy.summed else noisy
 
 
 def check_privacy(privacy: Any, problem: Problem, method: Method, local_steps: int) -> None:

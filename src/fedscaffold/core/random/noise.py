@@ -17,7 +17,8 @@ orthogonal matrix: sums of these numbers with any weights have the moments of su
 numbers up to the ninth. The distribution function of each number, a sum of sixteen, is within 4e-8 of the normal
 one. It exceeds 4 standard deviations as often as a normal number to 2 parts in 100,000, 5 to 3 in 10,000 and 6 to
 4 in 1,000, and ends at 12.6. |i & i/2| gives the signs of Rudin and Shapiro: with them a sum of the numbers that
-one coordinate gets in consecutive steps is of many of the sixteen y again, and not of a few.
+one coordinate gets in consecutive steps is of many of the sixteen y again, and not of a few. What stays far from
+normal are sums of a block's sixteen numbers with the very signs of one j: they are yⱼ, which has 256 values.
 """
 
 import os

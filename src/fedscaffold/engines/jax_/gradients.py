@@ -59,6 +59,7 @@ class OfLoss:
             return jax.grad(self.loss.of_records)(theta, alone, None)
 
         each = jax.vmap(of_one)(batch)
+        each = jnp.where(jnp.isfinite(each).all(axis=1, keepdims=True), each, 0)
         each = each * _shorter(jnp.linalg.norm(each, axis=1), self.clip)[:, None]
         mean = each.mean(axis=0) if share is None else share @ each
         return mean + jnp.asarray(self.loss.l2, theta.dtype) * theta
@@ -86,8 +87,7 @@ class OfMargins:
         margins = x @ theta.reshape(self.vectors, d).T if self.vectors > 1 else x @ theta
         slopes = self._slopes(margins, y)
         if self.clip is not None:
-            sizes = jnp.abs(slopes) if slopes.ndim == 1 else jnp.linalg.norm(slopes, axis=1)
-            slopes = slopes * _column(_shorter(sizes * jnp.linalg.norm(x, axis=1), self.clip), slopes)
+            slopes = _clipped(slopes, x, self.clip)
         if share is None:
             return (slopes.T @ x).ravel() / y.shape[0] + penalty
         return ((slopes * _column(share, slopes)).T @ x).ravel() + penalty
@@ -98,6 +98,23 @@ class OfMargins:
             return slopes(z, y)
         target, offset, weight = y.T
         return _column(weight, z) * slopes(z + _column(offset, z), target)
+
+
+def _clipped(slopes: Any, x: Any, clip: float) -> Any:
+    """`problems.record_weights.clipped_slopes`, which says why nothing may be infinite or NaN."""
+    finite = jnp.finfo(slopes.dtype).max
+    limits = jnp.minimum(jnp.asarray(clip, slopes.dtype) / _norms(x), finite)
+    if slopes.ndim == 1:
+        return jnp.where(jnp.isnan(slopes), 0, jnp.clip(slopes, -limits, limits))
+    slopes = jnp.where(jnp.isfinite(slopes).all(axis=1, keepdims=True), slopes, 0)
+    return slopes * (limits / jnp.maximum(_norms(slopes), limits))[:, None]
+
+
+def _norms(rows: Any) -> Any:
+    """Norms of rows, also where squares would be too large or too small."""
+    largest = jnp.abs(rows).max(axis=1)
+    unit = jnp.where(largest > 0, largest, 1)
+    return largest * jnp.linalg.norm(rows / unit[:, None], axis=1)
 
 
 def _shorter(norms: Any, clip: float) -> Any:

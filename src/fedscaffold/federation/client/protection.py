@@ -16,6 +16,8 @@ from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.methods import FedAvg, GradientScaffold, Scaffold
 from fedscaffold.simulation.protection import MessageProtection, check_client_level
 
+CLIPS = 1e-100, 1e100  # beyond, numbers lose digits, and noise that is divided by the rows may be 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class PartOfSum:
@@ -50,19 +52,29 @@ def check_protection(request: TrainRequest, policy: SitePolicy, part: PartOfSum 
     if the parts of those who do not work together with the server suffice.
     """
     config = request.config
-    whole_site = isinstance(config.privacy, ClientLevel)
-    if config.privacy is None or (policy.epsilon is not None and whole_site != (policy.protect == "site")):
+    if config.privacy is None:
         if policy.epsilon is not None:
-            what = "its table as a whole" if policy.protect == "site" else "every row"
             raise Refusal(
                 RefusalCode.ONLY_PRIVATE,
-                f"the site has a privacy budget that protects {what}, and the request does not",
+                "the site has a privacy budget, and the request is for steps without noise",
             )
         return
+    whole_site = isinstance(config.privacy, ClientLevel)
+    if policy.epsilon is not None and whole_site != (policy.protect == "site"):
+        what = "its table as a whole" if policy.protect == "site" else "every row"
+        raise Refusal(
+            RefusalCode.ONLY_PRIVATE,
+            f"the site has a privacy budget that protects {what}, and the request protects something else",
+        )
     if type(config.method) not in (Scaffold, GradientScaffold, FedAvg) or request.phase == "gradient":
         raise Refusal(
             RefusalCode.POLICY_METHOD,
             f"under a privacy budget the method must be Scaffold or FedAvg, not {type(config.method).__name__}",
+        )
+    if not (CLIPS[0] <= config.privacy.clip <= CLIPS[1] and config.privacy.noise_multiplier <= CLIPS[1]):
+        raise Refusal(
+            RefusalCode.POLICY_METHOD,
+            f"under a privacy budget the clip must be between {CLIPS[0]:g} and {CLIPS[1]:g}, the noise below that",
         )
     if isinstance(config.privacy, ClientLevel):
         _check_parts(config.privacy, request, part)

@@ -311,12 +311,17 @@ class StudySite:
     def _stamp(self) -> Any:
         return self.table.stamp if isinstance(self.table, TableFile) else None
 
+    def accepted(self, address: Address) -> dict[str, Any] | None:
+        """The agreement that the site accepted for a study and a digest of its rows then; None before that."""
+        found = self.store.load_note("accepted")
+        return found if found is not None and found["study"] == address.study else None
+
     def agreed_rows(self, address: Address) -> AgreedRows:
         """The rows in the encoding that the site accepted for a study; refused if they are no longer the same."""
         if self._rows is not None and self._rows[:2] == (address.study, self._stamp):
             return self._rows[2]
-        accepted = self.store.load_note("accepted")
-        if accepted is None or accepted["study"] != address.study:
+        accepted = self.accepted(address)
+        if accepted is None:
             raise Refusal(RefusalCode.NO_AGREEMENT)
         agreement = Agreement.from_json(accepted["agreement"])
         rows = AgreedRows(self.current_table, agreement, self.store.secret, self.engine)

@@ -224,10 +224,16 @@ class Differentiable(RecordsProblem):
         batch = self._rows(self.offsets[client] + rows)
         return np.asarray(self._of("gradient", theta, batch, None) + self.l2 * theta)
 
-    def clipped_gradient(self, client: int, theta: Array, rows: NDArray[np.int64], clip: float) -> Array:
-        """Mean gradient over some of a client's records, each shortened to norm `clip`, plus the penalty's."""
+    def clipped_gradient(
+        self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
+    ) -> Array:
+        """Mean gradient over some of a client's records, each shortened to norm `clip`, noise and the penalty's.
+
+        A record whose gradient is not finite counts as one without: it may change no more than any other.
+        """
         each = self._of("record_gradients", theta, self._rows(self.offsets[client] + rows))
-        return np.asarray(clipped_rows(each, clip).mean(axis=0) + self.l2 * theta)
+        each = np.where(np.isfinite(each).all(axis=1, keepdims=True), each, 0.0)
+        return np.asarray((clipped_rows(each, clip).mean(axis=0) + noise) + self.l2 * theta)
 
     def smoothness(self, batches: Batches) -> float:
         """Expected smoothness of minibatch gradients near `initial`: a local estimate, not a bound.

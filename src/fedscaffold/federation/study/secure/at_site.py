@@ -10,7 +10,7 @@ from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
 from fedscaffold.federation.client.protection import PartOfSum
 from fedscaffold.federation.client.requests import handle_request
-from fedscaffold.federation.messages import StateLost
+from fedscaffold.federation.messages import StateLost, TrainRequest
 from fedscaffold.federation.payloads import Payload, unpack_request
 from fedscaffold.federation.refusals import Refusal, RefusalCode, parsed
 from fedscaffold.federation.secure_sum.fixed_point import FixedPoint
@@ -25,6 +25,7 @@ from fedscaffold.federation.study.secure.blocks import SumBlock
 from fedscaffold.federation.study.secure.ranges import largest_part
 from fedscaffold.federation.study.secure.tables import TableWords, read_labels
 from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.methods import GradientScaffold, Scaffold
 
 if TYPE_CHECKING:
     from fedscaffold.federation.study.site import StudySite
@@ -80,6 +81,7 @@ def _change(site: "StudySite", question: Payload, told: Fields, blocks: Sequence
     Then Σ w_c ξ_c = 0 holds for what was sent, whatever rounding did to it.
     """
     request = parsed(lambda: unpack_request(question))
+    _check_alike(request)
     agreed = site.agreed_rows(address_of(question))
     total = parsed(lambda: told.integer("rows", least=1, most=2**53))
     limit = parsed(lambda: Fields({"limit": blocks[0].limit if blocks else None}, "the request").number("limit"))
@@ -103,3 +105,14 @@ def _change(site: "StudySite", question: Payload, told: Fields, blocks: Sequence
     if isinstance(reply, StateLost):
         raise Refusal(RefusalCode.STATE_LOST)
     return {"change": weight * (reply.vector - theta)}
+
+
+def _check_alike(request: TrainRequest) -> None:
+    """Refuse rounds in which sites do not all do the same: their sum would tell most about one of them."""
+    method = request.config.method
+    if type(method) not in (Scaffold, GradientScaffold) or not isinstance(method.local_steps, int):
+        raise Refusal(
+            RefusalCode.POLICY_METHOD, "secure sums are of Scaffold with the same local steps at all sites"
+        )
+    if request.client_state is not None:
+        raise Refusal(RefusalCode.BAD_REQUEST, "control variates of a secure study are the sites' own")

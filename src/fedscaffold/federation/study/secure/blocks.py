@@ -36,6 +36,8 @@ def encode(values: Mapping[str, Any], blocks: Sequence[SumBlock], n_sites: int) 
         raise InvalidInput(f"the sum asks for other numbers than {', '.join(values)}")
     parts = []
     for name, length, limit in blocks:
+        if (values[name].dtype == np.uint64) != (limit is None):  # of random words too
+            raise InvalidInput(f"the sum asks for {name} as {'words' if limit is None else 'numbers'}")
         words = values[name] if limit is None else FixedPoint(limit=limit, n_clients=n_sites).encode(values[name])
         if words.shape != (length,) or words.dtype != np.uint64:
             raise InvalidInput(f"the sum asks for {length} words of {name}, here are {words.size}")

@@ -14,7 +14,7 @@ from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.secure_sum import SecureSumClient, SumSettings
 from fedscaffold.federation.secure_sum.fixed_point import Words
 from fedscaffold.federation.secure_sum.in_process import take_step
-from fedscaffold.federation.study.messages import SECURE_STEP
+from fedscaffold.federation.study.messages import SECURE_STEP, address_of
 from fedscaffold.federation.study.secure import steps
 from fedscaffold.federation.study.secure.blocks import SumBlock, encode, read_blocks, total_length
 from fedscaffold.federation.study.secure.peers import check_sites, identity_of, keep_sites, known_peers
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedscaffold.federation.study.site import StudySite
 
 LONGEST_ID = 200
+CLIENT = "client"  # what a question tells each site alone: which client of a round it is
 
 
 Numbers = Callable[[Payload, Fields, Sequence[SumBlock]], tuple[str, Mapping[str, Any]]]
@@ -31,6 +32,7 @@ Numbers = Callable[[Payload, Fields, Sequence[SumBlock]], tuple[str, Mapping[str
 class _Open(NamedTuple):
     """A sum that this site takes part in."""
 
+    sum_id: str  # as the coordinator calls it
     client: SecureSumClient
     words: Words
     phase: str
@@ -60,7 +62,7 @@ class TakingPart:
         except InvalidInput as error:
             raise Refusal(RefusalCode.BAD_REQUEST, str(error)) from None
         open_sum = self._open
-        if open_sum is None or open_sum.client.settings.sum_id != sum_id:
+        if open_sum is None or open_sum.sum_id != sum_id:
             if step != steps.FIRST:
                 raise Refusal(RefusalCode.SUM_LOST)
             open_sum = self._open = self._begin(sum_id, told, question)
@@ -80,7 +82,7 @@ class TakingPart:
             names = tuple(str(name) for name in told.items("sites"))
             blocks = read_blocks(told, "blocks")
             settings = SumSettings(
-                sum_id=sum_id, clients=names, length=total_length(blocks),
+                sum_id=f"{sum_id} {self._asked(told, question)}", clients=names, length=total_length(blocks),
                 threshold=told.integer("threshold", least=self.site.secure_threshold(len(names))),
             )  # fmt: skip
         except InvalidInput as error:
@@ -95,7 +97,20 @@ class TakingPart:
         except InvalidInput as error:
             raise Refusal(RefusalCode.SUM_RANGE, str(error)) from None
         client = SecureSumClient(self.site.name, settings, identity_of(self.site.store), peers)
-        return _Open(client, words, phase, {})
+        return _Open(sum_id, client, words, phase, {})
+
+    def _asked(self, told: Fields, question: Payload) -> str:
+        """A digest of all that this site's numbers follow from besides its rows, and that all sites must be asked.
+
+        It is a part of the sum's name, to which keys and signatures are bound: sites that were asked for different
+        things, at different models or in different codings, refuse each other's keys. Otherwise one site could be
+        asked in earnest and the others for zeros, and the sum would tell the numbers of the one. The coordinator
+        need not know it, since it never removes masks between sites of a study.
+        """
+        shared = {name: value for name, value in question.values.items() if name != CLIENT}
+        accepted = self.site.accepted(address_of(question))
+        coding = None if accepted is None else accepted["agreement"]
+        return _digest(Payload({"told": told.as_dict(), "question": shared, "coding": coding}, question.arrays))
 
     def _take(self, open_sum: _Open, step: str, told: Fields) -> Payload:
         """Take a step; only sums over all sites are ever finished."""
@@ -131,5 +146,6 @@ def log_entry(reply: Payload) -> dict[str, Any]:
 def _digest(payload: Payload) -> str:
     found = hashlib.sha256(json.dumps(dict(payload.values), sort_keys=True, default=str).encode())
     for name in sorted(payload.arrays):
+        found.update(json.dumps([name, np.shape(payload.arrays[name])]).encode())
         found.update(np.ascontiguousarray(payload.arrays[name]).data)
     return found.hexdigest()
