@@ -107,6 +107,32 @@ def test_a_study_under_a_budget_of_real_processes(tables: list[Path], tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_study_that_protects_sites_of_real_processes(tables: list[Path], tmp_path: Path, secure: bool) -> None:
+    """Every site pays for a release a round; no number of rows leaves a site."""
+    out, bounds = tmp_path / "out", tmp_path / "bounds.toml"
+    bounds.write_text('"mean radius" = [5, 30]\n"mean texture" = [5, 40]\ndiagnosis = ["benign", "malignant"]\n')
+    tables = tables[:3]
+    words = ["federate", *map(str, tables), "--target", "diagnosis", "--epsilon", "8", "--bounds", str(bounds)]
+    words += ["--protect", "sites", "--delta", "0.01", "--l2", "0.1", *(["--secure"] if secure else [])]
+    result = runner.invoke(app, [*words, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "for every site's table as a whole" in " ".join(result.output.split())
+    plan = json.loads((out / "coordinator" / "out" / "results.json").read_text())["privacy"]
+    files = sorted(out.rglob("privacy-budget.json"))
+    assert len(files) == len(tables)
+    for file in files:
+        assert [part["steps"] for part in json.loads(file.read_text())["spent"]] == [plan["rounds"]]
+        log = [json.loads(line) for line in (file.parent / "audit.jsonl").read_text().splitlines()]
+        greetings = [
+            one["values"]["body"] for one in log if one.get("event") == "sent" and one["phase"] == "greet"
+        ]
+        assert greetings
+        assert all(one["n_rows"] is None for one in greetings)
+    assert processes_in(out) == []
+
+
+@pytest.mark.slow
 def test_a_table_that_cannot_be_used_is_named(tables: list[Path], tmp_path: Path) -> None:
     other = written(cancer().drop(columns=["diagnosis", "hospital"]), tmp_path / "other.csv")
     assert "site other: the table of site other has no column 'diagnosis'" in refused(
@@ -186,4 +212,7 @@ def test_a_relative_folder_and_a_budget_reach_the_study(tmp_path: Path, monkeypa
         *words, "--epsilon", "1", "--clip", "0", "--bounds", "bounds.toml"
     )
     assert "--epsilon needs --bounds" in refused(*words, "--epsilon", "1")
+    assert "to protect sites give --l2" in refused(
+        *words, "--epsilon", "1", "--protect", "sites", "--bounds", "bounds.toml"
+    )
     assert "with --epsilon leave out --trainer" in refused(*words, "--epsilon", "1", "--trainer", "newton")
