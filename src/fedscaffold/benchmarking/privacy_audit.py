@@ -6,13 +6,17 @@ the attacker computes every client's noisy gradients, control variates included,
 there is. So the bound is near what the accountant says, and above it when clipping, noise or counting is at fault.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import seed_number, whole_number
+from fedscaffold.core.checks import positive, seed_number, whole_number
 from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Batches
@@ -21,6 +25,7 @@ from fedscaffold.engines import choose_engine
 from fedscaffold.methods import Scaffold
 from fedscaffold.privacy import epsilon
 from fedscaffold.privacy.lower_bounds import gaussian_bound, guessing_bound
+from fedscaffold.privacy.settings import raise_all
 from fedscaffold.problems import Ridge
 from fedscaffold.simulation.rounds import open_rounds
 
@@ -112,13 +117,28 @@ def audit_privacy(
     >>> found.passed
     True
     """
-    canaries = 4 * (whole_number("canaries", canaries, least=40) // 4)
-    rounds, seed = whole_number("rounds", rounds, least=1, most=10**6), seed_number("seed", seed)
+    checks: tuple[Callable[[], Any], ...] = (
+        lambda: whole_number("canaries", canaries, least=40),
+        lambda: whole_number("rounds", rounds, least=1, most=10**6),
+        lambda: whole_number("local_steps", local_steps, least=1, most=10**6),
+        lambda: seed_number("seed", seed),
+        lambda: epsilon(noise_multiplier=positive("noise_multiplier", noise_multiplier), delta=delta, steps=1),
+    )
+    problems = []
+    for check in checks:
+        try:
+            check()
+        except InvalidInput as problem:
+            problems.append(problem)
+    raise_all(problems, "the audit")
+    canaries = 4 * (int(canaries) // 4)
     method = Scaffold(step_size=1.0, local_steps=local_steps)
     privacy = RecordLevel(clip=1.0, noise_multiplier=noise_multiplier) if privacy is None else privacy
     accounted = epsilon(
         noise_multiplier=noise_multiplier, delta=delta, steps=local_steps * rounds, adjacency="remove"
     )
+    if not math.isfinite(accounted):
+        raise InvalidInput(Option("noise_multiplier"), " is so small that it protects nothing")
     inside = np.random.default_rng(seed).random((CLIENTS, canaries // CLIENTS)) < 0.5
     scores = _scores(inside, method, rounds, privacy, choose_engine(engine), seed)
     mu = gaussian_bound(scores, inside.ravel(), confidence=confidence)

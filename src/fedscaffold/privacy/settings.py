@@ -42,15 +42,19 @@ class PrivacySettings:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        set_fields(self, epsilon=positive("epsilon", self.epsilon))
-        for name in ("delta", "clip", "step_size"):
-            if getattr(self, name) is not None:
-                set_fields(self, **{name: positive(name, getattr(self, name))})
-        for name in ("local_steps", "rounds"):
-            if getattr(self, name) is not None:
-                set_fields(self, **{name: whole_number(name, getattr(self, name), least=1)})
-        if self.delta is not None and self.delta >= 1.0:
-            raise InvalidInput(Option("delta"), f" must be below 1, got {self.delta:g}")
+        problems = []
+        for name in ("epsilon", "delta", "clip", "step_size", "local_steps", "rounds"):
+            value: Any = getattr(self, name)
+            if value is None and name != "epsilon":
+                continue
+            try:
+                whole = name in ("local_steps", "rounds")
+                set_fields(self, **{name: whole_number(name, value, least=1) if whole else positive(name, value)})
+                if name == "delta" and value >= 1.0:
+                    raise InvalidInput(Option("delta"), f" must be below 1, got {value:g}")
+            except InvalidInput as problem:
+                problems.append(problem)
+        raise_all(problems)
 
     def delta_for(self, sizes: NDArray[np.int64] | list[int]) -> float:
         """δ for clients with so many rows; refused unless it is below one over the rows of each."""
@@ -64,6 +68,15 @@ class PrivacySettings:
                 f"{self.delta:g}",
             )
         return self.delta
+
+
+def raise_all(problems: list[InvalidInput], what: str = "the privacy budget") -> None:
+    """Raise the problem, or all of them as one, where there are any."""
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        listed = [part for problem in problems for part in ("\n- ", problem)]
+        raise InvalidInput(f"{what} has {len(problems)} problems:", *listed)
 
 
 def refuse_beside_epsilon(given: dict[str, Any], usual: dict[str, Any]) -> None:
