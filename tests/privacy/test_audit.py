@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from fedscaffold.benchmarking import audit_privacy
 from fedscaffold.cli.main import app
 from fedscaffold.core.random.noise import step_noise
-from fedscaffold.privacy import RecordLevel
+from fedscaffold.privacy import RecordLevel, epsilon
 from fedscaffold.privacy.lower_bounds import gaussian_bound, guessing_bound
 
 
@@ -88,6 +88,23 @@ def test_wrong_options_are_named_all_at_once() -> None:
     nothing = CliRunner().invoke(app, ["audit", "--noise-multiplier", "1e-300"])
     assert nothing.exit_code == 2
     assert "protects nothing" in nothing.output
+
+
+@pytest.mark.parametrize("fault", ["no clip", "one number for all coordinates", "rounds not counted"])
+def test_planted_faults_are_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fewer(*, steps: int, **more: Any) -> float:
+        return epsilon(steps=max(1, steps // 6), **more)
+
+    place, wrong = {
+        "no clip": ("fedscaffold.problems.glm.clipped_slopes", lambda slopes, x, clip: slopes),
+        "one number for all coordinates": (
+            "fedscaffold.engines.reference.step_noise",
+            lambda stream, step, dim: np.repeat(step_noise(stream, step, 1), dim),
+        ),
+        "rounds not counted": ("fedscaffold.benchmarking.privacy_audit.epsilon", fewer),
+    }[fault]
+    monkeypatch.setattr(place, wrong)
+    assert not audit_privacy(noise_multiplier=5.0, rounds=6, canaries=800, engine="reference").passed
 
 
 def test_what_the_audit_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ class StudyFile:
     address: str = DEFAULT_ADDRESS
 
     def __post_init__(self) -> None:
-        problems = [
+        problems: list[Any] = [
             f"{what} must be letters, digits, '.', '_' and '-', got {name!r:.60}"
             for what, name in [
                 ("the name of a study", self.name),
@@ -80,9 +80,9 @@ class StudyFile:
             try:
                 self.settings.threshold(len(self.sites))
             except InvalidInput as error:
-                problems.append(str(error))
+                problems.append(error)
         if problems:
-            raise InvalidInput("; ".join(problems))
+            raise InvalidInput(*[part for problem in problems for part in ("; ", problem)][1:])
 
     @property
     def host(self) -> str:
