@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from fedscaffold.benchmarking import audit_privacy
 from fedscaffold.cli.main import app
-from fedscaffold.privacy import ClientLevel, RecordLevel
+from fedscaffold.core.random.noise import step_noise
+from fedscaffold.privacy import ClientLevel, RecordLevel, epsilon
 from fedscaffold.privacy.lower_bounds import gaussian_bound, guessing_bound
 
 
@@ -116,3 +117,41 @@ def test_the_command() -> None:
     wrong = CliRunner().invoke(app, ["audit", "--canaries", "3"])
     assert wrong.exit_code == 2
     assert "--canaries must be" in " ".join(wrong.output.split())
+
+
+def test_wrong_options_are_named_all_at_once() -> None:
+    given = ["--noise-multiplier", "0", "--delta", "0.1", "--canaries", "3", "--rounds", "0", "--local-steps", "0"]
+    wrong = CliRunner().invoke(app, ["audit", *given, "--seed", "-1"])
+    assert wrong.exit_code == 2
+    for flag in ("--noise-multiplier", "--canaries", "--rounds", "--local-steps", "--seed"):
+        assert f"{flag} must be" in " ".join(wrong.output.split())
+    nothing = CliRunner().invoke(app, ["audit", "--noise-multiplier", "1e-300"])
+    assert nothing.exit_code == 2
+    assert "protects nothing" in nothing.output
+
+
+@pytest.mark.parametrize("fault", ["no clip", "one number for all coordinates", "rounds not counted"])
+def test_planted_faults_are_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fewer(*, steps: int, **more: Any) -> float:
+        return epsilon(steps=max(1, steps // 6), **more)
+
+    place, wrong = {
+        "no clip": ("fedscaffold.problems.glm.clipped_slopes", lambda slopes, x, clip: slopes),
+        "one number for all coordinates": (
+            "fedscaffold.engines.reference.step_noise",
+            lambda stream, step, dim: np.repeat(step_noise(stream, step, 1), dim),
+        ),
+        "rounds not counted": ("fedscaffold.benchmarking.privacy_audit.epsilon", fewer),
+    }[fault]
+    monkeypatch.setattr(place, wrong)
+    assert not audit_privacy(noise_multiplier=5.0, rounds=6, canaries=800, engine="reference").passed
+
+
+def test_what_the_audit_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise that is used twice has the right size: the attacker here adds messages up, and subtracts none."""
+
+    def again(stream: Any, step: int, dim: int) -> Any:
+        return step_noise(stream._replace(client=0), step, dim)
+
+    monkeypatch.setattr("fedscaffold.engines.reference.step_noise", again)
+    assert audit_privacy(noise_multiplier=9.0, rounds=4, canaries=400, engine="reference").passed

@@ -10,14 +10,18 @@ always clipped. The attacker sees the noisy sums and adds them up. What clients 
 these clients would send the same whatever they remember.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import choice, seed_number, whole_number
+from fedscaffold.core.checks import choice, positive, seed_number, whole_number
+from fedscaffold.core.collector import Collector
 from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Batches
@@ -125,12 +129,25 @@ def audit_privacy(
     >>> found.passed
     True
     """
-    canaries = 4 * (whole_number("canaries", canaries, least=40) // 4)
-    rounds, seed = whole_number("rounds", rounds, least=1, most=10**6), seed_number("seed", seed)
-    choice("protect", protect, get_args(Protect))
+    checks: tuple[Callable[[], Any], ...] = (
+        lambda: whole_number("canaries", canaries, least=40),
+        lambda: whole_number("rounds", rounds, least=1, most=10**6),
+        lambda: whole_number("local_steps", local_steps, least=1, most=10**6),
+        lambda: seed_number("seed", seed),
+        lambda: choice("protect", protect, get_args(Protect)),
+        lambda: epsilon(noise_multiplier=positive("noise_multiplier", noise_multiplier), delta=delta, steps=1),
+    )
+    found = Collector("the audit")
+    for check in checks:
+        with found.catching():
+            check()
+    found.raise_any()
+    canaries = 4 * (int(canaries) // 4)
     clients = protect == "clients"
     steps = rounds if clients else local_steps * rounds
     accounted = epsilon(noise_multiplier=noise_multiplier, delta=delta, steps=steps, adjacency="remove")
+    if not math.isfinite(accounted):
+        raise InvalidInput(Option("noise_multiplier"), " is so small that it protects nothing")
     inside = np.random.default_rng(seed).random(canaries) < 0.5
     if clients:
         usual: Privacy = ClientLevel(clip=1.0, noise_multiplier=noise_multiplier, summed=True)

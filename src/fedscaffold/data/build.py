@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.arrays import offsets_of
+from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, Source
-from fedscaffold.data.checks.collector import Collector
 from fedscaffold.data.checks.table import check_table, encoded_column
 from fedscaffold.data.columns import check_names, pick, pick_features
 from fedscaffold.data.encode_rows import TableLayout, encoded_features, encoded_targets

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedscaffold.core.checks import given
+from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import InvalidInput, Option
-from fedscaffold.data.checks.collector import Collector
 from fedscaffold.data.options import TableOptions
 
 MOST_LISTED = 12

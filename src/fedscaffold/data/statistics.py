@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
 from fedscaffold.data.arrow import Label, Reader
-from fedscaffold.data.checks.collector import Collector
 from fedscaffold.data.checks.identifiers import looks_like_identifiers
 from fedscaffold.data.options import TableOptions
 from fedscaffold.data.reading.dates import PARTS, is_date

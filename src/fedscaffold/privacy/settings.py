@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
+from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import InvalidInput, Option
 
 SHARE = 0.1  # δ in units of one over the rows of the largest client, unless given
@@ -42,15 +43,17 @@ class PrivacySettings:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        set_fields(self, epsilon=positive("epsilon", self.epsilon))
-        for name in ("delta", "clip", "step_size"):
-            if getattr(self, name) is not None:
-                set_fields(self, **{name: positive(name, getattr(self, name))})
-        for name in ("local_steps", "rounds"):
-            if getattr(self, name) is not None:
-                set_fields(self, **{name: whole_number(name, getattr(self, name), least=1)})
-        if self.delta is not None and self.delta >= 1.0:
-            raise InvalidInput(Option("delta"), f" must be below 1, got {self.delta:g}")
+        found = Collector("the privacy budget")
+        for name in ("epsilon", "delta", "clip", "step_size", "local_steps", "rounds"):
+            value: Any = getattr(self, name)
+            if value is None and name != "epsilon":
+                continue
+            with found.catching():
+                whole = name in ("local_steps", "rounds")
+                set_fields(self, **{name: whole_number(name, value, least=1) if whole else positive(name, value)})
+                if name == "delta" and value >= 1.0:
+                    raise InvalidInput(Option("delta"), f" must be below 1, got {value:g}")
+        found.raise_any()
 
     def delta_for(self, sizes: NDArray[np.int64] | list[int], what: str = "rows of the largest client") -> float:
         """δ for clients with so many rows; refused unless it is below one over the rows of each.

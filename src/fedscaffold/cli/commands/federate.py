@@ -78,7 +78,8 @@ def command(
         with tempfile.TemporaryDirectory(prefix="fedscaffold-") as temporary:
             folder = Path(temporary) if out is None else out.resolve()  # sites run in folders of their own
             named = (target, *(settings.features or ()), *settings.categorical)
-            files = site_files(data, client, lambda: private_folder(folder), named)
+            check = settings.threshold if secure else int
+            files = site_files(data, client, lambda: private_folder(folder), named, check)
             study = LocalStudy(folder, files, settings, tell)
             found = study.run(ProgressLines(tell))
             print_result(found, study.out, console, kept=out is not None)

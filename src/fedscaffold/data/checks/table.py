@@ -3,9 +3,9 @@
 import warnings
 from collections.abc import Sequence
 
+from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import Option, Remedy
 from fedscaffold.data.arrow import Label
-from fedscaffold.data.checks.collector import Collector
 from fedscaffold.data.checks.identifiers import identifiers_warning
 from fedscaffold.data.columns import some
 from fedscaffold.data.encoding import Category, Column, Number

@@ -16,9 +16,9 @@ import numpy as np
 
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import choice, given
+from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.data.arrow import Label, arrow_table, labels
-from fedscaffold.data.checks.collector import Collector
 from fedscaffold.data.columns import some
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Category, Encoding, Number

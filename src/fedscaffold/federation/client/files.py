@@ -15,7 +15,12 @@ from fedscaffold.core.storage.lock import exclusive
 from fedscaffold.core.storage.vectors import open_vectors, write_vectors
 from fedscaffold.federation.audit import AuditLog
 from fedscaffold.federation.client.policy import SitePolicy
-from fedscaffold.federation.client.state import PendingUpdate, SentGradient, StoredClientState
+from fedscaffold.federation.client.state import (
+    PendingUpdate,
+    SentGradient,
+    StoredClientState,
+    initial_stored_state,
+)
 from fedscaffold.federation.history import HISTORY_PATTERN
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import NEVER, TrainRequest
@@ -33,10 +38,13 @@ class SiteFolder:
     ----------
     state_dir
         The folder, which is made for its owner alone.
+    budget_file
+        Where the site keeps what it has spent of its privacy budget; a file in the folder unless given.
     """
 
-    def __init__(self, state_dir: str | os.PathLike[str]) -> None:
+    def __init__(self, state_dir: str | os.PathLike[str], *, budget_file: Path | None = None) -> None:
         self.path = Path(state_dir).expanduser()
+        self.budget_file = self.path / "privacy-budget.json" if budget_file is None else budget_file
         if not self.path.is_dir():
             folder_at(self.path).chmod(0o700)
         self.audit = AuditLog(self.path / "audit.jsonl")
@@ -56,11 +64,6 @@ class SiteFolder:
                 RefusalCode.STATE_UNREADABLE, f"{file} is damaged; restore it from a backup or delete it"
             )
         return found
-
-    @property
-    def budget_file(self) -> Path:
-        """The file in which the site keeps what it has spent of its privacy budget."""
-        return self.path / "privacy-budget.json"
 
     def save_note(self, name: str, values: Mapping[str, Any]) -> None:
         """Keep values that JSON can hold in the file NAME.json."""
@@ -137,9 +140,13 @@ class ClientStateFile:
         config = self.request.config
         file = open_vectors(self.path)
         fields = Fields(file.description, str(self.path))
-        for name, value in self._owner().items():
-            if fields.value(name) != value:
+        owner = self._owner()
+        for name in ("what", "run", "client"):
+            if fields.value(name) != owner[name]:
                 raise ValueError(f"{self.path} belongs to another {name}")
+        if fields.value("config") != owner["config"]:  # answers are counted by run
+            began = initial_stored_state(config, self.request.resets, fields.text("data"))
+            return began._replace(answers=fields.integer("answers", least=0))
         if file.dim != config.dim:
             raise ValueError(f"{self.path} holds vectors of {file.dim} numbers, not {config.dim}")
         vectors = Fields(file.read(), str(self.path))

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any, Literal, Self, get_args
 
 from fedscaffold.core.checks import choice, not_negative, seed_number, set_fields, whole_number
+from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.storage.fields import Fields, shown
-from fedscaffold.data.checks.collector import Collector
 from fedscaffold.data.public.bounds import Bounds, parse_bounds
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon

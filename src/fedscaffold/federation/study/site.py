@@ -37,7 +37,12 @@ from fedscaffold.federation.study.messages import (
     unpack,
 )
 from fedscaffold.federation.study.prepare import check_sites, sum_table
-from fedscaffold.federation.study.private.at_site import check_answered, check_budget, public_agreement
+from fedscaffold.federation.study.private.at_site import (
+    check_answered,
+    check_budget,
+    check_public,
+    public_agreement,
+)
 from fedscaffold.federation.study.report.traffic import Traffic
 from fedscaffold.federation.study.rows import AgreedRows, TableFile, recode
 from fedscaffold.federation.study.settings import StudySettings
@@ -74,6 +79,8 @@ class StudySite:
         Where the site keeps its secret, its log, what it accepted and its control variates.
     study_name
         Name of the study that the site was invited to; None if its policy alone decides.
+    settings
+        What the people of that study decided, as the invitation says; None if there was none.
     secure
         Whether the site's numbers leave it in secure sums only.
     secure_threshold
@@ -90,6 +97,7 @@ class StudySite:
     engine: str | Engine = "auto"
     store: SiteStore = field(default_factory=MemoryStore)
     study_name: str | None = None
+    settings: StudySettings | None = None
     secure: bool = False
     secure_threshold: Callable[[int], int] = lambda n_sites: n_sites // 2 + 1
     accept_peers: Callable[[Mapping[str, str]], bool] = lambda fingerprints: True
@@ -236,6 +244,7 @@ class StudySite:
     def _agree(self, message: StudyMessage, address: Address) -> StudyMessage:
         told: dict[str, Any] = parsed(lambda: Fields(message.body, "the request").fields("agreement").as_dict())
         agreement = parsed(lambda: Agreement.from_json(told))
+        check_public(agreement, self.policy, self.settings)
         before = self.store.load_note("accepted")
         if before is None or before["agreement"] != told:
             asked = (address.study, told)

@@ -241,6 +241,7 @@ class Study(StudySettings):
                 table=read_table(table) if isinstance(table, str | os.PathLike) else table,
                 rules=rules or SiteRules(by_the_clock=False, min_cell=settings.min_cell),
                 policy=with_budget(policy or SitePolicy.for_simulation(), settings),
+                settings=settings,
                 engine=engine,
                 store=MemoryStore(f"site {k} of seed {settings.seed}".encode()),
                 secure=settings.secure,

@@ -29,7 +29,11 @@ WIDEST = 60  # characters of a site's name
 
 
 def site_files(
-    files: Sequence[Path], client: str | None, folder: Callable[[], Path], columns: Iterable[str] = ()
+    files: Sequence[Path],
+    client: str | None,
+    folder: Callable[[], Path],
+    columns: Iterable[str] = (),
+    check: Callable[[int], Any] = lambda n_sites: None,
 ) -> dict[str, Path]:
     """A table for each site: the files themselves, or the parts of one file, split by a column.
 
@@ -43,6 +47,8 @@ def site_files(
         folder() → where to write the parts; not called before everything has been checked.
     columns
         Names of columns that one file to split must have. Sites with files of their own check theirs themselves.
+    check
+        check(number of sites) refuses what a study of so many cannot have.
     """
     for file in files:
         is_parquet(existing_file(file))
@@ -51,17 +57,20 @@ def site_files(
             raise InvalidInput(
                 "--client splits one file; give one file, or leave --client out and give one per site"
             )
-        return _split(read_table(files[0]), client, folder, columns)
+        return _split(read_table(files[0]), client, folder, columns, check)
     if len(files) < 2:
         raise InvalidInput("a study has two sites or more: give one file per site, or --client to split one")
     _check_number(len(files))
+    check(len(files))
     names = [_site_name(file.name.split(".")[0]) for file in files]
     if len(set(names)) < len(names):
         raise InvalidInput(f"files must have different names, got {some(names)}")
     return dict(sorted(zip(names, (file.resolve() for file in files), strict=True)))
 
 
-def _split(table: Any, column: str, folder: Callable[[], Path], columns: Iterable[str]) -> dict[str, Path]:
+def _split(
+    table: Any, column: str, folder: Callable[[], Path], columns: Iterable[str], check: Callable[[int], Any]
+) -> dict[str, Path]:
     pa = load_pyarrow()
     import pyarrow.compute as compute
     from pyarrow import parquet
@@ -73,6 +82,7 @@ def _split(table: Any, column: str, folder: Callable[[], Path], columns: Iterabl
         raise InvalidInput(f"the client column {column!r} has {named.null_count} missing values; fill them first")
     values = sorted(named.unique().to_pylist())
     _check_number(len(values))
+    check(len(values))
     names = [_site_name(str(value)) for value in values]
     if len(set(names)) < len(names):
         names = [f"site-{k + 1}" for k in range(len(values))]

@@ -112,6 +112,16 @@ class JoinedSite:
         """What the site allows."""
         return SitePolicy() if self.policy is None else SitePolicy.load(self.policy)
 
+    def store(self) -> SiteFolder:
+        """What the site keeps on disk.
+
+        A privacy budget of its policy is for all studies together, each of which has a folder of its own: what was
+        spent of it is kept beside the policy.
+        """
+        if self.policy is None or self.site_policy().epsilon is None:
+            return SiteFolder(self.folder)
+        return SiteFolder(self.folder, budget_file=self.policy.resolve().with_suffix(".privacy-budget.json"))
+
     def site(self, store: SiteStore | None = None) -> StudySite:
         """The site, which reads its table when it is first needed, and by default keeps things in its folder."""
         return StudySite(
@@ -120,7 +130,8 @@ class JoinedSite:
             rules=self.rules(),
             policy=with_budget(self.site_policy(), self.invite.settings),
             accept=lambda agreement: self.accept == "auto",
-            store=store or SiteFolder(self.folder),
+            store=store or self.store(),
+            settings=self.invite.settings,
             study_name=self.invite.study,
             secure=self.invite.settings.secure,
             secure_threshold=self.invite.settings.threshold,

@@ -89,7 +89,7 @@ def command(
         if accept == "ask" and not sys.stdin.isatty():
             raise InvalidInput("--accept ask needs a terminal; take --accept auto, or read the study's file first")
         key = joined.save()
-        site.store = SiteFolder(joined.folder)
+        site.store = joined.store()
         console.print(
             f"key: send {key} to the coordinator, and tell its fingerprint: {fingerprint(key.read_text())}\n"
             f"log: {joined.folder / 'audit.jsonl'} will have all that leaves this site; --dry-run shows it before",

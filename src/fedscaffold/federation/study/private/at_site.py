@@ -58,6 +58,23 @@ def check_answered(phase: str, policy: SitePolicy) -> None:
         )
 
 
+def check_public(agreement: Agreement, policy: SitePolicy, settings: StudySettings | None) -> None:
+    """Refuse a coding that does not follow from public bounds, where the site has a privacy budget.
+
+    Whether a table fits a coding is told without noise. A coordinator that could try codings as it likes would
+    learn which values occur.
+    """
+    if policy.epsilon is None:
+        return
+    if settings is None:
+        public = agreement.limit is not None and not agreement.evaluate and not agreement.client_intercepts
+    else:
+        bounds = settings.public_bounds
+        public = bounds is not None and agreement == replace(public_agreement(settings, 1), l2=agreement.l2)
+    if not public:
+        raise Refusal(RefusalCode.ONLY_PRIVATE, "the coding is not that of the study's public bounds")
+
+
 def public_agreement(settings: StudySettings, n_rows: int) -> Agreement:
     """The encoding of a study under a privacy budget, from public bounds and the number of rows alone."""
     bounds: Any = settings.public_bounds

@@ -110,7 +110,7 @@ def _change(site: "StudySite", question: Payload, told: Fields, blocks: Sequence
 def _check_alike(request: TrainRequest) -> None:
     """Refuse rounds in which sites do not all do the same: their sum would tell most about one of them."""
     method = request.config.method
-    if type(method) not in (Scaffold, GradientScaffold) or not isinstance(method.local_steps, int):
+    if not isinstance(method, Scaffold | GradientScaffold) or not isinstance(method.local_steps, int):
         raise Refusal(
             RefusalCode.POLICY_METHOD, "secure sums are of Scaffold with the same local steps at all sites"
         )

@@ -16,7 +16,7 @@ class Collector:
 
     Examples
     --------
-    >>> from fedscaffold.data.checks.collector import Collector
+    >>> from fedscaffold.core.collector import Collector
     >>> found = Collector()
     >>> found.add("column 'a' is empty")
     >>> found.add("column 'b' is constant", remedies=["leave it out"])
