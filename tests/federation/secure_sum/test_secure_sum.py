@@ -68,6 +68,39 @@ def test_any_two_of_five_may_fall_silent_at_any_two_steps() -> None:
             np.testing.assert_array_equal(total, sum(WORDS[name] for name in there))
 
 
+@pytest.mark.parametrize(("n", "threshold"), [(n, t) for n in (2, 3, 4, 6, 7) for t in range(n // 2 + 1, n + 1)])
+def test_so_many_as_the_threshold_give_the_right_sum_and_fewer_none(n: int, threshold: int) -> None:
+    """Up to three clients fall silent at random steps, before or after their work; replies come in any order."""
+    rng = np.random.default_rng(10 * n + threshold)
+    names = tuple(f"client {k}" for k in range(n))
+    words = {name: rng.integers(0, 2**64, 3, dtype=np.uint64) for name in names}
+    told = SumSettings(sum_id="1", clients=names, length=3, threshold=max(2, threshold))
+    for _ in range(30):
+        gone = {str(name): int(rng.integers(5)) for name in rng.permutation(names)[: rng.integers(0, min(n, 4))]}
+        works, clients = bool(rng.integers(2)), new_clients(told)
+
+        def exchange(
+            step: str, messages: Mapping[str, Any], gone: Any = gone, works: bool = works, clients: Any = clients
+        ) -> Any:
+            at, replies = STEPS.index(step), {}
+            for name in rng.permutation(list(messages)):
+                if gone.get(name, 5) > at or (gone[name] == at and works):
+                    replies[str(name)] = take_step(clients[name], step, messages[name], words[name])
+                    with pytest.raises(InvalidInput, match="once and in order"):  # the same message again
+                        take_step(clients[name], step, messages[name], words[name])
+            return {name: reply for name, reply in replies.items() if gone.get(name, 5) > at}
+
+        if n - len(gone) < told.threshold:
+            with pytest.raises(SumFailed):
+                conduct_sum(told, exchange)
+        else:
+            total, present = conduct_sum(told, exchange)
+            assert present == sorted(name for name in names if gone.get(name, 5) > STEPS.index("mask"))
+            np.testing.assert_array_equal(
+                total, np.sum([words[name] for name in present], axis=0, dtype=np.uint64)
+            )
+
+
 def test_a_client_that_did_its_work_and_then_fell_silent_is_left_out_or_counted_as_a_whole() -> None:
     told = settings()
     for step in STEPS:
