@@ -101,7 +101,7 @@ MEANING = {
     "not cover",
     RefusalCode.PRIVACY_BUDGET: "the site's privacy budget does not allow this; the site's log says why",
     RefusalCode.SUM_LOST: "the site no longer has its keys for this secure sum; it is repeated with new ones",
-    RefusalCode.SUM_RANGE: "a number of the site is beyond the range of the secure sum; the site's log says where",
+    RefusalCode.SUM_RANGE: "a number of the site is too large for any secure sum; the site's log says where",
     RefusalCode.STATE_LOST: "the site does not have the control variate that the run counts on",
     RefusalCode.NO_GRADIENT: "the site no longer has the gradient that it sent in this round",
     RefusalCode.NO_STATE_DIR: "the site has no folder for its client state",

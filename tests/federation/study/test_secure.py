@@ -18,8 +18,9 @@ from fedscaffold.federation import StudySettings
 from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
-from fedscaffold.federation.secure_sum import masks
+from fedscaffold.federation.secure_sum import conduct_sum, masks
 from fedscaffold.federation.study.messages import SiteProblems
+from fedscaffold.federation.study.secure import conduct as conduct_module
 from fedscaffold.federation.study.secure.numbers import ALL_SITES
 from fedscaffold.federation.study.secure.peers import fingerprint, own_fingerprint
 from tests.federation.study import test_families
@@ -353,6 +354,34 @@ def test_numbers_beyond_the_first_range_widen_it() -> None:
     secure, plain = both(deal(frame, 3, "even", seed=0), weight="w", evaluate=0.0)
     assert distance(secure.theta, plain.theta) < 1e-9
     assert secure.rounds == plain.rounds
+
+
+def test_whoever_tries_ranges_learns_neither_whose_number_is_beyond_them_nor_what_others_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No site refuses; the sum is random, and differs from the right one in every word."""
+    totals: list[Any] = []
+
+    def kept(*arguments: Any) -> Any:
+        found = conduct_sum(*arguments)
+        totals.append(found[0])
+        return found
+
+    monkeypatch.setattr(conduct_module, "conduct_sum", kept)
+    monkeypatch.setattr("fedscaffold.federation.study.secure.numbers.SPARE", 1e-9)
+    transport = Watched(members(SITES, SETTINGS))
+    found = conduct(transport, SETTINGS)
+    assert found.reached
+    beyond = [words for words in totals if words[-1] != 0]
+    assert beyond
+    words = np.concatenate(beyond)
+    high = np.unpackbits(words.view(np.uint8)).mean()
+    assert abs(high - 0.5) < 4.5 * 0.5 / np.sqrt(64 * words.size)  # fails by chance once in 150,000 times
+    for site in transport.members.values():
+        assert not [one for one in site.store.audit.read() if one["event"] == "refused"]
+    noted = [site for site in transport.members.values() for one in site.store.audit.read()
+             if one["event"] == "beyond-range"]  # fmt: skip
+    assert noted
 
 
 @pytest.mark.parametrize(

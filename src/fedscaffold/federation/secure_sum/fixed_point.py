@@ -15,6 +15,19 @@ Words = NDArray[np.uint64]
 SUM_BITS = 62  # of 64: one for the sign, one to spare
 
 
+class BeyondRange(InvalidInput):
+    """Numbers that are too large for the range of a sum; nothing was sent.
+
+    Examples
+    --------
+    >>> from fedscaffold.federation.secure_sum import FixedPoint
+    >>> FixedPoint(limit=1.0, n_clients=2).encode([3.0])
+    Traceback (most recent call last):
+    ...
+    fedscaffold.federation.secure_sum.fixed_point.BeyondRange: the vector has a number of size 3, and the sum ...
+    """
+
+
 @dataclass(frozen=True, kw_only=True)
 class FixedPoint:
     """Numbers x of size at most `limit` as round(2ᶠ x) modulo 2⁶⁴, with f as large as sums over all clients allow.
@@ -55,7 +68,7 @@ class FixedPoint:
         largest = float(np.abs(given).max(initial=0.0))
         if not largest <= self.limit:
             told = "is not finite" if not math.isfinite(largest) else f"has a number of size {largest:.3g}"
-            raise InvalidInput(
+            raise BeyondRange(
                 f"the vector {told}, and the sum takes numbers up to {self.limit:.3g}; nothing was sent"
             )
         return np.rint(np.ldexp(given, self.fraction_bits)).astype(np.int64).view(np.uint64)

@@ -12,7 +12,7 @@ from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.messages import SiteProblems
 from fedscaffold.federation.study.settings import StudySettings
 
-PROTOCOL = 2  # version of the messages of a study
+PROTOCOL = 3  # version of the messages of a study
 MOST_COLUMNS = 100_000
 ColumnKind = Literal["number", "category", "other"]
 T = TypeVar("T")

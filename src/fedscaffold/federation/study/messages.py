@@ -105,6 +105,11 @@ def unpack(payload: Payload, sender: str) -> StudyMessage:
     return StudyMessage(phase, Fields(body, f"the message of {sender}").as_dict(), payload.arrays)
 
 
+def phase_of(payload: Payload) -> str:
+    """The phase of the study that a message is part of; rounds of training have messages of their own."""
+    return unpack(payload, "the message").phase if is_study_message(payload) else "train"
+
+
 def is_study_message(payload: Payload) -> bool:
     """Whether a payload holds a message of a study, and not a request of training."""
     return PHASE in payload.values

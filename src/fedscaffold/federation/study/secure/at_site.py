@@ -35,32 +35,32 @@ WORD = np.uint64
 
 def numbers_at_site(
     site: "StudySite", question: Payload, told: Fields, blocks: Sequence[SumBlock]
-) -> tuple[str, Mapping[str, Any]]:
-    """The phase of a question, and the site's numbers for it, by block; they leave the site masked only."""
+) -> Mapping[str, Any]:
+    """The site's numbers for a question, by block; they leave the site masked only."""
     address = parsed(lambda: address_of(question))
     if not is_study_message(question):
-        return "train", _change(site, question, told, blocks)
+        return _change(site, question, told, blocks)
     message = parsed(lambda: unpack(question, "the coordinator"))
     check_answered(message.phase, site.policy)
     if message.phase == "prepare":
         words = _table_words(message)
         least = max(site.rules.min_cell, words.settings.min_cell)
-        return "prepare", {"table": words.encode(site.current_table, min_cell=least)}
+        return {"table": words.encode(site.current_table, min_cell=least)}
     if message.phase == "measure":
         problem = site.agreed_rows(address).problem
         measured = measure_site(problem, by_the_clock=site.rules.by_the_clock)
-        return "measure", numbers.numbers_of_measurements(measured)
+        return numbers.numbers_of_measurements(measured)
     if message.phase == "sums":
         asked, reply = parsed(lambda: SumsAsked.from_json(message.body)), site.sums_at(message, address)
-        return "sums", numbers.numbers_of_sums(asked, reply.body, reply.arrays)
+        return numbers.numbers_of_sums(asked, reply.body, reply.arrays)
     if message.phase == "evaluate":
         left_out, judged, theta, least = site.rows_to_judge(message, address)
         if left_out is None:
-            return "evaluate", {one.name: np.zeros(one.length, None if one.limit else WORD) for one in blocks}
+            return {one.name: np.zeros(one.length, None if one.limit else WORD) for one in blocks}
         own = evaluate_site(left_out, judged, theta, min_cell=least)
         rows = int(site.agreed_rows(address).problem.sizes[0])
         site.store.audit.write(KEPT, phase="evaluate", n_rows=rows, values=own.to_json())
-        return "evaluate", numbers.numbers_of_evaluation(left_out, judged, theta)
+        return numbers.numbers_of_evaluation(left_out, judged, theta)
     raise Refusal(RefusalCode.BAD_REQUEST, f"{message.phase} is no sum")
 
 

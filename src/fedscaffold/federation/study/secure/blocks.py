@@ -1,5 +1,6 @@
 """How the numbers of a secure sum follow each other: named blocks, each with a range or of exact words."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -57,8 +58,27 @@ def decode(words: Words, blocks: Sequence[SumBlock], n_sites: int) -> dict[str, 
 
 
 def total_length(blocks: Sequence[SumBlock]) -> int:
-    """Number of words of all blocks."""
-    return sum(block.length for block in blocks)
+    """Number of words of all blocks, and of one that says whether all sites' numbers are within their range."""
+    return sum(block.length for block in blocks) + 1
+
+
+def in_range(words: Words) -> Words:
+    """A site's words, followed by 0: its numbers are within their range."""
+    return np.append(words, np.uint64(0))
+
+
+def beyond_range(blocks: Sequence[SumBlock]) -> Words:
+    """Random words in place of a site's, one of whose numbers is beyond its range.
+
+    They make the whole sum random, so that it tells that some site's numbers are too large, but neither whose nor
+    anything of the others', which would tell this site's by subtraction once the sum is repeated.
+    """
+    return np.frombuffer(secrets.token_bytes(8 * total_length(blocks)), dtype=np.uint64)
+
+
+def within_range(total: Words) -> Words | None:
+    """The words of a sum over all sites without the last; None if some site's numbers were beyond their range."""
+    return total[:-1] if total[-1] == 0 else None
 
 
 def wider(blocks: Sequence[SumBlock], factor: float) -> list[SumBlock]:

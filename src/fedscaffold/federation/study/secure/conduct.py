@@ -16,11 +16,12 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import RefusalCode
 from fedscaffold.federation.secure_sum import SumFailed, SumSettings, conduct_sum
+from fedscaffold.federation.secure_sum.fixed_point import BeyondRange
 from fedscaffold.federation.study.journal import Journal, Kept
 from fedscaffold.federation.study.messages import SiteProblems
 from fedscaffold.federation.study.report.traffic import Traffic
 from fedscaffold.federation.study.secure import steps
-from fedscaffold.federation.study.secure.blocks import SumBlock, decode, total_length, wider
+from fedscaffold.federation.study.secure.blocks import SumBlock, decode, total_length, wider, within_range
 
 MOST_ATTEMPTS = 20  # at one sum
 WIDER, MOST_WIDER = 2.0**12, 4  # how much a range grows when a site's numbers are beyond it, and how often
@@ -81,20 +82,20 @@ class SecureSums:
     ) -> Kept:
         widened = self.widened.get(phase, 0)
         for _ in range(MOST_ATTEMPTS):
+            if widened > MOST_WIDER:
+                raise InvalidInput("numbers of the sites are not finite, or too large for secure sums")
             attempt = _Attempt(self, questions, wider(blocks, WIDER**widened), about)
             try:
                 return attempt.run(widened)
             except SumFailed as error:
                 self.note(f"A secure sum is repeated: {error}.")
+            except BeyondRange as error:
+                widened += 1
+                self.note(f"A secure sum is repeated: {error}.")
             except SiteProblems as error:
-                codes = set(error.codes.values()) if len(error.codes) == len(error.problems) else set()
-                if codes and codes <= {RefusalCode.SUM_LOST, RefusalCode.SUM_RANGE}:
-                    if RefusalCode.SUM_RANGE in codes:
-                        widened += 1
-                    if widened <= MOST_WIDER:
-                        self.note(f"A secure sum is repeated: {error}.")
-                        continue
-                raise
+                if len(error.codes) < len(error.problems) or set(error.codes.values()) != {RefusalCode.SUM_LOST}:
+                    raise
+                self.note(f"A secure sum is repeated: {error}.")
         raise InvalidInput(
             f"a secure sum failed {MOST_ATTEMPTS} times: a site is started again and again, or for every message, "
             "as Flower's own SuperNode does"
@@ -125,7 +126,10 @@ class _Attempt:
         self.seconds = 0.0
 
     def run(self, widened: int) -> Kept:
-        total, _ = conduct_sum(self.settings, self.exchange)
+        words, _ = conduct_sum(self.settings, self.exchange)
+        total = within_range(words)
+        if total is None:
+            raise BeyondRange("numbers of some site are beyond the range")
         traffic = {site: [one.messages, one.numbers, one.bytes] for site, one in self.traffic.items()}
         return Kept({"total": total}, {"traffic": traffic, "widened": widened}, self.seconds)
 

@@ -12,11 +12,18 @@ from fedscaffold.core.storage.fields import Fields
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.secure_sum import SecureSumClient, SumSettings
-from fedscaffold.federation.secure_sum.fixed_point import Words
+from fedscaffold.federation.secure_sum.fixed_point import BeyondRange, Words
 from fedscaffold.federation.secure_sum.in_process import take_step
-from fedscaffold.federation.study.messages import SECURE_STEP, address_of
+from fedscaffold.federation.study.messages import SECURE_STEP, address_of, phase_of
 from fedscaffold.federation.study.secure import steps
-from fedscaffold.federation.study.secure.blocks import SumBlock, encode, read_blocks, total_length
+from fedscaffold.federation.study.secure.blocks import (
+    SumBlock,
+    beyond_range,
+    encode,
+    in_range,
+    read_blocks,
+    total_length,
+)
 from fedscaffold.federation.study.secure.peers import check_sites, identity_of, keep_sites, known_peers
 
 if TYPE_CHECKING:
@@ -26,7 +33,7 @@ LONGEST_ID = 200
 CLIENT = "client"  # what a question tells each site alone: which client of a round it is
 
 
-Numbers = Callable[[Payload, Fields, Sequence[SumBlock]], tuple[str, Mapping[str, Any]]]
+Numbers = Callable[[Payload, Fields, Sequence[SumBlock]], Mapping[str, Any]]
 
 
 class _Open(NamedTuple):
@@ -47,7 +54,7 @@ class TakingPart:
     site
         The site.
     numbers
-        numbers(question, told, blocks) → the phase of a question and the site's numbers by block.
+        numbers(question, told, blocks) → the site's numbers by block.
     """
 
     def __init__(self, site: "StudySite", numbers: Numbers) -> None:
@@ -92,12 +99,14 @@ class TakingPart:
             raise Refusal(RefusalCode.PEERS_CHANGED, "a sum is asked for over sites whose keys are not known")
         check_sites(self.site.store, names)
         try:
-            phase, numbers = self.numbers(question, told, blocks)
-            words = encode(numbers, blocks, len(names))
+            words = in_range(encode(self.numbers(question, told, blocks), blocks, len(names)))
+        except BeyondRange as error:  # is told by the sum alone: a refusal would tell it of this site
+            self.site.store.audit.write("beyond-range", text=str(error))
+            words = beyond_range(blocks)
         except InvalidInput as error:
             raise Refusal(RefusalCode.SUM_RANGE, str(error)) from None
         client = SecureSumClient(self.site.name, settings, identity_of(self.site.store), peers)
-        return _Open(sum_id, client, words, phase, {})
+        return _Open(sum_id, client, words, phase_of(question), {})
 
     def _asked(self, told: Fields, question: Payload) -> str:
         """A digest of all that this site's numbers follow from besides its rows, and that all sites must be asked.
