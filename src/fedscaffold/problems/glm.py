@@ -206,7 +206,6 @@ class Glm(TabularProblem, ABC):
         """
         at = self.offsets[client] + rows
         x = self.x[at]
-        return (
-            clipped_slopes(of_records(self.d1, x @ theta, self.y[at]), x, clip) @ x / at.size
-            + self.penalty * theta
-        )
+        with np.errstate(over="ignore"):
+            slopes = of_records(self.d1, x @ theta, self.y[at])
+        return clipped_slopes(slopes, x, clip) @ x / at.size + self.penalty * theta

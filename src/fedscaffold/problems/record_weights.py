@@ -16,6 +16,7 @@ from fedscaffold.core.types import Array
 
 TARGET, OFFSET, WEIGHT = 0, 1, 2  # the columns
 COLUMNS = 3
+TINY = 1e-300  # in place of the norm of a record that is 0, whose gradient is 0 too
 
 
 def with_columns(targets: Array, offsets: NDArray[np.int64], *, sample_weight: Any, offset: Any) -> Array:
@@ -71,6 +72,9 @@ def of_records(function: Callable[[Array, Array], Array], z: Array, y: Array) ->
 
 def clipped_slopes(slopes: Array, x: Array, clip: float) -> Array:
     """Slopes ℓ' of records x, (records,) or (records, classes), for gradients of norm ‖ℓ'‖ ‖x‖ up to `clip`."""
-    sizes = np.abs(slopes) if slopes.ndim == 1 else np.linalg.norm(slopes, axis=1)
-    factors = clip / np.maximum(sizes * np.linalg.norm(x, axis=1), clip)
-    return slopes * (factors if slopes.ndim == 1 else factors[:, None])
+    lengths = np.linalg.norm(x, axis=1)
+    if slopes.ndim == 1:  # where e^z overflows, a slope is infinite, and clipped to the same norm
+        most = clip / np.maximum(lengths, TINY)
+        return np.clip(slopes, -most, most)
+    factors = clip / np.maximum(np.linalg.norm(slopes, axis=1) * lengths, clip)
+    return slopes * factors[:, None]
