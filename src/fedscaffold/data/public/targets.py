@@ -72,5 +72,5 @@ class PublicTarget:
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """Numbers between which targets count as they are, and beyond which as the nearer one; None for classes."""
+        """Numbers beyond which targets count as the nearer one; None for classes."""
         return None if FAMILIES[self.kind].classes else self.ends
