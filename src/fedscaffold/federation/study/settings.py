@@ -95,7 +95,7 @@ class StudySettings:
         The largest norm of a row's gradient under a budget; chosen unless given.
     bounds
         Under a budget, the public range (low, high) or the possible values of the target and of every feature, by
-        column.
+        column; of counts whole numbers from 0 on, of positive amounts with a low end above 0.
     secure_threshold
         Number of sites that must be there to the end of a secure sum, and that would have to work together with
         the coordinator to learn a single site's numbers; more than half, and two thirds of them unless given.

@@ -35,7 +35,7 @@ WORSE = 1.2  # longer runs are not tried after two lengths that were worse than 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class RunChoice:
     """Settings of a run."""
 
     clip: float
@@ -83,7 +83,7 @@ class PublicSearch:
             noise_for(epsilon=settings.epsilon, delta=delta, steps=1) * math.sqrt(sizes.size) / sizes.sum()
         )
 
-    def best(self) -> tuple[Candidate, float]:
+    def best(self) -> tuple[RunChoice, float]:
         """The settings of least error on simulated rows, and that error, E‖θ − θ*‖² / ‖θ*‖².
 
         The error is that of further runs, since the least of many is too low.
@@ -99,10 +99,10 @@ class PublicSearch:
             if late == 2:
                 break
         if chosen is None:
-            return Candidate(clip=1.0, step_size=1.0, local_steps=1, rounds=1), math.inf
+            return RunChoice(clip=1.0, step_size=1.0, local_steps=1, rounds=1), math.inf
         return chosen, float(self._errors([chosen], FINAL_NUMBERS, seed=2)[0])
 
-    def _errors(self, candidates: Sequence[Candidate], numbers: int, seed: int) -> Array:
+    def _errors(self, candidates: Sequence[RunChoice], numbers: int, seed: int) -> Array:
         """Relative squared error of each candidate, as a mean over the simulated tables."""
         clips = np.array([one.clip for one in candidates])
         lengths = np.array([one.step_size * one.steps for one in candidates])
@@ -134,7 +134,7 @@ class PublicSearch:
         low, high = np.quantile(norms[norms > 0.0], QUANTILES).tolist()
         return np.geomspace(low, high, CLIPS).tolist()
 
-    def _candidates(self) -> Iterator[list[Candidate]]:
+    def _candidates(self) -> Iterator[list[RunChoice]]:
         """Settings to choose from, short runs first: for each length those with each clip."""
         clips = self._clips()
         curved = [max(self._curvature(problem, clip) for problem in self.problems) for clip in clips]
@@ -146,7 +146,7 @@ class PublicSearch:
             if same:
                 yield same
 
-    def _candidate(self, clip: float, length: float, curvature: float) -> Candidate | None:
+    def _candidate(self, clip: float, length: float, curvature: float) -> RunChoice | None:
         """Settings with a clip for γS = length / curvature; None where that would take too many steps."""
         assumed, most = (bounded_curvature(self.target, clip, square) + self.l2 for square in self.squares)
         total, given = length / curvature, self.settings.step_size
@@ -155,7 +155,7 @@ class PublicSearch:
         if given is None and gamma > 1.0 / assumed and length > LENGTHS[0]:
             return None
         gamma = gamma if given is not None else min(gamma, 1.0 / assumed)
-        return Candidate(clip=clip, step_size=gamma, local_steps=H, rounds=T)
+        return RunChoice(clip=clip, step_size=gamma, local_steps=H, rounds=T)
 
     def _split(self, steps: float) -> tuple[int, int]:
         """Local steps and rounds for about so many steps, or as near as what is given allows."""
