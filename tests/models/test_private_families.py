@@ -79,6 +79,8 @@ def test_many_rows_and_a_large_budget_come_near_the_pooled_coefficients(family: 
     table = patients(1, 6000)
     found, best = fs.fit(table, **asked(family, epsilon=50.0)), pooled(family, table, "auto").optimum()
     assert np.linalg.norm(found.theta - best) < 0.15 * np.linalg.norm(best)
+    if family == "several classes":  # noise that no prediction depends on is taken off
+        np.testing.assert_allclose(found.theta.reshape(3, -1).sum(axis=0), 0.0, atol=1e-12)
     assert found.plan.predicted_error is not None
     assert math.isfinite(found.plan.predicted_error)
 
@@ -143,6 +145,17 @@ def test_clipped_losses_are_as_curved_as_said_at_most(kind: Any) -> None:
         ends = [problem.clipped_gradient(0, theta, np.arange(60), clip) for theta in (one, one + step)]
         largest = max(largest, float(np.linalg.norm(ends[1] - ends[0]) / np.linalg.norm(step)))
     assert 0.01 * most < largest <= most
+
+
+@pytest.mark.parametrize("kind", ["poisson", "gamma"])
+def test_a_row_at_the_end_of_its_range_is_as_curved_as_said(kind: Any) -> None:
+    """One row, x = 1, with the highest target: just before it is clipped its curvature is the bound."""
+    target, clip = PublicTarget(kind=kind, ends=(1.0, 50.0)), 3.0
+    problem = {"poisson": fs.problems.Poisson, "gamma": fs.problems.Gamma}[kind]([[[1.0]]], [[50.0]])
+    points = np.linspace(0.0, 8.0, 20_001)
+    slopes = [problem.clipped_gradient(0, np.array([z]), np.arange(1), clip)[0] for z in points]
+    largest = float(np.max(np.diff(slopes) / np.diff(points)))
+    assert largest == pytest.approx(bounded_curvature(target, clip, 1.0), rel=1e-2)
 
 
 def test_where_the_exponential_overflows_gradients_are_clipped_all_the_same() -> None:
