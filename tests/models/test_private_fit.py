@@ -12,10 +12,12 @@ import fedscaffold as fs
 from fedscaffold.cli.main import app
 from fedscaffold.core.random import noise
 from fedscaffold.data.public.bounds import Bounds
+from fedscaffold.data.public.targets import PublicTarget
 from fedscaffold.models.private.planned import public_plan
 from fedscaffold.privacy import RecordLevel
 from fedscaffold.privacy.settings import PrivacySettings
 
+RIDGE = PublicTarget(kind="ridge", ends=(-3.0, 3.0))
 BOUNDS: dict[str, Any] = {"sex": ("f", "m"), "age": (20, 90), "ill": ("no", "yes")}
 
 
@@ -120,7 +122,7 @@ def test_it_learns_what_a_budget_allows() -> None:
 def test_large_federations_are_planned_from_a_few_simulated_clients() -> None:
     """Twice the rows of every client halve the noise of the mean, whatever is simulated."""
     budget = PrivacySettings(epsilon=1.0, delta=1e-6, clip=1.0, step_size=0.1, local_steps=1)
-    few, many = (public_plan("ridge", [0, 0], [n] * 50, budget, l2=0.1) for n in (1000, 100_000))
+    few, many = (public_plan(RIDGE, [0, 0], [n] * 50, budget, l2=0.1) for n in (1000, 100_000))
     assert few.predicted_error is not None
     assert many.predicted_error is not None
     assert many.predicted_error < few.predicted_error
@@ -141,11 +143,12 @@ def test_large_federations_are_planned_from_a_few_simulated_clients() -> None:
         ({"bounds": {"age": (20, 90)}}, "must have the target 'ill' too"),
         ({"bounds": {"ill": ("no", "yes")}}, "no features"),
         ({"bounds": {"age": (90, 20), "sex": ("f",), "ill": ("no", "yes")}}, "2 problems"),
-        ({"bounds": {**BOUNDS, "ill": ("no", "yes", "unknown")}}, "two classes"),
+        ({"bounds": {**BOUNDS, "ill": ("no",)}}, "two values or more"),
         ({"bounds": {**BOUNDS, "weight": (0, 1)}}, "no column 'weight'"),
         ({"bounds": {**BOUNDS, "ill": ("no", "maybe")}}, "has the values 'yes', but its classes are"),
         ({"bounds": 7}, "bounds must be a dictionary"),
-        ({"kind": "poisson"}, "kind must be"),
+        ({"kind": "poisson"}, "the bounds of column 'ill' must be a range"),
+        ({"kind": "tweedie"}, "kind must be"),
         ({"categorical": ["ward"]}, "for which there are no bounds"),
         ({"close": False, "seed": 1}, "with epsilon leave out close, seed"),
         ({"features": ["age"]}, "with epsilon leave out features"),

@@ -4,10 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
 
 import fedscaffold as fs
-from fedscaffold.sklearn import FederatedLogisticRegression, FederatedRidge
+from fedscaffold.sklearn import (
+    FederatedGammaRegression,
+    FederatedLogisticRegression,
+    FederatedPoissonRegression,
+    FederatedRidge,
+)
 
 rng = np.random.default_rng(0)
 X = rng.normal([50.0, 3.0], [10.0, 1.0], size=(600, 2))
@@ -78,7 +83,89 @@ def test_what_is_refused(wrong: dict[str, Any], words: str, monkeypatch: pytest.
 def test_classes_and_weights_are_refused() -> None:
     with pytest.raises(fs.InvalidInput, match="other classes than target_bounds"):
         logistic(target_bounds=("well", "dead")).fit(X, LABELS, clients=HOSPITALS)
-    with pytest.raises(fs.InvalidInput, match="must be the two classes"):
+    with pytest.raises(fs.InvalidInput, match="must be the classes of y, two or more"):
         logistic(target_bounds=("well",)).fit(X, LABELS, clients=HOSPITALS)
     with pytest.raises(fs.InvalidInput, match="leave out sample_weight"):
         logistic().fit(X, LABELS, clients=HOSPITALS, sample_weight=np.ones(600))
+
+
+Z = (X - [50.0, 3.0]) / [10.0, 1.0]
+STAGES = np.array(["early", "late", "middle"])[
+    (Z + rng.gumbel(size=Z.shape)).argmax(axis=1) + (rng.random(600) < 0.2)
+]
+COUNTS = rng.poisson(np.exp(1.0 + 0.4 * Z[:, 0]))
+COSTS = rng.gamma(3.0, np.exp(5.0 + 0.4 * Z[:, 0]) / 3.0)
+FAMILIES: dict[str, tuple[Any, Any, Any, Any]] = {
+    "classes": (FederatedLogisticRegression, STAGES, ("late", "early", "middle"), LogisticRegression(tol=1e-10)),
+    "poisson": (FederatedPoissonRegression, COUNTS, (0, 30), PoissonRegressor(alpha=1.0, tol=1e-10)),
+    "gamma": (FederatedGammaRegression, COSTS, (1, 5000), GammaRegressor(alpha=1.0, tol=1e-10)),
+}
+
+
+def estimator(family: str, **more: Any) -> Any:
+    kind, _, target_bounds, _ = FAMILIES[family]
+    return kind(**{"epsilon": 3.0, "bounds": RANGES, "target_bounds": target_bounds, **more})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_kind_is_the_pooled_model_without_noise(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedscaffold.engines.reference.secret_normals", np.zeros)
+    scaled, y = (X - [50.0, 3.0]) / [80 / 6, 8 / 6], FAMILIES[family][1]
+    steps = {**STEPS, "step_size": {"classes": 0.8, "poisson": 0.1, "gamma": 0.3}[family], "rounds": 400}
+    found = estimator(family, **steps).fit(X, y, clients=HOSPITALS)
+    pooled = FAMILIES[family][3].fit(scaled, y)
+    if family == "classes":
+        assert found.classes_.tolist() == ["early", "late", "middle"]
+        assert found.coef_.shape == (3, 2)
+        np.testing.assert_allclose(found.predict_proba(X), pooled.predict_proba(scaled), atol=1e-4)
+    else:
+        np.testing.assert_allclose(found.predict(X), pooled.predict(scaled), rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_kind_spends_its_budget_and_comes_near(family: str) -> None:
+    """At ε = 100 what is left is what clipping does; the accountant's ε is the one asked for."""
+    more: dict[str, Any] = {} if family == "classes" else {"alpha": 0.0}
+    found = estimator(family, epsilon=100.0, **more).fit(X, FAMILIES[family][1], clients=HOSPITALS)
+    plan = found.plan_
+    spent = fs.privacy.epsilon(noise_multiplier=plan.privacy.noise_multiplier, delta=plan.delta, steps=plan.steps)
+    assert 99.9 < spent <= 100.0
+    scaled = (X - [50.0, 3.0]) / [80 / 6, 8 / 6]
+    pooled = FAMILIES[family][3].set_params(**more).fit(scaled, FAMILIES[family][1])
+    own = found.coef_ * [80 / 6, 8 / 6]
+    assert np.linalg.norm(own - pooled.coef_) < 0.3 * np.linalg.norm(pooled.coef_)
+    assert found.trace_ is None
+    assert np.ravel(found.n_iter_).tolist() == [plan.rounds]
+    with pytest.raises(fs.InvalidInput, match="privacy budget does not cover"):
+        found.summary()
+
+
+@pytest.mark.parametrize(
+    ("family", "wrong", "words"),
+    [
+        ("poisson", {"epsilon": -1.0}, "epsilon must be a positive number"),
+        ("poisson", {"delta": 0.005}, "delta must be below 0.005, one over the 200 rows"),
+        ("poisson", {"target_bounds": (-1, 30)}, r"target_bounds: the range of counts must not be negative"),
+        ("poisson", {"target_bounds": None}, "epsilon needs target_bounds"),
+        ("poisson", {"bounds": None}, "epsilon needs bounds"),
+        ("gamma", {"target_bounds": (0, 30)}, r"target_bounds: the range of positive amounts must be positive"),
+        ("gamma", {"fit_intercept": False}, "with epsilon take fit_intercept=True"),
+        ("gamma", {"epsilon": None}, "bounds is part of a privacy budget"),
+        ("classes", {"target_bounds": ("early",)}, "must be the classes of y, two or more"),
+        ("classes", {"target_bounds": ("early", "late", "late")}, "must be the classes of y, two or more"),
+        ("classes", {"target_bounds": ("early", "late")}, "other classes than target_bounds"),
+    ],
+)
+def test_what_each_kind_refuses(
+    family: str, wrong: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedscaffold.sklearn.private.run_privately", None)  # nothing is computed from the rows
+    with pytest.raises(fs.InvalidInput, match=words):
+        estimator(family, **wrong).fit(X, FAMILIES[family][1], clients=HOSPITALS)
+
+
+def test_targets_beyond_their_range_count_as_its_ends_and_exposures_are_refused() -> None:
+    outside = np.where(np.arange(600) == 0, -5, COUNTS)
+    estimator("poisson").fit(X, outside, clients=HOSPITALS)
+    with pytest.raises(fs.InvalidInput, match="with epsilon leave out exposure"):
+        estimator("poisson").fit(X, COUNTS, clients=HOSPITALS, exposure=np.ones(600))

@@ -65,7 +65,10 @@ Delta = Annotated[
 ]
 BoundsFile = Annotated[
     Path | None,
-    typer.Option(help="For --epsilon: a TOML file of public ranges and values, age = [0, 120], sex = ['f', 'm']."),
+    typer.Option(
+        help="For --epsilon: a TOML file of public ranges and values, target included: age = [0, 120], "
+        "sex = ['f', 'm']."
+    ),
 ]
 Clip = Annotated[float | None, typer.Option(help="For --epsilon: largest norm of a row's gradient; else chosen.")]
 SiteClip = Annotated[

@@ -41,6 +41,8 @@ class Agreement:
     limit
         Where the encoding was made from public bounds instead of statistics of the rows: encoded numbers beyond
         this, up or down, count as the limit, and unknown values of a category as none of the known ones.
+    target_limits
+        The public range of a numeric target, beyond which targets count as its nearer end; None for none.
 
     Examples
     --------
@@ -64,6 +66,7 @@ class Agreement:
     evaluate: float = 0.0
     client_intercepts: bool = False
     limit: float | None = None
+    target_limits: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         not_negative("l2", self.l2)
@@ -88,8 +91,9 @@ class Agreement:
             A frame of any library that `data.from_frame` takes; a column that names the client is not needed.
         """
         x, y = encode_table(
-            table, self.encoding, target_shift=self.target_shift, target_scale=self.target_scale, limit=self.limit
-        )
+            table, self.encoding, target_shift=self.target_shift, target_scale=self.target_scale,
+            limit=self.limit, limits=self.target_limits,
+        )  # fmt: skip
         if len(x) == 0:
             raise InvalidInput("the client's table has no rows")
         offsets = np.array([0, len(x)], dtype=np.int64)
@@ -114,6 +118,7 @@ class Agreement:
             "evaluate": self.evaluate,
             **({"client_intercepts": True} if self.client_intercepts else {}),
             **({} if self.limit is None else {"limit": self.limit}),
+            **({} if self.target_limits is None else {"target_limits": list(self.target_limits)}),
             "encoding": json.loads(self.encoding.to_json()),
         }
 
@@ -122,8 +127,9 @@ class Agreement:
         """The agreement that `to_json` gave, validated field by field."""
         fields = Fields(values, source)
         fields.only(
-            "format", "l2", "target_shift", "target_scale", "evaluate", "encoding", "client_intercepts", "limit"
-        )
+            "format", "l2", "target_shift", "target_scale", "evaluate", "encoding", "client_intercepts", "limit",
+            "target_limits",
+        )  # fmt: skip
         fields.choice("format", FORMAT)
         return cls(
             encoding=Encoding.from_json(json.dumps(fields.value("encoding"))),
@@ -133,6 +139,7 @@ class Agreement:
             evaluate=fields.number("evaluate", least=0.0, most=1.0),
             client_intercepts=fields.flag("client_intercepts") if "client_intercepts" in fields else False,
             limit=fields.number("limit", least=0.0) if "limit" in fields else None,
+            target_limits=_limits(fields) if "target_limits" in fields else None,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -146,3 +153,13 @@ class Agreement:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(f"{path} is not an agreement that fedscaffold wrote: {error}") from None
+
+
+def _limits(fields: Fields) -> tuple[float, float]:
+    """The public range of a numeric target."""
+    value = fields.value("target_limits")
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise fields.error(f"{fields.source}: target_limits must be two numbers")
+    ends = Fields({"low": value[0], "high": value[1]}, f"{fields.source}: target_limits")
+    low = ends.number("low")
+    return low, ends.number("high", least=low)

@@ -120,8 +120,9 @@ def fit(
     epsilon
         ε of a privacy budget of every row. Gradients of rows are then clipped and every step gets noise from the
         operating system's generator; the columns are coded by `bounds`, there are no Newton steps, standard errors
-        or comparisons, and of the other options only `kind` (ridge or logistic), `l2`, `categorical`, `step_size`,
-        `local_steps`, `rounds` and `progress` can be given.
+        or comparisons, and of the other options only `kind`, `l2`, `categorical`, `step_size`, `local_steps`,
+        `rounds` and `progress` can be given. Unless `kind` is given, a target with a range makes it ridge, one
+        with values logistic.
     delta
         δ of the budget, below one over the rows of every client; a tenth of that for the largest unless given.
     clip
@@ -129,7 +130,7 @@ def fit(
     bounds
         Under a budget, the public range (low, high) or the possible values of the target and of every feature;
         other columns are not used. Numbers beyond their range count as its end, other values of a category as
-        none of those known.
+        none of those known. Counts need whole numbers from 0 on, positive amounts a low end above 0.
     {TableOptions}
 
     Examples

@@ -111,6 +111,19 @@ class Model(Summarised):
         """Classes of the target; None for a numeric target."""
         return self.encoding.classes
 
+    @property
+    def named_coefficients(self) -> list[tuple[str, float]]:
+        """Name and value of each coefficient, the intercept last; of several classes one after another."""
+        several = self.classes if len(self.equations) > 1 else None
+        found = []
+        for k, equation in enumerate(self.equations):
+            label = "" if several is None else f"{several[k]}: "
+            values = (*equation.coefficients, equation.intercept)
+            found += [
+                (label + name, v) for name, v in zip((*self.encoding.names, "intercept"), values, strict=True)
+            ]
+        return found
+
     def summary(self) -> Summary:
         """Coefficients with the standard errors, tests and intervals that were kept with the model."""
         if self.standard_errors is None:

@@ -10,6 +10,7 @@ from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import InvalidInput, Option
 
+OF_ROWS = ("exposure", "offset", "weight", "sample_weight", "class_weight")
 SHARE = 0.1  # δ in units of one over the rows of the largest client, unless given
 
 
@@ -76,10 +77,10 @@ def refuse_beside_epsilon(given: dict[str, Any], usual: dict[str, Any]) -> None:
     found = [name for name, value in given.items() if name not in usual or not _same(value, usual[name])]
     if found:
         parts = [part for name in found for part in (Option(name), ", ")][:-1]
-        raise InvalidInput(
-            *("with ", Option("epsilon"), " leave out ", *parts),
-            ": it would read the rows outside of the budget, or has no meaning here",
-        )
+        why = "it would read the rows outside of the budget, or has no meaning here"
+        if set(found) <= set(OF_ROWS):
+            why = "what a row counts for would change how curved losses can be, of which bounds say nothing"
+        raise InvalidInput(*("with ", Option("epsilon"), " leave out ", *parts), f": {why}")
 
 
 def _same(value: Any, usual: Any) -> bool:

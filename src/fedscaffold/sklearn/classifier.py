@@ -15,6 +15,7 @@ from fedscaffold.core.checks import positive
 from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
+from fedscaffold.data.public.targets import PublicTarget
 from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.problems import Logistic, Multinomial
 from fedscaffold.sklearn.base import FLOATS, Federated
@@ -77,7 +78,7 @@ class FederatedLogisticRegression(ClassifierMixin, PrivateFederated):
         self._settings()
         if self.C not in (np.inf,):
             positive("C", self.C)
-        classes = None if budget is None else _two_classes(self.target_bounds)
+        classes = None if budget is None else _public_classes(self.target_bounds)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS)
         check_classification_targets(y)
         if budget is not None and classes is not None:
@@ -101,12 +102,17 @@ class FederatedLogisticRegression(ClassifierMixin, PrivateFederated):
         return self
 
     def _fit_within(self, budget: PrivacySettings, classes: Any, X: Any, y: Any, clients: Any) -> Self:
-        """Fit under a privacy budget to two classes that were known before."""
+        """Fit under a privacy budget to classes that were known before."""
         if not np.isin(y, classes).all():
             raise InvalidInput("y has other classes than ", Option("target_bounds"))
-        self.classes_, signs = classes, np.where(y == classes[1], 1.0, 0.0)
-        coef, intercept = self._solve_privately(Logistic, X, signs, clients, budget, l2=1.0 / (self.C * len(y)))
-        self.coef_, self.intercept_ = coef[None].astype(X.dtype), np.array([intercept], dtype=X.dtype)
+        K = len(classes)
+        kind, more = (Logistic, {}) if K == 2 else (Multinomial, {"n_classes": K})
+        self.classes_, labels = classes, np.searchsorted(classes, y).astype(np.float64)
+        coef, intercept = self._solve_privately(
+            kind, PublicTarget(kind="logistic", n_classes=K), X, labels, clients, budget,
+            l2=1.0 / (self.C * len(y)), **more,
+        )  # fmt: skip
+        self.coef_, self.intercept_ = coef.astype(X.dtype), intercept.astype(X.dtype)
         return self
 
     def _row_weights(self, sample_weight: Any, X: Any, y: Any, labels: Any) -> Array | None:
@@ -163,9 +169,9 @@ class FederatedLogisticRegression(ClassifierMixin, PrivateFederated):
         return self
 
 
-def _two_classes(bounds: Any) -> Any:
-    """Two public classes, sorted."""
+def _public_classes(bounds: Any) -> Any:
+    """Public classes, sorted."""
     classes = np.unique(np.asarray(bounds))
-    if np.ndim(bounds) != 1 or classes.size != 2:
-        raise InvalidInput(Option("target_bounds"), " must be the two classes of y")
+    if np.ndim(bounds) != 1 or not 2 <= classes.size == len(bounds):
+        raise InvalidInput(Option("target_bounds"), " must be the classes of y, two or more different ones")
     return classes

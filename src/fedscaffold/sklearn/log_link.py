@@ -10,14 +10,16 @@ from sklearn.utils.validation import check_array, check_consistent_length, valid
 
 from fedscaffold.core.checks import not_negative
 from fedscaffold.core.docs import shared_parameters
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
+from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.problems.families import FAMILIES, TargetFamily
 from fedscaffold.sklearn.base import FLOATS, Federated
+from fedscaffold.sklearn.private import PrivateFederated, public_target
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class LogLinkRegression(RegressorMixin, Federated):
+class LogLinkRegression(RegressorMixin, PrivateFederated):
     """Base of the estimators whose mean is exp(xᵀw + b)."""
 
     alpha: float = 1.0
@@ -30,10 +32,13 @@ class LogLinkRegression(RegressorMixin, Federated):
         """Fit to rows X, targets y and the client that each row belongs to; losses count by `sample_weight`.
 
         X may be sparse, and is then made dense. `exposure` holds a positive number for each row, such as days
-        under observation, to which the mean of its target is proportional.
+        under observation, to which the mean of its target is proportional; a privacy budget has no place for it.
         """
+        budget = self._check_budget(sample_weight=sample_weight, exposure=exposure)
         self._settings()
         alpha = not_negative("alpha", self.alpha)
+        if budget is not None:
+            return self._fit_within(budget, X, y, clients)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True)
         y = np.asarray(y, dtype=np.float64)
         if self._family.out_of_range(float(y.min())) is not None:
@@ -53,6 +58,24 @@ class LogLinkRegression(RegressorMixin, Federated):
         self.intercept_ = tables.dtype.type(base + intercept[0])
         return self
 
+    def _fit_within(self, budget: PrivacySettings, X: Any, y: Any, clients: Any) -> Self:
+        """Fit under a privacy budget; targets beyond their public range count as its ends."""
+        known = public_target(self._family.kind, self.target_bounds)
+        if not self.fit_intercept:
+            raise InvalidInput(
+                "with ", Option("epsilon"), " take ", Option("fit_intercept", True),
+                ": without an intercept the mean at the start is 1, wherever the range of y lies",
+            )  # fmt: skip
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True)
+        targets = np.clip(np.asarray(y, dtype=np.float64), *known.ends)
+        coef, intercept = self._solve_privately(
+            self._family.problem, known, X, targets, clients, budget, l2=float(self.alpha), base=known.shift
+        )
+        self.n_iter_ = self.plan_.rounds
+        self.coef_ = coef[0].astype(X.dtype)
+        self.intercept_ = X.dtype.type(known.shift + intercept[0])
+        return self
+
     def predict(self, X: Any) -> Array:
         """Expected targets exp(Xw + b) for an exposure of one, (rows,)."""
         return np.exp(self._margins(X))
@@ -67,6 +90,7 @@ class LogLinkRegression(RegressorMixin, Federated):
         return tags
 
 
+@shared_parameters(PrivateFederated)
 @shared_parameters(Federated)
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedPoissonRegression(LogLinkRegression):
@@ -80,6 +104,7 @@ class FederatedPoissonRegression(LogLinkRegression):
     alpha
         Strength of the penalty on w.
     {Federated}
+    {PrivateFederated}
 
     Attributes
     ----------
@@ -107,6 +132,7 @@ class FederatedPoissonRegression(LogLinkRegression):
     _power = 1
 
 
+@shared_parameters(PrivateFederated)
 @shared_parameters(Federated)
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedGammaRegression(LogLinkRegression):
@@ -121,6 +147,7 @@ class FederatedGammaRegression(LogLinkRegression):
     alpha
         Strength of the penalty on w.
     {Federated}
+    {PrivateFederated}
 
     Attributes
     ----------

@@ -9,11 +9,12 @@ from sklearn.utils.validation import check_is_fitted
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
-from fedscaffold.data.public.bounds import LIMIT
+from fedscaffold.data.public.targets import LIMIT, PublicTarget
 from fedscaffold.inference import Summary
 from fedscaffold.models.private.fit import run_privately
 from fedscaffold.models.private.planned import public_plan
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
+from fedscaffold.problems.families import Kind
 from fedscaffold.sklearn.base import Federated, dense
 from fedscaffold.sklearn.scale import Scale
 
@@ -38,7 +39,7 @@ class PrivateFederated(Federated):
         Under a budget, the public ranges of the features, (low, high): two numbers, or two arrays with one number
         per column. They take the place of means and variances; what is outside counts as the range's end.
     target_bounds
-        Under a budget, the public range (low, high) of y, or its two classes.
+        Under a budget, the public range (low, high) of y, or its classes.
     """
 
     epsilon: Any = None
@@ -70,9 +71,13 @@ class PrivateFederated(Federated):
         return PrivacySettings(epsilon=self.epsilon, delta=self.delta, clip=self.clip, **fixed)
 
     def _solve_privately(
-        self, kind: Any, X: Any, y: Array, clients: Any, budget: PrivacySettings, *, l2: float
-    ) -> tuple[Array, float]:
-        """Slopes and intercept for rows as they are and targets y as they are fitted; sets what a fit leaves."""
+        self, kind: Any, target: PublicTarget, X: Any, y: Array, clients: Any, budget: PrivacySettings, *,
+        l2: float, base: float | None = None, **more: Any,
+    ) -> tuple[Array, Array]:  # fmt: skip
+        """Slopes (vectors, features) and intercepts (vectors,) for rows as they are; sets what a fit leaves.
+
+        Targets y are as they are fitted; `base` is added to all margins, and `more` goes to the kind of problem.
+        """
         low, high = _ends("bounds", self.bounds, X.shape[1])
         scale = Scale(*middle_and_sixth(low, high, centred=self.fit_intercept))
         rows = self._clients(clients, X.shape[0])
@@ -80,18 +85,18 @@ class PrivateFederated(Federated):
         if self.fit_intercept:
             features = [np.column_stack([table, np.ones(len(table))]) for table in features]
         sizes = [len(own) for own in rows]
+        if base is not None:
+            more["offset"] = [np.full(n, base) for n in sizes]
         with self._own_words():
             problem = kind(
-                features, [y[own] for own in rows], l2=l2, weights=sizes, n_unpenalised=int(self.fit_intercept)
-            )
-            plan = public_plan(
-                problem.kind, [0] * X.shape[1], sizes, budget, l2=l2, intercept=bool(self.fit_intercept)
-            )
+                features, [y[own] for own in rows], l2=l2, weights=sizes, n_unpenalised=int(self.fit_intercept),
+                **more,
+            )  # fmt: skip
+            plan = public_plan(target, [0] * X.shape[1], sizes, budget, l2=l2, intercept=bool(self.fit_intercept))
             theta = run_privately(problem, plan, self.verbose or False)
         self._solutions, self._coordinates = (), ()
         self.plan_, self.trace_, self.n_iter_ = plan, None, np.array([plan.rounds])
-        coef, intercept = scale.to_rows(theta[None])
-        return coef[0], float(intercept[0])
+        return scale.to_rows(theta.reshape(target.vectors, -1))
 
     def summary(self, *args: Any, **options: Any) -> Summary:
         """Coefficients with standard errors; see `fedscaffold.inference.summarise`. None under a budget."""
@@ -101,10 +106,13 @@ class PrivateFederated(Federated):
         return super().summary(*args, **options)
 
 
-def target_range(bounds: Any, *, centred: bool) -> tuple[float, float]:
-    """Shift and scale of a numeric target from its public range."""
-    shift, scale = middle_and_sixth(*_ends("target_bounds", bounds, 1), centred=centred)
-    return float(shift[0]), float(scale[0])
+def public_target(kind: Kind, bounds: Any) -> PublicTarget:
+    """What is known of a numeric target, from its public range; refused where that does not fit the kind."""
+    low, high = _ends("target_bounds", bounds, 1)
+    try:
+        return PublicTarget(kind=kind, ends=(float(low[0]), float(high[0])))
+    except InvalidInput as error:
+        raise InvalidInput(Option("target_bounds"), ": ", error) from None
 
 
 def middle_and_sixth(low: Array, high: Array, *, centred: bool) -> tuple[Array, Array]:

@@ -11,14 +11,14 @@ from fedscaffold.core.checks import not_negative
 from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.types import Array
-from fedscaffold.data.public.bounds import LIMIT
+from fedscaffold.data.public.targets import LIMIT
 from fedscaffold.inference import Summary
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.problems import Ridge
 from fedscaffold.sklearn.base import FLOATS, ClientTables, Federated
 from fedscaffold.sklearn.nonnegative import nonnegative_minimiser
-from fedscaffold.sklearn.private import PrivateFederated, target_range
+from fedscaffold.sklearn.private import PrivateFederated, middle_and_sixth, public_target
 from fedscaffold.sklearn.running import Solution
 
 
@@ -102,13 +102,15 @@ class FederatedRidge(RegressorMixin, PrivateFederated):
         """Fit under a privacy budget."""
         if self.positive:
             raise InvalidInput("with ", Option("epsilon"), " leave out ", Option("positive"))
-        shift, spread = target_range(self.target_bounds, centred=self.fit_intercept)
+        known = public_target("ridge", self.target_bounds)
+        ends = (np.array([end]) for end in known.ends)
+        (shift,), (spread,) = middle_and_sixth(*ends, centred=self.fit_intercept)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True)
         targets = np.clip((np.asarray(y, dtype=np.float64) - shift) / spread, -LIMIT, LIMIT)
         (alpha,) = self._alphas(1)
-        coef, intercept = self._solve_privately(Ridge, X, targets, clients, budget, l2=alpha / len(y))
-        self.coef_ = (spread * coef).astype(X.dtype)
-        self.intercept_ = X.dtype.type(spread * intercept + shift)
+        coef, intercept = self._solve_privately(Ridge, known, X, targets, clients, budget, l2=alpha / len(y))
+        self.coef_ = (spread * coef[0]).astype(X.dtype)
+        self.intercept_ = X.dtype.type(spread * intercept[0] + shift)
         return self
 
     def _alphas(self, n_targets: int) -> list[float]:

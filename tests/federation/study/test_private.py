@@ -368,7 +368,7 @@ def test_sites_whose_tables_do_not_fit_say_so_before() -> None:
         ({"secure": True, "evaluate": 0.5}, "with epsilon leave out evaluate"),
         ({"secure": True, "secure_threshold": 1}, "secure_threshold must be"),
         ({"evaluate": 0.5, "trainer": "newton"}, "with epsilon leave out trainer, evaluate"),
-        ({"kind": "poisson"}, "kind must be"),
+        ({"kind": "poisson"}, "the bounds of column 'ill' must be a range"),
         ({"features": ["age"]}, "with epsilon leave out features"),
     ],
 )

@@ -287,6 +287,8 @@ def test_a_coordinator_with_a_narrow_range_learns_nothing_from_the_refusal(
     ({"epsilon": None, "delta": None, "bounds": None}, "part of a privacy budget"),
     ({"protect": "phones"}, "must be one of 'rows', 'sites'"),
     ({"clip": 0.0}, "clip must be"),
+    ({"kind": "poisson", "bounds": {**BOUNDS, "ill": (0, 9)}}, "a number or one of two classes"),
+    ({"bounds": {**BOUNDS, "ill": ("a", "b", "c")}}, "a number or one of two classes"),
 ])  # fmt: skip
 def test_wrong_settings_are_refused(more: dict[str, Any], words: str) -> None:
     with pytest.raises(fs.InvalidInput, match=words):
@@ -314,11 +316,16 @@ def test_more_sites_buy_a_smaller_error(monkeypatch: pytest.MonkeyPatch) -> None
 def test_predicted_errors_are_those_of_runs_on_simulated_sites() -> None:
     """The planner's own few lines against the simulator, on the sites that it plans with."""
     from fedscaffold.models.private import sites as module
-    from fedscaffold.models.private.simulated import simulated_problem
+    from fedscaffold.models.private.simulated import simulated_sites
 
     bounds: Any = study().settings.public_bounds
-    problem = simulated_problem(
-        bounds.kind, bounds.levels, clients=module.SITES, rows=module.ROWS, l2=0.1, difference=module.DIFFERENCE
+    problem = simulated_sites(
+        bounds.public_target,
+        bounds.levels,
+        sites=module.SITES,
+        rows=module.ROWS,
+        l2=0.1,
+        difference=module.DIFFERENCE,
     )
     runs = module.SimulatedRuns.of(bounds, 0.1)
     noise = 2.0

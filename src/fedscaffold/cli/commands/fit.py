@@ -163,9 +163,7 @@ def _fit_privately(
         write_text(out / PRIVACY, found.explain() + "\n")
         found.model.save(out / folder.MODEL)
     coefficients = Table("column", "coefficient", title=escape(f"A private model of {table.target}"))
-    (equation,) = found.model.equations
-    values = (*equation.coefficients, equation.intercept)
-    for name, value in zip((*found.model.encoding.names, "intercept"), values, strict=True):
+    for name, value in found.model.named_coefficients:
         coefficients.add_row(escape(name), f"{value:.4g}")
     console.print(coefficients)
     console.print(found.explain(), soft_wrap=True, markup=False)

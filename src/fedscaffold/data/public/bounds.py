@@ -1,7 +1,8 @@
 """What is publicly known of a table's columns, in place of statistics of its rows.
 
 A number has a range, of which the middle counts as 0 and a sixth as 1, so that encoded numbers lie between −3 and
-3; what is outside the range counts as its end. A category has its values, the target of a classifier two classes.
+3; what is outside the range counts as its end. A category has its values, the target of a classifier its classes;
+counts and positive amounts have a range.
 """
 
 import math
@@ -24,10 +25,10 @@ from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Category, Encoding, Number
 from fedscaffold.data.options import TableOptions
 from fedscaffold.data.public.encode_table import encode_table
-from fedscaffold.problems.families import Kind
+from fedscaffold.data.public.targets import LIMIT, PublicTarget
+from fedscaffold.problems.families import FAMILIES, KINDS, Kind
 
-LIMIT = 3.0  # of encoded numbers: half of a range over a sixth of it
-PRIVATE_KINDS: tuple[Kind, ...] = ("ridge", "logistic")
+__all__ = ["LIMIT", "Bounds", "parse_bounds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Bounds:
     target
         Name of the column to predict.
     kind
-        "ridge" or "logistic".
+        "ridge", "logistic", "poisson" or "gamma".
     categorical
         Features that are categories although their values are numbers.
 
@@ -72,7 +73,7 @@ class Bounds:
     ) -> Self:
         """Bounds from outside, refused with all that is wrong with them.
 
-        Without a kind, a target with a range of numbers makes it "ridge", one with two values "logistic". With
+        Without a kind, a target with a range of numbers makes it "ridge", one with values "logistic". With
         `as_text` values of categories and classes are taken as text, as studies take them.
         """
         found = Collector("bounds")
@@ -89,7 +90,7 @@ class Bounds:
         if kind is None:
             kind = "ridge" if _is_range(columns[target]) else "logistic"
         with found.catching():
-            choice("kind", kind, PRIVATE_KINDS)
+            choice("kind", kind, KINDS)
         if kind == "logistic":
             categorical = (*categorical, target)
         unknown = [name for name in categorical if name not in columns]
@@ -98,15 +99,17 @@ class Bounds:
         checked = {}
         for name, value in columns.items():
             with found.catching():
-                wanted = "range" if kind == "ridge" and name == target else None
+                wanted = "range" if kind != "logistic" and name == target else None
                 checked[name] = _column(name, value, category=name in categorical, wanted=wanted)
                 if as_text and (name in categorical or not _is_range(value)):
                     checked[name] = tuple(sorted(map(str, checked[name])))
-        if kind == "logistic" and len(checked.get(target, "ab")) != 2:
-            found.add(f"the target {target!r} must have two classes, got {some(checked[target])}")
-        found.raise_any()
         known: Any = kind
-        return cls(columns=checked, target=target, kind=known, categorical=tuple(categorical))
+        bounds = cls(columns=checked, target=target, kind=known, categorical=tuple(categorical))
+        if kind in KINDS and target in checked:
+            with found.catching():
+                bounds.public_target  # noqa: B018 - refused where the range does not fit the kind
+        found.raise_any()
+        return bounds
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -117,14 +120,22 @@ class Bounds:
             raise InvalidInput(f"cannot read the bounds {os.fspath(path)}: {error}") from None
 
     @property
+    def public_target(self) -> PublicTarget:
+        """What is known of the target; refused where it does not fit the kind of model."""
+        values = self.columns[self.target]
+        if FAMILIES[self.kind].classes:
+            return PublicTarget(kind=self.kind, n_classes=len(values))
+        return PublicTarget(kind=self.kind, ends=(float(values[0]), float(values[1])))
+
+    @property
     def target_shift(self) -> float:
-        """The middle of a numeric target's range; 0 for classes."""
-        return _middle(*self.columns[self.target]) if self.kind == "ridge" else 0.0
+        """The middle of a numeric target's range, for counts and amounts in logarithms; 0 for classes."""
+        return self.public_target.shift
 
     @property
     def target_scale(self) -> float:
-        """A sixth of a numeric target's range; 1 for classes."""
-        return _sixth(*self.columns[self.target]) if self.kind == "ridge" else 1.0
+        """A sixth of the range that a ridge model is fitted to; 1 for other kinds."""
+        return self.public_target.scale
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -150,9 +161,9 @@ class Bounds:
         Nothing about the rows but their number enters its encoding.
         """
         choices = TableOptions(target=self.target, client=client, kind=self.kind, l2=l2)
-        encoding = self.encoding(client)
+        encoding, known = self.encoding(client), self.public_target
         x, y = encode_table(
-            table, encoding, target_shift=self.target_shift, target_scale=self.target_scale, limit=LIMIT
+            table, encoding, target_shift=known.shift, target_scale=known.scale, limit=LIMIT, limits=known.limits
         )
         ids = labels(client, arrow_table(table, [client]).column(client).combine_chunks())
         if ids.null_count:

@@ -99,7 +99,7 @@ class StudySettings:
         chosen unless given.
     bounds
         Under a budget, the public range (low, high) or the possible values of the target and of every feature, by
-        column.
+        column; of counts whole numbers from 0 on, of positive amounts with a low end above 0.
     secure_threshold
         Number of sites that must be there to the end of a secure sum, and that would have to work together with
         the coordinator to learn a single site's numbers; more than half, and two thirds of them unless given.
@@ -254,6 +254,8 @@ class StudySettings:
             )
             columns = {name: list(value) for name, value in known.columns.items()}
             features = self.features or tuple(name for name in columns if name != self.target)
+            if self.protect == "sites" and (known.public_target.vectors > 1 or self.family.log_link):
+                raise InvalidInput("studies that protect sites predict a number or one of two classes")
             set_fields(self, bounds=columns, features=features)
 
     @property

@@ -13,6 +13,7 @@ from fedscaffold.data.public.bounds import Bounds
 from fedscaffold.engines import Reference
 from fedscaffold.models.model import Model, in_own_units
 from fedscaffold.models.private.planned import PublicPlan, public_plan
+from fedscaffold.models.private.trials import centred
 from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.simulation.run_method import run
 
@@ -115,11 +116,11 @@ def private_fit(
         As in `fedscaffold.run`.
     """
     problem = bounds.problem(table, client, l2)
-    plan = public_plan(bounds.kind, bounds.levels, problem.sizes, settings, l2=problem.l2)
+    target = bounds.public_target
+    plan = public_plan(target, bounds.levels, problem.sizes, settings, l2=problem.l2)
     theta = run_privately(problem, plan, progress)
-    vectors = theta.reshape(1, -1)
     encoding, equations = in_own_units(
-        problem.encoding, vectors, target_shift=bounds.target_shift, target_scale=bounds.target_scale
+        problem.encoding, theta.reshape(target.vectors, -1), target_shift=target.shift, target_scale=target.scale
     )
     origin = {**provenance.origin(), "privacy": plan.to_json()}
     model = Model(encoding=encoding, equations=equations, provenance=origin)
@@ -127,8 +128,9 @@ def private_fit(
 
 
 def run_privately(problem: EncodedProblem | Any, plan: PublicPlan, progress: Progress = None) -> Array:
-    """θ after the plan's rounds, (dim,); nothing is recorded on the way."""
-    return run(
+    """θ after the plan's rounds, (dim,), of several classes with mean 0; nothing is recorded on the way."""
+    theta = run(
         problem, plan.method, rounds=plan.rounds, privacy=plan.privacy, engine=Reference(secret_noise=True),
         record=(), progress=progress,
     ).theta[0]  # fmt: skip
+    return centred(theta, problem.vectors)

@@ -1,12 +1,11 @@
 """Settings of a fit under a privacy budget, chosen without a look at the table.
 
 Numbers of rows, columns and their bounds are public. Clip, step size and number of steps are those of the least
-error that a quadratic model predicts for simulated records of that size. The step size is at most 1/L for columns
-of mean square 1 that are perfectly correlated, whatever the simulated ones are.
+error in noisy runs on simulated records of that size.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,19 +14,13 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.privacy import RecordLevel
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.data.public.targets import PublicTarget
 from fedscaffold.methods import Scaffold
-from fedscaffold.models.private.simulated import simulated_problem
+from fedscaffold.models.private.search import PublicSearch
 from fedscaffold.privacy.accounting import noise_for
 from fedscaffold.privacy.settings import PrivacySettings
-from fedscaffold.theory.planning.private.clipped_quadratic import ClippedQuadratic
 
-MOST_CLIENTS, MOST_ROWS = 3, 400  # of simulated records; noise is scaled to the table's own numbers
 MOST_DIM = 500
-MOST_ROUNDS, MOST_LOCAL_STEPS = 20, 64
-CLIPS = (0.2, 0.35, 0.5, 0.7, 0.85, 1.0)  # quantiles of the gradients' norms
-STEP_SIZES = np.geomspace(0.02, 1.0, 12)  # of the largest
-CURVATURE = {"ridge": 1.0, "logistic": 0.25}  # the largest second derivative of the loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +86,7 @@ class PublicPlan:
 
 
 def public_plan(
-    kind: str,
+    target: PublicTarget,
     levels: Sequence[int],
     sizes: NDArray[np.int64] | list[int],
     settings: PrivacySettings,
@@ -106,8 +99,8 @@ def public_plan(
 
     Parameters
     ----------
-    kind
-        "ridge" or "logistic".
+    target
+        What is known of the target.
     levels
         For each feature the number of its values; 0 for numbers.
     sizes
@@ -122,15 +115,11 @@ def public_plan(
         Rounds for which the noise shall suffice beyond the planned ones.
     """
     delta, rows = settings.delta_for(sizes), np.asarray(sizes, dtype=np.float64)
-
-    def noise(H: int, T: int) -> float:
-        return noise_for(epsilon=settings.epsilon, delta=delta, steps=H * (T + spare_rounds))
-
     clip, gamma = settings.clip, settings.step_size
     H, T = settings.local_steps, settings.rounds
     error: float | None = None
     if clip is None or gamma is None or H is None or T is None:
-        dim = n_coefficients(levels, intercept=intercept)
+        dim = target.vectors * n_coefficients(levels, intercept=intercept)
         if dim > MOST_DIM:
             raise InvalidInput(
                 f"settings for a budget are chosen for up to {MOST_DIM} coefficients, and here are {dim:,}; give ",
@@ -144,32 +133,20 @@ def public_plan(
                     Option("rounds"),
                 ),
             )
-        clients = min(len(rows), MOST_CLIENTS)
-        each = max(2, min(MOST_ROWS, round(rows.sum() / clients)))
-        problem = simulated_problem(kind, levels, clients=clients, rows=each, l2=l2, intercept=intercept)
-        # noise of the mean of all rows' gradients: σ √N / n, here with other N and n
-        factor = math.sqrt(len(rows)) / rows.sum() * each * math.sqrt(clients)
-        largest = 1.0 / (CURVATURE[kind] * (len(levels) + int(intercept)) + l2)
-        clips = _gradient_norms(problem) if clip is None else [clip]
-        models = [ClippedQuadratic.of(problem, Batches(), own) for own in clips]
-        size = float(np.sum(np.square(problem.optimum())))
-        best = math.inf
-        for local, rounds in _numbers_of_steps(H, T):
-            blurred = factor * noise(local, rounds)
-            for model in models:
-                for step in largest * STEP_SIZES if gamma is None else [gamma]:
-                    found = model.error(float(step), local * rounds, blurred)
-                    if found < best:
-                        best, chosen = found, (model.clip, float(step), local, rounds)
-        if not math.isfinite(best):
+        search = PublicSearch(
+            target, levels, rows, settings, delta=delta, l2=l2, intercept=intercept, spare_rounds=spare_rounds
+        )
+        chosen, error = search.best()
+        if not math.isfinite(error):
             raise InvalidInput("no settings were found for this budget; give a larger ", Option("epsilon"))
-        (clip, gamma, H, T), error = chosen, best / size
+        clip, gamma, H, T = chosen.clip, chosen.step_size, chosen.local_steps, chosen.rounds
+    noise = noise_for(epsilon=settings.epsilon, delta=delta, steps=H * (T + spare_rounds))
     return PublicPlan(
         epsilon=settings.epsilon,
         delta=delta,
         method=Scaffold(step_size=gamma, local_steps=H),
         rounds=T,
-        privacy=RecordLevel(clip=clip, noise_multiplier=noise(H, T)),
+        privacy=RecordLevel(clip=clip, noise_multiplier=noise),
         spare_rounds=spare_rounds,
         predicted_error=error,
     )
@@ -178,21 +155,3 @@ def public_plan(
 def n_coefficients(levels: Sequence[int], *, intercept: bool = True) -> int:
     """Number of coefficients, where features have so many values each; 0 for numbers."""
     return sum(count - 1 if count else 1 for count in levels) + int(intercept)
-
-
-def _numbers_of_steps(H: int | None, T: int | None) -> Iterator[tuple[int, int]]:
-    """Local steps and rounds to choose from: as few local steps as the number of rounds allows."""
-    if H is not None:
-        yield from ((H, t) for t in ([T] if T is not None else range(1, MOST_ROUNDS + 1)))
-        return
-    most = MOST_ROUNDS if T is None else T
-    for total in np.unique(np.geomspace(1, MOST_LOCAL_STEPS * most, 24).astype(int)).tolist():
-        local = -(-total // most)
-        yield local, T or max(1, total // local)
-
-
-def _gradient_norms(problem: Any) -> list[float]:
-    """Quantiles of the norms of records' gradients at θ* and at 0, between which runs move."""
-    norms, points = np.linalg.norm(problem.x, axis=1), (problem.optimum(), np.zeros(problem.dim))
-    at = [np.abs(problem.d1(problem.x @ theta, problem.y)) * norms for theta in points]
-    return sorted({float(q) for each in at for q in np.quantile(each, CLIPS) if q > 0.0})

@@ -18,8 +18,9 @@ from fedscaffold.core.privacy import ClientLevel, clipped_rows
 from fedscaffold.core.types import Array
 from fedscaffold.data.public.bounds import Bounds
 from fedscaffold.methods import GradientScaffold
-from fedscaffold.models.private.planned import CURVATURE, MOST_DIM, PublicPlan, n_coefficients
-from fedscaffold.models.private.simulated import simulated_problem
+from fedscaffold.models.private.curvature import bounded_curvature, mean_squares
+from fedscaffold.models.private.planned import MOST_DIM, PublicPlan, n_coefficients
+from fedscaffold.models.private.simulated import simulated_sites
 from fedscaffold.privacy.accounting import noise_for
 from fedscaffold.privacy.settings import PrivacySettings
 
@@ -116,7 +117,8 @@ def site_plan(
         return noise_for(epsilon=settings.epsilon, delta=delta, steps=T + spare_rounds)
 
     runs = SimulatedRuns.of(bounds, l2)
-    largest = 1.0 / (CURVATURE[bounds.kind] * (len(bounds.levels) + 1) + l2)
+    square, _ = mean_squares(bounds.levels, intercept=True)
+    largest = 1.0 / (bounded_curvature(bounds.public_target, 0.0, square) + l2)
     best: tuple[float, float, float, int, int] = (math.inf, 0.0, 0.0, 0, 0)
     for H, share in itertools.product(LOCAL_STEPS, STEP_SIZES):
         gamma = share * largest
@@ -151,9 +153,9 @@ class SimulatedRuns:
     @classmethod
     def of(cls, bounds: Bounds, l2: float) -> "SimulatedRuns":
         """Sites with the columns that the bounds describe."""
-        problem = simulated_problem(
-            bounds.kind, bounds.levels, clients=SITES, rows=ROWS, l2=l2, difference=DIFFERENCE
-        )  # fmt: skip
+        problem = simulated_sites(
+            bounds.public_target, bounds.levels, sites=SITES, rows=ROWS, l2=l2, difference=DIFFERENCE
+        )
         noise = np.random.default_rng(1).normal(size=(max(ROUNDS), RUNS, problem.dim))
         noise -= noise.mean(axis=1, keepdims=True)  # the choice among settings must not follow lucky draws
         noise /= noise.std(axis=1, keepdims=True)

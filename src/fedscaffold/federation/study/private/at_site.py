@@ -78,7 +78,8 @@ def check_public(agreement: Agreement, policy: SitePolicy, settings: StudySettin
 def public_agreement(settings: StudySettings, n_rows: int) -> Agreement:
     """The encoding of a study under a privacy budget, from public bounds and the number of rows alone."""
     bounds: Any = settings.public_bounds
+    target = bounds.public_target
     return Agreement(
-        encoding=bounds.encoding("site"), l2=settings.penalty(n_rows), target_shift=bounds.target_shift,
-        target_scale=bounds.target_scale, limit=LIMIT,
+        encoding=bounds.encoding("site"), l2=settings.penalty(n_rows), target_shift=target.shift,
+        target_scale=target.scale, limit=LIMIT, target_limits=target.limits,
     )  # fmt: skip

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.data.public.bounds import LIMIT
 from fedscaffold.federation.study.attempts import CannotBeginAgain
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.greet import SiteSchema, agree_on_columns
@@ -15,8 +14,10 @@ from fedscaffold.federation.study.private.at_site import public_agreement
 from fedscaffold.federation.study.private.result import PrivateStudyResult, PrivateTraining
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.training.rounds import StudyRounds
-from fedscaffold.models.private.planned import CURVATURE, PublicPlan, public_plan
+from fedscaffold.models.private.curvature import bounded_curvature, mean_squares
+from fedscaffold.models.private.planned import PublicPlan, public_plan
 from fedscaffold.models.private.sites import site_plan
+from fedscaffold.models.private.trials import centred
 
 SPARE_ROUNDS = 1  # for which budgets suffice beyond the plan: of a site that paid for a round and then crashed
 
@@ -38,12 +39,13 @@ def private_phases(coordinator: Coordinator) -> PrivateStudyResult:
         threshold = settings.threshold(len(sizes)) if settings.secure else None
         plan = site_plan(bounds, len(sizes), budget, l2=l2, threshold=threshold, spare_rounds=SPARE_ROUNDS)
     else:
-        rows = list(sizes.values())
-        plan = public_plan(bounds.kind, bounds.levels, rows, budget, l2=l2, spare_rounds=SPARE_ROUNDS)
+        rows, target = list(sizes.values()), bounds.public_target
+        plan = public_plan(target, bounds.levels, rows, budget, l2=l2, spare_rounds=SPARE_ROUNDS)
     coordinator.agree(agreement)  # after the plan, which refuses a budget that cannot protect every site
     coordinator.board.phase("train")
     coordinator.board.note(plan.explain())
-    largest = CURVATURE[bounds.kind] * (LIMIT**2 * len(bounds.levels) + 1.0) + agreement.l2
+    _, square = mean_squares(bounds.levels, intercept=True)
+    largest = bounded_curvature(bounds.public_target, plan.privacy.clip, square) + agreement.l2
     measured = Measurements.of({
         site: SiteMeasurement(n_rows=n, smoothness=largest, noise=0.0, seconds_per_step=0.0)
         for site, n in sizes.items()
@@ -60,11 +62,12 @@ def private_phases(coordinator: Coordinator) -> PrivateStudyResult:
                 f"{error}; sites have spent a part of their privacy budgets, so that it cannot begin again: "
                 "started again with the same folder it goes on where it stopped"
             ) from None
+    theta = centred(rounds.theta, agreement.encoding.n_vectors)
     return PrivateStudyResult(
         settings=settings,
         agreement=agreement,
         totals=measured,
-        training=PrivateTraining(theta=rounds.theta, rounds=plan.rounds, plan=plan, notes=(plan.explain(),)),
+        training=PrivateTraining(theta=theta, rounds=plan.rounds, plan=plan, notes=(plan.explain(),)),
         evaluation={},
         traffic=coordinator.traffic,
         name=coordinator.name,

@@ -118,10 +118,7 @@ class PrivateStudyResult(StudyResult):
 
     def coefficient_values(self) -> list[tuple[str, str]]:
         """Name and value of each coefficient in the tables' own units, the intercept last."""
-        model = self.model
-        (equation,) = model.equations
-        values = (*equation.coefficients, equation.intercept)
-        return [(name, f"{v:.4g}") for name, v in zip((*model.encoding.names, "intercept"), values, strict=True)]
+        return [(name, f"{value:.4g}") for name, value in self.model.named_coefficients]
 
     def for_sites(self) -> dict[str, Any]:
         """What all sites may have at the end, as JSON values: the model and how the budget was spent."""
