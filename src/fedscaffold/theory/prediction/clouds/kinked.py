@@ -15,12 +15,7 @@ from fedscaffold.theory.prediction.clouds.margins import MarginAverages, gauss_p
 from fedscaffold.theory.supported import is_quadratic
 
 WIDE = 0.5  # spread of a margin above which smooth slopes take the rule of divided ranges too
-CUT_POINTS = (
-    (0.03, 4),
-    (0.1, 5),
-    (0.25, 7),
-    (0.5, 11),
-)  # of polynomials that are cut off at kinks, up to a spread
+CUT_POINTS = ((0.04, 5), (0.125, 7), (0.25, 9))  # of polynomials across kinks, up to a spread
 # points between kinks, up to a spread
 LEGENDRE_POINTS = ((0.5, 20), (1.0, 24), (2.0, 36), (4.0, 60), (8.0, 104), (16.0, 200), (np.inf, 400))
 HALVINGS = 40  # to find a kink
