@@ -21,6 +21,7 @@ from fedscaffold.theory.planning.private.pooled import PooledRecords
 from fedscaffold.theory.planning.private.simplex import least
 
 CLIPS = (0.2, 0.35, 0.5, 0.7, 0.85, 0.95, 1.0)  # quantiles of the records' gradient norms
+BEYOND = 1.3  # times the longest of these clips, and one over it of the shortest, none is looked for
 APART = 1.15  # clips that are nearer to each other, as a ratio, are taken as one
 SMALL_STEP, MANY_STEPS = 0.2, 1024  # of the runs that show all numbers of steps; γ over the largest curvature
 GROWTH = 0.4  # of the number of steps between two looks at them
@@ -135,7 +136,9 @@ class Proposer:
         return error, Proposal(clip, gamma, one.steps)
 
     def error(self, one: Proposal, noise: Callable[[int], float]) -> float:
-        """E‖θ − θ*‖² at the end by the pooled model."""
+        """E‖θ − θ*‖² at the end by the pooled model; inf for clips beyond those whose optimum is known."""
+        if not self.models[-1].clip / BEYOND <= one.clip <= BEYOND * self.models[0].clip:
+            return math.inf
         rest = self.rest(one.clip)
         with np.errstate(over="ignore", invalid="ignore"):
             return self.pooled.error(one.clip, one.gamma, one.steps, noise(one.steps), rest)
