@@ -116,8 +116,8 @@ def main() -> None:
     note = (
         "Processor time, the better of two (10,000 clients: once), θ* known. 20 features: the paper's data, 200 "
         "records per client; 200 features: 20 clients of 400 records. Step size 0.05, 100 local steps, batches of "
-        "10; curves of 100 rounds; plans for 1 % of the squared distance at the start. private: plans for ε = 1, 3 "
-        "and 8 on N clients of 200 N records. difference: new over old value less one, of curves their sums, of "
+        "10; curves of 100 rounds; plans for 1 % of the squared distance at the start. private: plans for ε = 1, "
+        "3 and 8 on N clients of 200 N records. difference: new over old value less one, of curves their sums, of "
         "plans their costs, of private plans the geometric mean of predicted errors; not there where the older "
         "tree refused."
     )

@@ -106,7 +106,8 @@ class Proposer:
                 if len(path) > 1 and abs(path[-2][1] - look[1]) < ARRIVED * float(model.start @ model.start):
                     break
             counts, biases, variances = np.array(path).T
-            found.append((model.clip, counts, biases, variances / TINY**2))
+            scale = self.pooled.variance(model.clip) / still.variance(model.clip) / TINY**2
+            found.append((model.clip, counts, biases, scale * variances))
         return found
 
     def _first(self, noise: Callable[[int], float]) -> list[tuple[float, float]]:
