@@ -31,7 +31,8 @@ NEARLY = 3.0  # times the least of these errors
 FEW_STEPS = 16  # to begin with
 FAR, NEAR = 0.25, 0.15  # logarithms of ratios that clip and step size are changed by at first, and again
 TRIES, MORE_TRIES = 20, 10
-GAIN = 0.95  # of the error: four times as many steps are worth it where they gain as much
+LONG_STEPS = (0.5, 1.0, 2.0, 4.0)  # over the largest curvature with a clip
+GAIN = 0.97  # of the error: four times as many steps are worth it where they gain as much
 
 
 class Proposal(NamedTuple):
@@ -72,7 +73,14 @@ class Proposer:
 
     def best(self, noise: Callable[[int], float]) -> Proposal:
         """The proposal of least error in the pooled model; noise by the number of steps."""
-        return min(self._from(clip, length, noise) for clip, length in self._first(noise))[1]
+        found = [self._from(clip, length, noise) for clip, length in self._first(noise)]
+        return min(*found, self._two_steps(noise))[1]
+
+    def _two_steps(self, noise: Callable[[int], float]) -> tuple[float, Proposal]:
+        """The best of two long steps: with short clips these may be better than any number of small ones."""
+        steps = min(2, self.most_steps)
+        tried = [Proposal(one.clip, size / one.largest, steps) for one in self.models for size in LONG_STEPS]
+        return self.refined(min((self.error(one, noise), one) for one in tried)[1], noise, FAR, TRIES)
 
     def _from(self, clip: float, length: float, noise: Callable[[int], float]) -> tuple[float, Proposal]:
         """The proposal of least error that is found from a clip and γS on."""
