@@ -9,6 +9,8 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.privacy import RecordLevel, client_epsilons, noise_for
+from fedscaffold.theory.planning.private.proposal import Proposal
+from fedscaffold.theory.planning.private.search import PrivateSearch, Trial
 from tests.theory.prediction.test_private import RECORDS, sample
 
 DELTA = 1e-3
@@ -37,6 +39,46 @@ def test_more_budget_buys_less_error() -> None:
     axes = found.plot()
     assert axes.get_xscale() == axes.get_yscale() == "log"
     assert "ε = 8" in found.explain()
+
+
+@pytest.mark.parametrize("batch_size", [None, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_the_curve_of_a_plan_is_the_prediction_from_all_records(kind: str, batch_size: int | None) -> None:
+    """Also where the search looks at some of the records."""
+    problem = many_records(kind)
+    plan = fs.plan(problem, epsilon=2.0, delta=1e-5, batch_size=batch_size, max_rounds=6, max_local_steps=2)
+    predicted = fs.theory.predict(
+        problem, plan.method, batch_size=batch_size, sampling="without_replacement", privacy=plan.privacy,
+        rounds=plan.rounds,
+    )  # fmt: skip
+    assert predicted.curve is not None
+    np.testing.assert_allclose(plan.curve, predicted.curve, rtol=1e-6)
+    assert plan.predicted_mse == plan.curve[-1]
+
+
+def many_records(kind: str) -> Any:
+    """Clients of different sizes with more records than a search looks at."""
+    rng = np.random.default_rng(5)
+    X = [rng.normal(size=(n, 3)) + 0.3 * rng.normal(size=3) for n in (5000, 1500, 2500)]
+    z = [x @ (1.0 + 0.3 * rng.normal(size=3)) + rng.normal(size=len(x)) for x in X]
+    return (
+        fs.problems.Ridge(X, z, l2=0.05)
+        if kind == "ridge"
+        else fs.problems.Logistic(X, [np.sign(own) for own in z], l2=0.05)
+    )
+
+
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_some_records_tell_what_all_of_them_do(kind: str) -> None:
+    """The models of the search are compared with predictions from all records, the best settings' among them."""
+    problem = many_records(kind)
+    search = PrivateSearch(problem, Batches(), 1e-5, most_rounds=40, most_steps=4)
+    for clip, gamma, H, T in ((2.0, 0.5, 1, 8), (1.0, 0.3, 2, 10), (4.0, 0.2, 1, 20)):
+        trial = Trial(clip, gamma, H, T)
+        exact, some = search.predicted(trial, 2.0), search.rehearsed(trial, 2.0)
+        assert some == pytest.approx(exact, rel=0.15)
+        pooled = search.proposer.error(Proposal(clip, gamma, H * T), lambda steps: search.noise.exact(2.0, steps))
+        assert pooled == pytest.approx(exact, rel=0.4)
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from fedscaffold.core.errors import UnreliablePrediction
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.privacy import ClientLevel, RecordLevel, noise_for
 from fedscaffold.theory.client_blocks import list_blocks
-from fedscaffold.theory.prediction.clouds.clipped import ClippedAverages, ClippedSlopes, KinkedAverages
+from fedscaffold.theory.prediction.clouds.clipped import ClippedAverages
+from fedscaffold.theory.prediction.clouds.kinked import ClippedSlopes, KinkedAverages
 from fedscaffold.theory.prediction.moments.private import private_setting
 
 N, D, RECORDS = 5, 4, 150
@@ -235,3 +236,18 @@ def test_averages_of_bounded_slopes_are_those_of_a_fine_grid(kind: Any, spread: 
     np.testing.assert_allclose(
         slope, second @ weights, atol=3e-4 * max(1.0, second.max())
     )  # kinks lie between the grid's points
+
+
+@pytest.mark.parametrize("kind", ["ridge", "logistic"])
+def test_clients_of_different_sizes(kind: str) -> None:
+    """Filling beside the records of a smaller client counts for nothing."""
+    whole = sample(kind)
+    sizes = [150, 90, 120, 60, 150]
+    rows = [np.arange(c * RECORDS, c * RECORDS + size) for c, size in enumerate(sizes)]
+    problem = type(whole)([whole.x[r] for r in rows], [whole.y[r] for r in rows], l2=0.05)
+    method, privacy = fs.Scaffold(step_size=0.2, local_steps=3), RecordLevel(clip=1.0, noise_multiplier=10.0)
+    found = fs.theory.predict(problem, method, batch_size=None, privacy=privacy, rounds=5)
+    assert found.curve is not None
+    trace = fs.run(problem, method, rounds=5, privacy=privacy, repetitions=200)
+    mean, error = trace.mse.mean(axis=0), trace.mse.std(axis=0) / np.sqrt(200)
+    assert (np.abs(found.curve - mean) < 0.05 * mean + 4.0 * error).all()

@@ -23,13 +23,16 @@ class ClippedQuadratic:
     shift: Array  # θ̃ − θ* there
     batch_noise: Array  # variances of the mean of batches' gradients there
     privacy_noise: float  # of every coordinate, for a noise multiplier of 1
+    optimum: Array  # θ̃, where the mean clipped gradient vanishes
 
     @classmethod
-    def of(cls, problem: GeneralisedLinear, batches: Batches, clip: float) -> "ClippedQuadratic":
-        """The model of a problem with a clip."""
+    def of(
+        cls, problem: GeneralisedLinear, batches: Batches, clip: float, near: Array | None = None
+    ) -> "ClippedQuadratic":
+        """The model of a problem with a clip; θ̃ is looked for from `near` on, or from θ*."""
         N, w = problem.n_clients, problem.weights
         averages = ClippedAverages(problem, False, clip, np.zeros(N))
-        optimum = clipped_optimum(problem, averages)
+        optimum = clipped_optimum(problem, averages, near)
         found = at_point(problem, averages, np.arange(N), optimum, noise_factors(problem, batches))
         lam, U = np.linalg.eigh(np.tensordot(w, found.hessian, axes=1))
         noise = np.tensordot(w**2, found.noise, axes=1)
@@ -37,6 +40,7 @@ class ClippedQuadratic:
         return cls(
             clip, np.maximum(lam, 0.0), -U.T @ optimum, U.T @ (optimum - problem.optimum()),
             np.einsum("ij,ik,kj->j", U, noise, U), float(np.sum(np.square(w * clip / counts))),
+            optimum,
         )  # fmt: skip
 
     @property
@@ -46,9 +50,13 @@ class ClippedQuadratic:
 
     def error(self, gamma: float, steps: int, noise: float) -> float:
         """E‖θ_S − θ*‖² after S steps from θ_0."""
-        g = 1.0 - gamma * self.lam
-        power = g**steps
+        return float(self.errors(np.array([gamma]), steps, noise)[0])
+
+    def errors(self, gammas: Array, steps: int, noise: float) -> Array:
+        """E‖θ_S − θ*‖² after S steps from θ_0 with each of some step sizes."""
+        g = 1.0 - gammas[:, None] * self.lam
         square = np.minimum(g * g, 1.0 - 1e-15)
         spread = (1.0 - square**steps) / (1.0 - square)
-        variance = gamma**2 * spread @ (self.batch_noise + noise**2 * self.privacy_noise)
-        return float(np.sum(np.square(power * self.start + self.shift)) + variance)
+        variance = gammas**2 * (spread @ (self.batch_noise + noise**2 * self.privacy_noise))
+        found: Array = np.square(g**steps * self.start + self.shift).sum(axis=1) + variance
+        return found

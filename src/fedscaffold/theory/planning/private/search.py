@@ -1,14 +1,13 @@
 """The search for clip, noise, step size, local steps and rounds of the least predicted error under a budget.
 
-Every local step spends budget, so that noise grows with the number of steps S = H·T: few steps do not get there,
-many are drowned. A linear model of all clients together, in which only γ, S and the clip count, proposes;
-the predictor of `theory.predict` then moves from there, ever less.
+Every local step spends budget, so that noise grows with the number of steps S = H·T. A model of all clients
+together, in which only γ, S and the clip count, proposes; the predictor of `theory.predict` on some of the records
+divides S into local steps and rounds; and on all records it moves a little, as often as takes little time.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,21 +16,28 @@ from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput, Option
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.privacy.accounting import noise_for
-from fedscaffold.theory.planning.private.clipped_quadratic import ClippedQuadratic
+from fedscaffold.theory.planning.private.noise import NoiseOfSteps
 from fedscaffold.theory.planning.private.plans import PrivatePlan, PrivatePlans
+from fedscaffold.theory.planning.private.proposal import Proposal, Proposer
+from fedscaffold.theory.planning.private.rehearsal import Rehearsal
+from fedscaffold.theory.planning.private.simplex import least
 from fedscaffold.theory.prediction.moments.curve import small_curve
+from fedscaffold.theory.prediction.moments.local_round import STEP_BY_STEP
 from fedscaffold.theory.prediction.moments.private import private_setting
 
 MOST_ROUNDS, MOST_LOCAL_STEPS = 100, 64
-CLIPS = (0.2, 0.35, 0.5, 0.7, 0.85, 0.95, 1.0)  # quantiles of the records' gradient norms
-STEP_SIZES = np.geomspace(1e-3, 1.0, 25)  # times 2 over the largest curvature
-RATIOS = (1.6, 1.25, 1.1)
-MOST_TRIES = 60
+DIVISIONS = (1, 2, 4, 8)  # local steps to try, times the fewest that the limit on rounds allows
+FINALISTS = 2  # local steps and rounds whose errors are predicted from all records
+FAR, NEAR = 0.25, 0.12  # logarithms of ratios that clip and step size are changed by at first, and again
+TRIES, MOST_TRIES, LEAST_TRIES = 8, 24, 4  # of clip and step size
+CLOSE = 2.0  # times the least error: where it is larger, clip and step size are not looked for any further
+WORK = 1_000_000  # records seen, times local steps, in tries with all records: of larger tables there are fewer
 
 
+@one_blas_thread
 def private_plan(
     problem: Any,
     *,
@@ -57,8 +63,7 @@ def private_plan(
     return PrivatePlans(plans) if isinstance(epsilon, Sequence) else plans[0]
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """Settings of a private run."""
 
     clip: float
@@ -76,114 +81,98 @@ class PrivateSearch:
         batches.check_fits(problem.sizes)
         self.problem, self.batches, self.delta = problem, batches, delta
         self.most_rounds, self.most_steps = most_rounds, most_steps
-        smallest = int(problem.sizes.min())
-        if delta >= 1.0 / int(problem.sizes.max()):
-            largest = int(problem.sizes.max())
-            raise InvalidInput(
-                Option("delta"),
-                f" must be below {1.0 / largest:.3g}, one over the {largest:,} records of a client; got {delta:g}",
-            )
-        self.accounting = {
-            "delta": delta, "batch_size": batches.size, "records": smallest, "sampling": batches.sampling,
-        }  # fmt: skip
-        self.models = [ClippedQuadratic.of(problem, batches, clip) for clip in self._clips()]
-        self.known: dict[tuple[float, int], float] = {}
-
-    def _clips(self) -> list[float]:
-        """Quantiles of the norms of records' gradients at θ* and at 0, between which runs move."""
-        problem = self.problem
-        norms = np.linalg.norm(problem.x, axis=1)
-        points = (problem.optimum(), np.zeros(problem.dim))
-        at = [np.abs(problem.d1(problem.x @ theta, problem.y)) * norms for theta in points]
-        return sorted({float(q) for each in at for q in np.quantile(each, CLIPS) if q > 0.0})
-
-    def noise(self, epsilon: float, steps: int) -> float:
-        """Noise multiplier for a number of steps; with batches between those for steps some way apart."""
-        if self.batches.size is None:
-            return noise_for(epsilon=epsilon, steps=steps, **self.accounting)  # type: ignore[arg-type]
-        ends = [4 ** math.floor(math.log(steps, 4)), 4 ** math.ceil(math.log(steps, 4))]
-        for end in ends:
-            if (epsilon, end) not in self.known:
-                exact = noise_for(epsilon=epsilon, steps=end, **self.accounting)  # type: ignore[arg-type]
-                self.known[epsilon, end] = exact
-        low, high = (math.log(self.known[epsilon, end]) for end in ends)
-        share = 0.0 if ends[0] == ends[1] else math.log(steps / ends[0]) / math.log(ends[1] / ends[0])
-        return math.exp((1.0 - share) * low + share * high)
+        self.noise = NoiseOfSteps(problem.sizes, batches, delta)
+        self.proposer = Proposer(problem, batches, most_rounds * most_steps)
+        self.rehearsal = Rehearsal(problem, batches)
 
     def plan(self, epsilon: float) -> PrivatePlan:
         """The plan of least predicted error for a budget."""
-        best = self.first(epsilon)
-        error = self.error(best, epsilon)
-        seen, left = {best}, MOST_TRIES
-        for ratio in RATIOS:
-            moved = True
-            while moved and left > 0:
-                moved = False
-                for tried in self.moves(best, ratio):
-                    if tried in seen or left == 0:
-                        continue
-                    seen.add(tried)
-                    left -= 1
-                    found = self.error(tried, epsilon)
-                    if found < error:
-                        best, error, moved = tried, found, True
+        proposed = self.proposer.best(lambda steps: self.noise.about(epsilon, steps))
+
+        def some(one: Trial) -> float:
+            return self.rehearsed(one, epsilon)
+
+        ranked = sorted((some(one), one) for one in self.divisions(proposed))[:FINALISTS]
+        return self.settled(
+            self.polished([refined(one, some, FAR, TRIES)[1] for _, one in ranked], epsilon), epsilon
+        )
+
+    def polished(self, finalists: list[Trial], epsilon: float) -> Trial:
+        """The best of some settings, and of others around it, by predictions from all records."""
+        work = 0
+
+        def ask(one: Trial) -> float:
+            nonlocal work
+            work += self.cost(one)
+            return self.predicted(one, epsilon)
+
+        def tried(one: Trial, most: int, reach: float) -> tuple[float, Trial]:
+            tries = min((WORK - work) // self.cost(one), most)
+            return refined(one, ask, reach, tries) if tries >= LEAST_TRIES else (math.inf, one)
+
+        best = min((ask(one), one) for one in finalists)
+        best = min(best, tried(best[1], MOST_TRIES, NEAR))
+        moved, seen = True, {(one.H, one.T) for one in finalists}
+        while moved:
+            moved = False
+            for H, T in self.neighbours(best[1].H, best[1].T):
+                near = Trial(best[1].clip, best[1].gamma * math.sqrt(best[1].H * best[1].T / (H * T)), H, T)
+                if (H, T) not in seen and work + self.cost(near) <= WORK:
+                    seen.add((H, T))
+                    found = (ask(near), near)
+                    found = min(found, tried(near, TRIES, NEAR)) if found[0] <= CLOSE * best[0] else found
+                    if found < best:
+                        best, moved = found, True
                         break
-        return self.settled(best, epsilon)
+        return best[1]
 
-    def first(self, epsilon: float) -> Trial:
-        """What the linear model proposes."""
-        found: list[tuple[float, Trial]] = []
-        totals = np.unique(np.geomspace(1, self.most_rounds * self.most_steps, 30).astype(int))
-        for total in totals.tolist():
-            noise = self.noise(epsilon, total)
-            H = -(-total // self.most_rounds)
-            T = max(1, total // H)
-            for model in self.models:
-                gammas = STEP_SIZES * 2.0 / model.largest
-                errors = [model.error(gamma, H * T, noise) for gamma in gammas]
-                k = int(np.argmin(errors))
-                found.append((errors[k], Trial(model.clip, float(gammas[k]), H, T)))
-        return min(found, key=lambda one: one[0])[1]
+    def neighbours(self, H: int, T: int) -> list[tuple[int, int]]:
+        """More or fewer local steps or rounds, or one for the other."""
+        more, most = (math.ceil(1.4 * H), math.ceil(1.4 * T)), (self.most_steps, self.most_rounds)
+        less = max(1, math.floor(H / 1.4)), max(1, math.floor(T / 1.4))
+        pairs = [(H, less[1]), (less[0], T), (H, more[1]), (more[0], less[1]), (less[0], more[1]), (more[0], T)]
+        return [pair for pair in pairs if pair[0] <= most[0] and pair[1] <= most[1] and pair != (H, T)]
 
-    def moves(self, at: Trial, ratio: float) -> list[Trial]:
-        """Settings around some others."""
+    def cost(self, one: Trial) -> int:
+        """Records seen, times local steps, by a prediction from all records."""
+        return self.problem.x.shape[0] * one.T * min(one.H, STEP_BY_STEP)
 
-        def near(clip: int, gamma: int, H: int, T: int) -> Trial:
-            return Trial(
-                at.clip * ratio**clip,
-                at.gamma * ratio**gamma,
-                max(1, min(self.most_steps, round(at.H * ratio**H))),
-                max(1, min(self.most_rounds, round(at.T * ratio**T))),
-            )
-
-        single = [near(*(s if i == j else 0 for j in range(4))) for i in range(4) for s in (1, -1)]
+    def divisions(self, proposed: Proposal) -> list[Trial]:
+        """A number of steps as local steps and rounds."""
+        total, fewest = proposed.steps, -(-proposed.steps // self.most_rounds)
+        local = sorted({min(fewest * times, self.most_steps) for times in DIVISIONS})
+        pairs = {(H, -(-steps // H)) for H in local for steps in (total, 2 * total)}
         return [
-            *single,
-            near(0, 1, 0, -1),
-            near(0, -1, 0, 1),
-            near(0, 0, 1, -1),
-            near(0, 0, -1, 1),
-            near(1, -1, 0, 0),
+            Trial(proposed.clip, proposed.gamma * total / (H * T), H, T)
+            for H, T in sorted(pairs)
+            if self.most_rounds >= T
         ]
 
+    def rehearsed(self, one: Trial, epsilon: float) -> float:
+        """Error after the last round that is predicted from some of the records; inf where there is none."""
+        noise, rest = self.noise.about(epsilon, one.H * one.T), self.proposer.rest(one.clip)
+        try:
+            return finite(self.rehearsal.error(one.clip, one.gamma, one.H, one.T, noise, rest))
+        except np.linalg.LinAlgError:
+            return math.inf
+
+    def predicted(self, one: Trial, epsilon: float) -> float:
+        """Error after the last round that is predicted from all records; inf where there is none."""
+        try:
+            return finite(float(self.curve(one, self.noise.about(epsilon, one.H * one.T))[-1]))
+        except (InvalidInput, np.linalg.LinAlgError):
+            return math.inf
+
     def curve(self, trial: Trial, noise: float) -> Array:
-        """Predicted error after each round."""
+        """Predicted error after each round, from all records."""
         method = Scaffold(step_size=trial.gamma, local_steps=trial.H)
         privacy = RecordLevel(clip=trial.clip, noise_multiplier=noise)
         s, local = private_setting(self.problem, method, self.batches, privacy)
         return np.add(*small_curve(s, local, trial.T, s.optimum - self.problem.optimum()))
 
-    def error(self, trial: Trial, epsilon: float) -> float:
-        """Predicted error after the last round; infinite where there is no prediction."""
-        try:
-            error = float(self.curve(trial, self.noise(epsilon, trial.H * trial.T))[-1])
-        except (InvalidInput, np.linalg.LinAlgError):
-            return math.inf
-        return error if math.isfinite(error) else math.inf
-
     def settled(self, trial: Trial, epsilon: float) -> PrivatePlan:
         """The plan with the noise that its steps need exactly."""
-        noise = noise_for(epsilon=epsilon, steps=trial.H * trial.T, **self.accounting)  # type: ignore[arg-type]
+        noise = self.noise.exact(epsilon, trial.H * trial.T)
         curve = self.curve(trial, noise)
         return PrivatePlan(
             epsilon=epsilon,
@@ -196,3 +185,16 @@ class PrivateSearch:
             predicted_mse=float(curve[-1]),
             curve=curve,
         )
+
+
+def finite(error: float) -> float:
+    """An error, or inf where it is not a number."""
+    return error if math.isfinite(error) else math.inf
+
+
+def refined(one: Trial, ask: Callable[[Trial], float], reach: float, tries: int) -> tuple[float, Trial]:
+    """The best clip and step size around others, with their error."""
+    error, clip, gamma = least(
+        lambda clip, gamma: ask(Trial(clip, gamma, one.H, one.T)), one.clip, one.gamma, reach=reach, tries=tries
+    )
+    return error, Trial(clip, gamma, one.H, one.T)

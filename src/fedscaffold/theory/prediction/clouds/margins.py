@@ -58,7 +58,13 @@ def _gauss_hermite(count: int) -> tuple[Array, Array]:
 
 def slopes_of_many(problem: GeneralisedLinear) -> Callable[[Array, Array], Array]:
     """ℓ' of many margins, in a new array."""
-    return problem.d1_of_many if isinstance(problem, HasFastSlopes) else problem.d1
+    return problem.d1_of_many if _has_fast_slopes(type(problem)) else problem.d1  # type: ignore[attr-defined]
+
+
+@cache
+def _has_fast_slopes(kind: type) -> bool:
+    """Whether problems of a type are `HasFastSlopes`; asking them is slow."""
+    return issubclass(kind, HasFastSlopes)
 
 
 @dataclass(frozen=True, eq=False)

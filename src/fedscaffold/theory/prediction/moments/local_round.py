@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.theory.client_blocks import list_blocks
+from fedscaffold.theory.client_blocks import ClientBlock, list_blocks
 from fedscaffold.theory.prediction.clouds.averages import Averages
 from fedscaffold.theory.prediction.local_steps import divided
 from fedscaffold.theory.prediction.moments.noiseless import noiseless_steps
@@ -105,10 +105,12 @@ class Coefficients:
 class LocalRound:
     """The local steps of a setting; keeps the clients' records side by side between calls."""
 
-    def __init__(self, s: Setting, *, skew: bool, step_by_step: int = STEP_BY_STEP) -> None:
+    def __init__(
+        self, s: Setting, *, skew: bool, step_by_step: int = STEP_BY_STEP, blocks: list[ClientBlock] | None = None
+    ) -> None:
         self.s = s
         self.step_by_step = step_by_step  # rounds of up to so many local steps are not shortened
-        self.blocks = list_blocks(s.problem)
+        self.blocks = list_blocks(s.problem) if blocks is None else blocks
         self.skewed = SkewedMargins(s.problem, self.blocks, s.batches) if skew else None
 
     def __call__(self, start: Start) -> RoundMap:

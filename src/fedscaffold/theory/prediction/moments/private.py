@@ -103,10 +103,10 @@ class NoisyMessages(LocalRound):
         return replace(found, end=replace(found.end, noise=found.end.noise + added))
 
 
-def clipped_optimum(problem: GeneralisedLinear, averages: ClippedAverages) -> Array:
-    """Where the weighted mean of the clients' clipped gradients vanishes, by damped Newton steps."""
+def clipped_optimum(problem: GeneralisedLinear, averages: ClippedAverages, near: Array | None = None) -> Array:
+    """Where the weighted mean of the clients' clipped gradients vanishes; damped Newton from `near` or θ* on."""
     everyone, factors = np.arange(problem.n_clients), noise_factors(problem, Batches())
-    theta, damping = problem.optimum(), 0.0
+    theta, damping = problem.optimum() if near is None else near, 0.0
     here = at_point(problem, averages, everyone, theta, factors)
     gradient = problem.weights @ here.gradient
     for _ in range(NEWTON_STEPS):
