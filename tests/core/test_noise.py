@@ -26,8 +26,8 @@ Y = U * np.polynomial.polynomial.polyval(U * U, NEARLY_NORMAL)  # of all bytes
 
 @pytest.mark.parametrize(("step", "dim"), [(0, 1), (3, 20), (1, 300), (6, 128), (10**6, 7)])
 def test_the_noise_of_a_step_is_as_it_is_documented(step: int, dim: int) -> None:
-    seed, *place = STREAM._replace(seed=STREAM.seed ^ RECORD_KEY)
-    expected = [noise_number(seed, *place, step * dim + j) for j in range(dim)]
+    seed, repetition, round, client = STREAM._replace(seed=STREAM.seed ^ RECORD_KEY)
+    expected = [noise_number(seed, repetition, round, client, step * dim + j) for j in range(dim)]
     np.testing.assert_allclose(step_noise(STREAM, step, dim), expected, rtol=0, atol=1e-13)
 
 

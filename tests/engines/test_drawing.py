@@ -71,7 +71,7 @@ def test_noise_is_that_of_the_definition() -> None:
     key = ((stream.seed ^ RECORD_KEY) % 2**32, (stream.seed ^ RECORD_KEY) >> 32)
     expected = np.concatenate([step_noise(stream, first + g, NOISE_GROUP) for g in range(groups)])
     for dtype, tolerance in ((np.float64, 1e-13), (np.float32, 1e-6)):
-        out = np.empty(groups * NOISE_GROUP, dtype)
+        out: Any = np.empty(groups * NOISE_GROUP, dtype)
         draw(out, first * LANES, groups, key, (stream.round, stream.client, stream.repetition), 0.5)
         np.testing.assert_allclose(out, 0.5 * expected, rtol=0, atol=tolerance)
 
