@@ -206,8 +206,8 @@ class Glm(TabularProblem, ABC):
 
         A record's gradient is ℓ' x, whose norm is that of x times the size of ℓ'.
         """
-        at = self.offsets[client] + rows
+        at = self.place(client, rows)
         x = self.x[at]
         with np.errstate(over="ignore", invalid="ignore"):
-            slopes = clipped_slopes(of_records(self.d1, x @ theta, self.y[at]), x, clip)
-        return (slopes @ x / at.size + noise) + self.penalty * theta
+            slopes = clipped_slopes(of_records(self.d1, x @ theta, self.y[at]), self.lengths[at], clip)
+        return (slopes @ x / rows.size + noise) + self.penalty * theta

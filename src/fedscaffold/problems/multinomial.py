@@ -157,11 +157,11 @@ class Multinomial(TabularProblem):
 
         A record's gradient is the outer product of p − e_y and x.
         """
-        at = self.offsets[client] + rows
+        at = self.place(client, rows)
         x = self.x[at]
         with np.errstate(over="ignore", invalid="ignore"):
-            slopes = clipped_slopes(self._slopes(theta, x, self.y[at]), x, clip)
-        return ((slopes.T @ x).ravel() / at.size + noise) + self.penalty * theta
+            slopes = clipped_slopes(self._slopes(theta, x, self.y[at]), self.lengths[at], clip)
+        return ((slopes.T @ x).ravel() / rows.size + noise) + self.penalty * theta
 
     def _margins(self, theta: Array, x: Array) -> Array:
         return x @ theta.reshape(self.n_classes, self.n_features).T

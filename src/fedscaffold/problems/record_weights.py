@@ -69,22 +69,24 @@ def of_records(function: Callable[[Array, Array], Array], z: Array, y: Array) ->
     return y[:, WEIGHT] * function(z + y[:, OFFSET], y[:, TARGET])
 
 
-def clipped_slopes(slopes: Array, x: Array, clip: float) -> Array:
+def clipped_slopes(slopes: Array, lengths: Array, clip: float) -> Array:
     """Slopes ℓ' of records x, (records,) or (records, classes), for gradients of norm ‖ℓ'‖ ‖x‖ up to `clip`.
+
+    `lengths` are the norms ‖x‖, (records,).
 
     A record whose slope is not a number, as where its margin is a difference of infinities, counts as one without
     gradient: no record may change the sum of all by more than its own share, whatever the model is.
     """
     with np.errstate(divide="ignore"):
-        limits = np.minimum(clip / _norms(x), np.finfo(np.float64).max)
+        limits = np.minimum(clip / lengths, np.finfo(np.float64).max)
     if slopes.ndim == 1:
         return np.where(np.isnan(slopes), 0.0, np.clip(slopes, -limits, limits))
     slopes = np.where(np.isfinite(slopes).all(axis=1, keepdims=True), slopes, 0.0)
-    sizes = _norms(slopes)
+    sizes = norms_of_rows(slopes)
     return slopes * (limits / np.maximum(sizes, limits))[:, None]
 
 
-def _norms(rows: Array) -> Array:
+def norms_of_rows(rows: Array) -> Array:
     """Norms of rows, also where squares would be too large or too small for a float64."""
     with np.errstate(over="ignore", under="ignore"):
         norms = np.asarray(np.linalg.norm(rows, axis=1))

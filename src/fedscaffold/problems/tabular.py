@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedscaffold.core.storage.memmap import spans
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import RecordsProblem, digest, freeze, row_bounds
 from fedscaffold.problems.client_arrays import client_weights
-from fedscaffold.problems.record_weights import WEIGHT
+from fedscaffold.problems.record_weights import WEIGHT, norms_of_rows
 
 
 class TabularProblem(RecordsProblem):
@@ -41,6 +42,7 @@ class TabularProblem(RecordsProblem):
         """Take the records as they lie in memory, client after client."""
         self.l2 = not_negative("l2", l2)
         self.x, self.y, self.offsets = x, y, offsets
+        self.__dict__.pop("lengths", None)  # of other records
         self.sizes: NDArray[np.int64] = np.diff(offsets)
         self.n_clients, self.n_features = self.sizes.size, x.shape[1]
         self.dim = self.vectors * self.n_features
@@ -52,6 +54,18 @@ class TabularProblem(RecordsProblem):
         each[self.n_features - self.n_unpenalised :] = 0.0
         self.penalty = np.tile(each, self.vectors)  # the diagonal of the penalty's Hessian
         freeze(self.x, self.y, self.offsets, self.sizes, self.weights, self.penalty)
+
+    @cached_property
+    def lengths(self) -> Array:
+        """‖x‖ of every record, (records,)."""
+        return norms_of_rows(self.x)
+
+    def place(self, client: int, rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+        """Where some of a client's records are; all of them in order as a slice, which copies nothing."""
+        begin, end = int(self.offsets[client]), int(self.offsets[client + 1])
+        if rows.size == end - begin and np.array_equal(rows, np.arange(rows.size)):
+            return slice(begin, end)
+        return begin + rows
 
     def subset(self, clients: ArrayLike) -> Self:
         """The same problem on some of the clients, their weights scaled to sum to one."""

@@ -110,12 +110,25 @@ def test_pages_and_files(result: Any, tmp_path: Path) -> None:
     assert "privacy budget of every site" in (tmp_path / "bonn.html").read_text()
 
 
-@pytest.mark.parametrize("secure", [False, True])
-def test_without_noise_it_is_the_model_of_all_sites_alike(secure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_noise_secure_sums_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedscaffold.federation.client.protection.secret_normals", np.zeros)
+    plain, secure = (study(secure=which, clip=10.0).run(tables(), engine="reference") for which in (False, True))
+    method: Any = plain.training
+    assert method.plan.rounds == 3
+    monkeypatch.setattr(
+        "fedscaffold.federation.study.private.conduct.site_plan",
+        lambda *args, **more: replace(site_plan(*args, **more), method=method.plan.method),
+    )
+    again = study(secure=True, clip=10.0).run(tables(), engine="reference")
+    np.testing.assert_allclose(again.theta, plain.theta, rtol=1e-7)
+    assert secure.theta.shape == plain.theta.shape
+
+
+def test_without_noise_it_is_the_model_of_all_sites_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedscaffold.federation.client.protection.secret_normals", np.zeros)
     for name, only in (("ROUNDS", 90), ("LOCAL_STEPS", 16), ("STEP_SIZES", 1.0)):
         monkeypatch.setattr(f"fedscaffold.models.private.sites.{name}", (only,))
-    found = study(secure=secure, clip=10.0, l2=0.5).run(tables(), engine="reference")
+    found = study(clip=10.0, l2=0.5).run(tables(), engine="reference")
     rows = pd.concat([table.assign(site=site) for site, table in tables().items()])
     bounds: Any = found.settings.public_bounds
     problem = bounds.problem(rows, "site", 0.5)
@@ -304,10 +317,10 @@ def test_more_sites_buy_a_smaller_error(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.undo()
     bounds: Any = study().settings.public_bounds
     budget = PrivacySettings(epsilon=2.0, delta=1e-5)
-    plans = [site_plan(bounds, n, budget, l2=0.01, threshold=n // 2 + 1) for n in (10, 100, 1000, 10000)]
+    plans = [site_plan(bounds, n, budget, l2=0.01, threshold=n // 2 + 1) for n in (10, 100, 1000)]
     errors = [plan.predicted_error or 0.0 for plan in plans]
     assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.01 < 0.2 < errors[0]
+    assert errors[-1] < 0.01 < 0.1 < errors[0]
     for plan in plans:
         spent = epsilon(noise_multiplier=plan.privacy.noise_multiplier, delta=1e-5, steps=plan.rounds)
         assert spent == pytest.approx(2.0, rel=1e-5)
@@ -331,10 +344,11 @@ def test_predicted_errors_are_those_of_runs_on_simulated_sites() -> None:
     noise = 2.0
     privacy = ClientLevel(clip=0.3, noise_multiplier=noise, summed=True)
     method = fs.GradientScaffold(step_size=0.5, local_steps=4)
-    trace = fs.run(problem, method, rounds=3, privacy=privacy, repetitions=2000, engine="reference")
-    mean = trace.mse[:, -1].mean() / np.square(problem.optimum()).sum()
+    trace = fs.run(problem, method, rounds=3, privacy=privacy, repetitions=300, engine="reference")
+    each = trace.mse[:, -1] / np.square(problem.optimum()).sum()
     predicted = runs.error(0.5, 4, 3, 0.3, 0.3 * noise / module.SITES)
-    assert predicted == pytest.approx(mean, rel=0.05)
+    error = each.std() / np.sqrt(300)
+    assert abs(predicted - each.mean()) < 0.05 * predicted + 4.0 * error  # fails by chance once in 15,000 times
     still = fs.run(
         problem, method, rounds=3, privacy=replace(privacy, noise_multiplier=0.0), engine="reference"
     ).mse[0, -1]

@@ -17,6 +17,7 @@ from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.data.public.targets import PublicTarget
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.private.search import PublicSearch
+from fedscaffold.models.private.simulated import n_coefficients
 from fedscaffold.privacy.accounting import noise_for
 from fedscaffold.privacy.settings import PrivacySettings
 
@@ -150,8 +151,3 @@ def public_plan(
         spare_rounds=spare_rounds,
         predicted_error=error,
     )
-
-
-def n_coefficients(levels: Sequence[int], *, intercept: bool = True) -> int:
-    """Number of coefficients, where features have so many values each; 0 for numbers."""
-    return sum(count - 1 if count else 1 for count in levels) + int(intercept)

@@ -17,7 +17,7 @@ import numpy as np
 from fedscaffold.core.types import Array
 from fedscaffold.data.public.targets import PublicTarget
 from fedscaffold.models.private.curvature import bounded_curvature, mean_squares, simulated_curvature
-from fedscaffold.models.private.simulated import simulated_problems
+from fedscaffold.models.private.simulated import n_coefficients, simulated_problems
 from fedscaffold.models.private.trials import Trials, gradient_norms, relative_errors
 from fedscaffold.privacy.accounting import noise_for
 from fedscaffold.privacy.settings import PrivacySettings
@@ -70,7 +70,7 @@ class PublicSearch:
         self, target: PublicTarget, levels: Sequence[int], sizes: Array, settings: PrivacySettings, *,
         delta: float, l2: float, intercept: bool, spare_rounds: int,
     ) -> None:  # fmt: skip
-        width = sum(count - 1 if count else 1 for count in levels) + int(intercept)
+        width = n_coefficients(levels, intercept=intercept)
         rows = min(max(FEWEST_ROWS, ROWS_PER_COLUMN * width), MOST_ROWS)
         self.target, self.settings, self.l2, self.spare_rounds = target, settings, l2, spare_rounds
         self.squares = mean_squares(levels, intercept=intercept)

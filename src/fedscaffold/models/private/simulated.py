@@ -117,3 +117,8 @@ def _targets(
     counts = rng.poisson(rate * np.exp(LOG_RATE * margin) * rng.gamma(SHAPE, 1.0 / SHAPE, size=rows))
     counts[0] = max(counts[0], 1)  # all might be 0, which have no optimum
     return Poisson, np.clip(counts, low, high).astype(np.float64), offset
+
+
+def n_coefficients(levels: Sequence[int], *, intercept: bool = True) -> int:
+    """Number of coefficients, where features have so many values each; 0 for numbers."""
+    return sum(count - 1 if count else 1 for count in levels) + int(intercept)

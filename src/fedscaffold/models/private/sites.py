@@ -19,8 +19,8 @@ from fedscaffold.core.types import Array
 from fedscaffold.data.public.bounds import Bounds
 from fedscaffold.methods import GradientScaffold
 from fedscaffold.models.private.curvature import bounded_curvature, mean_squares
-from fedscaffold.models.private.planned import MOST_DIM, PublicPlan, n_coefficients
-from fedscaffold.models.private.simulated import simulated_sites
+from fedscaffold.models.private.planned import MOST_DIM, PublicPlan
+from fedscaffold.models.private.simulated import n_coefficients, simulated_sites
 from fedscaffold.privacy.accounting import noise_for
 from fedscaffold.privacy.settings import PrivacySettings
 
