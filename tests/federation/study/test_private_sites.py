@@ -26,6 +26,7 @@ from fedscaffold.federation.client.files import ClientStateFile, SiteFolder
 from fedscaffold.federation.client.protection import PartOfSum
 from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.secure_sum.fixed_point import FixedPoint
+from fedscaffold.federation.server.ledger import next_ledger
 from fedscaffold.federation.study.messages import SiteProblems
 from fedscaffold.federation.study.private.at_site import with_budget
 from fedscaffold.federation.study.secure.ranges import FINEST, largest_part, range_of
@@ -234,6 +235,23 @@ def test_a_part_of_the_noise_is_added_and_not_remembered(tmp_path: Path) -> None
     assert budget.steps == 1
     other: Any = handle_request(request, task(), SiteFolder(tmp_path / "other"), POLICY, part=part())
     assert not np.isclose(other.vector, sent.vector).any()
+
+
+def test_control_variates_follow_from_what_was_sent_without_noise(tmp_path: Path) -> None:
+    config, store = asked().config, SiteFolder(tmp_path)
+    ledger = initial_ledger(config, np.zeros(DIM))
+    first = train_request(config, ledger, client=1)
+    handle_request(first, task(), store, POLICY, part=part())
+    with store.open_run(first, POLICY) as file:
+        before: Any = file.load()
+    after = METHOD.aggregate(ledger.server, np.full((1, DIM), 0.1), np.ones(1))
+    ledger = next_ledger(config, ledger, after, dict.fromkeys(range(4), 1.0))
+    second = train_request(config, ledger, client=1)
+    handle_request(second, task(), store, POLICY, part=part())
+    with store.open_run(second, POLICY) as file:
+        stored: Any = file.load()
+    expected = (before.pending.remembered - 0.1) / (METHOD.step_size * METHOD.local_steps)
+    np.testing.assert_allclose(stored.client_state.xi, expected, rtol=1e-12)
 
 
 def test_a_server_that_sees_every_message_gets_all_of_the_noise(tmp_path: Path) -> None:
