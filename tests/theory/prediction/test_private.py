@@ -1,5 +1,6 @@
 """Predictions with privacy against simulation, and the clipped problem against finite differences."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedscaffold.theory.client_blocks import list_blocks
 from fedscaffold.theory.prediction.clouds.clipped import ClippedAverages
 from fedscaffold.theory.prediction.clouds.kinked import ClippedSlopes, KinkedAverages
 from fedscaffold.theory.prediction.moments.private import private_setting
+from fedscaffold.theory.prediction.moments.state import beginning, start_of
 
 N, D, RECORDS = 5, 4, 150
 
@@ -111,6 +113,21 @@ def test_a_curve_of_sums_with_noise() -> None:
     trace = fs.run(problem, method, rounds=6, privacy=privacy, repetitions=1000)
     mean, error = trace.mse.mean(axis=0), trace.mse.std(axis=0) / np.sqrt(1000)
     assert (np.abs(found.curve - mean) < 1e-9 + 4.0 * error).all(), found.curve / mean
+
+
+def test_fresh_noise_is_in_the_model_and_with_the_other_sign_in_control_variates() -> None:
+    """Cov (θ, ξ_c) for θ = Σ w_c η_c + p and ξ_c = (η_c − θ)/(γH), by the matrix of this map."""
+    problem, method = sample("ridge"), fs.GradientScaffold(step_size=0.1, local_steps=5)
+    privacy = ClientLevel(clip=30.0, noise_multiplier=0.1, summed=True)
+    s, _ = private_setting(problem, method, Batches(), privacy)
+    root = np.random.default_rng(0).normal(size=(N * D, N * D))
+    found = start_of(s, replace(beginning(s, skew=False), cov=root @ root.T, fresh=0.7)).cov
+    everything = np.block([[root @ root.T, np.zeros((N * D, D))], [np.zeros((D, N * D)), 0.7 * np.eye(D)]])
+    theta = np.hstack([np.kron(problem.weights, np.eye(D)), np.eye(D)])
+    for c in range(N):
+        own = np.kron(np.eye(N + 1)[c], np.eye(D))
+        map = np.vstack([theta, (own - theta) / 0.5])
+        np.testing.assert_allclose(found[c], map @ everything @ map.T, atol=1e-10)
 
 
 def test_sums_with_scaffold_are_refused() -> None:
