@@ -41,6 +41,15 @@ def test_more_budget_buys_less_error() -> None:
     assert "ε = 8" in found.explain()
 
 
+def test_what_a_budget_can_buy_a_larger_one_can_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the proposal for it is a bad one."""
+    search = PrivateSearch(sample("ridge"), Batches(), DELTA, most_rounds=4, most_steps=2)
+    first = search.plan(1.0)
+    poor = Proposal(clip=first.privacy.clip, gamma=1e-6, steps=1)
+    monkeypatch.setattr(search.proposer, "best", lambda noise: poor)
+    assert search.plan(8.0).predicted_mse < first.predicted_mse
+
+
 @pytest.mark.parametrize("batch_size", [None, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["ridge", "logistic"])
 def test_the_curve_of_a_plan_is_the_prediction_from_all_records(kind: str, batch_size: int | None) -> None:

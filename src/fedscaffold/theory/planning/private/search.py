@@ -59,7 +59,8 @@ def private_plan(
         most_rounds=whole_number("max_rounds", max_rounds or MOST_ROUNDS, least=1),
         most_steps=whole_number("max_local_steps", max_local_steps or MOST_LOCAL_STEPS, least=1),
     )  # fmt: skip
-    plans = tuple(search.plan(budget) for budget in budgets)
+    found = {budget: search.plan(budget) for budget in sorted(budgets)}  # what less can buy, more can too
+    plans = tuple(found[budget] for budget in budgets)
     return PrivatePlans(plans) if isinstance(epsilon, Sequence) else plans[0]
 
 
@@ -84,6 +85,7 @@ class PrivateSearch:
         self.noise = NoiseOfSteps(problem.sizes, batches, delta)
         self.proposer = Proposer(problem, batches, most_rounds * most_steps)
         self.rehearsal = Rehearsal(problem, batches)
+        self.chosen: list[Trial] = []  # for other budgets
 
     def plan(self, epsilon: float) -> PrivatePlan:
         """The plan of least predicted error for a budget."""
@@ -93,9 +95,9 @@ class PrivateSearch:
             return self.rehearsed(one, epsilon)
 
         ranked = sorted((some(one), one) for one in self.divisions(proposed))[:FINALISTS]
-        return self.settled(
-            self.polished([refined(one, some, FAR, TRIES)[1] for _, one in ranked], epsilon), epsilon
-        )
+        finalists = [refined(one, some, FAR, TRIES)[1] for _, one in ranked]
+        self.chosen.append(self.polished([*finalists, *self.chosen[-1:]], epsilon))
+        return self.settled(self.chosen[-1], epsilon)
 
     def polished(self, finalists: list[Trial], epsilon: float) -> Trial:
         """The best of some settings, and of others around it, by predictions from all records."""
