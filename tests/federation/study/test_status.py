@@ -100,11 +100,12 @@ def test_files_that_are_no_status_are_refused(tmp_path: Path) -> None:
             StudyStatus.from_json(values | {name: object()})
 
 
-def test_a_process_that_is_told_to_exit_does_not_stop_the_study(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [SystemExit(1), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_a_process_that_is_told_to_exit_does_not_stop_the_study(tmp_path: Path, told: BaseException) -> None:
     """The coordinator's next process may be at work already, and whoever follows it reads the same file."""
     board = StatusBoard(tmp_path, name="pilot", target="ill", tolerance="se:0.05", sites=["bonn"])
     board.phase("train")
-    with pytest.raises(SystemExit), board.watch():
-        raise SystemExit(1)
+    with pytest.raises(type(told)), board.watch():
+        raise told
     assert study_status(tmp_path).state == "killed"  # nobody holds the folder
     assert study_status(tmp_path).error == ""

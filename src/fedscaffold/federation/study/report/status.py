@@ -272,11 +272,12 @@ class StatusBoard:
     def watch(self) -> Iterator[None]:
         """Tell that the study is complete when the block ends, or why it stopped.
 
-        A process that is told to exit says nothing: the study can go on, and another process may do so already.
+        A process that is told to exit, or interrupted, as Flower interrupts one whose SuperLink is gone, says
+        nothing: the study can go on, and another process may do so already.
         """
         try:
             yield
-        except SystemExit:
+        except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
             told = str(error) if isinstance(error, FedScaffoldError) else type(error).__name__
