@@ -232,7 +232,6 @@ class Differentiable(RecordsProblem):
         A record whose gradient is not finite counts as one without: it may change no more than any other.
         """
         each = self._of("record_gradients", theta, self._rows(self.offsets[client] + rows))
-        each = np.where(np.isfinite(each).all(axis=1, keepdims=True), each, 0.0)
         return np.asarray((clipped_rows(each, clip).mean(axis=0) + noise) + self.l2 * theta)
 
     def smoothness(self, batches: Batches) -> float:

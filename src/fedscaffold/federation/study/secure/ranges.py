@@ -1,12 +1,12 @@
 """Ranges of fixed point for messages with noise in parts, chosen from what everybody knows."""
 
-import math
+import numpy as np
 
 from fedscaffold.core.privacy import ClientLevel
+from fedscaffold.federation.secure_sum.fixed_point import SUM_BITS
 
 FARTHEST = 9.0  # standard deviations: `secret_normals` end at 8.7
 FINEST = 2.0**-30  # of a part's standard deviation: last bits of floating-point numbers never leave a site
-SUM_BITS = 62
 
 
 def largest_part(privacy: ClientLevel, n_sites: int) -> float:
@@ -21,6 +21,6 @@ def range_of(privacy: ClientLevel, n_sites: int) -> float:
 
 
 def _deviation(privacy: ClientLevel, n_sites: int) -> float:
-    """Standard deviation of a site's part of the noise in the sum over sites."""
-    noise = privacy.noise_multiplier * privacy.clip
-    return noise / math.sqrt(privacy.honest_clients or n_sites) if privacy.summed else noise
+    """Standard deviation of the noise that a site adds to its change."""
+    alike = np.full(1, 1.0 / n_sites)
+    return float(privacy.noise_scales(alike, 1.0 / n_sites, n_sites)[0])
