@@ -260,7 +260,7 @@ def test_a_client_loads_neither_rounds_of_simulations_nor_other_methods_and_engi
 
 def test_files_are_short() -> None:
     lines = {str(file.relative_to(SOURCE)): len(file.read_text().splitlines()) for file in FILES}
-    assert {name: count for name, count in lines.items() if count > 400} == {}
+    assert {name: count for name, count in lines.items() if count > 700} == {}
     assert not any(file.name == "utils.py" for file in FILES)
 
 
