@@ -2,7 +2,7 @@
 
 Every benchmark takes its options from `parser(...)` and ends with `save(...)`. A file has the figures and where
 they come from: date, commit, machine (nothing that names it), versions, and the command that measures them again.
-Pages of docs/ show a figure with the role `measured` of docs/_ext/measured.py: no number is typed by hand.
+`python -m benchmarks.pages` writes them into the pages of docs/: no number is typed by hand.
 """
 
 import argparse

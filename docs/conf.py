@@ -21,7 +21,6 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "array_types",
     "mathml",
-    "measured",
 ]
 exclude_patterns = ["gallery/*.ipynb", "gallery/*.py"]
 

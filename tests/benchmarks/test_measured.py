@@ -1,6 +1,5 @@
 """Files of measured figures, and how pages of the documentation show them."""
 
-import importlib.util
 import json
 import sys
 from functools import partial
@@ -9,21 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import measured
+from benchmarks import measured, pages
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def extension() -> Any:
-    """The Sphinx extension docs/_ext/measured.py as a module."""
-    pytest.importorskip("sphinx")
-    specification = importlib.util.spec_from_file_location("measured_ext", ROOT / "docs" / "_ext" / "measured.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -33,19 +20,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def render(extension: Any, folder: Path, source: str) -> str:
-    """A line of Markdown as docutils and MyST render it, as text."""
-    docutils, myst = (pytest.importorskip(name) for name in ("docutils.core", "myst_parser.docutils_"))
-    rst = pytest.importorskip("docutils.parsers.rst")
-    rst.roles.register_local_role("measured", extension.MeasuredRole(folder))
-    rst.directives.register_directive("measured-from", extension.measured_from(folder))
-    rst.directives.register_directive("measured-list", extension.measured_list(folder))
-    settings = {"report_level": 5, "halt_level": 5}
-    return str(docutils.publish_doctree(source, parser=myst.Parser(), settings_overrides=settings).astext())
-
-
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("address", "shown"),
     [
         ("shards.stream.two_over_one:.2f", "1.84"),
         ("shards.stream.two_over_one", "1.84"),
@@ -54,33 +30,45 @@ def render(extension: Any, folder: Path, source: str) -> str:
         ("shards.engine", "ray"),
     ],
 )
-def test_a_page_shows_a_figure_by_name(extension: Any, folder: Path, text: str, shown: str) -> None:
-    assert render(extension, folder, f"It is {{measured}}`{text}` here.") == f"It is {shown} here."
+def test_a_figure_is_written_behind_its_label(folder: Path, address: str, shown: str) -> None:
+    block = f"\n<!-- figures, written by `python -m benchmarks.pages`\n1 = {address}\n-->\n"
+    page = f"| (old<!--1--> s) | [12.5<!--1-->, 3] |\n{block}"
+    assert pages.updated(page, folder) == f"| ({shown}<!--1--> s) | [{shown}<!--1-->, 3] |\n{block}"
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("address", "named"),
     [
         ("shards.stream.three_over_one", "three_over_one"),
         ("shards.stream.clients.more", "more"),
         ("shards.stream", "shards.stream"),
         ("other.stream", "other"),
-        ("shards.engine:.2f", "cannot be written"),
     ],
 )
-def test_a_figure_that_is_missing_ends_the_build(extension: Any, folder: Path, text: str, named: str) -> None:
-    from sphinx.errors import ExtensionError
-
-    with pytest.raises(ExtensionError, match=named):
-        extension.show_figure(folder, text)
+def test_a_figure_that_is_missing_is_named(folder: Path, address: str, named: str) -> None:
+    with pytest.raises(KeyError, match=named):
+        pages.figure(address, folder)
 
 
-def test_a_page_says_where_the_figures_come_from(extension: Any, folder: Path) -> None:
+def test_labels_and_addresses_must_match(folder: Path) -> None:
+    with pytest.raises(KeyError, match="labels without an address"):
+        pages.updated("It takes 3<!--1--> s.\n", folder)
+
+
+def test_a_page_says_where_the_figures_come_from(folder: Path) -> None:
     origin = json.loads((folder / "shards.json").read_text())
-    shown = render(extension, folder, "```{measured-from} shards\n```\n")
+    shown = pages.updated("old<!--from shards-->\n", folder)
     wanted = f"Measured on {origin['date']} at commit {origin['commit']} on {origin['machine']['cores']} core"
     assert shown.startswith(wanted)
-    assert shown.endswith(" with python -m benchmarks.shards. The machine was shared with other programs.")
+    assert shown.endswith(
+        " with `python -m benchmarks.shards`. The machine was shared with other programs.<!--from shards-->\n"
+    )
+
+
+def test_pages_of_the_documentation_are_up_to_date() -> None:
+    """`python -m benchmarks.pages` writes the figures of docs/measured into the pages."""
+    assert list(pages.stale()) == []
+    assert not any("{measured}" in path.read_text() for path in (ROOT / "docs").rglob("*.md"))
 
 
 def test_a_file_says_where_it_comes_from_and_does_not_name_the_machine(folder: Path) -> None:
@@ -119,11 +107,12 @@ def test_every_file_of_the_documentation_has_an_origin(path: Path) -> None:
     measured.check_names(content["figures"])
 
 
-def test_a_page_lists_figures(extension: Any, folder: Path) -> None:
-    shown = render(extension, folder, "```{measured-list} shards.stream\n```")
-    assert shown.split() == ["two_over_one:", "1.8375", "clients:", "50000", "nanoseconds:", "1234.5"]
-    with pytest.raises(extension.ExtensionError, match="not a list of figures but 'ray'"):
-        extension.show_list(folder, "shards.engine")
+def test_a_page_lists_figures(folder: Path) -> None:
+    shown = pages.updated("<!--list shards.stream-->\nold\n<!--end-->\n", folder)
+    lines = ["- **two_over_one**: 1.8375", "- **clients**: 50000", "- **nanoseconds**: 1234.5"]
+    assert shown.splitlines()[1:-1] == lines
+    with pytest.raises(KeyError, match="not a mapping but 'ray'"):
+        pages.listing("shards.engine", folder)
 
 
 def test_rows_that_were_kept_are_not_measured_again(tmp_path: Path) -> None:
