@@ -12,7 +12,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models.compare import ModelScore, run_fedavg, score_model
 from fedscaffold.models.planning.planned import FitSettings, PlannedFit, plan_fit
-from fedscaffold.theory.constants.heterogeneity import gradient_heterogeneity, hessian_heterogeneity
+from fedscaffold.theory.problem_constants import gradient_heterogeneity, hessian_heterogeneity
 
 MAX_NUMBERS = 20_000_000  # numbers in all clients' Hessians; above it, a sample of clients
 

@@ -5,7 +5,6 @@ Moulines, ICML 2025.
 """
 
 from fedscaffold.theory import bounds
-from fedscaffold.theory.constants.constants import Constants, constants
 from fedscaffold.theory.planning.method_choice import METHODS, MethodChoice, MethodPlan
 from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.planner import plan
@@ -20,6 +19,7 @@ from fedscaffold.theory.prediction.iterate_average import (
 from fedscaffold.theory.prediction.predict import predict, predict_at_scale
 from fedscaffold.theory.prediction.prediction import Prediction
 from fedscaffold.theory.prediction.reliability import Reliability
+from fedscaffold.theory.problem_constants import Constants, constants
 
 __all__ = [
     "METHODS",

@@ -10,7 +10,7 @@ import fedscaffold as fs
 from fedscaffold import theory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.theory.constants.streams import norm_moment
+from fedscaffold.theory.problem_constants import norm_moment
 from tests.theory.prediction.test_streams import KINDS, make
 
 

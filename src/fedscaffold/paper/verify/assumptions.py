@@ -14,7 +14,7 @@ from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.theory import Constants, constants
 from fedscaffold.theory.bounds import Bound
 from fedscaffold.theory.bounds.conditions import noise_pair
-from fedscaffold.theory.constants.batch_moments import noise_constants
+from fedscaffold.theory.problem_constants import _of_noise as noise_constants
 
 REACH = 2.0  # standard deviation of random points around θ*
 STEP = 1e-4  # of finite differences

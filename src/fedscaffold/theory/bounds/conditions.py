@@ -7,7 +7,7 @@ from typing import Literal
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.display.summaries import html_summary, text_summary
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.theory.constants.constants import Constants
+from fedscaffold.theory.problem_constants import Constants
 
 Proof = Literal["sharp", "paper"]
 BELOW = 1.0 - 1e-9  # so that a limit met exactly is not missed by rounding

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from fedscaffold.core.checks import not_negative
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.theory.bounds.conditions import Bound, rate, setting, short_round
-from fedscaffold.theory.constants.constants import Constants
+from fedscaffold.theory.problem_constants import Constants
 
 
 class CovarianceSystem(NamedTuple):

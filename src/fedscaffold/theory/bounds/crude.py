@@ -17,7 +17,7 @@ from fedscaffold.theory.bounds.conditions import (
     short_round,
     small_step,
 )
-from fedscaffold.theory.constants.constants import Constants
+from fedscaffold.theory.problem_constants import Constants
 
 
 def initial_distance2(

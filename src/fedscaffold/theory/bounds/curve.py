@@ -8,7 +8,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.theory import bounds
 from fedscaffold.theory.bounds.conditions import Condition
-from fedscaffold.theory.constants.constants import constants
+from fedscaffold.theory.problem_constants import constants
 
 
 class BoundCurve(NamedTuple):

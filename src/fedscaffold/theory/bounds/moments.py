@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.theory.bounds.conditions import Bound, Condition, noise_pair, setting, short_round
-from fedscaffold.theory.constants.constants import Constants
+from fedscaffold.theory.problem_constants import Constants
 
 Order = Literal[2, 4, 6]
 LENGTH, SHARE_OF_NOISE = 24, 20.0  # γH(L + μ) ≤ 1/24 and γβ ≤ μ/20

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from fedscaffold.theory.bounds.conditions import BELOW, Condition, Proof, noise_pair, rate, short_round
-from fedscaffold.theory.constants.constants import Constants
+from fedscaffold.theory.problem_constants import Constants
 
 Checked = tuple[float, tuple[Condition, ...]]
 

@@ -10,7 +10,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.theory.bounds.conditions import Bound, Proof, check_convex, setting
 from fedscaffold.theory.bounds.crude import initial_distance2 as distance2_from_zero
 from fedscaffold.theory.bounds.proofs import PROOFS, SpeedUpProof
-from fedscaffold.theory.constants.constants import Constants
+from fedscaffold.theory.problem_constants import Constants
 
 
 def stationary_covariance(

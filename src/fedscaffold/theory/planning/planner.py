@@ -14,7 +14,6 @@ from fedscaffold.core.errors import InvalidInput, Option, OutOfReach
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.theory.bounds.speed_up import complexity
-from fedscaffold.theory.constants.constants import constants
 from fedscaffold.theory.planning.first_order import first_order_plan
 from fedscaffold.theory.planning.method_choice import MethodChoice, choose_method, parse_methods
 from fedscaffold.theory.planning.plan import Mode, Plan
@@ -22,6 +21,7 @@ from fedscaffold.theory.planning.private.plans import PrivatePlan, PrivatePlans
 from fedscaffold.theory.planning.private.search import private_plan
 from fedscaffold.theory.planning.request import PlanRequest
 from fedscaffold.theory.planning.sharp import sharp_plan
+from fedscaffold.theory.problem_constants import constants
 from fedscaffold.theory.supported import gives_averages
 
 MOST_LOCAL_STEPS, MOST_ROUNDS = 1024, 2000
