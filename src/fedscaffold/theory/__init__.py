@@ -5,11 +5,11 @@ Moulines, ICML 2025.
 """
 
 from fedscaffold.theory import bounds
+from fedscaffold.theory.expansion import Expansion, expansion
 from fedscaffold.theory.planning.method_choice import METHODS, MethodChoice, MethodPlan
 from fedscaffold.theory.planning.plan import Plan
 from fedscaffold.theory.planning.planner import plan
 from fedscaffold.theory.planning.private.plans import PrivatePlan, PrivatePlans
-from fedscaffold.theory.prediction.expansion import Expansion, expansion
 from fedscaffold.theory.prediction.family.error_interval import error_interval
 from fedscaffold.theory.prediction.iterate_average import (
     AveragePrediction,

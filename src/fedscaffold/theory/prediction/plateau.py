@@ -17,7 +17,7 @@ import numpy as np
 
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock
-from fedscaffold.theory.prediction.expansion import weighted
+from fedscaffold.theory.expansion import weighted
 from fedscaffold.theory.prediction.local_steps import (
     Curvature,
     accumulate,

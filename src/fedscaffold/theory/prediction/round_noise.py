@@ -15,7 +15,7 @@ import numpy as np
 from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import ClientBlock, for_blocks
-from fedscaffold.theory.prediction.expansion import weighted
+from fedscaffold.theory.expansion import weighted
 from fedscaffold.theory.prediction.local_steps import Curvature, accumulate, curvature, rotate
 from fedscaffold.theory.prediction.many_clients.client_sample import Sample, draw, inclusion
 from fedscaffold.theory.prediction.plateau import PlateauState, covariances, local_covariances, local_means

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -172,3 +173,114 @@ def solve_anticommutator(hessian: Array, right: Array) -> Array:
     """X with ∇²f X + X ∇²f = C: the paper's 𝐀 = (I ⊗ ∇²f + ∇²f ⊗ I)⁻¹ applied to C."""
     lam, u = np.linalg.eigh(hessian)
     return u @ ((u.T @ right @ u) / (lam[:, None] + lam[None, :])) @ u.T
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FirstOrderLaw:
+    """Leading terms as γ → 0 of the stationary law of Scaffold or FedAvg, and how fast the mean gets there.
+
+    Attributes
+    ----------
+    cov_theta
+        γ𝐀C̄, Cov θ on the plateau, (d, d).
+    bias
+        E θ − θ* on the plateau, (d,): −½ ∇²f⁻¹ ∇³f[Cov θ], and for FedAvg also ½γ(H − 1) ∇²f⁻¹ Σ w_c ∇²f_c ∇f_c.
+    rate
+        Factor by which a round shrinks the slowest direction of E θ − θ*: max_i |1 − γλ_i|^H over the
+        eigenvalues of ∇²f.
+    """
+
+    cov_theta: Array
+    bias: Array
+    rate: float
+
+    @property
+    def variance(self) -> float:
+        """Tr Cov θ, which falls as 1/N."""
+        return float(np.trace(self.cov_theta))
+
+    @property
+    def squared_bias(self) -> float:
+        """‖E θ − θ*‖²."""
+        return float(self.bias @ self.bias)
+
+    @property
+    def mse(self) -> float:
+        """E‖θ − θ*‖² on the plateau."""
+        return self.variance + self.squared_bias
+
+
+def first_order_law(problem: SmoothProblem, method: Method, batches: Batches) -> FirstOrderLaw:
+    """Return the first-order law of Scaffold or FedAvg with all clients and one number of local steps.
+
+    The first call for a problem and batches reads the records; later ones, with any γ and H, take microseconds.
+
+    Parameters
+    ----------
+    problem
+        A problem with client_noise_covariances and client_third_derivatives.
+    method
+        Scaffold, GradientScaffold or FedAvg.
+    batches
+        How local steps pick their records.
+
+    Returns
+    -------
+    FirstOrderLaw
+        Covariance, bias and contraction per round.
+
+    Raises
+    ------
+    InvalidInput
+        If the problem lacks these derivatives, or the method is another one.
+    """
+    scaffold, gamma, H = parse_method(problem, method)
+    known = _known.setdefault(problem, {})
+    if batches not in known:
+        known[batches] = _terms(problem, batches)
+    terms = known[batches]
+    bias = gamma * terms.bias
+    if not scaffold:
+        bias = bias + gamma * (H - 1) * terms.drift
+    return FirstOrderLaw(
+        cov_theta=gamma * terms.cov, bias=bias, rate=float(np.abs(1.0 - gamma * terms.lam).max()) ** H
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Terms:
+    """The coefficients of γ, and of γ(H − 1), in the first-order law of a problem and batches."""
+
+    lam: Array  # eigenvalues of ∇²f(θ*), (d,)
+    cov: Array  # 𝐀C̄, (d, d)
+    bias: Array  # −½ ∇²f⁻¹ ∇³f[𝐀C̄], (d,)
+    drift: Array  # ½ ∇²f⁻¹ Σ w_c ∇²f_c ∇f_c, (d,)
+
+
+_known: "WeakKeyDictionary[SmoothProblem, dict[Batches, _Terms]]" = WeakKeyDictionary()
+
+
+def _terms(problem: SmoothProblem, batches: Batches) -> _Terms:
+    if not isinstance(problem, HasNoiseCovariances):
+        raise InvalidInput(
+            "the first-order law needs client_noise_covariances and client_third_derivatives, which "
+            f"{problem.kind} lacks; use theory.predict"
+        )
+    batches.check_fits(problem.sizes)
+    d, w, theta = problem.dim, problem.weights, problem.optimum()
+    hessian, noise, drift = np.zeros((d, d)), np.zeros((d, d)), np.zeros(d)
+    at_once = max(1, 4_000_000 // d**2)  # clients whose matrices take 32 MB
+    for begin in range(0, problem.n_clients, at_once):
+        some = np.arange(begin, min(begin + at_once, problem.n_clients))
+        part: Any = problem if some.size == problem.n_clients else problem.subset(some)
+        own = part.client_hessians(theta)
+        hessian += weighted(w[some], own)
+        drift += w[some] @ np.einsum("cij,cj->ci", own, part.client_gradients(theta))
+        noise += weighted(
+            w[some] ** 2,
+            part.client_noise_covariances(theta, batch_size=batches.size, sampling=batches.sampling),
+        )
+    cov = solve_anticommutator(hessian, noise)
+    pull = w @ problem.client_third_derivatives(theta, cov)
+    bias, drifted = np.linalg.solve(hessian, np.stack([-0.5 * pull, 0.5 * drift], axis=1)).T
+    return _Terms(np.asarray(np.linalg.eigvalsh(hessian), np.float64), cov, bias, drifted)
