@@ -211,8 +211,8 @@ def test_a_relative_folder_and_a_budget_reach_the_study(tmp_path: Path, monkeypa
     assert "--clip must be a positive number" in refused(
         *words, "--epsilon", "1", "--clip", "0", "--bounds", "bounds.toml"
     )
-    assert "--epsilon needs --bounds" in refused(*words, "--epsilon", "1")
-    assert "to protect sites give --l2" in refused(
+    assert "--epsilon requires --bounds" in refused(*words, "--epsilon", "1")
+    assert "--protect sites requires --l2" in refused(
         *words, "--epsilon", "1", "--protect", "sites", "--bounds", "bounds.toml"
     )
-    assert "with --epsilon leave out --trainer" in refused(*words, "--epsilon", "1", "--trainer", "newton")
+    assert "cannot be combined with --trainer" in refused(*words, "--epsilon", "1", "--trainer", "newton")

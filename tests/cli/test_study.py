@@ -189,12 +189,12 @@ def test_a_study_under_a_privacy_budget(tmp_path: Path) -> None:
         (("--epsilon", 0), "--epsilon must be a positive number, got 0.0"),
         (("--epsilon", 1, "--delta", 1), "--delta must be below 1"),
         (("--epsilon", 1, "--clip", 0), "--clip must be a positive number"),
-        (("--epsilon", 1, "--protect", "sites", "--delta", 0.01), "to protect sites give --l2"),
-        (("--epsilon", 1, "--protect", "sites", "--l2", 0.1), "to protect sites give --delta"),
+        (("--epsilon", 1, "--protect", "sites", "--delta", 0.01), "--protect sites requires --l2"),
+        (("--epsilon", 1, "--protect", "sites", "--l2", 0.1), "--protect sites requires --delta"),
         (("--epsilon", 1, "--protect", "sites", "--l2", 0.1, "--delta", 0.9), "--delta must be below"),
         (("--epsilon", 1, "--protect", "phones"), "--protect must be one of 'rows', 'sites'"),
-        (("--epsilon", 1, "--secure", "--trainer", "newton"), "with --epsilon leave out --trainer"),
-        ((), "--bounds is part of a privacy budget; give --epsilon too"),
+        (("--epsilon", 1, "--secure", "--trainer", "newton"), "--epsilon cannot be combined with --trainer"),
+        ((), "--bounds requires --epsilon"),
     ]:
         assert words in study(*new, *wrong, code=2)
         assert not file.exists()

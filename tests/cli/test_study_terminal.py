@@ -108,4 +108,4 @@ def test_fingerprints_that_are_none_are_refused(tmp_path: Path) -> None:
     assert "this is none" in study("join", tmp_path / "kiel.invite", *data, f"linz={'0' * 32}", code=2)
     few = ("new", tmp_path / "few.toml", "--target", "ill", "--site", "a,b,c,d")
     assert "more than half" in study(*few, "--secure", "--secure-threshold", "2", code=2)
-    assert "--secure-threshold is of secure sums" in study(*few, "--secure-threshold", "3", code=2)
+    assert "--secure-threshold requires --secure" in study(*few, "--secure-threshold", "3", code=2)

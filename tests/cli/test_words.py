@@ -1,8 +1,7 @@
 """Refusals and warnings of the commands on tables: in the command line's words, all at once, no traceback."""
 
-import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,11 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from fedscaffold.cli.errors import spelled
+from fedscaffold.cli.errors import spell_flags
 from fedscaffold.cli.main import app
-from fedscaffold.core.errors import Option
 from tests.hospitals import cancer, written
 
 runner = CliRunner(env={"COLUMNS": "200"})
-SOURCE = Path(__file__).parents[2] / "src" / "fedscaffold"
 GROUP: Any = typer.main.get_command(app)
 TABLE_COMMANDS = ("fit", "inspect", "plan")
 PYTHON = re.compile(r"\b[a-z]\w*=['\"\[{(\d]|\b[a-z]+_[a-z_]+\b|\bNone\b|\bTrue\b|\bfedscaffold\.\w|\w\(\)")
@@ -141,56 +138,27 @@ def test_refusals_name_the_commands_options(
         assert part in result.output
 
 
-def options_in(file: Path) -> Iterator[str]:
-    """Names of all parameters that a file's messages name outside of remedies, which doors may leave out."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in (
-            "InvalidInput", "DataWarning", "add", "CacheMismatch",
-        ):  # fmt: skip
-            for part in node.args:
-                if isinstance(part, ast.Call) and getattr(part.func, "id", "") == "Option":
-                    assert isinstance(part.args[0], ast.Constant | ast.Name)
-                    if isinstance(part.args[0], ast.Constant):
-                        yield str(part.args[0].value)
-
-
-UNREACHABLE = {"weights"}  # of `from_frame`, which the commands set themselves
-
-
-def test_every_parameter_that_a_refusal_names_is_an_option() -> None:
-    """Of the table commands together; `plan` alone has --mode and the costs, `score` --unknown."""
-    rooms = [file for room in ("data", "models", "inference") for file in SOURCE.joinpath(room).rglob("*.py")]
-    named = {name for file in rooms for name in options_in(file)} - UNREACHABLE
-    assert {"features", "reference", "dates", "kind"} <= named
-    fit = command_of("fit")
-    assert {name for name in named if spelled(Option(name), fit) is None} == set()
-
-
-def test_texts_of_refusals_on_tables_name_no_parameter_in_python() -> None:
-    """Parameters stand as `Option` in messages: text with `name=` or an underscore would reach every door."""
-    for file in [*SOURCE.joinpath("data").rglob("*.py"), *SOURCE.joinpath("models").rglob("*.py")]:
-        if file.parent.name == "partition" or file.name == "partition.py":
-            continue
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in (
-                "InvalidInput", "DataWarning",
-            ):  # fmt: skip
-                texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
-                plain = " ".join(text for text in texts if isinstance(text, str) and " " in text)
-                assert not re.search(r"\b[a-z]\w*=|\b[a-z]+_[a-z_]+\b", plain), (file.name, plain)
-
-
-def test_spelling() -> None:
-    fit = command_of("fit")
-    assert spelled(Option("min_rows", 1), fit) == "--min-rows 1"
-    assert spelled(Option("drop", ["a b", "c"]), fit) == "--drop 'a b,c'"
-    assert spelled(Option("drop", ["a, b"]), fit) == "--drop '\"a, b\"'"
-    assert spelled(Option("overwrite", True), fit) == "--overwrite"
-    assert spelled(Option("batch_size", None), fit) == "--batch-size full"
-    assert spelled(Option("reference", {"ward": "x"}), fit) == "--reference ward=x"
-    assert spelled(Option("alpha"), fit) is None
-    assert spelled(Option("data"), fit) == "DATA"
-    assert isinstance(fit, click.Command)
+@pytest.mark.parametrize(
+    ("python", "flags"),
+    [
+        ("accept them with min_rows=1", "accept them with --min-rows 1"),
+        ("drop=['a b', 'c']", "--drop 'a b,c'"),
+        ("drop=['a, b']", "--drop '\"a, b\"'"),
+        ("replace it with overwrite=True", "replace it with --overwrite"),
+        ("batch_size=None, or more", "--batch-size full, or more"),
+        ("reference={'ward': 'x'}", "--reference ward=x"),
+        ("pass a larger l2=..., or features=...", "pass a larger --l2, or --features"),
+        ("client_intercepts requires a table", "--client-intercepts requires a table"),
+        ("tolerance must be below 1", "--tolerance must be below 1"),
+        ("2 problems:\n- missing must be x\n- kind is y", "2 problems:\n- --missing must be x\n- --kind is y"),
+        ("data must be a file", "DATA must be a file"),
+        ("the target has no features", "the target has no features"),
+        ("no column 'min_rows=1' of \"drop=2\"", "no column 'min_rows=1' of \"drop=2\""),
+        ("/tmp/min_rows/kind=1.csv has alpha=1", "/tmp/min_rows/kind=1.csv has alpha=1"),
+    ],
+)
+def test_spelling(python: str, flags: str) -> None:
+    assert spell_flags(python, command_of("fit")) == flags
 
 
 def test_the_advice_helps(tmp_path: Path) -> None:

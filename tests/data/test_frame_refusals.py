@@ -104,7 +104,7 @@ def test_one_row_is_enough_on_request() -> None:
 def test_missing_and_infinite_values(convert: Any) -> None:
     nan = good(age=changed("age", 3, np.nan))
     refused(
-        convert(nan), "there are missing values: column 'age' has 1; fill them, drop those rows, or take missing="
+        convert(nan), "there are missing values: column 'age' has 1; fill them, drop those rows, or pass missing="
     )
     both = good(age=changed("age", 3, None), ward=[None, *["A"] * 10, None])
     refused(convert(both), "there are missing values: column 'age' has 1, 'ward' has 2;")
@@ -194,7 +194,7 @@ def test_targets() -> None:
     frame = pd.DataFrame({"site": np.arange(n) % 3, "age": 1.0, "ward": "A", "y": np.arange(n) * 0.5})
     refused(
         frame,
-        "the target 'y' has more than 1000 different values; if it is a number, take kind=",
+        "the target 'y' has more than 1000 different values; if it is a number, pass kind=",
         kind="logistic",
     )
 

@@ -44,7 +44,7 @@ def test_what_is_given_is_taken(tmp_path: Path) -> None:
     file.write_text("a;b,c\n1;2,3\n")
     assert read_csv(file).column_names == ["a;b", "c"]
     assert read_csv(file, CsvFormat(delimiter=";")).column_names == ["a", "b,c"]
-    with pytest.raises(InvalidInput, match="delimiter and decimal are both ','"):
+    with pytest.raises(InvalidInput, match="delimiter=',' and decimal=',' must differ"):
         CsvFormat(delimiter=",", decimal=",")
     assert detect_delimiter("a\tb") == "\t"
 

@@ -100,7 +100,7 @@ def test_a_client_fits_its_intercept_to_its_own_rows(kind: str, tmp_path: Path) 
     fitted(kind).model.save(tmp_path / "model.json")
     model = fs.Model.load(tmp_path / "model.json")
     assert model == fitted(kind).model
-    with pytest.raises(InvalidInput, match="each client has an intercept of its own"):
+    with pytest.raises(InvalidInput, match="the model does not hold the clients' intercepts"):
         model.predict(table())
     own = table().query("site == 'C'")
     local = model.with_intercept_of(own)
@@ -141,7 +141,7 @@ def test_clients_whose_target_never_varies_are_left_out_and_counted() -> None:
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"age": [60.0 if site == "A" else 50.0 for site in table()["site"]]}, {}, "same in all rows of each client"),
     ({"poisson": 0, "days": 1.0}, {"kind": "logistic", "target": "ward", "features": ["days"]}, "same number"),
-    ({}, {"target": "three", "kind": "logistic"}, "client_intercepts is not there for more than two classes"),
+    ({}, {"target": "three", "kind": "logistic"}, "client_intercepts does not support more than two classes"),
 ]
 
 
@@ -178,13 +178,13 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "Scaffold, closed" in done.output
     refused = runner.invoke(app, ["score", str(out / "model.json"), str(own)])
     assert refused.exit_code == 2
-    assert "fit one to a client's own rows with --intercept-of" in refused.output
+    assert "fit one to a client's rows with --intercept-of" in refused.output
     scored = runner.invoke(app, ["score", str(out / "model.json"), str(own), "--intercept-of", str(own)])
     assert scored.exit_code == 0, scored.output
     tested = runner.invoke(
         app, ["fit", str(data), *flags, "--client-intercepts", "--test", str(own), "--out", str(tmp_path / "m2")]
     )
     assert tested.exit_code == 2
-    assert "--test rows need an intercept of their client" in tested.output
+    assert "--test does not support --client-intercepts" in tested.output
     inspected = runner.invoke(app, ["inspect", str(data), *flags, "--client-intercepts"])
     assert inspected.exit_code == 0, inspected.output

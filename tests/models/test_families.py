@@ -180,7 +180,7 @@ def test_rows_in_files_give_the_same_fit(tmp_path: Path) -> None:
         fs.data.open_problem(
             tmp_path / "visits.parquet", cache_dir=tmp_path / "cache", **{**options, "weight": None}
         )
-    with pytest.raises(InvalidInput, match="records without exposure, not 'days'"):
+    with pytest.raises(InvalidInput, match="records without exposure=..., not 'days'"):
         fs.data.open_problem(
             tmp_path / "visits.parquet",
             cache_dir=tmp_path / "cache",
@@ -241,7 +241,7 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
     (
         {"poisson": 0.5},
         [],
-        "has 500 values that are no whole numbers; give counts, and what they are rates of with",
+        "has 500 values that are not whole numbers; give counts and their --exposure",
     ),
     ({"poisson": 0}, [], "the target 'poisson' is 0 in all rows"),
     ({"poisson": 0}, ["--kind", "gamma"], "--kind gamma is for positive amounts, which must be positive"),
@@ -250,7 +250,7 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
     ({"days": [np.nan, *[1.0] * 499]}, ["--exposure", "days"], "the exposure column 'days' has missing values"),
     ({"days": "a"}, ["--exposure", "days"], "the exposure column 'days' must hold numbers"),
     ({}, ["--exposure", "hours"], "no column 'hours'"),
-    ({}, ["--exposure", "days", "--offset", "known"], "give either --exposure or --offset"),
+    ({}, ["--exposure", "days", "--offset", "known"], "pass either --exposure or --offset"),
     ({}, ["--exposure", "days", "--kind", "ridge"], "--exposure is for --kind poisson and --kind gamma"),
     ({}, ["--weight", "site"], "--weight names column 'site', which is the client too"),
     ({}, ["--weight", "age"], "column 'age' holds the weights and cannot be a feature too"),

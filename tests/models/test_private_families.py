@@ -188,7 +188,7 @@ def test_ranges_and_sizes_of_all_kinds_have_plans(target: PublicTarget, rows: in
     [
         ("poisson", {"epsilon": 0.0}, "epsilon must be a positive number"),
         ("gamma", {"delta": 0.005}, "delta must be below 0.005, one over the 200 rows of the largest client"),
-        ("poisson", {"bounds": None}, "epsilon needs bounds"),
+        ("poisson", {"bounds": None}, "epsilon requires bounds"),
         ("poisson", {"bounds": FEATURES}, "must have the target 'visits' too"),
         (
             "poisson",
@@ -205,8 +205,8 @@ def test_ranges_and_sizes_of_all_kinds_have_plans(target: PublicTarget, rows: in
         ("gamma", {"bounds": {**FEATURES, "cost": (20, 1)}}, "low < high"),
         ("several classes", {"bounds": {**FEATURES, "stage": ("early",)}}, "two values or more"),
         ("several classes", {"bounds": {**FEATURES, "stage": ("early", "late")}}, "but its classes are"),
-        ("poisson", {"exposure": "age"}, "with epsilon leave out exposure"),
-        ("poisson", {"weight": "age"}, "with epsilon leave out weight"),
+        ("poisson", {"exposure": "age"}, r"epsilon cannot be combined with exposure=\.\.\."),
+        ("poisson", {"weight": "age"}, r"epsilon cannot be combined with weight=\.\.\."),
         ("poisson", {"kind": "tweedie"}, "kind must be"),
     ],
 )

@@ -96,9 +96,9 @@ def test_clipping_without_noise_protects_nothing() -> None:
         ({"delta": 0.01}, "delta must be below 0.01, one over the 100 that are protected; got 0.01"),
         ({"delta": 1.0, "records": None}, "delta must be below 1; got 1.0"),
         ({"steps": 0}, "steps must be a whole number of at least 1"),
-        ({"batch_size": 10, "sampling": "with_replacement"}, "take sampling='without_replacement'"),
-        ({"batch_size": 10, "adjacency": "remove"}, "take adjacency='replace'"),
-        ({"batch_size": 10, "records": None}, "give records"),
+        ({"batch_size": 10, "sampling": "with_replacement"}, "pass sampling='without_replacement'"),
+        ({"batch_size": 10, "adjacency": "remove"}, "pass adjacency='replace'"),
+        ({"batch_size": 10, "records": None}, "records is required when batch_size is given"),
         ({"batch_size": 101}, "cannot be drawn from 100"),
     ],
 )

@@ -67,7 +67,7 @@ def test_several_targets_are_several_fits(alpha: Any) -> None:
         np.testing.assert_allclose(model.coef_[k], one.coef_, rtol=1e-12)
         np.testing.assert_allclose(model.intercept_[k], one.intercept_, rtol=1e-12)
         np.testing.assert_allclose(model.summary(target=k).se, one.summary_.se, rtol=1e-12)
-    with pytest.raises(InvalidInput, match="y had 2 targets; choose one with target=0"):
+    with pytest.raises(InvalidInput, match="y had 2 targets; pass target=0 for the first"):
         _ = model.summary_
     with pytest.raises(InvalidInput, match="target must be a whole number of at most 1"):
         model.summary(target=2)
@@ -110,7 +110,7 @@ def test_positive_coefficients_change_nothing_where_none_is_negative() -> None:
     np.testing.assert_allclose(bound.coef_, plain.coef_, rtol=1e-9)
     with pytest.raises(InvalidInput, match="no standard errors; fit with positive=False"):
         bound.summary("HC0")
-    with pytest.raises(InvalidInput, match="positive=True needs the closing sums; take close=True"):
+    with pytest.raises(InvalidInput, match="positive=True requires close=True"):
         FederatedRidge(positive=True, close=False).fit(X, y, clients=CLIENTS)
 
 
@@ -156,7 +156,7 @@ def test_a_small_penalty_is_no_separation() -> None:
     model.fit(rows, y, clients=np.arange(100) % 4)
     whole = LogisticRegression(C=1e4, tol=1e-12, max_iter=10_000, solver="newton-cholesky").fit(rows, y)
     np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-3)
-    with pytest.raises(InvalidInput, match=r"separate.* set 1/C to a positive number"):
+    with pytest.raises(InvalidInput, match=r"separate.* pass a positive penalty 1/C"):
         FederatedLogisticRegression(C=np.inf).fit(rows, y, clients=np.arange(100) % 4)
 
 
@@ -179,7 +179,7 @@ def test_too_many_coefficients_for_a_hessian(monkeypatch: pytest.MonkeyPatch) ->
     assert model.trace_.mse[0, -1] <= model.plan_.target_mse
     with pytest.raises(InvalidInput, match="standard errors are there for at most"):
         model.summary("HC0")
-    with pytest.raises(InvalidInput, match="positive=True is there for at most"):
+    with pytest.raises(InvalidInput, match="positive=True supports at most"):
         FederatedRidge(positive=True).fit(X, AMOUNTS, clients=CLIENTS)
 
 

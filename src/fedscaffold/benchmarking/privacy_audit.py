@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedscaffold.core.checks import choice, positive, seed_number, whole_number
 from fedscaffold.core.collector import Collector
 from fedscaffold.core.display.summaries import Summarised
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Batches
@@ -147,7 +147,7 @@ def audit_privacy(
     steps = rounds if clients else local_steps * rounds
     accounted = epsilon(noise_multiplier=noise_multiplier, delta=delta, steps=steps, adjacency="remove")
     if not math.isfinite(accounted):
-        raise InvalidInput(Option("noise_multiplier"), " is so small that it protects nothing")
+        raise InvalidInput("noise_multiplier is so small that it protects nothing")
     inside = np.random.default_rng(seed).random(canaries) < 0.5
     if clients:
         usual: Privacy = ClientLevel(clip=1.0, noise_multiplier=noise_multiplier, summed=True)

@@ -1,6 +1,8 @@
 """Errors and warnings as one sentence in the command line's words, and an exit code, without a traceback."""
 
+import ast
 import logging
+import re
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping
@@ -12,10 +14,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedscaffold.core.errors import DataWarning, Diverged, FedScaffoldError, Message, Option
+from fedscaffold.core.errors import DataWarning, Diverged, FedScaffoldError
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
-SHORT = {"n_clients": "clients"}  # what options are called whose parameters have longer names
+PYTHON_NAMES = {"clients": "n_clients"}  # parameters whose options have shorter names
 RESUMABLE = "the same command resumes where it stopped"
 
 
@@ -44,29 +46,60 @@ def refusals(*, interrupted: str) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def in_flags(message: Message) -> str:
-    """A message with parameters spelled as the options of the command that runs."""
+def in_flags(message: Exception | Warning | str) -> str:
+    """Return a message with parameters spelled as the options of the command that runs."""
     context = click.get_current_context(silent=True)
-    return message.told(lambda option: None if context is None else spelled(option, context.command))
+    return str(message) if context is None else spell_flags(str(message), context.command)
 
 
-def spelled(option: Option, command: click.Command) -> str | None:
-    """A parameter as a command's option, such as --min-rows 1; None where the command lacks it."""
-    names = (option.name, SHORT.get(option.name))
-    found = next((one for one in command.params if one.name in names), None)
-    if found is None:
-        return None
-    name = found.opts[0] if isinstance(found, click.Option) else found.make_metavar(click.Context(command))
-    return name if option.value is ... or option.value is True else f"{name} {shlex.quote(_word(option.value))}"
+def spell_flags(message: str, command: click.Command) -> str:
+    """Return a message with a command's parameters spelled as its options.
+
+    Replaced are, outside of quotes, `name=value` (by `--name value`, or `--name` if the value is True or an
+    ellipsis), names with an underscore, and a name at the beginning of the message or of an item of its list, if
+    " must", " is", " names", " requires" or the like follows.
+    """
+    flags: dict[str, str] = {}
+    for parameter in command.params:
+        option = isinstance(parameter, click.Option)
+        flag = parameter.opts[0] if option else parameter.make_metavar(click.Context(command))
+        flags |= {str(parameter.name): flag, PYTHON_NAMES.get(str(parameter.name), str(parameter.name)): flag}
+
+    def replaced(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"]
+        if name not in flags or (value is None and "_" not in name and not _begins(message, found)):
+            return found[0]
+        return flags[name] if value in (None, "...", "True") else f"{flags[name]} {shlex.quote(_word(value))}"
+
+    return SPELLED.sub(replaced, message)
 
 
-def _word(value: Any) -> str:
-    """A value as it is typed on a command line."""
-    if isinstance(value, Mapping):
-        value = [f"{name}={level}" for name, level in value.items()]
-    if isinstance(value, list | tuple):
-        return ",".join(f'"{each}"' if "," in str(each) else str(each) for each in value)
-    return "full" if value is None else str(value)
+SPELLED = re.compile(
+    r"""(?<![\w/.'"-])'[^'\n]*'(?!\w) | "[^"\n]*" |  # quoted text is left as it is
+    (?<![\w./:-])(?P<name>[a-zA-Z]\w*)\b
+    (?:=(?P<value>\.\.\. | \[[^]\n]*\] | \{[^}\n]*\} | '[^'\n]*' | "[^"\n]*" | -?[\w.]*\w))?""",
+    re.VERBOSE,
+)
+BEGINNING = re.compile(r"(?:^|\n- )$")
+VERB = re.compile(r" (?:must|is|are|has|names|requires|supports|cannot|of)\b")
+
+
+def _begins(message: str, found: re.Match[str]) -> bool:
+    """Return whether a word is the subject at the beginning of a message or of an item of its list."""
+    return bool(BEGINNING.search(message[: found.start()]) and VERB.match(message[found.end() :]))
+
+
+def _word(value: str) -> str:
+    """Return a Python value as it is typed on a command line."""
+    try:
+        literal = ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return value
+    if isinstance(literal, Mapping):
+        literal = [f"{name}={level}" for name, level in literal.items()]
+    if isinstance(literal, list | tuple):
+        return ",".join(f'"{each}"' if "," in str(each) else str(each) for each in literal)
+    return "full" if literal is None else str(literal)
 
 
 @contextmanager
@@ -77,7 +110,7 @@ def _warnings_to(console: Console) -> Iterator[None]:
         usual = warnings.showwarning
 
         def show(message: Warning | str, *place: Any, **more: Any) -> None:
-            if isinstance(message, Message):
+            if isinstance(message, DataWarning):
                 console.print(f"[yellow]warning:[/yellow] {escape(in_flags(message))}", soft_wrap=True)
             else:
                 usual(message, *place, **more)
@@ -92,8 +125,7 @@ def _notes_to(console: Console) -> Iterator[None]:
 
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if isinstance(record.msg, Message):
-                console.print(f"note: {escape(in_flags(record.msg))}", soft_wrap=True)
+            console.print(f"note: {escape(in_flags(record.getMessage()))}", soft_wrap=True)
 
     logger, handler = logging.getLogger("fedscaffold.data"), Notes()
     before = logger.level

@@ -13,7 +13,7 @@ import typer
 
 from fedscaffold.core.checks import choice
 from fedscaffold.core.display.figures import load_matplotlib
-from fedscaffold.core.errors import InvalidInput, MissingDependency, Option
+from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage.files import check_writable
 from fedscaffold.federation.known_methods import find_method
@@ -94,7 +94,7 @@ def batch_size_of(text: Any) -> int | None:
     try:
         return int(text)
     except (TypeError, ValueError):
-        raise InvalidInput(Option("batch_size"), f" must be a whole number or 'full', got {text!r}") from None
+        raise InvalidInput(f"batch_size must be a whole number or 'full', got {text!r}") from None
 
 
 def check_figure(plot: Path | None, option: str = "--plot") -> None:
@@ -161,7 +161,7 @@ def _check_complete(text: str, kind: type[Any], given: dict[str, Any]) -> None:
     if missing:
         example = ",".join(f"{name}=VALUE" for name in missing)
         name = text.partition(":")[0]
-        raise InvalidInput(Option("method"), f" {name} needs {', '.join(missing)}: {name}:{example}")
+        raise InvalidInput(f"method={name} requires {', '.join(missing)}: {name}:{example}")
 
 
 def _method_class(name: str) -> type[Any]:
@@ -174,12 +174,11 @@ def _method_class(name: str) -> type[Any]:
     except (ImportError, AttributeError, ValueError) as error:
         why = f" ({error})" if module else ""
         raise InvalidInput(
-            Option("method"),
-            f" must begin with one of {', '.join(COMPARED)}, with the class name of an installed method, or with "
-            f"the import path of one, such as damped.DampedScaffold; got {name!r}{why}",
+            f"method must begin with one of {', '.join(COMPARED)}, with the class name of an installed method, "
+            f"or with the import path of one, such as damped.DampedScaffold; got {name!r}{why}"
         ) from None
     if not is_dataclass(found) or not hasattr(found, "update_clients"):
-        raise InvalidInput(Option("method", name), f" is not a method: {found!r}")
+        raise InvalidInput(f"method={name!r} is not a method: {found!r}")
     return found
 
 

@@ -12,7 +12,7 @@ from fedscaffold.conformance.recording import Bench
 from fedscaffold.conformance.report import Entry, Report, Verdict
 from fedscaffold.conformance.task import Federation, NotSupported, Start, Task
 from fedscaffold.core.checks import choice, positive, seed_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 
 __all__ = ["Entry", "Federation", "NotSupported", "Report", "Task", "check", "check_options"]
 
@@ -90,7 +90,7 @@ def check_options(*, tolerance: float, seed: int, only: Sequence[str] | None) ->
     ('lost replies',)
     """
     if positive("tolerance", tolerance) > LARGEST_TOLERANCE:
-        raise InvalidInput(Option("tolerance"), f" must be at most {LARGEST_TOLERANCE}, got {tolerance}")
+        raise InvalidInput(f"tolerance must be at most {LARGEST_TOLERANCE}, got {tolerance}")
     seed_number("seed", seed)
     names = tuple(CHECKS)
     chosen = set(names) if only is None else {choice("only", name, names) for name in only}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import shown
 from fedscaffold.core.types import Array
 
@@ -21,43 +21,38 @@ def whole_number(name: str, value: Any, *, least: int, most: int = LARGEST) -> i
     """Value as an int, refused unless it is a whole number from `least` to `most`."""
     whole = not isinstance(value, bool) and isinstance(value, Integral)
     if not whole or value < least:
-        raise InvalidInput(_named(name), f" must be a whole number of at least {least}, got {given(value)}")
+        raise InvalidInput(f"{name} must be a whole number of at least {least}, got {given(value)}")
     if value > most:
-        raise InvalidInput(_named(name), f" must be a whole number of at most {_power(most)}, got {given(value)}")
+        raise InvalidInput(f"{name} must be a whole number of at most {_power(most)}, got {given(value)}")
     return int(value)
 
 
 def positive(name: str, value: Any) -> float:
     """Value as a float, refused unless it is finite and > 0."""
     if not 0 < _number(value) < math.inf:
-        raise InvalidInput(_named(name), f" must be a positive number, got {given(value)}")
+        raise InvalidInput(f"{name} must be a positive number, got {given(value)}")
     return float(value)
 
 
 def not_negative(name: str, value: Any) -> float:
     """Value as a float, refused unless it is finite and >= 0."""
     if not 0 <= _number(value) < math.inf:
-        raise InvalidInput(_named(name), f" must be a number of at least 0, got {given(value)}")
+        raise InvalidInput(f"{name} must be a number of at least 0, got {given(value)}")
     return float(value)
 
 
 def seed_number(name: str, value: Any) -> int:
     """Value as an int, refused unless it is a whole number from 0 to 2⁶⁴ − 1."""
     if whole_number(name, value, least=0, most=max(LARGEST, 2**64)) >= 2**64:
-        raise InvalidInput(_named(name), f" must be below 2**64, got {given(value)}")
+        raise InvalidInput(f"{name} must be below 2**64, got {given(value)}")
     return int(value)
-
-
-def _named(name: str) -> Option | str:
-    """A parameter, which each door calls by its own name; "the weight of client 3" and the like as they are."""
-    return Option(name) if name.isidentifier() else name
 
 
 def choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
     """The value, refused unless it is one of these words (or None, True or False, where that is a choice)."""
     if not isinstance(value, str | bool | None) or value not in choices:
         words = ", ".join(repr(word) for word in choices)
-        raise InvalidInput(_named(name), f" must be one of {words}, got {given(value)}")
+        raise InvalidInput(f"{name} must be one of {words}, got {given(value)}")
     return value
 
 
@@ -86,9 +81,9 @@ def vector(name: str, value: Any, wanted: str, length: int) -> Array:
     try:
         found = numbers(value).copy()
     except (TypeError, ValueError) as error:
-        raise InvalidInput(_named(name), f" must be {wanted}: {error}") from None
+        raise InvalidInput(f"{name} must be {wanted}: {error}") from None
     if found.shape != (length,):
-        raise InvalidInput(_named(name), f" must be {wanted}, got shape {found.shape}")
+        raise InvalidInput(f"{name} must be {wanted}, got shape {found.shape}")
     return found
 
 

@@ -1,9 +1,9 @@
-"""All problems of a table, or of settings, in one error, so that nobody mends them one message at a time."""
+"""All problems of a table, or of settings, in one error, so that users can fix them together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedscaffold.core.errors import InvalidInput, Part, Remedy
+from fedscaffold.core.errors import InvalidInput
 
 
 class Collector:
@@ -12,14 +12,14 @@ class Collector:
     Parameters
     ----------
     what
-        What has the problems.
+        The object that has the problems, as the message names it.
 
     Examples
     --------
     >>> from fedscaffold.core.collector import Collector
     >>> found = Collector()
     >>> found.add("column 'a' is empty")
-    >>> found.add("column 'b' is constant", remedies=["leave it out"])
+    >>> found.add("column 'b' is constant; leave it out")
     >>> found.raise_any()
     Traceback (most recent call last):
         ...
@@ -32,22 +32,22 @@ class Collector:
         self.what = what
         self.problems: list[InvalidInput] = []
 
-    def add(self, *parts: Part, remedies: Sequence[Remedy] = ()) -> None:
-        """Take note of a problem, described as for `InvalidInput`."""
-        self.problems.append(InvalidInput(*parts, remedies=remedies))
+    def add(self, problem: str) -> None:
+        """Add a problem."""
+        self.problems.append(InvalidInput(problem))
 
     @contextmanager
     def catching(self) -> Iterator[None]:
-        """Take note of a refusal that is raised inside the block, and go on after it."""
+        """Add the InvalidInput that is raised inside the block, if any, and continue after the block."""
         try:
             yield
         except InvalidInput as problem:
             self.problems.append(problem)
 
     def raise_any(self) -> None:
-        """Raise the problem, or all of them as one, where there are any."""
+        """Raise the problem, or all of them as one error; return if there are none."""
         if len(self.problems) == 1:
             raise self.problems[0]
         if self.problems:
-            listed = [part for problem in self.problems for part in ("\n- ", problem)]
-            raise InvalidInput(f"{self.what} has {len(self.problems)} problems:", *listed)
+            listed = "".join(f"\n- {problem}" for problem in self.problems)
+            raise InvalidInput(f"{self.what} has {len(self.problems)} problems:{listed}")

@@ -1,99 +1,16 @@
-"""Errors that fedscaffold raises, each with a message that says what to do about it.
+"""Errors that fedscaffold raises, each with a message that says what was wrong and what to do about it.
 
-A message names parameters as `Option`, not as text, so that each door calls them by its own names: `min_rows=1` in
-Python, `--min-rows 1` on the command line.
+Messages name parameters in Python's spelling: at their beginning ("min_rows must be ..."), as `name=value` or
+`name=...` ("pass min_rows=1", "requires l2=..."), or by names with an underscore. The command line
+(`cli/errors.py`) replaces these by its options, and estimators (`sklearn/base.py`) by their parameters.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Union
 
-Spelling = Callable[["Option"], str | None]
+class DataWarning(UserWarning):
+    """Something in a table that is probably a mistake, though the table can be used."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """A parameter that a message names, with a value or without one.
-
-    Parameters
-    ----------
-    name
-        The parameter's name in Python.
-    value
-        The value that the message speaks of; the parameter alone unless given.
-
-    Examples
-    --------
-    >>> from fedscaffold.core.errors import InvalidInput, Option
-    >>> remedies = ["leave it out", ("take ", Option("min_rows", 1))]
-    >>> error = InvalidInput("client 'A' has only 1 row", remedies=remedies)
-    >>> print(error)
-    client 'A' has only 1 row; leave it out, or take min_rows=1
-    >>> error.told(lambda option: f"--{option.name.replace('_', '-')} {option.value}")
-    "client 'A' has only 1 row; leave it out, or take --min-rows 1"
-    >>> error.told(lambda option: None)
-    "client 'A' has only 1 row; leave it out"
-    """
-
-    name: str
-    value: Any = ...
-
-    def __str__(self) -> str:
-        return self.name if self.value is ... else f"{self.name}={self.value!r}"
-
-
-Part = Union[str, Option, "Message"]
-Remedy = str | Sequence[Part]
-
-
-class Message(Exception):
-    """A message of parts: text, parameters, and other messages.
-
-    Parameters
-    ----------
-    parts
-        What was wrong.
-    remedies
-        What the reader can do, each a text or a sequence of parts. Where a door lacks the parameter that one
-        names, it is left out.
-    """
-
-    def __init__(self, *parts: Part, remedies: Sequence[Remedy] = ()) -> None:
-        super().__init__(*parts)
-        self.remedies = tuple(remedies)
-
-    def __str__(self) -> str:
-        return self.told(str)
-
-    def told(self, spell: Spelling) -> str:
-        """The message in a door's words: `spell` gives a parameter's name there, None where it is missing."""
-        what = "".join(_told(part, spell) or _plain(part) for part in self.args)
-        ways = []
-        for remedy in self.remedies:
-            parts = [_told(part, spell) for part in ([remedy] if isinstance(remedy, str) else remedy)]
-            if None not in parts:
-                ways.append("".join(map(str, parts)))
-        if not ways:
-            return what
-        return f"{what}; {ways[0]}" if len(ways) == 1 else f"{what}; {', '.join(ways[:-1])}, or {ways[-1]}"
-
-
-def _told(part: Any, spell: Spelling) -> str | None:
-    if isinstance(part, Option):
-        return spell(part)
-    return part.told(spell) if isinstance(part, Message) else str(part)
-
-
-def _plain(part: Any) -> str:
-    """The words for a parameter that a door lacks."""
-    return part.name.replace("_", " ") if isinstance(part, Option) else ""
-
-
-class DataWarning(Message, UserWarning):
-    """Something in a table that is probably not meant, though it can be used."""
-
-
-class FedScaffoldError(Message):
+class FedScaffoldError(Exception):
     """Any error that fedscaffold raises on purpose."""
 
 

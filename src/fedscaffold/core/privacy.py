@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedscaffold.core.checks import choice, not_negative, positive, set_fields, whole_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
 
@@ -100,10 +100,7 @@ class ClientLevel:
         if self.honest_clients is not None:
             set_fields(self, honest_clients=whole_number("honest_clients", self.honest_clients, least=1))
             if not self.summed:
-                raise InvalidInput(
-                    *(Option("honest_clients"), " is of noise that clients add in parts; take "),
-                    Option("summed", "True"),
-                )
+                raise InvalidInput("honest_clients requires summed=True (noise that clients add in parts)")
 
     def noise_scales(self, weights: Array, largest: float, participants: int) -> Array:
         """Standard deviation of each client's noise, by its weight; `largest` is the largest weight of all."""

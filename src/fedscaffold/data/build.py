@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, Source
 from fedscaffold.data.checks.table import check_table, encoded_column
@@ -97,9 +97,6 @@ def _allocate(rows: int, encoding: Encoding) -> tuple[Array, Array]:
         return aligned_empty((rows, dim)), np.empty(encoding.record_shape(rows))
     except MemoryError:
         raise InvalidInput(
-            f"{rows:,} rows of {dim:,} features need {8 * rows * dim / 2**30:,.1f} GiB of memory",
-            remedies=[
-                "take fewer rows or features",
-                ("write the table as Parquet and keep its numbers in files with ", Option("cache_dir")),
-            ],
+            f"{rows:,} rows of {dim:,} features need {8 * rows * dim / 2**30:,.1f} GiB of memory; take fewer "
+            "rows or features, or write the table as Parquet and pass cache_dir=... to keep its numbers in files"
         ) from None

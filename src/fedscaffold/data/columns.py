@@ -7,7 +7,7 @@ from typing import Any
 
 from fedscaffold.core.checks import given
 from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.options import TableOptions
 
 MOST_LISTED = 12
@@ -66,15 +66,13 @@ def pick_features(names: Sequence[str], choices: TableOptions, problems: Collect
             if name in taken:
                 problems.add(f"column {name!r} {taken[name]} and cannot be a feature too")
             if named.count(name) > 1:
-                problems.add(Option("features"), f" names column {name!r} more than once")
+                problems.add(f"features names column {name!r} more than once")
         if not choices.features:
-            problems.add(
-                Option("features"), " is an empty list; name at least one column, or leave it out for all"
-            )
+            problems.add("features is an empty list; name at least one column, or omit features=... to use all")
             return ()
         none = "no features are left"
     for name in dropped & {target, client}:
-        problems.add(Option("drop"), f" names column {name!r}, which is the target or the client")
+        problems.add(f"drop names column {name!r}, which is the target or the client")
     kept = tuple(dict.fromkeys(name for name in chosen if name not in dropped and name not in taken))
     if not kept and not problems.problems:
         problems.add(none)
@@ -82,5 +80,5 @@ def pick_features(names: Sequence[str], choices: TableOptions, problems: Collect
         for name in columns:
             with problems.catching():
                 if pick(names, name) not in kept:
-                    problems.add(Option(option), f" names column {name!r}, which is not a feature")
+                    problems.add(f"{option} names column {name!r}, which is not a feature")
     return kept

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.checks import choice, positive
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import json_value, read_text, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
@@ -118,8 +118,7 @@ class Category:
             row = int((places < 0).argmax())
             raise InvalidInput(
                 f"column {self.name!r} has the unknown value {column[row].as_py()!r} in row {first_row + row}; "
-                f"known are {some(known)}",
-                remedies=[(Option("unknown", "ignore"), f" takes unknown values as {self._unknown}")],
+                f"known are {some(known)}; unknown='ignore' takes unknown values as {self._unknown}"
             )
         if self.reference is not None:
             at = self.values.index(self.reference)

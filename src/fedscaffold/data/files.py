@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import path_of
 from fedscaffold.data.arrow import BLOCK, Source, load_pyarrow
 from fedscaffold.data.columns import check_names
@@ -119,11 +119,9 @@ def _readable_errors(file: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        ways = (
-            [("name what separates its fields with ", Option("delimiter"))] if "columns, got" in str(error) else []
-        )
+        advice = "; name what separates its fields with delimiter=..." if "columns, got" in str(error) else ""
         reason = "".join(c if c.isprintable() else " " for c in str(error))[:LONGEST_REASON]
-        raise InvalidInput(f"cannot read {file} as {kind}: {reason}", remedies=ways) from None
+        raise InvalidInput(f"cannot read {file} as {kind}: {reason}{advice}") from None
 
 
 def _columns(schema: Any) -> list[str]:

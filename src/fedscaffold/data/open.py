@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
 
 from fedscaffold.core.docs import shared_parameters
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.memory_limit import memory_limit
 from fedscaffold.data.arrow import frame_source, is_number, labels
 from fedscaffold.data.columns import check_names, pick
@@ -97,10 +97,7 @@ def open_problem(
     TableOptions(kind=kind or "ridge", **same)  # refused before the file is read
     if is_parquet(path):
         if text != DETECTED:
-            raise InvalidInput(
-                Option("delimiter"), ", ", Option("decimal"), " and ", Option("encoding"),
-                f" are for CSV, but {path} is Parquet",
-            )  # fmt: skip
+            raise InvalidInput(f"delimiter=..., decimal=... and encoding=... are for CSV, but {path} is Parquet")
         return from_parquet(
             path,
             kind=kind or guess_kind(_parquet_column(path, target)),
@@ -109,7 +106,7 @@ def open_problem(
             **same,
         )
     if cache_dir is not None and max_bytes_in_memory == 0:
-        raise InvalidInput(Option("cache_dir"), f" is for Parquet, but {path} is CSV; write the table as Parquet")
+        raise InvalidInput(f"cache_dir is for Parquet, but {path} is CSV; write the table as Parquet")
     table = read_csv(path, text)
     if kind is None:
         names = frame_source(table).names

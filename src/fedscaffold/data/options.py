@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Required, TypedDict, get_args
 
 from fedscaffold.core.checks import choice, given, not_negative, set_fields, whole_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.reading.dates import DatePart, check_parts
 from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
 
@@ -141,16 +141,12 @@ class TableOptions:
         choice("intercept", self.intercept, (True, False))
         for name in ("target", "client"):
             if not isinstance(getattr(self, name), str):
-                raise InvalidInput(
-                    Option(name), f" must be the name of a column, got {given(getattr(self, name))}"
-                )
+                raise InvalidInput(f"{name} must be the name of a column, got {given(getattr(self, name))}")
         for name in ("features", "drop", "categorical"):
             if getattr(self, name) is not None or name != "features":
                 set_fields(self, **{name: _column_names(name, getattr(self, name))})
         if not isinstance(self.reference, Mapping):
-            raise InvalidInput(
-                Option("reference"), f" must be a dictionary from column to value, got {given(self.reference)}"
-            )
+            raise InvalidInput(f"reference must be a dictionary from column to value, got {given(self.reference)}")
         check_parts(self.dates)
         if self.target == self.client:
             raise InvalidInput(f"column {self.target!r} cannot be both target and client")
@@ -159,8 +155,8 @@ class TableOptions:
             word: Any = self.weights
             if not isinstance(word, str) or word not in ("rows", "uniform"):
                 raise InvalidInput(
-                    Option("weights"),
-                    f" must be 'rows', 'uniform' or a dictionary from client to weight, got {given(self.weights)}",
+                    "weights must be 'rows', 'uniform' or a dictionary from client to weight, got "
+                    f"{given(self.weights)}"
                 )
         if not (isinstance(self.l2, str) and self.l2 == "auto"):
             set_fields(self, l2=not_negative("l2", self.l2))
@@ -174,17 +170,14 @@ class TableOptions:
         roles = {"target": self.target, "client": self.client, **self.record_columns}
         for role, name in self.record_columns.items():
             if not isinstance(name, str):
-                raise InvalidInput(Option(role), f" must be the name of a column, got {given(name)}")
+                raise InvalidInput(f"{role} must be the name of a column, got {given(name)}")
             other = next(each for each, own in roles.items() if own == name)
             if other != role:
-                raise InvalidInput(Option(role), f" names column {name!r}, which is the {other} too")
+                raise InvalidInput(f"{role} names column {name!r}, which is the {other} too")
         if self.exposure is not None and self.offset is not None:
-            raise InvalidInput("give either ", Option("exposure"), " or ", Option("offset"), ", its logarithm")
+            raise InvalidInput("pass either exposure=... or offset=..., its logarithm")
         if self.exposure is not None and not self.family.log_link:
-            raise InvalidInput(
-                Option("exposure"), " is for ", Option("kind", "poisson"), " and ", Option("kind", "gamma"),
-                f", where it multiplies the mean, not for {self.kind}",
-            )  # fmt: skip
+            raise InvalidInput("exposure is for kind='poisson' and kind='gamma', not for kind={self.kind!r}")
 
     @property
     def family(self) -> TargetFamily:
@@ -205,9 +198,9 @@ class TableOptions:
 def _column_names(name: str, value: Any) -> tuple[str, ...]:
     """A parameter that lists columns, as a tuple."""
     if isinstance(value, str):
-        raise InvalidInput(Option(name), f" must be a list of column names, got the text {given(value)}")
+        raise InvalidInput(f"{name} must be a list of column names, got the text {given(value)}")
     if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
-        raise InvalidInput(Option(name), f" must be a list of column names, got {given(value)}")
+        raise InvalidInput(f"{name} must be a list of column names, got {given(value)}")
     if getattr(value, "ndim", 1) != 1:
-        raise InvalidInput(Option(name), f" must be a list of column names, got {given(value)}")
+        raise InvalidInput(f"{name} must be a list of column names, got {given(value)}")
     return tuple(value)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data import arrow
 from fedscaffold.data.arrow import Label, Reader
@@ -216,18 +216,15 @@ def _check_digits(name: str, array: Any) -> None:
     if ends["max"] is not None and max(ends["max"], -ends["min"]) > EXACT:
         raise InvalidInput(
             f"column {name!r} holds whole numbers of more than 15 digits, such as {ends['max']}, which look like "
-            "identifiers and are too long for arithmetic",
-            remedies=[
-                ("leave it out with ", Option("drop", [name])),
-                ("take it as categories with ", Option("categorical", [name])),
-            ],
+            f"identifiers and are too long for arithmetic; leave it out with drop=[{name!r}], or take it as "
+            f"categories with categorical=[{name!r}]"
         )
 
 
 def _start(name: str, kind: Any, choices: TableOptions) -> ColumnMoments | LabelCounts:
-    leave_out = ("leave it out with ", Option("drop", [name]))
+    leave_out = f"leave it out with drop=[{name!r}]"
     if arrow.load_pyarrow().types.is_null(kind):
-        raise InvalidInput(f"column {name!r} has no values at all", remedies=[leave_out])
+        raise InvalidInput(f"column {name!r} has no values at all; {leave_out}")
     if name in choices.categorical or arrow.is_dictionary(kind) or arrow.is_text(kind):
         if not _is_label(kind):
             raise InvalidInput(
@@ -240,12 +237,11 @@ def _start(name: str, kind: Any, choices: TableOptions) -> ColumnMoments | Label
         return ColumnMoments()
     if is_date(kind):
         raise InvalidInput(
-            f"column {name!r} holds dates",
-            remedies=[leave_out, ("take parts of all dates with ", Option("dates", list(PARTS)))],
+            f"column {name!r} holds dates; {leave_out}, or take parts of all dates with dates={list(PARTS)!r}"
         )
     raise InvalidInput(
-        f"column {name!r} is of type {kind}; features are numbers, booleans, text or categories",
-        remedies=["convert it", leave_out],
+        f"column {name!r} is of type {kind}; features are numbers, booleans, text or categories; convert it, or "
+        f"{leave_out}"
     )
 
 
@@ -266,8 +262,7 @@ def _usable(columns: dict[str, Any], choices: TableOptions, problems: Collector)
         if not arrow.is_number(columns[name].type):
             usable.remove(name)
             problems.add(
-                f"the {role} column {name!r} must hold numbers, but is of type {columns[name].type}",
-                remedies=["convert it"],
+                f"the {role} column {name!r} must hold numbers, but is of type {columns[name].type}; convert it"
             )
     if not (_is_label(client) or arrow.load_pyarrow().types.is_null(_value_type(client))):
         usable.remove(choices.client)
@@ -278,9 +273,7 @@ def _usable(columns: dict[str, Any], choices: TableOptions, problems: Collector)
     if not choices.family.classes and not arrow.is_number(target):
         usable.remove(choices.target)
         problems.add(
-            f"the target {choices.target!r} must hold numbers for ",
-            Option("kind", choices.kind),
-            f", but is of type {target}",
-            remedies=["convert it", ("take ", Option("kind", "logistic"), " for classes")],
+            f"the target {choices.target!r} must hold numbers for kind={choices.kind!r}, but is of type "
+            f"{target}; convert it, or pass kind='logistic' for classes"
         )
     return usable

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fedscaffold.core.checks import given
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.lazy import load_on_demand
 from fedscaffold.core.protocols import Engine, HasBatchLoss
 
@@ -62,7 +62,7 @@ def choose_engine(engine: str | Engine, problem: Any = None, *, anchored: bool =
     elif not isinstance(engine, type | os.PathLike) and isinstance(engine, Engine):  # a path has open and name too
         return engine
     names = ", ".join(map(repr, ("auto", *CLASS_OF)))
-    raise InvalidInput(Option("engine"), f" must be one of {names}, or an engine; got {given(engine)}")
+    raise InvalidInput(f"engine must be one of {names}, or an engine; got {given(engine)}")
 
 
 def _make(name: str) -> Any:

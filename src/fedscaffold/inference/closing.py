@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedscaffold.core.checks import positive, whole_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import shown
 from fedscaffold.core.types import Array
 from fedscaffold.inference.diagnosis import refuse_undetermined
@@ -155,7 +155,7 @@ def check_dispersion(given: Any) -> Dispersion:
     if isinstance(given, str):
         if given == "pearson":
             return "pearson"
-        raise InvalidInput(Option("dispersion"), f" must be a positive number or 'pearson', got {shown(given)!r}")
+        raise InvalidInput(f"dispersion must be a positive number or 'pearson', got {shown(given)!r}")
     return positive("dispersion", given)
 
 

@@ -28,8 +28,8 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
     A = hessian + np.diag(own)
     if sums.rows < A.shape[0] + sums.intercepts and not own.any():
         raise InvalidInput(
-            f"there are {sums.rows:,} rows for {A.shape[0] + sums.intercepts:,} coefficients",
-            remedies=["use fewer columns or more rows", PENALISE],
+            f"there are {sums.rows:,} rows for {A.shape[0] + sums.intercepts:,} coefficients; use fewer columns "
+            f"or more rows, or {PENALISE}"
         )
     free = own == 0.0  # a penalty, however small, determines the rest
     A, columns = A[np.ix_(free, free)], (np.arange(A.shape[0]) % features)[free]
@@ -39,7 +39,7 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
     if zero.any():
         which = _named([names[j] for j in dict.fromkeys(columns[zero].tolist())])
         why = "is the same in all rows of each client" if sums.intercepts else "is 0 in all rows"
-        raise InvalidInput(f"{which} {why}, so it has no coefficient", remedies=["leave it out", PENALISE])
+        raise InvalidInput(f"{which} {why}, so it has no coefficient; leave it out, or {PENALISE}")
     more_than_a_constant = np.unique(columns).size > 1 or bool(sums.varying[columns].any())
     usual = _usual_curvature(sums)
     if usual is not None and more_than_a_constant:
@@ -48,8 +48,8 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
             part = _part_of(direction, columns, TAKES_PART)
             guilty = [names[j] for j in part if sums.varying[j]] or [names[j] for j in part]
             raise InvalidInput(
-                f"{_named(guilty)} {_certainty(sums, len(guilty) == 1)}, and coefficients would grow for ever",
-                remedies=["leave it out", "merge categories", PENALISE],
+                f"{_named(guilty)} {_certainty(sums, len(guilty) == 1)}, and coefficients would grow for ever; "
+                f"leave it out, merge categories, or {PENALISE}"
             )
     value, direction = _flattest(A, np.diagonal(A))
     if value < DEPENDENT:
@@ -57,7 +57,7 @@ def refuse_undetermined(sums: ClosingSums, penalty: Array, names: tuple[str, ...
         what = "depend on each other, so that their coefficients are not determined"
         if len(involved) == 1:
             what = "has no coefficient of its own"
-        raise InvalidInput(f"{_named(involved)} {what}", remedies=["leave one out", PENALISE])
+        raise InvalidInput(f"{_named(involved)} {what}; leave one out, or {PENALISE}")
 
 
 def _usual_curvature(sums: ClosingSums) -> float | None:

@@ -4,7 +4,7 @@ import math
 from typing import Any, Literal
 
 from fedscaffold.core.checks import given, positive
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 
 
 def parse_tolerance(tolerance: Any) -> tuple[Literal["se", "relative"], float]:
@@ -23,10 +23,8 @@ def parse_tolerance(tolerance: Any) -> tuple[Literal["se", "relative"], float]:
         except ValueError:
             value = math.nan
         if unit.strip() != "se" or not 0.0 < value < math.inf:
-            raise InvalidInput(
-                Option("tolerance"), f" must be a number below 1, or such as 'se:0.05', got {given(tolerance)}"
-            )
+            raise InvalidInput(f"tolerance must be a number below 1, or such as 'se:0.05', got {given(tolerance)}")
         return "se", value
     if not positive("tolerance", tolerance) < 1.0:
-        raise InvalidInput(Option("tolerance"), f" must be below 1, got {given(tolerance)}")
+        raise InvalidInput(f"tolerance must be below 1, got {given(tolerance)}")
     return "relative", float(tolerance)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedscaffold.core.display.progress import progress_bar
-from fedscaffold.core.errors import Diverged, InvalidInput, Option, Remedy
+from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.storage import npz as arrays
 from fedscaffold.core.storage.files import check_writable, folder_at, write_text
 from fedscaffold.data.encoded import EncodedProblem
@@ -27,7 +27,7 @@ MODEL, TRACE, REPORT = "model.json", "trace.npz", "report.html"
 CHECKPOINT, PENDING = "checkpoint.npz", "checkpoint.json"
 CACHE = "cache"  # a folder for the encoded rows of tables that do not fit in memory
 FILES = (MODEL, TRACE, REPORT, CHECKPOINT, PENDING)
-OVERWRITE: tuple[Remedy, ...] = ("choose another folder", ("replace it with ", Option("overwrite", True)))
+OVERWRITE = "choose another folder, or replace it with overwrite=True"
 
 
 class OpenTable(Protocol):
@@ -154,13 +154,13 @@ def check_owner(out: Path, request: dict[str, Any]) -> None:
     """Refuse a folder that holds another fit, finished or not, or files that belong to no fit."""
     pending = _pending(out)
     if (out / MODEL).exists() and Model.load(out / MODEL).provenance.get("request") != request:
-        raise InvalidInput(f"{out} holds the model of another fit", remedies=OVERWRITE)
+        raise InvalidInput(f"{out} holds the model of another fit; {OVERWRITE}")
     if pending is not None and pending != request:
-        raise InvalidInput(f"{out} holds an unfinished fit of other data or settings", remedies=OVERWRITE)
+        raise InvalidInput(f"{out} holds an unfinished fit of other data or settings; {OVERWRITE}")
     if pending is None and not (out / MODEL).exists():
         unexplained = [name for name in (TRACE, REPORT, CHECKPOINT) if (out / name).exists()]
         if unexplained:
-            raise InvalidInput(f"{out} holds {unexplained[0]}, which is not this fit's", remedies=OVERWRITE)
+            raise InvalidInput(f"{out} holds {unexplained[0]}, which is not this fit's; {OVERWRITE}")
 
 
 def begin(out: Path, request: dict[str, Any]) -> bool:

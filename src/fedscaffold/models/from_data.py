@@ -6,7 +6,7 @@ from typing import Any, Required, TypedDict, Unpack, overload
 
 from fedscaffold.core.display.progress import Progress
 from fedscaffold.core.docs import shared_parameters
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.arrow import frame_source
 from fedscaffold.data.columns import check_names, pick_all
 from fedscaffold.data.encoded import EncodedProblem
@@ -166,7 +166,7 @@ def fit(
         return private_fit(table, bounds=known, client=client, settings=budget, l2=l2, progress=progress)
     for name, value in (("delta", delta), ("clip", clip), ("bounds", bounds)):
         if value is not None:
-            raise InvalidInput(Option(name), " is part of a privacy budget; give ", Option("epsilon"), " too")
+            raise InvalidInput(f"{name} requires epsilon=...")
     settings = FitSettings(
         tolerance=tolerance, close=close, batch_size=batch_size, step_size=step_size, local_steps=local_steps,
         rounds=rounds, seed=seed, client_intercepts=client_intercepts, dispersion=dispersion,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from fedscaffold.core.display.summaries import Summarised
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import json_value, read_text, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data.arrow import Label, blocks, by_name, frame_source
@@ -160,8 +160,8 @@ class Model(Summarised):
     def _margins(self, frame: Any, unknown: Unknown) -> Array:
         if self.client_intercepts:
             raise InvalidInput(
-                "each client has an intercept of its own, which the model does not hold",
-                remedies=[("fit one to a client's own rows with ", Option("with_intercept_of"))],
+                "the model does not hold the clients' intercepts; fit one to a client's rows with "
+                "with_intercept_of"
             )
         return self._margins_with(frame, unknown)
 
@@ -207,7 +207,7 @@ class Model(Summarised):
         try:
             return cls.from_json(text)
         except InvalidInput as error:
-            raise InvalidInput(f"cannot read the model {path}: ", error) from None
+            raise InvalidInput(f"cannot read the model {path}: {error}") from None
 
     def to_json(self) -> str:
         """The model as JSON text, from which `from_json` makes an equal model."""

@@ -77,7 +77,7 @@ def read_test_table(path: str | os.PathLike[str], model: Model, text: CsvFormat 
     try:
         model_metrics(model, table)
     except InvalidInput as error:
-        raise InvalidInput(f"{path}: ", error) from None
+        raise InvalidInput(f"{path}: {error}") from None
     return table
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from fedscaffold.core.checks import choice, given, not_negative, positive, whole_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
 from fedscaffold.core.privacy import Privacy, RecordLevel
 from fedscaffold.core.protocols import Method, Problem
@@ -157,9 +157,7 @@ def noise_for(
     """
     wanted = positive("epsilon", epsilon)
     if not WANTED[0] <= wanted <= WANTED[1]:
-        raise InvalidInput(
-            Option("epsilon"), f" must be between {WANTED[0]:g} and {WANTED[1]:g}, got {given(wanted)}"
-        )
+        raise InvalidInput(f"epsilon must be between {WANTED[0]:g} and {WANTED[1]:g}, got {given(wanted)}")
     return _noise_for(wanted, *_checked(delta, steps, batch_size, records, sampling, adjacency))
 
 
@@ -230,25 +228,22 @@ def _checked(
         records = whole_number("records", records, least=1)
     if delta >= 1.0 / (records or 1):
         of = "" if records is None else f", one over the {records:,} that are protected"
-        raise InvalidInput(Option("delta"), f" must be below {1.0 / (records or 1):.3g}{of}; got {given(delta)}")
+        raise InvalidInput(f"delta must be below {1.0 / (records or 1):.3g}{of}; got {given(delta)}")
     if batch_size is None or batch_size == records:
         return delta, steps, 1.0, adjacency
     size = whole_number("batch_size", batch_size, least=1)
     if records is None:
-        raise InvalidInput(
-            "what a batch protects depends on how many records it is drawn from; give ", Option("records")
-        )
+        raise InvalidInput("records is required when batch_size is given")
     if size > records:
         raise InvalidInput(f"batches of {size} records cannot be drawn from {records} without replacement")
     if sampling != "without_replacement":
         raise InvalidInput(
-            "a batch drawn with replacement may hold one record many times, for which there is no bound; take ",
-            Option("sampling", "without_replacement"),
+            "a batch drawn with replacement may hold one record many times, for which no bound is known; pass "
+            "sampling='without_replacement'"
         )
     if adjacency == "remove":
         raise InvalidInput(
-            "for batches drawn without replacement there is a bound for replaced records only; take ",
-            Option("adjacency", "replace"),
+            "for batches drawn without replacement only replaced records have a bound; pass adjacency='replace'"
         )
     return delta, steps, size / records, adjacency
 

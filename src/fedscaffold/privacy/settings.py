@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 
 OF_ROWS = ("exposure", "offset", "weight", "sample_weight", "class_weight")
 SHARE = 0.1  # δ in units of one over the rows of the largest client, unless given
@@ -53,7 +53,7 @@ class PrivacySettings:
                 whole = name in ("local_steps", "rounds")
                 set_fields(self, **{name: whole_number(name, value, least=1) if whole else positive(name, value)})
                 if name == "delta" and value >= 1.0:
-                    raise InvalidInput(Option("delta"), f" must be below 1, got {value:g}")
+                    raise InvalidInput(f"delta must be below 1, got {value:g}")
         found.raise_any()
 
     def delta_for(self, sizes: NDArray[np.int64] | list[int], what: str = "rows of the largest client") -> float:
@@ -66,8 +66,7 @@ class PrivacySettings:
             return SHARE / largest
         if self.delta >= 1.0 / largest:
             raise InvalidInput(
-                Option("delta"),
-                f" must be below {1.0 / largest:.3g}, one over the {largest:,} {what}; got {self.delta:g}",
+                f"delta must be below {1.0 / largest:.3g}, one over the {largest:,} {what}; got {self.delta:g}"
             )
         return self.delta
 
@@ -76,11 +75,11 @@ def refuse_beside_epsilon(given: dict[str, Any], usual: dict[str, Any]) -> None:
     """Refuse options that would give something away which no budget covers, all at once."""
     found = [name for name, value in given.items() if name not in usual or not _same(value, usual[name])]
     if found:
-        parts = [part for name in found for part in (Option(name), ", ")][:-1]
+        listed = ", ".join(f"{name}=..." for name in found)
         why = "it would read the rows outside of the budget, or has no meaning here"
         if set(found) <= set(OF_ROWS):
             why = "what a row counts for would change how curved losses can be, of which bounds say nothing"
-        raise InvalidInput(*("with ", Option("epsilon"), " leave out ", *parts), f": {why}")
+        raise InvalidInput(f"epsilon cannot be combined with {listed}: {why}")
 
 
 def _same(value: Any, usual: Any) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import numbers, vector
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 
@@ -157,13 +157,11 @@ def _check_finite(name: str, array: Array, offsets: NDArray[np.int64]) -> None:
 def record_probabilities(probabilities: Any, sizes: NDArray[np.int64]) -> Array:
     """One probability per record, client after client, each client's scaled to sum to one."""
     if not isinstance(probabilities, Sequence | np.ndarray) or len(probabilities) != sizes.size:
-        raise InvalidInput(Option("probabilities"), f" must have one row for each of the {sizes.size} clients")
+        raise InvalidInput(f"probabilities must have one row for each of the {sizes.size} clients")
     rows = []
     for c, (row, size) in enumerate(zip(probabilities, sizes.tolist(), strict=True)):
         own = vector("probabilities", row, f"{size} numbers for client {c}, one per record", size)
         if not (np.isfinite(own).all() and own.min() >= 0.0 and 0.0 < own.sum() < np.inf):
-            raise InvalidInput(
-                Option("probabilities"), f" of client {c} must be finite, not negative, and not all zero"
-            )
+            raise InvalidInput(f"probabilities of client {c} must be finite, not negative, and not all zero")
         rows.append(own / own.sum())
     return np.concatenate(rows)

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 
@@ -13,7 +13,7 @@ TOLERANCE = 1e-12
 MOST_STEPS = 100
 SINGULAR = 1e-13
 SETTLED = 1e-6  # of θ: the last step must be that small, which it never is where no minimiser exists
-PENALISE = ("set ", Option("l2"), " to a positive number")
+PENALISE = "pass a positive penalty l2=..."
 ROUNDING = 1e-15  # of the loss: what Newton's step would gain when rounding stops it
 
 
@@ -21,7 +21,7 @@ class NoMinimiser(InvalidInput):
     """A function that has no minimiser, or many; `theta` is where the search for it was given up."""
 
     def __init__(self, what: str, theta: Array) -> None:
-        super().__init__(what, remedies=[PENALISE])
+        super().__init__(f"{what}; {PENALISE}")
         self.theta = theta
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from fedscaffold.core.checks import choice, not_negative, seed_number, whole_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
@@ -54,7 +54,7 @@ def paper(
     choice("kind", kind, ("regression", "classification"))
     n_clients = whole_number("n_clients", n_clients, least=2)
     if n_clients % 2:
-        raise InvalidInput(Option("n_clients"), f" must be even, one half for each dataset, got {n_clients}")
+        raise InvalidInput(f"n_clients must be even, one half for each dataset, got {n_clients}")
     if seed_number("seed", seed) > LARGEST_SEED:
         raise InvalidInput(f"seed must be at most {LARGEST_SEED} for the paper's data, got {seed}")
     seed, l2 = int(seed), not_negative("l2", l2)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.checks import given
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel, clipped_rows
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.stream import WORDS_PER_ROUND
@@ -54,8 +54,7 @@ def check_privacy(privacy: Any, problem: Problem, method: Method, local_steps: i
     """Refuse what is no privacy, what would send something unprotected, and more noise than the stream has."""
     if not isinstance(privacy, Privacy):
         raise InvalidInput(
-            Option("privacy"),
-            f" must be privacy.RecordLevel(...) or privacy.ClientLevel(...), got {given(privacy)}",
+            f"privacy must be privacy.RecordLevel(...) or privacy.ClientLevel(...), got {given(privacy)}"
         )
     if method.exchange is not None:
         raise InvalidInput(
@@ -87,9 +86,8 @@ def check_client_level(privacy: ClientLevel, method: Method, n_clients: int) -> 
         return
     if privacy.honest_clients is not None and privacy.honest_clients > method.participants(n_clients):
         raise InvalidInput(
-            Option("honest_clients"),
-            f" must be at most the {method.participants(n_clients)} clients of a round, got "
-            f"{privacy.honest_clients}",
+            f"honest_clients must be at most the {method.participants(n_clients)} clients of a round, got "
+            f"{privacy.honest_clients}"
         )
     later = [method.update_clients(state, sent, server, server) for state in (clients, _other(clients))]
     if not all(np.array_equal(a, b) for a, b in zip(*later, strict=True)):

@@ -1,5 +1,6 @@
 """What all estimators share: parameters, rows of each client, standardisation, a run, and summaries."""
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import DataWarning, InvalidInput, Option
+from fedscaffold.core.errors import DataWarning, InvalidInput
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.inference import Coordinates, Summary, summarise_sums
@@ -23,7 +25,7 @@ from fedscaffold.inference.closing import check_dispersion
 from fedscaffold.inference.covariance import Covariance
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.sklearn.clients import rows_of_clients
-from fedscaffold.sklearn.running import RunSettings, Solution, solve, warn_if_far
+from fedscaffold.sklearn.running import RunSettings, Solution, far_from_optimum, solve
 from fedscaffold.sklearn.scale import Scale, federated_scale
 
 FLOATS = (np.float64, np.float32)
@@ -127,18 +129,21 @@ class Federated(BaseEstimator):
 
     _names: ClassVar[dict[str, str]] = {}  # what parameters of problems and plans are called here
 
-    def _spell(self, option: Option) -> str | None:
-        """An option as the estimator calls it; None for those that it lacks."""
-        name = self._names.get(option.name, option.name)
-        return str(Option(name, option.value)) if name.removeprefix("1/") in self.get_params() else None
+    def _spell(self, message: object) -> str:
+        """Return a message with parameters of problems and plans under the names that they have here."""
+        return re.sub(
+            r"\b([a-z]\w*)(=\.\.\.)?",
+            lambda found: self._names[found[1]] if found[1] in self._names else found[0],
+            str(message),
+        )
 
     @contextmanager
     def _own_words(self) -> Iterator[None]:
-        """Refusals raised inside name the estimator's parameters, and no others."""
+        """Raise errors of the block with the names of the estimator's parameters."""
         try:
             yield
         except InvalidInput as error:
-            raise InvalidInput(error.told(self._spell)) from None
+            raise InvalidInput(self._spell(error)) from None
 
     def _settings(self) -> RunSettings:
         whole_number("min_rows", self.min_rows, least=1)
@@ -150,8 +155,8 @@ class Federated(BaseEstimator):
         if clients is None:
             warnings.warn(
                 DataWarning(
-                    "all rows were taken as those of one client, for which Scaffold is gradient descent",
-                    remedies=[("say to which client each row belongs with ", Option("clients"), " of fit")],
+                    "all rows belong to one client, for which Scaffold is gradient descent; pass "
+                    "clients=... to fit"
                 ),
                 stacklevel=4,
             )
@@ -203,7 +208,9 @@ class Federated(BaseEstimator):
             )  # fmt: skip
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             solution = solve(problem, settings, seed=seed, names=self._feature_names(), start=start)
-        warn_if_far(solution, settings, self._feature_names(), self._spell)
+        far = far_from_optimum(solution, settings, self._feature_names())
+        if far is not None:
+            warnings.warn(self._spell(far), ConvergenceWarning, stacklevel=3)
         return solution
 
     def _start(self, tables: ClientTables, vectors: int, shift: float = 0.0) -> Array | None:
@@ -264,9 +271,7 @@ class Federated(BaseEstimator):
         check_is_fitted(self, "n_iter_")
         solutions = self._solutions
         if target is None and len(solutions) > 1:
-            raise InvalidInput(
-                f"y had {len(solutions)} targets", remedies=[("choose one with ", Option("target", 0))]
-            )
+            raise InvalidInput(f"y had {len(solutions)} targets; pass target=0 for the first")
         which = 0 if target is None else whole_number("target", target, least=0, most=len(solutions) - 1)
         closed = solutions[which].closed
         if closed is None:

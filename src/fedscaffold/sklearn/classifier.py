@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedscaffold.core.checks import positive
 from fedscaffold.core.docs import shared_parameters
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public.targets import PublicTarget
 from fedscaffold.privacy.settings import PrivacySettings
@@ -104,7 +104,7 @@ class FederatedLogisticRegression(ClassifierMixin, PrivateFederated):
     def _fit_within(self, budget: PrivacySettings, classes: Any, X: Any, y: Any, clients: Any) -> Self:
         """Fit under a privacy budget to classes that were known before."""
         if not np.isin(y, classes).all():
-            raise InvalidInput("y has other classes than ", Option("target_bounds"))
+            raise InvalidInput("y has classes that target_bounds lacks")
         K = len(classes)
         kind, more = (Logistic, {}) if K == 2 else (Multinomial, {"n_classes": K})
         self.classes_, labels = classes, np.searchsorted(classes, y).astype(np.float64)
@@ -125,8 +125,8 @@ class FederatedLogisticRegression(ClassifierMixin, PrivateFederated):
             empty = np.flatnonzero(np.bincount(labels, weights=weight) == 0.0)
             if empty.size:
                 raise InvalidInput(
-                    f"no row of class {self.classes_[empty[0]]!r} has a positive weight",
-                    remedies=["leave out the rows of such classes"],
+                    f"no row of class {self.classes_[empty[0]]!r} has a positive weight; leave out the rows of "
+                    "such classes"
                 )
         return weight
 
@@ -173,5 +173,5 @@ def _public_classes(bounds: Any) -> Any:
     """Public classes, sorted."""
     classes = np.unique(np.asarray(bounds))
     if np.ndim(bounds) != 1 or not 2 <= classes.size == len(bounds):
-        raise InvalidInput(Option("target_bounds"), " must be the classes of y, two or more different ones")
+        raise InvalidInput("target_bounds must be the classes of y, two or more different ones")
     return classes

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_consistent_length
 
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 
 
 def rows_of_clients(clients: Any, n_rows: int, min_rows: int) -> tuple[NDArray[Any], list[NDArray[np.int64]]]:
@@ -41,7 +41,7 @@ def rows_of_clients(clients: Any, n_rows: int, min_rows: int) -> tuple[NDArray[A
         others = f" ({small.size} clients are that small)" if small.size > 1 else ""
         rows = int(sizes[small[0]])
         raise InvalidInput(
-            f"client {names[small[0]]!s} has only {rows} row{'s' * (rows > 1)}{others}",
-            remedies=["leave out the rows of such clients", ("accept them with ", Option("min_rows", rows))],
+            f"client {names[small[0]]!s} has only {rows} row{'s' * (rows > 1)}{others}; leave out the rows of "
+            f"such clients, or accept them with min_rows={rows}"
         )
     return names, np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])

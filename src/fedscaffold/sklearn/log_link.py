@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, valid
 
 from fedscaffold.core.checks import not_negative
 from fedscaffold.core.docs import shared_parameters
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.problems.families import FAMILIES, TargetFamily
@@ -63,9 +63,9 @@ class LogLinkRegression(RegressorMixin, PrivateFederated):
         known = public_target(self._family.kind, self.target_bounds)
         if not self.fit_intercept:
             raise InvalidInput(
-                "with ", Option("epsilon"), " take ", Option("fit_intercept", True),
-                ": without an intercept the mean at the start is 1, wherever the range of y lies",
-            )  # fmt: skip
+                "epsilon requires fit_intercept=True: without an intercept the mean at the start is 1, "
+                "wherever the range of y lies"
+            )
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True)
         targets = np.clip(np.asarray(y, dtype=np.float64), *known.ends)
         coef, intercept = self._solve_privately(

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public.targets import LIMIT, PublicTarget
 from fedscaffold.inference import Summary
@@ -53,16 +53,14 @@ class PrivateFederated(Federated):
         if self.epsilon is None:
             for name in ("delta", "clip", "bounds", "target_bounds"):
                 if getattr(self, name) is not None:
-                    raise InvalidInput(
-                        Option(name), " is part of a privacy budget; give ", Option("epsilon"), " too"
-                    )
+                    raise InvalidInput(f"{name} requires epsilon=...")
             return None
         usual = {name: type(self).__dataclass_fields__[name].default for name in WITHOUT}
         given = {name: getattr(self, name) for name in WITHOUT}
         refuse_beside_epsilon({**given, **beside}, {**usual, **dict.fromkeys(beside)})
         for name, what in (("bounds", "ranges of the features"), ("target_bounds", "range or classes of y")):
             if getattr(self, name) is None:
-                raise InvalidInput(Option("epsilon"), " needs ", Option(name), f", the public {what}")
+                raise InvalidInput(f"epsilon requires {name}=..., the public {what}")
         fixed = {
             name: None if getattr(self, name) == "auto" else getattr(self, name)
             for name in ("step_size", "local_steps", "rounds")
@@ -112,7 +110,7 @@ def public_target(kind: Kind, bounds: Any) -> PublicTarget:
     try:
         return PublicTarget(kind=kind, ends=(float(low[0]), float(high[0])))
     except InvalidInput as error:
-        raise InvalidInput(Option("target_bounds"), ": ", error) from None
+        raise InvalidInput(f"target_bounds: {error}") from None
 
 
 def middle_and_sixth(low: Array, high: Array, *, centred: bool) -> tuple[Array, Array]:
@@ -127,9 +125,7 @@ def _ends(name: str, bounds: Any, length: int) -> tuple[Array, Array]:
     try:
         low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), length) for end in bounds)
     except (TypeError, ValueError):
-        raise InvalidInput(
-            Option(name), f" must be (low, high): two numbers, or two arrays of {length} numbers"
-        ) from None
+        raise InvalidInput(f"{name} must be (low, high): two numbers, or two arrays of {length} numbers") from None
     if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
-        raise InvalidInput(Option(name), " must be finite, with low < high")
+        raise InvalidInput(f"{name} must be finite, with low < high")
     return low, high

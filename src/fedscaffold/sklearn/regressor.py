@@ -9,7 +9,7 @@ from sklearn.utils.validation import validate_data
 
 from fedscaffold.core.checks import not_negative
 from fedscaffold.core.docs import shared_parameters
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public.targets import LIMIT
 from fedscaffold.inference import Summary
@@ -77,9 +77,7 @@ class FederatedRidge(RegressorMixin, PrivateFederated):
         if budget is not None:
             return self._fit_within(budget, X, y, clients)
         if self.positive and not self.close:
-            raise InvalidInput(
-                Option("positive", True), " needs the closing sums", remedies=[("take ", Option("close", True))]
-            )
+            raise InvalidInput("positive=True requires close=True")
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=True, multi_output=True)
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         alphas = self._alphas(targets.shape[1])
@@ -101,7 +99,7 @@ class FederatedRidge(RegressorMixin, PrivateFederated):
     def _fit_within(self, budget: PrivacySettings, X: Any, y: Any, clients: Any) -> Self:
         """Fit under a privacy budget."""
         if self.positive:
-            raise InvalidInput("with ", Option("epsilon"), " leave out ", Option("positive"))
+            raise InvalidInput("epsilon cannot be combined with positive=True")
         known = public_target("ridge", self.target_bounds)
         ends = (np.array([end]) for end in known.ends)
         (shift,), (spread,) = middle_and_sixth(*ends, centred=self.fit_intercept)
@@ -118,8 +116,8 @@ class FederatedRidge(RegressorMixin, PrivateFederated):
         given = np.ravel(self.alpha)
         if given.size not in (1, n_targets):
             raise InvalidInput(
-                f"Number of targets and number of penalties do not correspond: {given.size} != {n_targets}",
-                remedies=[("give one number, or one for each column of y, as ", Option("alpha"))],
+                f"Number of targets and number of penalties do not correspond: {given.size} != {n_targets}; pass "
+                "alpha as one number, or as one for each column of y"
             )
         return [not_negative("alpha", each) for each in np.broadcast_to(given, n_targets).tolist()]
 
@@ -135,9 +133,7 @@ class FederatedRidge(RegressorMixin, PrivateFederated):
 
     def _constrained(self, solution: Solution) -> Solution:
         if solution.closed is None:
-            raise InvalidInput(
-                Option("positive", True), f" is there for at most {MOST_COEFFICIENTS:,} coefficients"
-            )
+            raise InvalidInput(f"positive=True supports at most {MOST_COEFFICIENTS:,} coefficients")
         slopes = np.arange(solution.theta.size) < self.n_features_in_
         theta = nonnegative_minimiser(solution.closed.sums, solution.penalty, slopes)
         return replace(solution, theta=theta)
@@ -146,8 +142,7 @@ class FederatedRidge(RegressorMixin, PrivateFederated):
         """Coefficients with standard errors; see `fedscaffold.inference.summarise`."""
         if self.positive:
             raise InvalidInput(
-                "coefficients that are held at zero have no standard errors",
-                remedies=[("fit with ", Option("positive", False))],
+                "coefficients that are held at zero have no standard errors; fit with positive=False"
             )
         return super().summary(*args, **options)
 

@@ -1,15 +1,13 @@
 """From a problem to its coefficients: plan, run Scaffold, and close with sums over clients."""
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from fedscaffold.core.checks import positive, whole_number
-from fedscaffold.core.errors import InvalidInput, Message, Option, Remedy, Spelling
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.inference import Closed, close, newton_step
@@ -35,7 +33,7 @@ CLOSING_STEPS = 2
 CLOSING_ROUNDS = 2000  # most rounds of a plan when Newton steps follow
 ROUGH = (0.05, 0.5)  # tolerances for which to plan where the one asked for is out of reach
 ROUGH_ROUNDS, ROUGH_SECONDS = 1000, 10.0
-SCALE: Remedy = ("take ", Option("standardize", True), " or scale the features before")
+SCALE = "pass standardize=True or scale the features first"
 FAR, ROUNDING = 0.05, 1e-6  # of a standard error, and of the coefficients: a distance that is warned of
 
 
@@ -174,8 +172,7 @@ def plan_run(problem: Any, optimum: Array, settings: RunSettings, *, closes: boo
         except InvalidInput as error:
             if not closes:
                 refusal = out_of_reach(error, settings.tolerance)
-                scale = [] if settings.standardize else [SCALE]
-                raise InvalidInput(*refusal.args, remedies=[*scale, *refusal.remedies]) from None
+                raise InvalidInput(f"{refusal}{'' if settings.standardize else f', or {SCALE}'}") from None
             continue
         return planned(found.batch_size, found.plan, found.plan.rounds)
     cost = costs_in_seconds(problem, usual)["gradient_cost"]
@@ -205,22 +202,20 @@ def rounds_from(start: Array, optimum: Array, plan: Plan) -> int:
     return max(1, math.ceil(share * plan.rounds))
 
 
-def warn_if_far(solution: Solution, settings: RunSettings, names: tuple[str, ...], spell: Spelling) -> None:
-    """Warn where Newton steps ended too far from the optimum, as the closing sums tell."""
+def far_from_optimum(solution: Solution, settings: RunSettings, names: tuple[str, ...]) -> str | None:
+    """Return a warning if Newton steps ended too far from the optimum by the closing sums; else None."""
     closed = solution.closed
     if closed is None or not settings.close or closed.distance <= FAR:
-        return
+        return None
     left = newton_step(closed.sums, solution.penalty, names).step
     if np.linalg.norm(left) <= ROUNDING * np.linalg.norm(closed.theta):
-        return
-    remedies: list[Remedy] = [("take a larger penalty with ", Option("l2"))]
+        return None
+    advice = "pass a larger penalty l2=..."
     if settings.rounds != "auto":
-        remedies = [("run more ", Option("rounds"))]
+        advice = "pass more rounds=..."
     elif not settings.standardize:
-        remedies = [SCALE, *remedies]
-    message = Message(
+        advice = f"{SCALE}, or {advice}"
+    return (
         f"coefficients are about {closed.distance:.2g} standard errors away from the optimum, after "
-        f"{solution.trace.rounds:,} rounds and {closed.steps} Newton steps",
-        remedies=remedies,
+        f"{solution.trace.rounds:,} rounds and {closed.steps} Newton steps; {advice}"
     )
-    warnings.warn(message.told(spell), ConvergenceWarning, stacklevel=4)

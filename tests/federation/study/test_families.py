@@ -101,7 +101,7 @@ def test_exposures_must_be_numbers() -> None:
     ("options", "sentence"),
     [
         ({"kind": "logistic", "exposure": "days"}, "exposure is for models 'poisson' and 'gamma'"),
-        ({"kind": "poisson", "exposure": "days", "offset": "o"}, "give either exposure or offset"),
+        ({"kind": "poisson", "exposure": "days", "offset": "o"}, "pass either exposure=... or offset"),
         ({"kind": "poisson", "exposure": "n"}, "exposure must be the name of a column that has no other part"),
         ({"kind": "cox"}, "kind must be one of 'ridge', 'logistic', 'poisson', 'gamma'"),
         ({"tolerance": "se:-1"}, "tolerance must be a number below 1, or such as 'se:0.05'"),

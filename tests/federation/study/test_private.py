@@ -362,14 +362,17 @@ def test_sites_whose_tables_do_not_fit_say_so_before() -> None:
         ({"epsilon": 0.0}, "epsilon must be a positive number"),
         ({"delta": 2.0}, "delta must be below 1"),
         ({"clip": 0.0}, "clip must be a positive number"),
-        ({"bounds": None}, "epsilon needs bounds"),
+        ({"bounds": None}, "epsilon requires bounds"),
         ({"bounds": {"age": (9, 1), "ill": ("no", "yes")}}, "low < high"),
-        ({"epsilon": None}, "bounds is part of a privacy budget"),
-        ({"secure": True, "evaluate": 0.5}, "with epsilon leave out evaluate"),
+        ({"epsilon": None}, "bounds requires epsilon"),
+        ({"secure": True, "evaluate": 0.5}, r"epsilon cannot be combined with evaluate=\.\.\."),
         ({"secure": True, "secure_threshold": 1}, "secure_threshold must be"),
-        ({"evaluate": 0.5, "trainer": "newton"}, "with epsilon leave out trainer, evaluate"),
+        (
+            {"evaluate": 0.5, "trainer": "newton"},
+            "cannot be combined with trainer=..., evaluate=...",
+        ),
         ({"kind": "poisson"}, "the bounds of column 'ill' must be a range"),
-        ({"features": ["age"]}, "with epsilon leave out features"),
+        ({"features": ["age"]}, r"epsilon cannot be combined with features=\.\.\."),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_sent(wrong: dict[str, Any], words: str) -> None:

@@ -97,11 +97,11 @@ def test_agreements_with_other_limits_are_refused(limits: Any) -> None:
     ("family", "wrong", "words"),
     [
         ("poisson", {"epsilon": 0.0}, "epsilon must be a positive number"),
-        ("poisson", {"bounds": None}, "epsilon needs bounds"),
+        ("poisson", {"bounds": None}, "epsilon requires bounds"),
         ("poisson", {"bounds": {"age": (0, 9), "visits": (-1, 20)}}, "range of counts must not be negative"),
         ("gamma", {"bounds": {"age": (0, 9), "cost": (0, 20)}}, "range of positive amounts must be positive"),
         ("several classes", {"bounds": {"age": (0, 9), "stage": ("late",)}}, "two values or more"),
-        ("poisson", {"exposure": "days"}, "with epsilon leave out exposure"),
+        ("poisson", {"exposure": "days"}, r"epsilon cannot be combined with exposure=\.\.\."),
         ("gamma", {"delta": 1.0}, "delta must be below 1"),
     ],
 )

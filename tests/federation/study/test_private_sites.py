@@ -315,7 +315,7 @@ def test_a_coordinator_with_a_narrow_range_learns_nothing_from_the_refusal(
 @pytest.mark.parametrize(("more", "words"), [
     ({"l2": "auto"}, "number of rows, which is then secret"),
     ({"delta": None}, "below one over the number of sites"),
-    ({"epsilon": None, "delta": None, "bounds": None}, "part of a privacy budget"),
+    ({"epsilon": None, "delta": None, "bounds": None}, "requires epsilon"),
     ({"protect": "phones"}, "must be one of 'rows', 'sites'"),
     ({"clip": 0.0}, "clip must be"),
     ({"kind": "poisson", "bounds": {**BOUNDS, "ill": (0, 9)}}, "a number or one of two classes"),

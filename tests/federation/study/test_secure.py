@@ -388,9 +388,9 @@ def test_whoever_tries_ranges_learns_neither_whose_number_is_beyond_them_nor_wha
     ("settings", "n_sites", "words"),
     [
         ({"secure_threshold": 2}, 4, "secure_threshold must be more than half of the 4 sites"),
-        ({"secure_threshold": 5}, 4, "no more than there are, got 5"),
+        ({"secure_threshold": 5}, 4, "at most all, got 5"),
         ({"secure_threshold": 1}, 4, "secure_threshold must be a whole number of at least 2"),
-        ({"secure_threshold": 3, "secure": False}, 4, "secure_threshold is of secure sums"),
+        ({"secure_threshold": 3, "secure": False}, 4, "secure_threshold requires secure=True"),
         ({"secure": "yes"}, 4, "secure must be"),
     ],
 )

@@ -104,7 +104,7 @@ def test_what_cannot_be_foreseen_is_refused_with_a_reason() -> None:
     [
         ({"methods": "sgd"}, "methods must be"),
         ({"methods": ()}, "at least one"),
-        ({"methods": "all", "mode": "certified"}, "leave mode out"),
+        ({"methods": "all", "mode": "certified"}, "methods requires mode='sharp'"),
         ({"methods": "scaffold_unequal"}, "its machine's affair"),
         ({"methods": ("fedavg", "richardson_romberg")}, "share their draws"),
     ],

@@ -12,7 +12,7 @@ from rich.table import Table
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.display.progress import progress_bar
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.data.columns import pick_all
@@ -79,8 +79,8 @@ def command(
     if given & {"epsilon", "delta", "clip", "bounds"}:
         with refusals(interrupted="nothing was written"):
             if epsilon is None:
-                first = Option(next(name for name in ("delta", "clip", "bounds") if name in given))
-                raise InvalidInput(first, " is part of a privacy budget; give ", Option("epsilon"), " too")
+                first = next(name for name in ("delta", "clip", "bounds") if name in given)
+                raise InvalidInput(f"{first} requires epsilon=...")
             refuse_beside_epsilon(dict.fromkeys(name for name in context.params if name in given - PRIVATE), {})
             budget = PrivacySettings(
                 epsilon=epsilon,
@@ -106,9 +106,7 @@ def command(
         )
         is_parquet(data if data.is_dir() else existing_file(data))
         if test is not None and table.client_intercepts:
-            raise InvalidInput(
-                Option("test"), " rows need an intercept of their client, which the model does not hold"
-            )
+            raise InvalidInput("test=... does not support client_intercepts, which the model does not hold")
         if test is not None:
             is_parquet(existing_file(test))
         with folder.output_folder(out):
@@ -155,7 +153,7 @@ def _fit_privately(
     known = parse_bounds(columns, target=table.target, kind=kind, categorical=categorical)
     with folder.output_folder(out):
         if not overwrite and (out / folder.MODEL).exists():
-            raise InvalidInput(f"{out} holds a model already", remedies=folder.OVERWRITE)
+            raise InvalidInput(f"{out} holds a model already; {folder.OVERWRITE}")
         rows = read_table(data, table.text)
         pick_all(rows.column_names, [table.client, *known.columns])
         l2: Any = "auto" if table.l2 is None else table.l2

@@ -13,7 +13,7 @@ from rich.table import Table
 from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.cli.options import METHOD_NAMES, batch_size_of, candidates_of
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.storage.files import check_writable, write_frame
 from fedscaffold.engines import Jax, Numba, Ray, choose_engine
@@ -135,7 +135,7 @@ def _merge_options(config: Path | None, given: dict[str, Any]) -> RunOptions:
 def run_with(settings: RunOptions, checkpoint: Path | None) -> tuple[Trace, float]:
     """Run what the options say; the trace, and the seconds that the run took."""
     if not isinstance(settings.method, str):
-        raise InvalidInput(Option("method"), f" must be a name, got {settings.method!r}")
+        raise InvalidInput(f"method must be a name, got {settings.method!r}")
     method = candidates_of(
         settings.method, step_sizes=[settings.step_size], local_steps=[settings.local_steps]
     )[0]  # fmt: skip

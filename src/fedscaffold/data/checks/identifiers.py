@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.errors import DataWarning, Option
+from fedscaffold.core.errors import DataWarning
 from fedscaffold.data.arrow import is_text, load_pyarrow
 
 MIN_ROWS = 20  # fewer rows may well have different values by chance
@@ -42,6 +42,6 @@ def identifiers_warning(names: list[str]) -> DataWarning:
     listed = ", ".join(map(repr, names))
     what = "columns look like identifiers and are" if len(names) > 1 else "column looks like an identifier and is"
     return DataWarning(
-        f"{listed}: the {what} used as {'features' if len(names) > 1 else 'a feature'}",
-        remedies=[("leave out what is one with ", Option("drop", names))],
+        f"{listed}: the {what} used as {'features' if len(names) > 1 else 'a feature'}; drop identifiers "
+        f"with drop={names!r}"
     )

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Sequence
 
 from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import Option, Remedy
 from fedscaffold.data.arrow import Label
 from fedscaffold.data.checks.identifiers import identifiers_warning
 from fedscaffold.data.columns import some
@@ -56,11 +55,8 @@ def _check_clients(clients: LabelCounts, choices: TableOptions, problems: Collec
         others = f" ({len(small)} clients are that small)" if len(small) > 1 else ""
         rows = clients.counts[small[0]]
         problems.add(
-            f"client {small[0]!r} has only {rows} row{'s' * (rows > 1)}{others}",
-            remedies=[
-                "drop the rows of such clients",
-                ("accept them with ", Option("min_rows", min(clients.counts.values()))),
-            ],
+            f"client {small[0]!r} has only {rows} row{'s' * (rows > 1)}{others}; drop the rows of such clients, "
+            f"or accept them with min_rows={min(clients.counts.values())}"
         )
 
 
@@ -74,8 +70,8 @@ def _check_target(target: ColumnMoments | LabelCounts, choices: TableOptions, pr
         _check_range(name, target, choices, problems)
     elif target.too_many:
         problems.add(
-            f"the target {name!r} has more than {MOST_CLASSES} different values",
-            remedies=[("if it is a number, take ", Option("kind", "ridge"))],
+            f"the target {name!r} has more than {MOST_CLASSES} different values; if it is a number, pass "
+            "kind='ridge'"
         )
     elif len(target.values) == 1:
         problems.add(f"the target {name!r} has one class only, {some(target.values)}; two or more are needed")
@@ -83,22 +79,21 @@ def _check_target(target: ColumnMoments | LabelCounts, choices: TableOptions, pr
 
 def _check_range(name: str, target: ColumnMoments, choices: TableOptions, problems: Collector) -> None:
     """Refuse values of a numeric target that the family's distribution cannot have."""
-    family, kind = choices.family, Option("kind", choices.kind)
+    family, kind = choices.family, f"kind={choices.kind!r}"
     if target.count == 0:
         return
-    other = ("take ", Option("kind", "ridge"), " for numbers of any kind")
+    other = "pass kind='ridge' for numbers of any kind"
     must = family.out_of_range(target.smallest)
     if must is not None:
         problems.add(
-            kind, f" is for {family.target}, which must {must}, but the target {name!r} goes down to "
-            f"{target.smallest:g}", remedies=["drop those rows", other],
-        )  # fmt: skip
+            f"{kind} is for {family.target}, which must {must}, but the target {name!r} goes down to "
+            f"{target.smallest:g}; drop those rows, or {other}"
+        )
     elif target.fractional:
         problems.add(
-            kind, f" is for {family.target}, but the target {name!r} has {target.fractional} values that are no "
-            "whole numbers",
-            remedies=[("give counts, and what they are rates of with ", Option("exposure")), other],
-        )  # fmt: skip
+            f"{kind} is for {family.target}, but the target {name!r} has {target.fractional} values that are not "
+            f"whole numbers; give counts and their exposure=..., or {other}"
+        )
     elif family.least is not None and target.largest == 0.0:
         problems.add(f"the target {name!r} is 0 in all rows, so there is nothing to learn from it")
 
@@ -111,9 +106,8 @@ def _check_record_columns(found: dict[str, ColumnMoments], choices: TableOptions
             problems.add(f"the {role} column {name!r} has {what} values; drop those rows first")
         elif role != "offset" and column.smallest <= 0.0:
             problems.add(
-                Option(role), f" must be positive, but column {name!r} goes down to {column.smallest:g}",
-                remedies=["drop those rows"],
-            )  # fmt: skip
+                f"{role} must be positive, but column {name!r} goes down to {column.smallest:g}; drop those rows"
+            )
 
 
 def _check_features(found: TableStatistics, choices: TableOptions, problems: Collector) -> None:
@@ -125,17 +119,16 @@ def _check_features(found: TableStatistics, choices: TableOptions, problems: Col
     for name in choices.reference:
         if name in numbers:
             problems.add(
-                Option("reference"), f" names column {name!r}, which holds numbers, not categories",
-                remedies=[("take it as categories with ", Option("categorical", [name]))],
-            )  # fmt: skip
+                f"reference names column {name!r}, which holds numbers, not categories; take it as categories "
+                f"with categorical=[{name!r}]"
+            )
     for name, counts in labels.items():
         _check_category(name, counts, choices, problems)
     if choices.missing == "error":
         missing = {name: column.missing for name, column in filled.items()}
-        remedies = ["fill them", "drop those rows", ("take ", Option("missing", "mean"))]
-        _refuse_counted(missing, "missing values", remedies, problems)
+        _refuse_counted(missing, "missing values", "fill them, drop those rows, or pass missing='mean'", problems)
     infinite = {name: column.infinite for name, column in numbers.items()}
-    _refuse_counted(infinite, "infinite values", ["replace them", "drop those rows"], problems)
+    _refuse_counted(infinite, "infinite values", "replace them, or drop those rows", problems)
     if choices.standardize:
         constant = [name for name, column in numbers.items() if column.is_constant or column.deviation == 0.0]
         _refuse_columns(constant, "the same number in all rows", problems)
@@ -146,33 +139,27 @@ def _is_empty(column: ColumnMoments | LabelCounts) -> bool:
 
 
 def _check_category(name: str, counts: LabelCounts, choices: TableOptions, problems: Collector) -> None:
-    leave_out = ("leave it out with ", Option("drop", [name]))
+    leave_out = f"leave it out with drop=[{name!r}]"
     as_numbers = _numbers_as_text(counts)
     if as_numbers is not None:
         comma = counts.first_number is not None and "," in counts.first_number[1]
-        marks = [("name the decimal mark with ", Option("decimal", ","))] if comma else []
+        mark = "name the decimal mark with decimal=',', " if comma else ""
         problems.add(
-            f"column {name!r} {as_numbers}",
-            remedies=[
-                *marks,
-                "convert it to numbers",
-                ("take it as categories with ", Option("categorical", [name])),
-            ],
+            f"column {name!r} {as_numbers}; {mark}convert it to numbers, or take it as categories with "
+            f"categorical=[{name!r}]"
         )
     elif counts.too_many:
         problems.add(
             f"column {name!r} has more than {choices.max_categories} different values, each of which would be a "
-            "feature",
-            remedies=[leave_out, ("raise ", Option("max_categories"))],
+            f"feature; {leave_out}, or pass a larger max_categories=..."
         )
     elif name in choices.reference and reference_level(name, counts, choices) is None:
         problems.add(
-            Option("reference"),
-            f" of column {name!r} must be one of its values, {some(counts.values)}; "
-            f"got {choices.reference[name]!r}",
+            f"reference of column {name!r} must be one of its values, {some(counts.values)}; got "
+            f"{choices.reference[name]!r}"
         )
     elif len(counts.values) == 1 and not counts.missing and reference_level(name, counts, choices) is not None:
-        problems.add(f"column {name!r} has one value only, {some(counts.values)}", remedies=[leave_out])
+        problems.add(f"column {name!r} has one value only, {some(counts.values)}; {leave_out}")
 
 
 def _numbers_as_text(counts: LabelCounts) -> str | None:
@@ -191,14 +178,13 @@ def _refuse_columns(names: Sequence[str], what: str, problems: Collector) -> Non
         has = "has" if len(names) == 1 else "have"
         columns = f"column {names[0]!r}" if len(names) == 1 else f"columns {some(names)}"
         problems.add(
-            f"{columns} {has} {what}",
-            remedies=[(f"leave {'it' if len(names) == 1 else 'them'} out with ", Option("drop", list(names)))],
+            f"{columns} {has} {what}; leave {'it' if len(names) == 1 else 'them'} out with drop={list(names)!r}"
         )
 
 
-def _refuse_counted(counts: dict[str, int], what: str, remedies: Sequence[Remedy], problems: Collector) -> None:
+def _refuse_counted(counts: dict[str, int], what: str, advice: str, problems: Collector) -> None:
     bad = {name: count for name, count in counts.items() if count}
     if bad:
         listed = ", ".join(f"{name!r} has {count}" for name, count in list(bad.items())[:MAX_LISTED])
         more = f" and {len(bad) - MAX_LISTED} more columns have some" if len(bad) > MAX_LISTED else ""
-        problems.add(f"there are {what}: column {listed}{more}", remedies=remedies)
+        problems.add(f"there are {what}: column {listed}{more}; {advice}")

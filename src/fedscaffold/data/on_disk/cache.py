@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import json_value
 from fedscaffold.core.storage.memmap import let_go
 from fedscaffold.core.types import Array
@@ -178,8 +178,5 @@ def _check(folder: Path, found: dict[str, Any], identity: dict[str, Any]) -> Non
     differ = [name for name in {**mine, **own} if mine.get(name) != own.get(name)]
     if differ:
         name = differ[0]
-        held = Option(name, own[name]) if name in own else Option(name)
-        with_or_without = "with " if name in own else "without "
-        raise CacheMismatch(
-            f"{folder} holds this table's records {with_or_without}", held, f", not {mine.get(name)!r}; {AGAIN}"
-        )
+        held = f"with {name}={own[name]!r}" if name in own else f"without {name}=..."
+        raise CacheMismatch(f"{folder} holds this table's records {held}, not {mine.get(name)!r}; {AGAIN}")

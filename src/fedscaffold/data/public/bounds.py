@@ -18,7 +18,7 @@ import numpy as np
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import choice, given
 from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.arrow import Label, arrow_table, labels
 from fedscaffold.data.columns import some
 from fedscaffold.data.encoded import EncodedProblem, problem_class
@@ -78,15 +78,11 @@ class Bounds:
         """
         found = Collector("bounds")
         if not isinstance(columns, Mapping) or not all(isinstance(name, str) for name in columns):
-            raise InvalidInput(
-                Option("bounds"), " must be a dictionary from column to range or values, got ", given(columns)
-            )
+            raise InvalidInput(f"bounds must be a dictionary from column to range or values, got {given(columns)}")
         if target not in columns:
-            raise InvalidInput(
-                Option("bounds"), f" must have the target {target!r} too: its range, or its classes"
-            )
+            raise InvalidInput(f"bounds must have the target {target!r} too: its range, or its classes")
         if len(columns) < 2:
-            raise InvalidInput(Option("bounds"), f" has no features besides the target {target!r}")
+            raise InvalidInput(f"bounds has no features besides the target {target!r}")
         if kind is None:
             kind = "ridge" if _is_range(columns[target]) else "logistic"
         with found.catching():
@@ -95,7 +91,7 @@ class Bounds:
             categorical = (*categorical, target)
         unknown = [name for name in categorical if name not in columns]
         if unknown:
-            found.add(Option("categorical"), f" names {some(unknown)}, for which there are no bounds")
+            found.add(f"categorical names {some(unknown)}, for which there are no bounds")
         checked = {}
         for name, value in columns.items():
             with found.catching():
@@ -193,13 +189,8 @@ def parse_bounds(
     """Public bounds, which a privacy budget needs; refused with all that is wrong with them."""
     if bounds is None:
         raise InvalidInput(
-            *(
-                Option("epsilon"),
-                " needs ",
-                Option("bounds"),
-                ": the public range or values of the target and every ",
-            ),
-            "feature, since statistics of the rows would not be covered by the budget",
+            "epsilon requires bounds=...: the public range or values of the target and every feature, since "
+            "statistics of the rows would not be covered by the budget"
         )
     return Bounds.parse(bounds, target=target, kind=kind, categorical=categorical, as_text=as_text)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedscaffold.core.errors import InvalidInput, Message, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.arrow import is_text, load_pyarrow
 from fedscaffold.data.columns import some
 
@@ -50,15 +50,15 @@ class CsvFormat:
     def __post_init__(self) -> None:
         for name, value in (("delimiter", self.delimiter), ("decimal", self.decimal)):
             if value is not None and len(value) != 1:
-                raise InvalidInput(Option(name), f" must be one character, got {value!r}")
+                raise InvalidInput(f"{name} must be one character, got {value!r}")
         if self.decimal is not None and self.decimal == self.delimiter:
-            raise InvalidInput(Option("delimiter"), " and ", Option("decimal"), f" are both {self.decimal!r}")
+            raise InvalidInput(f"delimiter={self.decimal!r} and decimal={self.decimal!r} must differ")
         if self.encoding is not None:
             try:
                 codecs.lookup(self.encoding)
             except (LookupError, TypeError, ValueError):
                 raise InvalidInput(
-                    Option("encoding"), f" is not known: {self.encoding!r}; names are such as utf-8 and latin-1"
+                    f"encoding is not known: {self.encoding!r}; names are such as utf-8 and latin-1"
                 ) from None
 
 
@@ -82,8 +82,8 @@ def read_csv_file(file: Path, given: CsvFormat) -> Any:
             break
     else:
         raise InvalidInput(
-            f"cannot read {file} as CSV: it is not in the encoding {encodings[0]!r}",
-            remedies=[("name the right one with ", Option("encoding"))],
+            f"cannot read {file} as CSV: it is not in the encoding {encodings[0]!r}; name the right one with "
+            "encoding=..."
         )
     before = table
     if given.decimal is None and delimiter != ",":
@@ -106,9 +106,10 @@ def _tell_detected(file: Path, *, encoding: str | None, delimiter: str | None, d
         marks.append(f"decimal commas in {some(decimal_commas)}")
     found += [f"with {' and '.join(marks)}"] if marks else []
     if found:
-        options: list[str | Option] = [Option("encoding"), ", ", Option("delimiter"), " and ", Option("decimal")]
-        remedies = [("where that is wrong, name the right ones with ", *options)]
-        LOGGER.info(Message(f"{file} was read {', '.join(found)}", remedies=remedies))
+        LOGGER.info(
+            f"{file} was read {', '.join(found)}; if that is wrong, pass "
+            "encoding=..., delimiter=... and decimal=..."
+        )
 
 
 def detect_delimiter(header: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from fedscaffold.core.checks import given
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.arrow import Reader, Source, load_pyarrow
 
 DatePart = Literal["year", "month", "weekday"]
@@ -24,7 +24,7 @@ def check_parts(parts: Any) -> tuple[DatePart, ...]:
     except TypeError:  # nothing that one can go through
         listed = (parts,)
     if not all(isinstance(part, str) and part in PARTS for part in listed) or len(set(listed)) < len(listed):
-        raise InvalidInput(Option("dates"), f" must be some of {', '.join(PARTS)}, got {given(parts)}")
+        raise InvalidInput(f"dates must be some of {', '.join(PARTS)}, got {given(parts)}")
     return listed
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.data import arrow
 from fedscaffold.data.columns import check_names, some
@@ -103,7 +103,7 @@ def agree_on_columns(schemas: Mapping[str, SiteSchema], settings: StudySettings)
         raise InvalidInput(f"there are no features besides the target {settings.target!r}")
     strange = [name for name in settings.categorical if name not in wanted]
     if strange:
-        raise InvalidInput(Option("categorical"), f" names {some(strange)}, which is no feature of the study")
+        raise InvalidInput(f"categorical names {some(strange)}, which is not a feature of the study")
     kinds = {
         name: _most_common([schema.columns[name] for schema in schemas.values() if name in schema.columns])
         for name in wanted

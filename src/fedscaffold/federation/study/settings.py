@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, get_args
 
 from fedscaffold.core.checks import choice, not_negative, seed_number, set_fields, whole_number
 from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields, shown
 from fedscaffold.data.public.bounds import Bounds, parse_bounds
 from fedscaffold.inference.tolerance import parse_tolerance
@@ -21,7 +21,7 @@ def _share_of_rows(name: str, value: Any) -> float:
     """Value as a float, refused unless it is at least 0 and below 1."""
     share = not_negative(name, value)
     if not share < 1.0:
-        raise InvalidInput(Option(name), f" must be a share of the rows below 1, got {value!r}")
+        raise InvalidInput(f"{name} must be a share of the rows below 1, got {value!r}")
     return share
 
 
@@ -142,7 +142,7 @@ class StudySettings:
         found = Collector("the study")
         target: Any = self.target
         if not isinstance(target, str) or not target:
-            found.add(Option("target"), f" must be the name of a column, got {shown(self.target)}")
+            found.add(f"target must be the name of a column, got {shown(self.target)}")
         for name, choices in (
             ("kind", KINDS),
             ("trainer", get_args(Trainer)),
@@ -157,7 +157,7 @@ class StudySettings:
                 continue
             plain = isinstance(value, list | tuple) and all(isinstance(item, str | int | float) for item in value)
             if not plain or (name == "features" and not value):
-                found.add(Option(name), f" must be a list, got {shown(value)}")
+                found.add(f"{name} must be a list, got {shown(value)}")
             else:
                 set_fields(self, **{name: tuple(value)})
         for name, check in _NUMBERS.items():
@@ -174,7 +174,7 @@ class StudySettings:
             with found.catching():
                 set_fields(self, secure_threshold=whole_number("secure_threshold", self.secure_threshold, least=2))
             if self.secure is False:
-                found.add(Option("secure_threshold"), " is of secure sums", remedies=[("take ", Option("secure"))])
+                found.add("secure_threshold requires secure=True")
         if not found.problems:
             self._check_columns(found)
             self._check_privacy(found)
@@ -200,43 +200,36 @@ class StudySettings:
 
     def _check_columns(self, found: Collector) -> None:
         if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
-            found.add(Option("classes"), f" must be two or more different classes, got {shown(self.classes)}")
+            found.add(f"classes must be two or more different classes, got {shown(self.classes)}")
         taken = [self.target, *(self.features or ())]
         for role, name in self.record_columns.items():
             known: Any = name
             if not isinstance(known, str) or name in taken:
-                found.add(Option(role), f" must be the name of a column that has no other part, got {shown(name)}")
+                found.add(f"{role} must be the name of a column that has no other part, got {shown(name)}")
             taken.append(name)
         with found.catching():
             choice("client_intercepts", self.client_intercepts, (True, False))
         if self.client_intercepts is True and self.trainer == "scaffold":
-            found.add(
-                *("with ", Option("client_intercepts"), " training is by Newton's method"),
-                remedies=[("take ", Option("trainer", "auto"))],
-            )
+            found.add("client_intercepts requires trainer='auto' or trainer='newton'")
         if self.exposure is not None and self.offset is not None:
-            found.add("give either ", Option("exposure"), " or ", Option("offset"), ", its logarithm")
+            found.add("pass either exposure=... or offset=..., its logarithm")
         if self.exposure is not None and not self.family.log_link:
-            found.add(
-                Option("exposure"),
-                f" is for models 'poisson' and 'gamma', where it multiplies the mean, not {self.kind!r}",
-            )
+            found.add(f"exposure is for models 'poisson' and 'gamma', not {self.kind!r}")
 
     def _check_privacy(self, found: Collector) -> None:
         if self.epsilon is None:
             for name in ("delta", "clip", "bounds"):
                 if getattr(self, name) is not None:
-                    found.add(Option(name), " is part of a privacy budget; give ", Option("epsilon"), " too")
+                    found.add(f"{name} requires epsilon=...")
             if self.protect != "rows":
-                found.add(Option("protect"), " is part of a privacy budget; give ", Option("epsilon"), " too")
+                found.add("protect requires epsilon=...")
             return
         if self.protect == "sites" and isinstance(self.l2, str):
             found.add(
-                *("to protect sites give ", Option("l2"), ", since "),
-                "the usual penalty is one over the number of rows, which is then secret",
+                "protect='sites' requires l2=...: the default, one over the number of rows, reveals that number"
             )
         if self.protect == "sites" and self.delta is None:
-            found.add("to protect sites give ", Option("delta"), ", below one over the number of sites")
+            found.add("protect='sites' requires delta=..., below one over the number of sites")
         usual = {name: field.default for name, field in StudySettings.__dataclass_fields__.items()}
         given = {name: getattr(self, name) for name in NOT_PRIVATE}
         if self.evaluate == 0.0:
@@ -302,8 +295,7 @@ class StudySettings:
         found = max(2, -(-2 * n_sites // 3)) if given is None else given
         if not n_sites // 2 < found <= n_sites:
             raise InvalidInput(
-                Option("secure_threshold"),
-                f" must be more than half of the {n_sites} sites, and no more than there are, got {found}",
+                f"secure_threshold must be more than half of the {n_sites} sites, and at most all, got {found}"
             )
         return found
 

@@ -82,7 +82,7 @@ class StudyFile:
             except InvalidInput as error:
                 problems.append(error)
         if problems:
-            raise InvalidInput(*[part for problem in problems for part in ("; ", problem)][1:])
+            raise InvalidInput("; ".join(map(str, problems)))
 
     @property
     def host(self) -> str:

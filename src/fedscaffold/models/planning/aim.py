@@ -42,8 +42,7 @@ def determined_optimum(problem: EncodedProblem) -> Array:
         if problem.l2 == 0.0 and problem.n_records <= problem.dim and family_of(problem.kind).dispersion:
             raise InvalidInput(
                 f"there are {problem.n_records:,} rows for {problem.dim:,} coefficients, so nothing is left to "
-                "estimate the variance from",
-                remedies=["use fewer columns or more rows", PENALISE],
+                f"estimate the variance from; use fewer columns or more rows, or {PENALISE}"
             )
         if problem.l2 == 0.0:  # rounding may end the search where the loss falls for ever
             _refuse_undetermined(problem, optimum)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.inference import close
@@ -32,9 +32,9 @@ def with_own_intercepts(problem: EncodedProblem) -> OwnIntercepts:
     ends.
     """
     if problem.vectors > 1:
-        raise InvalidInput(Option("client_intercepts"), " is not there for more than two classes")
+        raise InvalidInput("client_intercepts does not support more than two classes")
     if in_file(problem.x):
-        raise InvalidInput(Option("client_intercepts"), " needs a table that is held in memory")
+        raise InvalidInput("client_intercepts requires a table that is held in memory")
     slopes = _without_intercept(problem)
     zero = np.zeros(slopes.dim)
     kept = [c for c in range(slopes.n_clients) if client_intercept(slopes, c, zero) is not None]
@@ -47,8 +47,8 @@ def with_own_intercepts(problem: EncodedProblem) -> OwnIntercepts:
     closed = close(slopes, zero, client_intercepts=True, names=slopes.encoding.names)
     if not closed.distance <= FOUND:
         raise InvalidInput(
-            "no slopes were found that fit best beside the clients' own intercepts",
-            remedies=[("take a larger ", Option("l2")), ("leave out ", Option("client_intercepts"))],
+            "no slopes were found that fit best beside the clients' own intercepts; pass a larger l2=..., or "
+            "leave out client_intercepts"
         )
     y = np.array(plain_columns(slopes.y))
     for c in range(slopes.n_clients):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.checks import choice, positive, seed_number, set_fields, whole_number
-from fedscaffold.core.errors import InvalidInput, Option, OutOfReach
+from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
@@ -250,12 +250,8 @@ def plan_fit(problem: EncodedProblem, settings: FitSettings) -> PlannedFit:
 
 
 def out_of_reach(error: InvalidInput, tolerance: float) -> InvalidInput:
-    """A planner's refusal, with what somebody can do who asked for a tolerance."""
+    """Return a planner's error with advice for a caller who asked for a tolerance."""
     return InvalidInput(
-        f"no plan reaches a tolerance of {tolerance:g} ({error.args[0]})",
-        remedies=[
-            ("ask for a larger ", Option("tolerance")),
-            ("take larger batches with ", Option("batch_size")),
-            ("take a larger penalty with ", Option("l2")),
-        ],
+        f"no plan reaches a tolerance of {tolerance:g} ({error}); pass a larger tolerance=..., "
+        "larger batches with batch_size=..., or a larger penalty with l2=..."
     )

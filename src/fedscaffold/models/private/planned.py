@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.data.public.targets import PublicTarget
 from fedscaffold.methods import Scaffold
@@ -123,23 +123,15 @@ def public_plan(
         dim = target.vectors * n_coefficients(levels, intercept=intercept)
         if dim > MOST_DIM:
             raise InvalidInput(
-                f"settings for a budget are chosen for up to {MOST_DIM} coefficients, and here are {dim:,}; give ",
-                *(
-                    Option("clip"),
-                    ", ",
-                    Option("step_size"),
-                    ", ",
-                    Option("local_steps"),
-                    " and ",
-                    Option("rounds"),
-                ),
+                f"settings for a budget are chosen for up to {MOST_DIM} coefficients, got {dim:,}; pass "
+                "clip=..., step_size=..., local_steps=... and rounds=..."
             )
         search = PublicSearch(
             target, levels, rows, settings, delta=delta, l2=l2, intercept=intercept, spare_rounds=spare_rounds
         )
         chosen, error = search.best()
         if not math.isfinite(error):
-            raise InvalidInput("no settings were found for this budget; give a larger ", Option("epsilon"))
+            raise InvalidInput("no settings were found for this budget; pass a larger epsilon=...")
         clip, gamma, H, T = chosen.clip, chosen.step_size, chosen.local_steps, chosen.rounds
     noise = noise_for(epsilon=settings.epsilon, delta=delta, steps=H * (T + spare_rounds))
     return PublicPlan(

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import ClientLevel, clipped_rows
 from fedscaffold.core.types import Array
 from fedscaffold.data.public.bounds import Bounds
@@ -129,7 +129,7 @@ def site_plan(
                 best = min(best, (error, clip, gamma, H, T))
     error, clip, gamma, H, T = best
     if not math.isfinite(error):
-        raise InvalidInput("no settings were found for this budget; give a larger ", Option("epsilon"))
+        raise InvalidInput("no settings were found for this budget; pass a larger epsilon=...")
     privacy = ClientLevel(
         clip=clip, noise_multiplier=noise(T), summed=honest is not None, honest_clients=honest
     )  # fmt: skip

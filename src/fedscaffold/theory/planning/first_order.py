@@ -15,7 +15,7 @@ import numpy as np
 
 from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.capabilities import HasNoiseAlong
-from fedscaffold.core.errors import Option, OutOfReach
+from fedscaffold.core.errors import OutOfReach
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.storage.memmap import grouped
 from fedscaffold.core.threads import one_blas_thread
@@ -63,12 +63,8 @@ def first_order_plan(request: PlanRequest) -> Plan:
     if best is None:
         raise OutOfReach(
             f"a squared error of {request.target:g} is out of reach within {longest:,} local steps a round and "
-            f"{request.most_rounds:,} rounds with a step size of {gamma:.3g}, the largest that the noise allows",
-            remedies=[
-                ("allow more with ", Option("max_local_steps"), " and ", Option("max_rounds")),
-                ("take larger batches with ", Option("batch_size")),
-                "ask for a larger error",
-            ],
+            f"{request.most_rounds:,} rounds with a step size of {gamma:.3g}, the largest that the noise allows; "
+            "allow more local steps or rounds, larger batches, or a larger error"
         )
     return best
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss, SmoothProblem
 from fedscaffold.core.checks import check_problem, choice, not_negative, numbers, positive, whole_number
 from fedscaffold.core.display.progress import Progress, progress_bar
-from fedscaffold.core.errors import InvalidInput, Option, OutOfReach
+from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.theory.bounds.speed_up import complexity
@@ -175,21 +175,21 @@ def plan(
     if epsilon is not None:
         if target_mse is not None or methods is not None:
             raise InvalidInput(
-                "a plan under a privacy budget has the least error that it allows; leave ", Option("target_mse"),
-                " and ", Option("methods"), " out",
-            )  # fmt: skip
+                "epsilon cannot be combined with target_mse=... or methods=...: the plan has the least error that "
+                "the budget allows"
+            )
         return private_plan(
             problem, epsilon=epsilon, delta=delta, batch_size=batch_size, max_rounds=max_rounds,
             max_local_steps=max_local_steps, sampling=sampling or "without_replacement",
         )  # fmt: skip
     if delta is not None:
-        raise InvalidInput(Option("delta"), " is part of a privacy budget; give ", Option("epsilon"), " too")
+        raise InvalidInput("delta requires epsilon=...")
     sampling = "with_replacement" if sampling is None else sampling
     target_mse = positive("target_mse", target_mse)
     choice("mode", mode, get_args(Mode))
     names = None if methods is None else parse_methods(methods)
     if names is not None and mode != "sharp":
-        raise InvalidInput(Option("methods"), " are chosen by sharp predictions; leave ", Option("mode"), " out")
+        raise InvalidInput("methods requires mode='sharp'")
     if max_local_steps is not None:
         max_local_steps = whole_number("max_local_steps", max_local_steps, least=1)
     if max_rounds is not None:
@@ -197,7 +197,7 @@ def plan(
     round_cost = not_negative("round_cost", round_cost)
     gradient_cost = not_negative("gradient_cost", gradient_cost)
     if gradient_cost + round_cost == 0:
-        raise InvalidInput(Option("round_cost"), " and ", Option("gradient_cost"), " cannot both be 0")
+        raise InvalidInput("round_cost and gradient_cost cannot both be 0")
     batches = Batches(batch_size, sampling)
     batches.check_fits(problem.sizes)
     _check_suits(problem, mode)
@@ -226,14 +226,13 @@ def _check_suits(problem: SmoothProblem, mode: Mode) -> None:
         raise InvalidInput(f"first-order plans need Hessians and noise of the problem, which {problem.kind} lacks")
     if mode == "sharp" and not gives_averages(problem):
         raise InvalidInput(
-            f"sharp plans need the gradients of single records, which {problem.kind} lacks",
-            remedies=[("use ", Option("mode", "first_order"))],
+            f"sharp plans need the gradients of single records, which {problem.kind} lacks; pass "
+            "mode='first_order'"
         )
     if mode == "certified" and not isinstance(problem, MarginLoss):
         raise InvalidInput(
             "certified plans need constants that hold for all θ, known for ridge and logistic regression; of "
-            f"{problem.kind} only those at θ* are known, which prove nothing",
-            remedies=[("use ", Option("mode", "sharp"))],
+            f"{problem.kind} only those at θ* are known, which prove nothing; pass mode='sharp'"
         )
 
 
@@ -267,8 +266,7 @@ def _certified(request: PlanRequest) -> Plan:
     ):
         if needed > limit:
             raise OutOfReach(
-                f"the proof for a squared error of {request.target:g} needs {needed:,}, above ",
-                Option(name, limit),
+                f"the proof for a squared error of {request.target:g} needs {needed:,}, above {name}={limit!r}"
             )
     reached = {"predicted_mse": proved.bound.value, "max_useful_clients": float(proved.largest_n_clients)}
     return request.plan("certified", proved.step_size, proved.local_steps, proved.rounds, **reached)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import IntArray
 from fedscaffold.privacy.accounting import noise_for
@@ -17,8 +17,8 @@ class NoiseOfSteps:
         largest = int(sizes.max())
         if delta >= 1.0 / largest:
             raise InvalidInput(
-                Option("delta"),
-                f" must be below {1.0 / largest:.3g}, one over the {largest:,} records of a client; got {delta:g}",
+                f"delta must be below {1.0 / largest:.3g}, one over the {largest:,} records of a client; got "
+                f"{delta:g}"
             )
         self.batches = batches
         self.accounting = {

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.checks import positive, whole_number
-from fedscaffold.core.errors import InvalidInput, Option
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.threads import one_blas_thread
@@ -53,7 +53,7 @@ def private_plan(
         raise InvalidInput("plans under a privacy budget are for ridge and logistic regression on tables")
     budgets = [positive("epsilon", one) for one in (epsilon if isinstance(epsilon, Sequence) else [epsilon])]
     if delta is None:
-        raise InvalidInput(Option("epsilon"), " needs ", Option("delta"), ", below one over the number of records")
+        raise InvalidInput("epsilon requires delta=..., below one over the number of records")
     search = PrivateSearch(
         problem, Batches(batch_size, sampling), positive("delta", delta),
         most_rounds=whole_number("max_rounds", max_rounds or MOST_ROUNDS, least=1),
