@@ -180,7 +180,7 @@ def test_rows_in_files_give_the_same_fit(tmp_path: Path) -> None:
         fs.data.open_problem(
             tmp_path / "visits.parquet", cache_dir=tmp_path / "cache", **{**options, "weight": None}
         )
-    with pytest.raises(InvalidInput, match="records without exposure=..., not 'days'"):
+    with pytest.raises(InvalidInput, match=r"records without exposure=.*, not 'days'"):
         fs.data.open_problem(
             tmp_path / "visits.parquet",
             cache_dir=tmp_path / "cache",

@@ -146,7 +146,7 @@ def test_own_intercepts_are_one_indicator_per_site(kind: str) -> None:
 
 
 def test_scaffold_does_not_fit_own_intercepts() -> None:
-    with pytest.raises(InvalidInput, match="with client_intercepts training is by Newton's method"):
+    with pytest.raises(InvalidInput, match="client_intercepts requires trainer='auto'"):
         StudySettings(target="n", client_intercepts=True, trainer="scaffold")
 
 

@@ -313,7 +313,7 @@ def test_a_coordinator_with_a_narrow_range_learns_nothing_from_the_refusal(
 
 
 @pytest.mark.parametrize(("more", "words"), [
-    ({"l2": "auto"}, "number of rows, which is then secret"),
+    ({"l2": "auto"}, "number of rows, reveals that number"),
     ({"delta": None}, "below one over the number of sites"),
     ({"epsilon": None, "delta": None, "bounds": None}, "requires epsilon"),
     ({"protect": "phones"}, "must be one of 'rows', 'sites'"),

@@ -120,9 +120,9 @@ def test_a_plan_is_near_the_best_of_a_grid(kind: str, budget: float) -> None:
     [
         ({"epsilon": 0.0, "delta": DELTA}, "epsilon must be a positive number"),
         ({"epsilon": 1.0, "delta": 1.0 / RECORDS}, "delta must be below 0.00667, one over the 150 records"),
-        ({"epsilon": 1.0}, "epsilon needs delta"),
+        ({"epsilon": 1.0}, "epsilon requires delta"),
         ({"delta": DELTA, "target_mse": 1.0, "batch_size": 1}, "delta requires epsilon"),
-        ({"epsilon": 1.0, "delta": DELTA, "target_mse": 1.0}, "leave target_mse and methods out"),
+        ({"epsilon": 1.0, "delta": DELTA, "target_mse": 1.0}, "cannot be combined with target_mse"),
         ({"epsilon": 1.0, "delta": DELTA, "batch_size": 5, "sampling": "with_replacement"}, "without_replacement"),
     ],
 )
