@@ -10,7 +10,8 @@ from fedscaffold.core.types import Array, ServerState
 from fedscaffold.methods.variates import ControlVariates
 from fedscaffold.paper.coupling import ChainStart, Coupling, contracts, couple, to_stationarity
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.theory import bounds, constants
+from fedscaffold.theory import constants
+from fedscaffold.theory.bounds import ScaffoldBounds
 from tests import naive
 from tests.samples import KINDS, Kind, make
 
@@ -138,9 +139,9 @@ def test_theorem_4_2_by_coupling_with_a_stationary_chain(kind: Kind) -> None:
     known = constants(problem, batch_size=BATCH)
     setting: dict[str, Any] = {"step_size": gamma, "local_steps": H, "n_clients": problem.n_clients}
     optimum = problem.optimum()
-    first = bounds.initial_distance2(known, **setting, squared_error=float(optimum @ optimum))
+    first = ScaffoldBounds(known, **setting).initial_distance2(squared_error=float(optimum @ optimum))
     for T in range(41):
-        bound = bounds.wasserstein_from_start(known, **setting, rounds=T, initial_distance2=first)
+        bound = ScaffoldBounds(known, **setting).wasserstein_from_start(rounds=T, initial_distance2=first)
         assert bound.holds
         assert coupling.mean[T] <= bound.value
 

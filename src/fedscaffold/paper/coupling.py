@@ -23,7 +23,7 @@ from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.rounds import State, initial_state, open_rounds
 from fedscaffold.simulation.setup import validate_run
 from fedscaffold.theory import constants
-from fedscaffold.theory.bounds import Bound, contraction
+from fedscaffold.theory.bounds import Bound, ScaffoldBounds
 
 ROUNDING = 1e-13  # of the state's size: a distance below it is arithmetic, not Scaffold
 
@@ -125,9 +125,9 @@ def couple(
     )  # fmt: skip
     whole_number("burn_in", burn_in, least=0)
     known = constants(problem, batch_size=batch_size, sampling=sampling)
-    factor = contraction(
+    factor = ScaffoldBounds(
         known, step_size=method.step_size, local_steps=method.uniform_local_steps, n_clients=problem.n_clients
-    )
+    ).contraction()
     a, b = (_state(problem, method, start, repetitions) for start in (first, second))
     limit = max(divergence_limit(a.theta), divergence_limit(b.theta))
     with open_rounds(problem, method, setup.engine, setup.batches, seed=seed, limit=limit) as after:

@@ -2,16 +2,15 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedscaffold import InvalidInput
-from fedscaffold.problems import paper
-from fedscaffold.theory import Constants, bounds, constants
-from fedscaffold.theory.bounds import Bound
+from fedscaffold.problems import Logistic, paper
+from fedscaffold.theory import Constants, constants
+from fedscaffold.theory.bounds import Bound, ScaffoldBounds, complexity
 from tests.samples import KINDS, Kind, make
 from tests.theory.dense_algebra import lyapunov
 
@@ -40,37 +39,37 @@ SIGMA_SHARP = 1.5 * (1 + 1 / (5000 / 20 / 0.01 - 1))
 UNIT = 1e-4 * SIGMA_SHARP / 0.5  # γσ*²/μ
 SHARP = (math.sqrt(0.7 * UNIT / 8) + 3.4 * 0.25 * UNIT / 0.5) ** 2
 
-VALUES: list[tuple[Callable[..., Bound], dict[str, Any], float]] = [
-    (bounds.contraction, {}, RATE),
-    (bounds.wasserstein_decay, {"rounds": 7, "initial_wasserstein2": 3.0}, RATE**7 * 3),
+VALUES: list[tuple[str, dict[str, Any], float]] = [
+    ("contraction", {}, RATE),
+    ("wasserstein_decay", {"rounds": 7, "initial_wasserstein2": 3.0}, RATE**7 * 3),
     (
-        bounds.wasserstein_from_start,
+        "wasserstein_from_start",
         {"rounds": 7, "initial_distance2": 4.0},
         RATE**7 * (2 + math.sqrt(8 * 1e-4 / 0.5)) ** 2,
     ),
-    (bounds.drift, {"distance2": 4.0}, RATE * 4 + 2 * 1e-8 * 20 * 1.0),
-    (bounds.crude_mse, {"rounds": 7, "initial_distance2": 4.0}, RATE**7 * 4 + 0.0016),
-    (bounds.stationary_mse, {}, 0.0016),
-    (bounds.local_iterates, {}, 28 * 2e-4 * SIGMA_LOCAL),
-    (bounds.control_variates, {}, 54 * 2 * SIGMA_LOCAL / 10),
-    (bounds.mean_local_iterates, {}, 16.6 * 2e-4),
-    (bounds.stationary_moment, {"order": 4}, 2.5 * UNIT),
-    (bounds.local_moment, {"order": 6}, 15 * UNIT),
-    (bounds.stationary_covariance, {}, SHARP),
+    ("drift", {"distance2": 4.0}, RATE * 4 + 2 * 1e-8 * 20 * 1.0),
+    ("crude_mse", {"rounds": 7, "initial_distance2": 4.0}, RATE**7 * 4 + 0.0016),
+    ("stationary_mse", {}, 0.0016),
+    ("local_iterates", {}, 28 * 2e-4 * SIGMA_LOCAL),
+    ("control_variates", {}, 54 * 2 * SIGMA_LOCAL / 10),
+    ("mean_local_iterates", {}, 16.6 * 2e-4),
+    ("stationary_moment", {"order": 4}, 2.5 * UNIT),
+    ("local_moment", {"order": 6}, 15 * UNIT),
+    ("stationary_covariance", {}, SHARP),
     (
-        bounds.finite_time_mse,
+        "finite_time_mse",
         {"rounds": 7, "initial_distance2": 4.0},
         ((1 - 1.75 * 1e-4 * 0.5) ** 70 * (2 + math.sqrt(0.6 * UNIT)) + math.sqrt(SHARP)) ** 2,
     ),
     (
-        bounds.stationary_covariance,
+        "stationary_covariance",
         {"proof": "paper"},
         10 * 1e-4 * SIGMA_SPEED / 4
         + 90480 * 1e-6 * 0.25 * SIGMA_SPEED**1.5 / 0.5**2.5
         + 17280000 * 1e-12 * 20 * 0.0625 * SIGMA_SPEED**2 / 0.125,
     ),
     (
-        bounds.finite_time_mse,
+        "finite_time_mse",
         {"rounds": 7, "initial_distance2": 4.0, "proof": "paper"},
         RATE**7 * (16 + 64 * 1e-4 * SIGMA_SPEED / 0.5)
         + 20 * 1e-4 * SIGMA_SPEED / 4
@@ -78,37 +77,48 @@ VALUES: list[tuple[Callable[..., Bound], dict[str, Any], float]] = [
         + 34560000 * 1e-12 * 20 * 0.0625 * SIGMA_SPEED**2 / 0.125,
     ),
 ]
-IDS = [f"{function.__name__}{'-paper' if 'proof' in more else ''}" for function, more, _ in VALUES]
+IDS = [f"{name}{'-paper' if 'proof' in more else ''}" for name, more, _ in VALUES]
 
 
-@pytest.mark.parametrize(("function", "more", "value"), VALUES, ids=IDS)
-def test_values_by_hand(function: Callable[..., Bound], more: dict[str, Any], value: float) -> None:
-    found = function(KNOWN, **SETTING, **more)
+def bound(name: str, known: Constants, setting: dict[str, Any]) -> Bound:
+    """Return the bound of a method of `ScaffoldBounds` from all settings together."""
+    own = {key: setting.pop(key) for key in [*SETTING, "proof"] if key in setting}
+    found = getattr(ScaffoldBounds(known, **own), name)(**setting)
+    assert isinstance(found, Bound)
+    return found
+
+
+@pytest.mark.parametrize(("name", "more", "value"), VALUES, ids=IDS)
+def test_values_by_hand(name: str, more: dict[str, Any], value: float) -> None:
+    found = bound(name, KNOWN, {**SETTING, **more})
     assert found.value == pytest.approx(value, rel=1e-7)
     assert found.holds
     assert all(condition.missed_by <= 1.0 for condition in found.conditions)
+    assert found.statement in (getattr(ScaffoldBounds, name).__doc__ or "")
 
 
 def test_initial_distance_by_hand() -> None:
     """‖θ⁰ − θ*‖² = 5 and γHζ₁ = 0.006."""
-    assert bounds.initial_distance2(KNOWN, **SETTING, squared_error=5.0) == pytest.approx(5.000036, rel=1e-12)
+    assert ScaffoldBounds(KNOWN, **SETTING).initial_distance2(squared_error=5.0) == pytest.approx(
+        5.000036, rel=1e-12
+    )
 
 
-CONDITIONS: list[tuple[Callable[..., Bound], dict[str, float]]] = [
-    (bounds.contraction, {"γ ≤ 1/(2L)": 0.25, "γH(L + μ) ≤ 1": 1.0}),
-    (bounds.drift, {"γ ≤ 1/(4L)": 0.125, "γH(L + μ) ≤ 1": 1.0}),
-    (bounds.local_iterates, {"γH(L + μ) ≤ 1/12": 1 / 12, "γβ ≤ L/4": 0.5}),
+CONDITIONS: list[tuple[str, dict[str, float]]] = [
+    ("contraction", {"γ ≤ 1/(2L)": 0.25, "γH(L + μ) ≤ 1": 1.0}),
+    ("drift", {"γ ≤ 1/(4L)": 0.125, "γH(L + μ) ≤ 1": 1.0}),
+    ("local_iterates", {"γH(L + μ) ≤ 1/12": 1 / 12, "γβ ≤ L/4": 0.5}),
     (
-        bounds.finite_time_mse,
+        "finite_time_mse",
         {"γHLζ₂ ≤ μ/4": 0.125, "γH(L + μ) ≤ 1/24": 1 / 24, "γβ ≤ μ/20": 0.5 / 20},
     ),
 ]
 
 
-@pytest.mark.parametrize(("function", "limits"), CONDITIONS, ids=lambda x: getattr(x, "__name__", ""))
-def test_limits_by_hand(function: Callable[..., Bound], limits: dict[str, float]) -> None:
-    more = next(more for other, more, _ in VALUES if other is function)
-    found = function(KNOWN, **SETTING, **more)
+@pytest.mark.parametrize(("name", "limits"), CONDITIONS, ids=[name for name, _ in CONDITIONS])
+def test_limits_by_hand(name: str, limits: dict[str, float]) -> None:
+    more = next(more for other, more, _ in VALUES if other == name)
+    found = bound(name, KNOWN, {**SETTING, **more})
     assert {condition.name: condition.limit for condition in found.conditions} == pytest.approx(limits)
     values = {condition.name: condition.value for condition in found.conditions if "β" not in condition.name}
     by_hand = {"γ ": 1e-4, "γH(L +": 0.005, "γHLζ₂": 4e-4, "γH(L_record": 0.009}
@@ -118,7 +128,7 @@ def test_limits_by_hand(function: Callable[..., Bound], limits: dict[str, float]
 
 def test_the_papers_limits_by_hand() -> None:
     """With Q > 0 its sixth moments need smoothness of every record."""
-    found = bounds.stationary_covariance(KNOWN, **SETTING, proof="paper")
+    found = ScaffoldBounds(KNOWN, **SETTING, proof="paper").stationary_covariance()
     limits = {condition.name: condition.limit for condition in found.conditions}
     assert limits == pytest.approx(
         {"γHLζ₂ ≤ μ/10": 0.05, "γH(L_record + μ) ≤ 1/48": 1 / 48, "γβ ≤ μ/19": 0.5 / 19}
@@ -129,17 +139,17 @@ def test_the_papers_limits_by_hand() -> None:
 def test_ridge_needs_no_smoothness_of_records() -> None:
     """Where Q = 0 the paper's sixth moments, which need L_record, are not used."""
     flat = dataclasses.replace(KNOWN, Q=0.0)
-    found = bounds.stationary_covariance(flat, **SETTING, proof="paper")
+    found = ScaffoldBounds(flat, **SETTING, proof="paper").stationary_covariance()
     assert "γH(L + μ) ≤ 1/48" in {condition.name for condition in found.conditions}
     assert found.value == pytest.approx(2.5e-4 * SIGMA_SPEED)
-    assert bounds.stationary_covariance(flat, **SETTING).value == pytest.approx(0.7 * UNIT / 8)
+    assert ScaffoldBounds(flat, **SETTING).stationary_covariance().value == pytest.approx(0.7 * UNIT / 8)
 
 
 def test_the_sharp_bound_never_exceeds_the_second_moment() -> None:
     """With a large third derivative Theorem 4.8 is worse than what does not fall with N."""
     curved = dataclasses.replace(KNOWN, Q=1e6)
-    assert bounds.stationary_covariance(curved, **SETTING).value == pytest.approx(0.6 * UNIT)
-    assert bounds.stationary_moment(curved, **SETTING, order=2).value == pytest.approx(0.6 * UNIT)
+    assert ScaffoldBounds(curved, **SETTING).stationary_covariance().value == pytest.approx(0.6 * UNIT)
+    assert ScaffoldBounds(curved, **SETTING).stationary_moment(order=2).value == pytest.approx(0.6 * UNIT)
 
 
 @pytest.mark.parametrize("Q", [0.0, 1e-3, 0.25, 100.0])
@@ -148,24 +158,24 @@ def test_the_sharp_bound_never_exceeds_the_second_moment() -> None:
 def test_the_sharp_bound_is_far_below_the_papers(Q: float, n_clients: int, step_size: float) -> None:
     """At most a fourteenth, as 0.7 is of 10; where Q decides thousands of times smaller."""
     known, setting = dataclasses.replace(KNOWN, Q=Q), {**SETTING, "n_clients": n_clients, "step_size": step_size}
-    sharp = bounds.stationary_covariance(known, **setting)
-    paper = bounds.stationary_covariance(known, **setting, proof="paper")
+    sharp = ScaffoldBounds(known, **setting).stationary_covariance()
+    paper = ScaffoldBounds(known, **setting, proof="paper").stationary_covariance()
     assert sharp.holds
     assert sharp.value <= paper.value / 14.0
 
 
 def test_an_unknown_proof_or_order_is_refused() -> None:
     with pytest.raises(InvalidInput, match="proof must be one of"):
-        bounds.stationary_covariance(KNOWN, **SETTING, proof="hope")  # type: ignore[arg-type]
+        ScaffoldBounds(KNOWN, **SETTING, proof="hope").stationary_covariance()  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="order must be 2, 4 or 6"):
-        bounds.stationary_moment(KNOWN, **SETTING, order=3)  # type: ignore[arg-type]
+        ScaffoldBounds(KNOWN, **SETTING).stationary_moment(order=3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("function", "more", "value"), VALUES, ids=IDS)
-def test_missed_conditions_are_said(function: Callable[..., Bound], more: dict[str, Any], value: float) -> None:
+@pytest.mark.parametrize(("name", "more", "value"), VALUES, ids=IDS)
+def test_missed_conditions_are_said(name: str, more: dict[str, Any], value: float) -> None:
     """γ a million times too large: every condition is missed, by as much as it should be, and nothing crashes."""
-    inside = function(KNOWN, **SETTING, **more)
-    outside = function(KNOWN, **{**SETTING, "step_size": 100.0}, **more)
+    inside = bound(name, KNOWN, {**SETTING, **more})
+    outside = bound(name, KNOWN, {**SETTING, "step_size": 100.0, **more})
     assert not outside.holds
     for near, far in zip(inside.conditions, outside.conditions, strict=True):
         assert not far.satisfied
@@ -177,9 +187,8 @@ def test_missed_conditions_are_said(function: Callable[..., Bound], more: dict[s
 def test_noise_pair_is_the_best_that_a_condition_allows() -> None:
     """Any other slack that satisfies γβ ≤ μ/20 gives a larger Theorem 4.8."""
     gamma = 2.0  # γβ = 0.04 > μ/20 with the fields, so a slack of more than 1 is needed
-    found = bounds.stationary_covariance(
-        dataclasses.replace(KNOWN, Q=0.0), step_size=gamma, local_steps=1, n_clients=8
-    )
+    flat = dataclasses.replace(KNOWN, Q=0.0)
+    found = ScaffoldBounds(flat, step_size=gamma, local_steps=1, n_clients=8).stationary_covariance()
     assert found.conditions[2].satisfied
     used = found.value * 8 * 0.5 / (0.7 * gamma)
     for slack in np.geomspace(0.01, 100, 81):
@@ -187,30 +196,31 @@ def test_noise_pair_is_the_best_that_a_condition_allows() -> None:
         assert gamma * beta > 0.5 / 20 or sigma2 >= used * (1 - 1e-6)
 
 
-@pytest.mark.parametrize(("function", "more", "value"), VALUES, ids=IDS)
-def test_monotone(function: Callable[..., Bound], more: dict[str, Any], value: float) -> None:
+@pytest.mark.parametrize(("name", "more", "value"), VALUES, ids=IDS)
+def test_monotone(name: str, more: dict[str, Any], value: float) -> None:
     """More noise, a larger third derivative or start, fewer clients: never a smaller bound."""
 
     def of(known: Constants, **changes: Any) -> float:
-        return function(known, **{**SETTING, **more, **changes}).value
+        return bound(name, known, {**SETTING, **more, **changes}).value
 
     noisy = dataclasses.replace(KNOWN, noise_variance_at_optimum=1.3, noise_at_optimum=1.6, sigma_star2=3.2)
     assert of(noisy) >= value * (1 - 1e-7)
     assert of(dataclasses.replace(KNOWN, Q=0.3)) >= value * (1 - 1e-7)
     assert of(KNOWN, n_clients=4) >= value * (1 - 1e-7)
-    for name, amount in more.items():
-        if name in ("proof", "order"):
+    for key, amount in more.items():
+        if key in ("proof", "order"):
             continue
-        more_of_it = of(KNOWN, **{name: amount + 1})
-        assert (more_of_it < value) if name == "rounds" else (more_of_it > value)
+        more_of_it = of(KNOWN, **{key: amount + 1})
+        assert (more_of_it < value) if key == "rounds" else (more_of_it > value)
 
 
 def test_n_clients_divides_the_first_term_only() -> None:
     one, many = (
-        bounds.stationary_covariance(KNOWN, **{**SETTING, "n_clients": n}, proof="paper").value for n in (1, 10**9)
+        ScaffoldBounds(KNOWN, **{**SETTING, "n_clients": n, "proof": "paper"}).stationary_covariance().value
+        for n in (1, 10**9)
     )
     assert one - many == pytest.approx(10 * 1e-4 * SIGMA_SPEED / 0.5, rel=1e-6)
-    sharp = bounds.stationary_covariance(KNOWN, **{**SETTING, "n_clients": 10**18}).value
+    sharp = ScaffoldBounds(KNOWN, **{**SETTING, "n_clients": 10**18}).stationary_covariance().value
     assert sharp == pytest.approx((3.4 * 0.25 * UNIT / 0.5) ** 2, rel=1e-3)
 
 
@@ -226,15 +236,21 @@ def test_n_clients_divides_the_first_term_only() -> None:
 )
 def test_refusals(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        bounds.finite_time_mse(KNOWN, **{**SETTING, "rounds": 3, "initial_distance2": 1.0, **changes})
+        bound("finite_time_mse", KNOWN, {**SETTING, "rounds": 3, "initial_distance2": 1.0, **changes})
 
 
-def test_no_strong_convexity_is_refused() -> None:
-    flat = dataclasses.replace(KNOWN, mu=0.0)
-    with pytest.raises(InvalidInput, match="l2 > 0"):
-        bounds.contraction(flat, **SETTING)
-    with pytest.raises(InvalidInput, match="l2 > 0"):
-        bounds.complexity(flat, target=0.1, n_clients=2, squared_error=1.0)
+def test_no_strong_convexity_is_rejected_with_advice() -> None:
+    """A penalty alone is not enough if it leaves out the intercept, as here."""
+    x = np.random.default_rng(0).normal(size=(2, 9, 2))
+    x[..., -1] = 1.0
+    problem = Logistic(x, np.where(x[..., 0] + x.sum(axis=2) > 0.3, 1.0, -1.0), l2=0.1, n_unpenalised=1)
+    flat = constants(problem, batch_size=2)
+    assert flat.mu == 0.0
+    advice = r"penalise every coefficient, the intercept too \(l2 > 0 and n_unpenalised=0\)"
+    with pytest.raises(InvalidInput, match=advice):
+        ScaffoldBounds(flat, **SETTING)
+    with pytest.raises(InvalidInput, match=advice):
+        complexity(flat, target=0.1, n_clients=2, squared_error=1.0)
 
 
 @pytest.mark.parametrize("kind", ["regression", "classification"])
@@ -243,14 +259,14 @@ def test_the_papers_own_experiment_is_outside_its_theorems(kind: Any) -> None:
     known = constants(paper(kind, n_clients=10), batch_size=10)
     figure: dict[str, Any] = {"step_size": 0.05, "local_steps": 100, "n_clients": 10}
     for function, more, _ in VALUES:
-        found = function(known, **figure, **more)
+        found = bound(function, known, {**figure, **more})
         assert not found.holds
         missed = {condition.name: condition.missed_by for condition in found.conditions if not condition.satisfied}
         assert missed
         assert min(missed.values()) > 1
         (round_length,) = (factor for name, factor in missed.items() if name.startswith("γH(L"))
         assert round_length > 3
-    covariance = bounds.stationary_covariance(known, **figure)
+    covariance = ScaffoldBounds(known, **figure).stationary_covariance()
     assert all(condition.missed_by > 10 for condition in covariance.conditions)
 
 
@@ -265,14 +281,14 @@ def test_complexity_plugged_back(kind: Kind, target: float, n_clients: int) -> N
     problem = make(kind, (12,) * 10, l2=0.5)
     known = constants(problem, batch_size=4)
     error = float(problem.optimum() @ problem.optimum())
-    plan = bounds.complexity(known, target=target, n_clients=n_clients, squared_error=error)
+    plan = complexity(known, target=target, n_clients=n_clients, squared_error=error)
     setting: dict[str, Any] = {
         "step_size": plan.step_size,
         "local_steps": plan.local_steps,
         "n_clients": n_clients,
     }
-    start = bounds.initial_distance2(known, **setting, squared_error=error)
-    back = bounds.finite_time_mse(known, **setting, rounds=plan.rounds, initial_distance2=start)
+    start = ScaffoldBounds(known, **setting).initial_distance2(squared_error=error)
+    back = ScaffoldBounds(known, **setting).finite_time_mse(rounds=plan.rounds, initial_distance2=start)
     assert back == plan.bound
     assert back.holds, back.conditions
     assert back.value <= target
@@ -281,14 +297,13 @@ def test_complexity_plugged_back(kind: Kind, target: float, n_clients: int) -> N
 
 def test_complexity_is_not_wasteful() -> None:
     """Half of the rounds, or a step size ten times larger, and the target is not proved any more."""
-    plan = bounds.complexity(KNOWN, target=1e-6, n_clients=2, squared_error=5.0)
+    plan = complexity(KNOWN, target=1e-6, n_clients=2, squared_error=5.0)
     setting: dict[str, Any] = {"local_steps": plan.local_steps, "n_clients": 2}
-    start = bounds.initial_distance2(KNOWN, step_size=plan.step_size, **setting, squared_error=5.0)
-    half = bounds.finite_time_mse(
-        KNOWN, step_size=plan.step_size, **setting, rounds=plan.rounds // 2, initial_distance2=start
-    )
+    proved = ScaffoldBounds(KNOWN, step_size=plan.step_size, **setting)
+    start = proved.initial_distance2(squared_error=5.0)
+    half = proved.finite_time_mse(rounds=plan.rounds // 2, initial_distance2=start)
     assert half.value > 1e-6
-    large = bounds.stationary_covariance(KNOWN, step_size=10 * plan.step_size, **setting)
+    large = ScaffoldBounds(KNOWN, step_size=10 * plan.step_size, **setting).stationary_covariance()
     assert 2 * large.value > 1e-6
 
 
@@ -306,14 +321,12 @@ def test_linear_speed_up_up_to_the_largest_n(known: Constants, proof: Any, withi
     """Gradients per client fall as 1/N up to that N, to a fifth or to the rounding of H, and no further."""
 
     def gradients(n_clients: int, target: float) -> int:
-        return bounds.complexity(
+        return complexity(
             known, target=target, n_clients=n_clients, squared_error=5.0, proof=proof
         ).gradients_per_client
 
     target = 1e-13
-    largest = bounds.complexity(
-        known, target=target, n_clients=1, squared_error=5.0, proof=proof
-    ).largest_n_clients
+    largest = complexity(known, target=target, n_clients=1, squared_error=5.0, proof=proof).largest_n_clients
     assert largest >= 8
     two = gradients(2, target)  # of one client alone the second moment is the better bound
     for n_clients in (4, largest):
@@ -328,9 +341,7 @@ def test_largest_n_as_the_corollary_says(proof: Any, power: float) -> None:
 
     def largest(target: float, Q: float) -> int:
         known = dataclasses.replace(KNOWN, Q=Q)
-        return bounds.complexity(
-            known, target=target, n_clients=1, squared_error=1.0, proof=proof
-        ).largest_n_clients
+        return complexity(known, target=target, n_clients=1, squared_error=1.0, proof=proof).largest_n_clients
 
     assert largest(1e-18, 0.25) / largest(1e-15, 0.25) == pytest.approx(1000 ** (power / 2), rel=0.02)
     assert largest(1e-18, 0.25) / largest(1e-18, 2.0) == pytest.approx(8**power, rel=0.02)
@@ -341,7 +352,7 @@ def test_gradients_per_client_do_not_depend_on_heterogeneity() -> None:
 
     def steps(zeta2: float, proof: Any) -> float:
         known = dataclasses.replace(KNOWN, zeta2=zeta2)
-        plan = bounds.complexity(known, target=1e-9, n_clients=4, squared_error=5.0, proof=proof)
+        plan = complexity(known, target=1e-9, n_clients=4, squared_error=5.0, proof=proof)
         return plan.gradients_per_client * plan.step_size * known.mu
 
     for proof in ("sharp", "paper"):
@@ -354,7 +365,7 @@ def test_certified_settings_cost_far_less_than_the_papers(kind: Kind) -> None:
     problem = make(kind, (12,) * 10, l2=0.5)
     known = constants(problem, batch_size=4)
     sharp, paper = (
-        bounds.complexity(known, target=1e-3, n_clients=10, squared_error=1.0, proof=proof)
+        complexity(known, target=1e-3, n_clients=10, squared_error=1.0, proof=proof)
         for proof in ("sharp", "paper")
     )
     assert sharp.gradients_per_client < paper.gradients_per_client / 50
@@ -365,7 +376,7 @@ def test_without_noise_there_is_nothing_to_speed_up() -> None:
     quiet = dataclasses.replace(
         KNOWN, sigma_star2=0.0, beta=0.0, noise_at_optimum=0.0, noise_variance_at_optimum=0.0, noise_lipschitz2=0.0
     )
-    plan = bounds.complexity(quiet, target=1e-6, n_clients=10, squared_error=1.0)
+    plan = complexity(quiet, target=1e-6, n_clients=10, squared_error=1.0)
     assert plan.largest_n_clients == 0
     assert plan.bound.holds
     assert plan.bound.value <= 1e-6
@@ -374,9 +385,8 @@ def test_without_noise_there_is_nothing_to_speed_up() -> None:
 def test_covariances_bound_each_other_with_these_constants() -> None:
     """Lemma 4.7 at γ = 0.01, H = 3, N = 8, L = 2, μ = 0.5, ζ₂ = 0.1, worked out by hand."""
     quadratic = dataclasses.replace(KNOWN, Q=0.0)
-    found = bounds.covariance_system(
-        quadratic, step_size=0.01, local_steps=3, n_clients=8, theta=5.0, theta_xi=7.0, xi=11.0, round_noise=16.0
-    )
+    proved = ScaffoldBounds(quadratic, step_size=0.01, local_steps=3, n_clients=8)
+    found = proved.covariance_system(theta=5.0, theta_xi=7.0, xi=11.0, round_noise=16.0)
     left = 1 - 0.995**3
     assert found.theta.value == pytest.approx((1.2e-3 * 7 + 3.6e-7 * 11 + 2e-4) / left)
     assert found.theta_xi.value == pytest.approx(1.0 + 1.92e-4 * 11 + 0.08 / 3)
@@ -384,7 +394,7 @@ def test_covariances_bound_each_other_with_these_constants() -> None:
     assert found.theta.holds
     assert found.theta.conditions[0].value == pytest.approx(0.075)
     with pytest.raises(InvalidInput, match="quadratic"):
-        bounds.covariance_system(KNOWN, **SETTING, theta=1.0, theta_xi=1.0, xi=1.0, round_noise=1.0)
+        ScaffoldBounds(KNOWN, **SETTING).covariance_system(theta=1.0, theta_xi=1.0, xi=1.0, round_noise=1.0)
 
 
 @pytest.mark.parametrize("H", [1, 2, 7])
@@ -401,9 +411,8 @@ def test_covariances_of_the_stationary_law_bound_each_other(H: int) -> None:
     norms = np.linalg.norm(full, 2, axis=(2, 3))
     a, b, c = float(norms[0, 0]), float(norms[0, 1:].mean()), float(norms[1:, 1:].mean())
     round_noise = float(np.linalg.norm(Q, 2, axis=(1, 2)).mean())
-    found = bounds.covariance_system(
-        known, step_size=gamma, local_steps=H, n_clients=3, theta=a, theta_xi=b, xi=c, round_noise=round_noise
-    )
+    proved = ScaffoldBounds(known, step_size=gamma, local_steps=H, n_clients=3)
+    found = proved.covariance_system(theta=a, theta_xi=b, xi=c, round_noise=round_noise)
     assert found.theta.holds
     assert a <= found.theta.value < 20 * a
     assert b <= found.theta_xi.value < 20 * b

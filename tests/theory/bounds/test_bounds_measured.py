@@ -18,8 +18,8 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.theory import Constants, bounds, constants
-from fedscaffold.theory.bounds import Bound
+from fedscaffold.theory import Constants, constants
+from fedscaffold.theory.bounds import Bound, ScaffoldBounds
 from tests.samples import KINDS, Kind, make
 
 BATCH, DIM, RECORDS = 4, 3, 12
@@ -117,8 +117,8 @@ def test_theorem_4_2(kind: Kind, parts: int, H: int, N: int, repetitions: int) -
         seed=3, repetitions=repetitions, progress=False,
     )  # fmt: skip
     optimum = m.problem.optimum()
-    start = bounds.initial_distance2(m.constants, **m.setting, squared_error=float(optimum @ optimum))
-    bound = bounds.wasserstein_from_start(m.constants, **m.setting, rounds=T, initial_distance2=start)
+    start = ScaffoldBounds(m.constants, **m.setting).initial_distance2(squared_error=float(optimum @ optimum))
+    bound = ScaffoldBounds(m.constants, **m.setting).wasserstein_from_start(rounds=T, initial_distance2=start)
     assert bound.holds
     length = m.setting["step_size"] * H
     xi = np.square((trace.control_variates - m.control_variates).mean(axis=0)).sum(axis=1).mean()
@@ -142,7 +142,7 @@ def test_lemma_4_3(kind: Kind, parts: int, H: int, N: int, repetitions: int) -> 
             theta0=theta0, control_variates0=xi0,
         )  # fmt: skip
         before = float(lambda_distance2(m, theta0[None], xi0[None])[0])
-        bound = bounds.drift(m.constants, **m.setting, distance2=before)
+        bound = ScaffoldBounds(m.constants, **m.setting).drift(distance2=before)
         below(f"from {before:.2g}", lambda_distance2(m, trace.theta, trace.control_variates), bound)
 
 
@@ -151,9 +151,9 @@ def test_lemma_4_3(kind: Kind, parts: int, H: int, N: int, repetitions: int) -> 
 def test_theorem_4_4(kind: Kind, parts: int, H: int, N: int, repetitions: int) -> None:
     """In every round from zero."""
     m = measured(kind, parts, H, N, repetitions)
-    start = bounds.initial_distance2(m.constants, **m.setting, squared_error=float(m.from_zero[0, 0]))
+    start = ScaffoldBounds(m.constants, **m.setting).initial_distance2(squared_error=float(m.from_zero[0, 0]))
     for T in range(0, m.from_zero.shape[1], max(1, m.from_zero.shape[1] // 10)):
-        bound = bounds.crude_mse(m.constants, **m.setting, rounds=T, initial_distance2=start)
+        bound = ScaffoldBounds(m.constants, **m.setting).crude_mse(rounds=T, initial_distance2=start)
         below(f"T = {T}", m.from_zero[:, T], bound)
 
 
@@ -162,7 +162,7 @@ def test_theorem_4_4(kind: Kind, parts: int, H: int, N: int, repetitions: int) -
 def test_corollary_4_5(kind: Kind, parts: int, H: int, N: int, repetitions: int) -> None:
     m = measured(kind, parts, H, N, repetitions)
     assert m.settled
-    below("plateau", m.distance2, bounds.stationary_mse(m.constants, **m.setting))
+    below("plateau", m.distance2, ScaffoldBounds(m.constants, **m.setting).stationary_mse())
 
 
 @strict
@@ -175,10 +175,10 @@ def test_lemma_4_6(kind: Kind, parts: int, H: int, N: int, repetitions: int) -> 
     with Numba(specialise=False).open(m.problem, Batches(BATCH), seed=5) as local_sgd:
         for h in range(1, H + 1):
             local = local_sgd(theta, xi, step_size=m.setting["step_size"], local_steps=h, round=0)
-            bound = bounds.local_iterates(m.constants, **m.setting)
+            bound = ScaffoldBounds(m.constants, **m.setting).local_iterates()
             below(f"h = {h}", np.square(local - optimum).sum(axis=2), bound)
     off = m.control_variates + m.problem.client_gradients(optimum)
-    bound = bounds.control_variates(m.constants, **m.setting)
+    bound = ScaffoldBounds(m.constants, **m.setting).control_variates()
     below("ξ", np.square(off).sum(axis=2), bound)
 
 
@@ -188,7 +188,7 @@ def test_theorem_4_8(kind: Kind, parts: int, H: int, N: int, repetitions: int) -
     """The trace, so the largest eigenvalue too."""
     m = measured(kind, parts, H, N, repetitions)
     assert m.settled
-    bound = bounds.stationary_covariance(m.constants, **m.setting)
+    bound = ScaffoldBounds(m.constants, **m.setting).stationary_covariance()
     below("trace", np.square(m.error).sum(axis=1), bound)
     assert np.linalg.eigvalsh(m.error.T @ m.error / len(m.error))[-1] <= bound.value
 
@@ -198,15 +198,17 @@ def test_theorem_4_8(kind: Kind, parts: int, H: int, N: int, repetitions: int) -
 def test_theorem_4_9(kind: Kind, parts: int, H: int, N: int, repetitions: int) -> None:
     """In every round from zero."""
     m = measured(kind, parts, H, N, repetitions)
-    start = bounds.initial_distance2(m.constants, **m.setting, squared_error=float(m.from_zero[0, 0]))
+    start = ScaffoldBounds(m.constants, **m.setting).initial_distance2(squared_error=float(m.from_zero[0, 0]))
     for T in range(0, m.from_zero.shape[1], max(1, m.from_zero.shape[1] // 10)):
-        bound = bounds.finite_time_mse(m.constants, **m.setting, rounds=T, initial_distance2=start)
+        bound = ScaffoldBounds(m.constants, **m.setting).finite_time_mse(rounds=T, initial_distance2=start)
         below(f"T = {T}", m.from_zero[:, T], bound)
 
 
 def test_a_violated_bound_would_be_seen() -> None:
     """With a step size a hundred times larger than Corollary 4.5 is told, the same check fails."""
     m = measured("ridge", 1, 5, 4, 200)
-    small = bounds.stationary_mse(m.constants, **{**m.setting, "step_size": m.setting["step_size"] / 100})
+    small = ScaffoldBounds(
+        m.constants, **{**m.setting, "step_size": m.setting["step_size"] / 100}
+    ).stationary_mse()
     with pytest.raises(AssertionError):
         below("plateau", m.distance2, small)

@@ -16,7 +16,7 @@ def test_safe_step_size_is_that_of_lemma_4_1(local_steps: int) -> None:
 
     def holds(step_size: float) -> bool:
         setting: dict[str, Any] = {"step_size": step_size, "local_steps": local_steps, "n_clients": 3}
-        return theory.bounds.contraction(known, **setting).holds
+        return theory.bounds.ScaffoldBounds(known, **setting).contraction().holds
 
     assert holds(0.999 * safe)
     assert not holds(1.001 * safe)

@@ -8,7 +8,8 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.problems import Ridge
-from fedscaffold.theory import bounds, constants
+from fedscaffold.theory import constants
+from fedscaffold.theory.bounds import ScaffoldBounds, complexity
 
 
 def lopsided(n_clients: int, heaviest: float) -> Ridge:
@@ -32,9 +33,9 @@ def test_one_client_of_most_weight_is_not_two_hundred_clients(proof: Any) -> Non
     known = constants(problem, batch_size=1)
     setting: dict[str, Any] = {"step_size": 0.005, "local_steps": 2, "n_clients": 200}
     reached = fs.theory.predict(problem, fs.Scaffold(step_size=0.005, local_steps=2), batch_size=1).mse
-    found = bounds.stationary_covariance(known, **setting, proof=proof)
-    as_if_equal = bounds.stationary_covariance(
-        dataclasses.replace(known, design_effect=1.0), **setting, proof=proof
+    equal = dataclasses.replace(known, design_effect=1.0)
+    found, as_if_equal = (
+        ScaffoldBounds(each, **setting, proof=proof).stationary_covariance() for each in (known, equal)
     )
     assert found.holds
     assert as_if_equal.holds
@@ -52,13 +53,13 @@ def test_bounds_hold_with_random_weights(seed: int) -> None:
     known = constants(problem, batch_size=2)
     gamma = 0.9 * min(1 / (24 * (known.L + known.mu)), known.mu / (4 * known.L * max(known.zeta2, 1e-9))) / H
     found = fs.theory.predict(problem, fs.Scaffold(step_size=gamma, local_steps=H), batch_size=2)
-    bound = bounds.stationary_covariance(known, step_size=gamma, local_steps=H, n_clients=N)
+    bound = ScaffoldBounds(known, step_size=gamma, local_steps=H, n_clients=N).stationary_covariance()
     if bound.holds:
         assert found.mse <= bound.value
-    crude = bounds.stationary_mse(known, step_size=gamma, local_steps=H, n_clients=N)
+    crude = ScaffoldBounds(known, step_size=gamma, local_steps=H, n_clients=N).stationary_mse()
     assert crude.holds
     assert found.mse <= crude.value
-    assert bounds.stationary_covariance(known, step_size=gamma / 50, local_steps=H, n_clients=N).holds
+    assert ScaffoldBounds(known, step_size=gamma / 50, local_steps=H, n_clients=N).stationary_covariance().holds
 
 
 def test_certified_settings_reach_their_target_with_weights() -> None:
@@ -66,7 +67,7 @@ def test_certified_settings_reach_their_target_with_weights() -> None:
     known = constants(problem, batch_size=1)
     optimum = problem.optimum()
     target = 0.05 * float(optimum @ optimum)
-    plan = bounds.complexity(known, target=target, n_clients=20, squared_error=float(optimum @ optimum))
+    plan = complexity(known, target=target, n_clients=20, squared_error=float(optimum @ optimum))
     method = fs.Scaffold(step_size=plan.step_size, local_steps=plan.local_steps)
     curve = fs.theory.predict(problem, method, batch_size=1, rounds=plan.rounds).curve
     assert curve is not None

@@ -117,7 +117,7 @@ def test_what_is_known_at_the_optimum_proves_nothing() -> None:
     problem, known = margin_pair()
     found = theory.constants(problem, batch_size=2)
     setting: dict[str, Any] = {"target": 0.5, "n_clients": 4, "squared_error": 1.0}
-    with pytest.raises(InvalidInput, match="these are about θ\\* only; where you can vouch"):
+    with pytest.raises(InvalidInput, match="these are about θ\\* only; if you can vouch"):
         theory.bounds.complexity(found, **setting)
     vouched = theory.bounds.complexity(replace(found, local=()), **setting)
     assert vouched.rounds <= theory.bounds.complexity(theory.constants(known, batch_size=2), **setting).rounds

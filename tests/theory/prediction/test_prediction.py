@@ -37,7 +37,7 @@ def test_summaries_are_short_and_comparisons_do_not_raise() -> None:
         theory.predict(problem, method, batch_size=2),
         theory.expansion(problem, method, batch_size=2),
         known,
-        theory.bounds.contraction(known, **setting),
+        theory.bounds.ScaffoldBounds(known, **setting).contraction(),
         theory.bounds.complexity(known, target=0.1, n_clients=3, squared_error=1.0),
     ]
     for one in results:

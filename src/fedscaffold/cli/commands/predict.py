@@ -17,7 +17,7 @@ from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import Prediction, predict
-from fedscaffold.theory.bounds.curve import BoundCurve, bound_curve
+from fedscaffold.theory.bounds import BoundCurve, bound_curve
 
 EXAMPLES = (
     "Examples:\n\n"

@@ -12,9 +12,7 @@ from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, RECORDS, B
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.theory import Constants, constants
-from fedscaffold.theory.bounds import Bound
-from fedscaffold.theory.bounds.conditions import noise_pair
-from fedscaffold.theory.problem_constants import _of_noise as noise_constants
+from fedscaffold.theory.bounds import Bound, noise_pair
 
 REACH = 2.0  # standard deviation of random points around θ*
 STEP = 1e-4  # of finite differences
@@ -46,7 +44,6 @@ def rows(budget: Budget) -> list[StatementRow]:
                 predicted=predicted,
                 measured=measured,
                 tolerance=1e-5 * budget.loosen if relation == "≈" else 0.0,
-                uses=(constants,),
             )
             for statement, claim, relation, predicted, measured in parts
         ]
@@ -128,8 +125,7 @@ def _noise(problem: Ridge | Logistic, known: Constants, rng: np.random.Generator
             ratios.append(Measured(root / limit, root * spread / (p * mean) / limit))
     every = Measured(np.stack([r.value for r in ratios]), np.stack([r.error for r in ratios]))
     claim = "noise: E^{1/p}‖ε_c(θ)‖^{2p} / (σ*² + β‖θ−θ*‖²) ≤ 1 for p = 1, 2, 3"
-    uses = (constants, Constants.noise_bound, noise_pair, noise_constants)
-    return bounded("A5", claim, setting, every, [Bound(1.0, ())], *uses)
+    return bounded("A5", claim, setting, every, [Bound(1.0, (), "A5")])
 
 
 def _clients(problem: Ridge | Logistic) -> tuple[Array, Array]:

@@ -7,7 +7,6 @@ from fedscaffold.methods import Scaffold
 from fedscaffold.paper.coupling import ChainStart, Coupling, couple, squared_norm, to_stationarity
 from fedscaffold.paper.verify.rows import Measured, StatementRow, bounded, over_groups
 from fedscaffold.paper.verify.settings import INSIDE, KINDS, Budget, Case, crude
-from fedscaffold.theory import bounds
 
 COUPLED_ROUNDS, BURN = 30, 10.0  # rounds; relaxation times
 COUPLED_SHARE = 4  # couplings have so many times fewer repetitions: their noise is shared and so small
@@ -38,7 +37,7 @@ def contraction(case: Case, budget: Budget, where: str = "") -> StatementRow:
     )  # fmt: skip
     at, rate = _largest_rate(coupling)
     claim = f"{where}coupled chains: E‖X⁺−X'⁺‖²_Λ/‖X−X'‖²_Λ ≤ (1−γμ/4)^H; largest, in round {at + 1}"
-    return bounded("Lemma 4.1", claim, case.text, rate, [coupling.factor], bounds.contraction)
+    return bounded("Lemma 4.1", claim, case.text, rate, [coupling.factor])
 
 
 def _largest_rate(coupling: Coupling) -> tuple[int, Measured]:
@@ -59,20 +58,16 @@ def _wasserstein(case: Case, budget: Budget) -> list[StatementRow]:
     measured = over_groups(coupling.distances)
     rounds = range(1, COUPLED_ROUNDS + 1)
     now, first = float(measured.value[0]), case.initial_distance2
-    decays = [case.bound(bounds.wasserstein_decay, rounds=T, initial_wasserstein2=now) for T in rounds]
-    starts = [case.bound(bounds.wasserstein_from_start, rounds=T, initial_distance2=first) for T in rounds]
+    decays = [case.bounds.wasserstein_decay(rounds=T, initial_wasserstein2=now) for T in rounds]
+    starts = [case.bounds.wasserstein_from_start(rounds=T, initial_distance2=first) for T in rounds]
     return [
         bounded(
             "Theorem 4.2", f"W₂² to the stationary law after T rounds ≤ {what}", case.text,
-            measured.at(np.s_[1:]), limits, *uses,
+            measured.at(np.s_[1:]), limits,
         )
-        for what, limits, uses in (
-            ("(1−γμ/4)^{HT} W₂² at T = 0", decays, [bounds.wasserstein_decay]),
-            (
-                "(1−γμ/4)^{HT} (‖X⁰−X*‖_Λ + √(8γσ²/μ))²",
-                starts,
-                [bounds.wasserstein_from_start, bounds.initial_distance2],
-            ),
+        for what, limits in (
+            ("(1−γμ/4)^{HT} W₂² at T = 0", decays),
+            ("(1−γμ/4)^{HT} (‖X⁰−X*‖_Λ + √(8γσ²/μ))²", starts),
         )
     ]  # fmt: skip
 
@@ -88,9 +83,7 @@ def _drift(case: Case, budget: Budget, start: str, note: str = "") -> StatementR
     )
     after = over_groups(distance2(case, trace.theta, trace.control_variates))
     claim = f"one round from {start}: E‖X⁺−X*‖²_Λ ≤ (1−γμ/4)^H‖X−X*‖²_Λ + 2γ²Hσ²{note}"
-    return bounded(
-        "Lemma 4.3", claim, case.text, after, [case.bound(bounds.drift, distance2=before)], bounds.drift
-    )
+    return bounded("Lemma 4.3", claim, case.text, after, [case.bounds.drift(distance2=before)])
 
 
 def _drift_as_printed(case: Case, budget: Budget) -> StatementRow:
@@ -104,10 +97,10 @@ def _drift_as_printed(case: Case, budget: Budget) -> StatementRow:
 def _crude_mse(case: Case, budget: Budget) -> StatementRow:
     trace = case.run(rounds=int(4 * case.relaxation) + 1, seed=5, repetitions=budget.repetitions)
     first = case.initial_distance2
-    limits = [case.bound(bounds.crude_mse, rounds=T, initial_distance2=first) for T in range(1, trace.rounds + 1)]
+    limits = [case.bounds.crude_mse(rounds=T, initial_distance2=first) for T in range(1, trace.rounds + 1)]
     claim = "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}‖X⁰−X*‖²_Λ + 8γσ²/μ"
     later = over_groups(trace.mse).at(np.s_[1:])
-    return bounded("Theorem 4.4", claim, case.text, later, limits, bounds.crude_mse, bounds.initial_distance2)
+    return bounded("Theorem 4.4", claim, case.text, later, limits)
 
 
 def _stationary(case: Case, budget: Budget) -> StatementRow:
@@ -117,8 +110,7 @@ def _stationary(case: Case, budget: Budget) -> StatementRow:
     )  # fmt: skip
     found = over_groups(distance2(case, trace.theta, trace.control_variates))
     claim = "stationary law: E‖X−X*‖²_Λ, so E‖θ−θ*‖², ≤ 8γσ²/μ"
-    corollary = bounds.stationary_mse
-    return bounded("Corollary 4.5", claim, case.text, found, [case.bound(corollary)], corollary)
+    return bounded("Corollary 4.5", claim, case.text, found, [case.bounds.stationary_mse()])
 
 
 def distance2(case: Case, theta: Array, xi: Array) -> Array:

@@ -6,10 +6,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.paper.verify.chains import StationaryChains
 from fedscaffold.paper.verify.rows import Measured, StatementRow, bounded, jackknife, over_groups
 from fedscaffold.paper.verify.settings import Case
-from fedscaffold.theory import bounds
-from fedscaffold.theory.bounds import Bound
-from fedscaffold.theory.bounds.conditions import Proof
-from fedscaffold.theory.bounds.moments import MOMENTS
+from fedscaffold.theory.bounds import MOMENTS, Bound, Order, Proof
 
 
 def rows(chains: StationaryChains) -> list[StatementRow]:
@@ -22,16 +19,16 @@ def _local(chains: StationaryChains) -> list[StatementRow]:
     case = chains.case
     own, squares = np.einsum("gccii->gc", chains.xi), chains.local[:, 0]
     return [
-        bounded(statement, f"stationary law: {what}", case.text, over_groups(groups), [case.bound(bound)], bound)
+        bounded(statement, f"stationary law: {what}", case.text, over_groups(groups), [bound])
         for statement, what, groups, bound in (
             (
                 "Corollary 4.5",
                 "third line, Σ w_c E‖θ_c^h−θ*‖² ≤ 16.6γσ²/μ for all h",
                 squares @ case.problem.weights,
-                bounds.mean_local_iterates,
+                case.bounds.mean_local_iterates(),
             ),
-            ("Lemma 4.6", "E‖θ_c^h−θ*‖² ≤ 28γσ*²/μ for all c, h", squares, bounds.local_iterates),
-            ("Lemma 4.6", "E‖ξ_c−ξ*_c‖² ≤ 54Lσ*²/(μH) for all c", own, bounds.control_variates),
+            ("Lemma 4.6", "E‖θ_c^h−θ*‖² ≤ 28γσ*²/μ for all c, h", squares, case.bounds.local_iterates()),
+            ("Lemma 4.6", "E‖ξ_c−ξ*_c‖² ≤ 54Lσ*²/(μH) for all c", own, case.bounds.control_variates()),
         )
     ]
 
@@ -39,21 +36,22 @@ def _local(chains: StationaryChains) -> list[StatementRow]:
 def _moments(chains: StationaryChains) -> list[StatementRow]:
     """Orders 2, 4 and 6: E^{2/q} of the state and of every local model, with its error by the delta method."""
     case, rows = chains.case, []
-    for k, order in enumerate((2, 4, 6)):
+    orders: tuple[Order, ...] = (2, 4, 6)
+    for k, order in enumerate(orders):
         p, (whole, local) = order // 2, MOMENTS[order]
         for statement, what, factor, groups, bound in (
-            ("Corollary 4.5", "‖X−X*‖^q_Λ", whole, chains.distance[:, k], bounds.stationary_moment),
-            ("Lemma 4.6", "‖θ_c^h−θ*‖^q for all c, h", local, chains.local[:, k], bounds.local_moment),
+            ("Corollary 4.5", "‖X−X*‖^q_Λ", whole, chains.distance[:, k], case.bounds.stationary_moment),
+            ("Lemma 4.6", "‖θ_c^h−θ*‖^q for all c, h", local, chains.local[:, k], case.bounds.local_moment),
         ):
             mean, error = over_groups(groups)
             root = Measured(mean ** (1 / p), error * mean ** (1 / p - 1) / p)
             claim = f"of higher order, q = {order}: E^{{2/q}}{what} ≤ {factor:.3g}γσ*²/μ"
-            rows.append(bounded(statement, claim, case.text, root, [case.bound(bound, order=order)], bound))
+            rows.append(bounded(statement, claim, case.text, root, [bound(order=order)]))
     return rows
 
 
 def _covariance(chains: StationaryChains) -> list[StatementRow]:
-    case, theorem = chains.case, bounds.stationary_covariance
+    case = chains.case
     trace = over_groups(np.einsum("gii->g", chains.theta))
     curved = case.constants.Q > 0
     higher = " + O(γ^{3/2}Q) + O(γ³HQ²)" if curved else ""
@@ -65,7 +63,7 @@ def _covariance(chains: StationaryChains) -> list[StatementRow]:
     return [
         bounded(
             "Theorem 4.8", f"stationary law: tr E(θ−θ*)(θ−θ*)ᵀ ≤ {claim}", case.text, trace,
-            [case.bound(theorem, proof=proof)], theorem,
+            [case.bounds_by(proof).stationary_covariance()],
         )
         for claim, proof in claims
     ]  # fmt: skip
@@ -84,11 +82,9 @@ def _system(chains: StationaryChains) -> StatementRow:
     ]
     each = ", ".join(f"{ratio:.2g}" for ratio, _ in found)
     claim = f"covariances of θ, (θ, ξ), ξ bound each other; left/right of the three: {each}"
-    conditions = case.bound(
-        bounds.covariance_system, theta=0.0, theta_xi=0.0, xi=0.0, round_noise=noise
-    ).theta.conditions
+    conditions = case.bounds.covariance_system(theta=0.0, theta_xi=0.0, xi=0.0, round_noise=noise).theta.conditions
     largest = max(found, key=lambda measured: measured.value)
-    return bounded("Lemma 4.7", claim, case.text, largest, [Bound(1.0, conditions)], bounds.covariance_system)
+    return bounded("Lemma 4.7", claim, case.text, largest, [Bound(1.0, conditions, "Lemma 4.7")])
 
 
 def _sides(case: Case, noise: float, theta: Array, theta_xi: Array, xi: Array) -> tuple[float, float, float]:
@@ -96,7 +92,7 @@ def _sides(case: Case, noise: float, theta: Array, theta_xi: Array, xi: Array) -
     a = _norm(theta)
     b = float(np.mean([_norm(matrix) for matrix in theta_xi]))
     c = float(np.mean([_norm(matrix) for row in xi for matrix in row]))  # equal and different clients together
-    right = case.bound(bounds.covariance_system, theta=a, theta_xi=b, xi=c, round_noise=noise)
+    right = case.bounds.covariance_system(theta=a, theta_xi=b, xi=c, round_noise=noise)
     return a / right.theta.value, b / right.theta_xi.value, c / right.xi.value
 
 

@@ -13,7 +13,7 @@ from fedscaffold.paper.verify.settings import Budget, Case, describe
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.run_method import run
-from fedscaffold.theory import Constants, Prediction, bounds, constants, expansion, predict
+from fedscaffold.theory import Constants, Prediction, constants, expansion, predict
 from fedscaffold.theory.prediction.reliability import measured_anyway
 
 NAME, EXPERIMENT = "Sharp predictor", "the paper's experiment: "
@@ -58,7 +58,7 @@ def _in_paper(
     measured = Measured(np.array(level.mean), np.array(level.standard_error))
     plateau = close(
         NAME, "plateau E‖θ−θ*‖² = tr Σ + ‖b‖²", setting, found.mse, measured,
-        TOLERANCE[problem.kind] * budget.loosen, printed=first_order, uses=(predict, expansion),
+        TOLERANCE[problem.kind] * budget.loosen, printed=first_order,
     )  # fmt: skip
     result, few = [plateau], problem.n_clients == min(budget.paper_clients)  # else runs would take too long
     if few:
@@ -88,7 +88,7 @@ def _on_the_way(
         variance = over_groups(squares * len(squares) / (len(squares) - 1))
         parts.append(("variance tr Σ of the plateau", found.mse_variance_part, variance))
     return [
-        close(NAME, claim, setting, predicted, measured, CURVE_TOLERANCE * budget.loosen, uses=(predict,))
+        close(NAME, claim, setting, predicted, measured, CURVE_TOLERANCE * budget.loosen)
         for claim, predicted, measured in parts
     ]
 
@@ -96,10 +96,10 @@ def _on_the_way(
 def _outside(case: Case, level: Measured, setting: str) -> list[StatementRow]:
     """The bounds' numbers in the paper's setting, which are not bounds there."""
     return [
-        bounded(statement, f"{EXPERIMENT}{claim}", setting, level, [case.bound(function)])
-        for statement, claim, function in (
-            ("Corollary 4.5", "plateau ≤ 8γσ²/μ", bounds.stationary_mse),
-            ("Theorem 4.8", "plateau ≤ (√(0.7γσ*²/(Nμ)) + 3.4Qγσ*²/μ²)²", bounds.stationary_covariance),
+        bounded(statement, f"{EXPERIMENT}{claim}", setting, level, [bound])
+        for statement, claim, bound in (
+            ("Corollary 4.5", "plateau ≤ 8γσ²/μ", case.bounds.stationary_mse()),
+            ("Theorem 4.8", "plateau ≤ (√(0.7γσ*²/(Nμ)) + 3.4Qγσ*²/μ²)²", case.bounds.stationary_covariance()),
         )
     ]
 
@@ -127,7 +127,6 @@ def _bias(budget: Budget) -> StatementRow:
         measured,
         BIAS_TOLERANCE * budget.loosen,
         printed=Printed("Theorem 5.3's term alone", norm(first), norm(measured.value - first), "first order"),
-        uses=(predict, expansion),
     )
 
 

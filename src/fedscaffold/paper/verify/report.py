@@ -81,11 +81,10 @@ def to_markdown(rows: Sequence[StatementRow]) -> str:
 
 
 def to_json(rows: Sequence[StatementRow], provenance: dict[str, Any]) -> str:
-    """Every field of every row, with verdicts; functions of theory by their full names."""
+    """Return every field of every row, with verdicts."""
     content = [
         {
             **asdict(row),
-            "uses": [f"{use.__module__}.{use.__qualname__}" for use in row.uses],
             "verdict": row.verdict,
             "printed_verdict": row.printed_verdict,
         }

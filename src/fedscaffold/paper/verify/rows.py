@@ -79,8 +79,6 @@ class StatementRow:
         What the statement needs of γ and H.
     printed
         Another formula than the one that is judged: the printed one where it is wrong, or a simpler one.
-    uses
-        Functions and methods of `fedscaffold.theory` that gave the prediction.
     """
 
     statement: str
@@ -96,7 +94,6 @@ class StatementRow:
     finding: str = ""
     conditions: tuple[Condition, ...] = ()
     printed: Printed | None = None
-    uses: tuple[Callable[..., Any], ...] = ()
 
     @property
     def missed(self) -> tuple[Condition, ...]:
@@ -178,7 +175,6 @@ def bounded(
     setting: str,
     measured: Measured,
     limits: Sequence[Bound],
-    *uses: Callable[..., Any],
 ) -> StatementRow:
     """A row about an upper bound, where it is nearest to failing: one limit for all, or one for each round."""
     at, bound, value, error = worst(measured, [limit.value for limit in limits])
@@ -191,7 +187,6 @@ def bounded(
         measured=value,
         standard_error=error,
         conditions=limits[0].conditions,
-        uses=uses,
     )
 
 

@@ -1,8 +1,7 @@
 """The problems that statements are checked on, with γ and H inside their conditions, and how much to simulate."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,9 +10,9 @@ from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run_method import run
-from fedscaffold.theory import Constants, bounds, constants
+from fedscaffold.theory import Constants, constants
+from fedscaffold.theory.bounds import Proof, ScaffoldBounds
 
-T = TypeVar("T")
 Kind = Literal["ridge", "logistic"]
 KINDS: tuple[Kind, Kind] = ("ridge", "logistic")
 RECORDS, BATCH = 12, 4
@@ -87,10 +86,17 @@ class Case:
         m = self.method
         return describe(self.problem, m.step_size, m.uniform_local_steps, self.batch_size)
 
-    def bound(self, function: Callable[..., T], **more: Any) -> T:
-        """A function of `theory.bounds` with this case's constants, γ, H and N."""
-        gamma, H = self.method.step_size, self.method.local_steps
-        return function(self.constants, step_size=gamma, local_steps=H, n_clients=self.problem.n_clients, **more)
+    @property
+    def bounds(self) -> ScaffoldBounds:
+        """Section 4's bounds with this case's constants, γ, H and N."""
+        return self.bounds_by("sharp")
+
+    def bounds_by(self, proof: Proof) -> ScaffoldBounds:
+        """Return Section 4's bounds by one of the two proofs of the linear speed-up."""
+        gamma, H = self.method.step_size, self.method.uniform_local_steps
+        return ScaffoldBounds(
+            self.constants, step_size=gamma, local_steps=H, n_clients=self.problem.n_clients, proof=proof
+        )
 
     def run(self, **more: Any) -> Trace:
         """`fedscaffold.run` with this case's problem, method and batch size."""
@@ -106,7 +112,7 @@ class Case:
     def initial_distance2(self) -> float:
         """The bound on ‖X⁰ − X*‖²_Λ for θ⁰ = 0."""
         optimum = self.problem.optimum()
-        return self.bound(bounds.initial_distance2, squared_error=float(optimum @ optimum))
+        return self.bounds.initial_distance2(squared_error=float(optimum @ optimum))
 
     @property
     def relaxation(self) -> float:

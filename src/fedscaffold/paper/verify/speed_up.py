@@ -10,9 +10,7 @@ from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, Budget, Ca
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import bounds, constants
-from fedscaffold.theory.bounds import Bound
-from fedscaffold.theory.bounds.conditions import noise_pair
-from fedscaffold.theory.bounds.curve import bound_curve
+from fedscaffold.theory.bounds import Bound, bound_curve, noise_pair
 
 LENGTH = 3.0  # relaxation times
 TARGETS: dict[Kind, float] = {"ridge": 0.1, "logistic": 0.5}  # of ‖θ⁰ − θ*‖²; a guarantee costs many steps
@@ -33,19 +31,18 @@ def _finite_time(case: Case, budget: Budget) -> list[StatementRow]:
     rounds = int(LENGTH * case.relaxation) + 1
     trace = case.run(rounds=rounds, seed=8, repetitions=max(2, budget.repetitions // 4))
     measured, start = over_groups(trace.mse).at(np.s_[1:]), case.initial_distance2
-    theorem = bounds.finite_time_mse
     sharp = bound_curve(case.problem, case.method, batch_size=BATCH, rounds=rounds)
     assert sharp.values is not None
-    conditions = case.bound(theorem, rounds=1, initial_distance2=start).conditions
-    limits = [Bound(value, conditions) for value in sharp.values[1:]]
+    conditions = case.bounds.finite_time_mse(rounds=1, initial_distance2=start).conditions
+    limits = [Bound(value, conditions, "Theorem 4.9") for value in sharp.values[1:]]
     claim = "E‖θ^T−θ*‖² ≤ ((1−7γμ/4)^{HT/2}{‖X⁰−X*‖_Λ + √(0.6γσ*²/μ)} + √(Theorem 4.8))², by fourth moments"
-    first = bounded("Theorem 4.9", claim, case.text, measured, limits, theorem, bound_curve)
+    first = bounded("Theorem 4.9", claim, case.text, measured, limits)
     paper = [
-        case.bound(theorem, rounds=T, initial_distance2=start, proof="paper")
+        case.bounds_by("paper").finite_time_mse(rounds=T, initial_distance2=start)
         for T in range(1, measured.value.size + 1)
     ]
     claim = "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}{4‖X⁰−X*‖²_Λ + 64γσ*²/μ} + 2·Theorem 4.8, as the paper proves it"
-    second = bounded("Theorem 4.9", claim, case.text, measured, paper, theorem)
+    second = bounded("Theorem 4.9", claim, case.text, measured, paper)
     at, *_ = worst(measured, [bound.value for bound in paper])
     formula = "(1−γμ/4)^{HT}{2‖X⁰−X*‖²_Λ + 64σ*²/(Lμ)} + 2d·(Theorem 4.8, its last term over N)"
     return [first, replace(second, printed=Printed(formula, printed_finite_time(case, at + 1, start)))]
@@ -78,8 +75,7 @@ def _guarantee(kind: Kind, budget: Budget) -> StatementRow:
         f"with its γ, H and T = {plan.rounds:,} rounds E‖θ^T−θ*‖² ≤ ε²",
         describe(problem, plan.step_size, plan.local_steps, BATCH),
         over_groups(squared_distance(trace.theta, problem.optimum())),
-        [Bound(target, plan.bound.conditions)],
-        bounds.complexity,
+        [Bound(target, plan.bound.conditions, "Corollary 4.10")],
     )
 
 
@@ -97,5 +93,4 @@ def _doubling(budget: Budget) -> StatementRow:
         Measured(np.array(few.gradients_per_client / many.gradients_per_client), np.zeros(())),
         DOUBLE_TOLERANCE * budget.loosen,
         conditions=few.bound.conditions,
-        uses=(bounds.complexity,),
     )

@@ -13,7 +13,7 @@ from fedscaffold.core.display.progress import Progress, progress_bar
 from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.theory.bounds.speed_up import complexity
+from fedscaffold.theory.bounds import complexity
 from fedscaffold.theory.planning.first_order import first_order_plan
 from fedscaffold.theory.planning.method_choice import MethodChoice, choose_method, parse_methods
 from fedscaffold.theory.planning.plan import Mode, Plan
