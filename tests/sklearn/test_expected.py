@@ -1,5 +1,6 @@
 """What users of scikit-learn expect: sparse rows, several targets, positive coefficients, warm starts, classes."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -203,14 +204,13 @@ def test_gamma_regression_equals_scikit_learns() -> None:
         FederatedGammaRegression().fit(X, -COSTS - 1 + COSTS, clients=CLIENTS)
 
 
-def test_parameters_are_documented_once_and_shown_everywhere() -> None:
+def test_every_parameter_is_documented() -> None:
     for model in (
         FederatedRidge,
         FederatedLogisticRegression,
         FederatedPoissonRegression,
         FederatedGammaRegression,
     ):
-        text = str(model.__doc__)
-        assert "{" not in text
+        text = str(inspect.getdoc(model))
         for name in (*model().get_params(), "n_iter_", "summary_", "clients_"):
             assert f"\n{name}" in text or f", {name}" in text, name

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray
 from fedscaffold.methods.base import FixedStepsCohortMethod
 from fedscaffold.methods.compression.base import halves
@@ -33,7 +32,6 @@ class WindowServerState(NamedTuple):
     round: Array  # rounds since the beginning of the run
 
 
-@shared_parameters(FixedStepsCohortMethod)
 @dataclass(frozen=True, kw_only=True)
 class AmplifiedScaffold(FixedStepsCohortMethod):
     """θ_i ← θ_i − γ(g_i(θ_i) − c_i + c), H times; θ⁺ = mean θ_i; after P rounds θ⁺ ← θ° + a(θ⁺ − θ°).
@@ -45,7 +43,14 @@ class AmplifiedScaffold(FixedStepsCohortMethod):
 
     Parameters
     ----------
-    {FixedStepsCohortMethod}
+    step_size
+        γ > 0, the step size of the local steps.
+    local_steps
+        H ≥ 1, the number of local steps in a round.
+    participation
+        Share of the clients that takes part in a round, in (0, 1].
+    cohort
+        Number of clients that take part in a round, instead of a share.
     window
         P ≥ 1, the number of rounds in which clients take their turns.
     amplification

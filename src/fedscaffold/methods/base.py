@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Compressor
 from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray, ServerState
@@ -132,16 +131,20 @@ class CohortMethod(BaseMethod):
         return self.cohort
 
 
-@shared_parameters(FixedStepsMethod)
-@shared_parameters(CohortMethod)
 @dataclass(frozen=True, kw_only=True)
 class FixedStepsCohortMethod(FixedStepsMethod, CohortMethod):
     """A method with rounds of `local_steps` local steps, on all clients or on a cohort of them.
 
     Parameters
     ----------
-    {FixedStepsMethod}
-    {CohortMethod}
+    step_size
+        γ > 0, the step size of the local steps.
+    local_steps
+        H ≥ 1, the number of local steps in a round.
+    participation
+        Share of the clients that takes part in a round, in (0, 1].
+    cohort
+        Number of clients that take part in a round, instead of a share.
     """
 
 

@@ -3,18 +3,23 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.methods.base import FixedStepsCohortMethod
 
 
-@shared_parameters(FixedStepsCohortMethod)
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(FixedStepsCohortMethod):
     """θ_c ← θ_c − γ g_c(θ_c), H times on each client; θ⁺ = Σ w_c θ_c.
 
     Parameters
     ----------
-    {FixedStepsCohortMethod}
+    step_size
+        γ > 0, the step size of the local steps.
+    local_steps
+        H ≥ 1, the number of local steps in a round.
+    participation
+        Share of the clients that takes part in a round, in (0, 1].
+    cohort
+        Number of clients that take part in a round, instead of a share.
 
     Examples
     --------

@@ -6,12 +6,10 @@ from typing import ClassVar, get_args
 import numpy as np
 
 from fedscaffold.core.checks import choice
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.types import Array, ExchangedGradients, GradientKind, ServerState
 from fedscaffold.methods.base import FixedStepsMethod, NoClientState
 
 
-@shared_parameters(FixedStepsMethod)
 @dataclass(frozen=True, kw_only=True)
 class FedLin(FixedStepsMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), H times, with ξ_c = ḡ(θ) − ĝ_c(θ); θ⁺ = Σ w_c θ_c.
@@ -20,7 +18,10 @@ class FedLin(FixedStepsMethod):
 
     Parameters
     ----------
-    {FixedStepsMethod}
+    step_size
+        γ > 0, the step size of the local steps.
+    local_steps
+        H ≥ 1, the number of local steps in a round.
     correction_gradients
         Which gradients ĝ_c(θ) are: "full" on all of a client's records, "minibatch" on a batch drawn for it.
 

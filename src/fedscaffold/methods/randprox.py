@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import set_fields
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.types import Array, ServerState
 from fedscaffold.methods.compression.base import checked_share, halves
 from fedscaffold.methods.compression.masks import SharedCoordinates
@@ -22,7 +21,6 @@ class OwnModels(NamedTuple):
     apart: Array  # (repetitions, clients, dim)
 
 
-@shared_parameters(ProxSkip)
 @dataclass(frozen=True, kw_only=True)
 class RandProx(KeepsOwnModels, ProxSkip):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), and after each step with probability p a communication of k coordinates.
@@ -33,7 +31,10 @@ class RandProx(KeepsOwnModels, ProxSkip):
 
     Parameters
     ----------
-    {ProxSkip}
+    step_size
+        γ > 0, the step size of the local steps.
+    communication_probability
+        p in (0, 1], the probability of a communication after each local step.
     share
         k/d in (0, 1], the share of the coordinates in a communication, rounded up.
 

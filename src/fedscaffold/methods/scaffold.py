@@ -21,14 +21,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedscaffold.core.checks import set_fields, whole_number
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray, ServerState
 from fedscaffold.methods.base import MOST_LOCAL_STEPS, CohortMethod, same_for_all
 from fedscaffold.methods.variates import ControlVariates, KeepsControlVariates
 
 
-@shared_parameters(CohortMethod)
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(KeepsControlVariates, CohortMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), H times; θ⁺ = Σ w_c θ_c; ξ_c ← ξ_c + (θ_c − θ⁺)/(γH).
@@ -43,7 +41,10 @@ class Scaffold(KeepsControlVariates, CohortMethod):
         γ > 0, the step size of the local steps.
     local_steps
         H ≥ 1, the number of local steps in a round, or a sequence with one number per client.
-    {CohortMethod}
+    participation
+        Share of the clients that takes part in a round, in (0, 1].
+    cohort
+        Number of clients that take part in a round, instead of a share.
 
     Examples
     --------

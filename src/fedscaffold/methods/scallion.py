@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.methods.base import FixedStepsCohortMethod
@@ -20,7 +19,6 @@ class LaggingServerState(NamedTuple):
     lag: Array  # Σ w_i c_i − c, (repetitions, dim)
 
 
-@shared_parameters(FixedStepsCohortMethod)
 @dataclass(frozen=True, kw_only=True)
 class Scallion(KeepsVariatesOnBothSides, FixedStepsCohortMethod):
     """θ_i ← θ_i − γ(g_i(θ_i) − c_i + c), H times; δ_i = C(α((θ − θ_i)/(γH) − c)); c_i ← c_i + δ_i.
@@ -35,7 +33,14 @@ class Scallion(KeepsVariatesOnBothSides, FixedStepsCohortMethod):
 
     Parameters
     ----------
-    {FixedStepsCohortMethod}
+    step_size
+        γ > 0, the step size of the local steps.
+    local_steps
+        H ≥ 1, the number of local steps in a round.
+    participation
+        Share of the clients that takes part in a round, in (0, 1].
+    cohort
+        Number of clients that take part in a round, instead of a share.
     compression
         C: "identity", "natural", "random_k:SHARE", "top_k:SHARE", "quantised:LEVELS", or a compressor of
         `fedscaffold.methods.compression`; kept as text.

@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from fedscaffold.core.checks import set_fields, whole_number
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, ServerState
 from fedscaffold.methods.base import CohortMethod
@@ -19,8 +18,6 @@ from fedscaffold.methods.proxskip import ProxSkip
 from fedscaffold.methods.variates import ControlVariates
 
 
-@shared_parameters(ProxSkip)
-@shared_parameters(CohortMethod)
 @dataclass(frozen=True, kw_only=True)
 class Tamuna(ProxSkip, CohortMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), 1/p times on average, at random; then s clients send each coordinate.
@@ -32,10 +29,16 @@ class Tamuna(ProxSkip, CohortMethod):
 
     Parameters
     ----------
-    {ProxSkip}
+    step_size
+        γ > 0, the step size of the local steps.
+    communication_probability
+        p in (0, 1], the probability of a communication after each local step.
     owners
         s ≥ 2, how many of the round's clients send each coordinate; None for all of them, without compression.
-    {CohortMethod}
+    participation
+        Share of the clients that takes part in a round, in (0, 1].
+    cohort
+        Number of clients that take part in a round, instead of a share.
 
     Examples
     --------

@@ -4,13 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedscaffold.core.checks import positive, set_fields
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.types import Array
 from fedscaffold.methods.base import FixedStepsCohortMethod
 from fedscaffold.methods.both_sides import ClientVariates, KeepsVariatesOnBothSides, VariateServerState
 
 
-@shared_parameters(FixedStepsCohortMethod)
 @dataclass(frozen=True, kw_only=True)
 class TwoSidedScaffold(KeepsVariatesOnBothSides, FixedStepsCohortMethod):
     """θ_i ← θ_i − γ(g_i(θ_i) − c_i + c), H times; θ⁺ = θ + η(mean θ_i − θ).
@@ -21,7 +19,14 @@ class TwoSidedScaffold(KeepsVariatesOnBothSides, FixedStepsCohortMethod):
 
     Parameters
     ----------
-    {FixedStepsCohortMethod}
+    step_size
+        γ > 0, the step size of the local steps.
+    local_steps
+        H ≥ 1, the number of local steps in a round.
+    participation
+        Share of the clients that takes part in a round, in (0, 1].
+    cohort
+        Number of clients that take part in a round, instead of a share.
     server_step_size
         η > 0, the step size of the server.
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.glm import Glm
@@ -57,7 +56,6 @@ class LogLink(Glm):
             return minimise(self, np.asarray(np.linalg.lstsq(gram, moment)[0], dtype=np.float64))
 
 
-@shared_parameters(Glm)
 class Poisson(LogLink):
     """f_c(θ) = mean of exp(xᵀθ) − y xᵀθ over client c's records, plus l2/2 ‖θ‖²: regression of counts y ≥ 0.
 
@@ -65,7 +63,20 @@ class Poisson(LogLink):
 
     Parameters
     ----------
-    {Glm}
+    X
+        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
+    y
+        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
+    l2
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    n_unpenalised
+        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
+    sample_weight
+        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
+    offset
+        Numbers added to the margins xᵀθ, in the form of y; 0 by default.
     exposure
         Positive numbers E in the form of y, in place of the offset log E.
 
@@ -124,7 +135,6 @@ class Poisson(LogLink):
         return np.exp(z)
 
 
-@shared_parameters(Glm)
 class Gamma(LogLink):
     """f_c(θ) = mean of y exp(−xᵀθ) + xᵀθ over client c's records, plus l2/2 ‖θ‖²: regression of amounts y > 0.
 
@@ -132,7 +142,20 @@ class Gamma(LogLink):
 
     Parameters
     ----------
-    {Glm}
+    X
+        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
+    y
+        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
+    l2
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    n_unpenalised
+        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
+    sample_weight
+        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
+    offset
+        Numbers added to the margins xᵀθ, in the form of y; 0 by default.
 
     Examples
     --------

@@ -3,7 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.glm import Glm
@@ -12,7 +11,6 @@ from fedscaffold.problems.special import expit
 LOGISTIC_DERIVATIVE_BOUNDS = (1.0 / (6.0 * float(np.sqrt(3.0))), 1.0 / 8.0)  # of |ℓ'''| and |ℓ''''|
 
 
-@shared_parameters(Glm)
 class Logistic(Glm):
     """f_c(θ) = mean of log(1 + exp(−y xᵀθ)) over client c's records, plus l2/2 ‖θ‖²: logistic regression.
 
@@ -20,7 +18,20 @@ class Logistic(Glm):
 
     Parameters
     ----------
-    {Glm}
+    X
+        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
+    y
+        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
+    l2
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    n_unpenalised
+        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
+    sample_weight
+        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
+    offset
+        Numbers added to the margins xᵀθ, in the form of y; 0 by default.
 
     Examples
     --------

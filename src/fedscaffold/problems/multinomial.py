@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.problems.client_arrays import flatten
-from fedscaffold.problems.glm import Glm
 from fedscaffold.problems.newton import minimise
 from fedscaffold.problems.record_weights import TARGET, WEIGHT, clipped_slopes, with_columns
 from fedscaffold.problems.special import log_softmax, softmax
@@ -24,7 +22,6 @@ from fedscaffold.problems.tabular import TabularProblem
 MOST_CLASSES = 1_000_000
 
 
-@shared_parameters(Glm, leave_out=("X", "y", "offset"))
 class Multinomial(TabularProblem):
     """f_c(θ) = mean of log Σ_k exp(xᵀθ_k) − xᵀθ_y over client c's records, plus l2/2 ‖θ‖².
 
@@ -39,7 +36,14 @@ class Multinomial(TabularProblem):
         Classes 0, ..., K − 1: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
     n_classes
         K, the number of classes; one more than the largest class by default.
-    {Glm}
+    l2
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    n_unpenalised
+        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
+    sample_weight
+        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
 
     Examples
     --------

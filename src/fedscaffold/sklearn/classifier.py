@@ -12,18 +12,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedscaffold.core.checks import positive
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public.targets import PublicTarget
 from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.problems import Logistic, Multinomial
-from fedscaffold.sklearn.base import FLOATS, Federated
+from fedscaffold.sklearn.base import FLOATS
 from fedscaffold.sklearn.private import PrivateFederated
 
 
-@shared_parameters(PrivateFederated)
-@shared_parameters(Federated)
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedLogisticRegression(ClassifierMixin, PrivateFederated):
     """Minimises C Σ loss(y, xᵀw + b) + ½ ‖w‖² over all clients' rows with Scaffold.
@@ -39,8 +36,34 @@ class FederatedLogisticRegression(ClassifierMixin, PrivateFederated):
     class_weight
         None, "balanced" for weights n / (K · rows of the class), or a dictionary from label to weight; they
         multiply `sample_weight`.
-    {Federated}
-    {PrivateFederated}
+    fit_intercept
+        Whether to fit b, which is not penalised.
+    standardize
+        Whether to scale features to mean 0 and variance 1 before the penalty applies.
+    step_size, local_steps, rounds
+        γ, H and T; "auto" plans them so that the tolerance is reached.
+    batch_size
+        Rows in a stochastic gradient, None for all of a client's; "auto" chooses the fastest.
+    tolerance
+        Relative distance to the pooled model to plan for, ‖w − w*‖ ≤ tolerance · ‖w*‖.
+    close
+        Whether to finish with up to two Newton steps from sums over clients.
+    dispersion
+        Variance factor in `summary_`: None for the family's, "pearson" to estimate it, or a number.
+    warm_start
+        Whether to start from the coefficients of the last fit.
+    min_rows
+        Smallest number of rows that a client may have.
+    random_state
+        Seed of the rows drawn.
+    verbose
+        Whether to show progress.
+    epsilon, delta
+        Privacy budget of every row; None for none. Under a budget there are no Newton steps or standard errors.
+    clip
+        Largest norm of a row's gradient under a budget; chosen by default.
+    bounds, target_bounds
+        Public ranges (low, high) of the features, and of y or its classes; required by `epsilon`.
 
     Attributes
     ----------
@@ -48,7 +71,16 @@ class FederatedLogisticRegression(ClassifierMixin, PrivateFederated):
         Labels, sorted.
     coef_, intercept_
         w and b in the units of the rows: one row for two classes, one per class for more.
-    {Federated attributes}
+    clients_
+        Ids of the clients, sorted.
+    plan_, trace_
+        The `fedscaffold.Plan` (None if nothing was planned) and the `fedscaffold.Trace` of the run.
+    n_iter_
+        Number of rounds run.
+    n_features_in_, feature_names_in_
+        Number of columns of X, and their names if X has some.
+    summary_
+        Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`.
 
     Examples
     --------

@@ -9,12 +9,11 @@ from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.validation import check_array, check_consistent_length, validate_data
 
 from fedscaffold.core.checks import not_negative
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.problems.families import FAMILIES, TargetFamily
-from fedscaffold.sklearn.base import FLOATS, Federated
+from fedscaffold.sklearn.base import FLOATS
 from fedscaffold.sklearn.private import PrivateFederated, public_target
 
 
@@ -90,8 +89,6 @@ class LogLinkRegression(RegressorMixin, PrivateFederated):
         return tags
 
 
-@shared_parameters(PrivateFederated)
-@shared_parameters(Federated)
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedPoissonRegression(LogLinkRegression):
     """Minimises the mean of exp(xᵀw + b) − y (xᵀw + b) plus α/2 ‖w‖² over all clients' rows with Scaffold.
@@ -103,14 +100,49 @@ class FederatedPoissonRegression(LogLinkRegression):
     ----------
     alpha
         Strength of the penalty on w.
-    {Federated}
-    {PrivateFederated}
+    fit_intercept
+        Whether to fit b, which is not penalised.
+    standardize
+        Whether to scale features to mean 0 and variance 1 before the penalty applies.
+    step_size, local_steps, rounds
+        γ, H and T; "auto" plans them so that the tolerance is reached.
+    batch_size
+        Rows in a stochastic gradient, None for all of a client's; "auto" chooses the fastest.
+    tolerance
+        Relative distance to the pooled model to plan for, ‖w − w*‖ ≤ tolerance · ‖w*‖.
+    close
+        Whether to finish with up to two Newton steps from sums over clients.
+    dispersion
+        Variance factor in `summary_`: None for the family's, "pearson" to estimate it, or a number.
+    warm_start
+        Whether to start from the coefficients of the last fit.
+    min_rows
+        Smallest number of rows that a client may have.
+    random_state
+        Seed of the rows drawn.
+    verbose
+        Whether to show progress.
+    epsilon, delta
+        Privacy budget of every row; None for none. Under a budget there are no Newton steps or standard errors.
+    clip
+        Largest norm of a row's gradient under a budget; chosen by default.
+    bounds, target_bounds
+        Public ranges (low, high) of the features, and of y or its classes; required by `epsilon`.
 
     Attributes
     ----------
     coef_, intercept_
         w and b, in the units of the rows.
-    {Federated attributes}
+    clients_
+        Ids of the clients, sorted.
+    plan_, trace_
+        The `fedscaffold.Plan` (None if nothing was planned) and the `fedscaffold.Trace` of the run.
+    n_iter_
+        Number of rounds run.
+    n_features_in_, feature_names_in_
+        Number of columns of X, and their names if X has some.
+    summary_
+        Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`.
 
     Examples
     --------
@@ -132,8 +164,6 @@ class FederatedPoissonRegression(LogLinkRegression):
     _power = 1
 
 
-@shared_parameters(PrivateFederated)
-@shared_parameters(Federated)
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedGammaRegression(LogLinkRegression):
     """Minimises the mean of y exp(−xᵀw − b) + xᵀw + b plus α/2 ‖w‖² over all clients' rows with Scaffold.
@@ -146,14 +176,49 @@ class FederatedGammaRegression(LogLinkRegression):
     ----------
     alpha
         Strength of the penalty on w.
-    {Federated}
-    {PrivateFederated}
+    fit_intercept
+        Whether to fit b, which is not penalised.
+    standardize
+        Whether to scale features to mean 0 and variance 1 before the penalty applies.
+    step_size, local_steps, rounds
+        γ, H and T; "auto" plans them so that the tolerance is reached.
+    batch_size
+        Rows in a stochastic gradient, None for all of a client's; "auto" chooses the fastest.
+    tolerance
+        Relative distance to the pooled model to plan for, ‖w − w*‖ ≤ tolerance · ‖w*‖.
+    close
+        Whether to finish with up to two Newton steps from sums over clients.
+    dispersion
+        Variance factor in `summary_`: None for the family's, "pearson" to estimate it, or a number.
+    warm_start
+        Whether to start from the coefficients of the last fit.
+    min_rows
+        Smallest number of rows that a client may have.
+    random_state
+        Seed of the rows drawn.
+    verbose
+        Whether to show progress.
+    epsilon, delta
+        Privacy budget of every row; None for none. Under a budget there are no Newton steps or standard errors.
+    clip
+        Largest norm of a row's gradient under a budget; chosen by default.
+    bounds, target_bounds
+        Public ranges (low, high) of the features, and of y or its classes; required by `epsilon`.
 
     Attributes
     ----------
     coef_, intercept_
         w and b, in the units of the rows.
-    {Federated attributes}
+    clients_
+        Ids of the clients, sorted.
+    plan_, trace_
+        The `fedscaffold.Plan` (None if nothing was planned) and the `fedscaffold.Trace` of the run.
+    n_iter_
+        Number of rounds run.
+    n_features_in_, feature_names_in_
+        Number of columns of X, and their names if X has some.
+    summary_
+        Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`.
 
     Examples
     --------

@@ -8,7 +8,6 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
 from fedscaffold.core.checks import not_negative
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data.public.targets import LIMIT
@@ -16,14 +15,12 @@ from fedscaffold.inference import Summary
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.problems import Ridge
-from fedscaffold.sklearn.base import FLOATS, ClientTables, Federated
+from fedscaffold.sklearn.base import FLOATS, ClientTables
 from fedscaffold.sklearn.nonnegative import nonnegative_minimiser
 from fedscaffold.sklearn.private import PrivateFederated, middle_and_sixth, public_target
 from fedscaffold.sklearn.running import Solution
 
 
-@shared_parameters(PrivateFederated)
-@shared_parameters(Federated)
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedRidge(RegressorMixin, PrivateFederated):
     """Minimises ½ Σ (y − xᵀw − b)² + α/2 ‖w‖² over all clients' rows with Scaffold.
@@ -38,15 +35,50 @@ class FederatedRidge(RegressorMixin, PrivateFederated):
     positive
         Whether no w may be negative. Scaffold runs without this condition; afterwards the sums of gradients and
         Hessians, which give the loss of all rows exactly, are minimised under it. There are no standard errors.
-    {Federated}
-    {PrivateFederated}
+    fit_intercept
+        Whether to fit b, which is not penalised.
+    standardize
+        Whether to scale features to mean 0 and variance 1 before the penalty applies.
+    step_size, local_steps, rounds
+        γ, H and T; "auto" plans them so that the tolerance is reached.
+    batch_size
+        Rows in a stochastic gradient, None for all of a client's; "auto" chooses the fastest.
+    tolerance
+        Relative distance to the pooled model to plan for, ‖w − w*‖ ≤ tolerance · ‖w*‖.
+    close
+        Whether to finish with up to two Newton steps from sums over clients.
+    dispersion
+        Variance factor in `summary_`: None for the family's, "pearson" to estimate it, or a number.
+    warm_start
+        Whether to start from the coefficients of the last fit.
+    min_rows
+        Smallest number of rows that a client may have.
+    random_state
+        Seed of the rows drawn.
+    verbose
+        Whether to show progress.
+    epsilon, delta
+        Privacy budget of every row; None for none. Under a budget there are no Newton steps or standard errors.
+    clip
+        Largest norm of a row's gradient under a budget; chosen by default.
+    bounds, target_bounds
+        Public ranges (low, high) of the features, and of y or its classes; required by `epsilon`.
 
     Attributes
     ----------
     coef_, intercept_
         w and b, in the units of the rows: (features,) and a number, with several targets (targets, features) and
         (targets,), and then `plan_` and `trace_` are tuples with one for each target.
-    {Federated attributes}
+    clients_
+        Ids of the clients, sorted.
+    plan_, trace_
+        The `fedscaffold.Plan` (None if nothing was planned) and the `fedscaffold.Trace` of the run.
+    n_iter_
+        Number of rounds run.
+    n_features_in_, feature_names_in_
+        Number of columns of X, and their names if X has some.
+    summary_
+        Coefficients with standard errors, tests and intervals, a `fedscaffold.inference.Summary`.
 
     Examples
     --------

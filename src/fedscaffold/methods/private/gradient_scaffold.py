@@ -10,13 +10,11 @@ on the θ that everybody knows, and on nothing else that was sent.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.types import Array, IntArray, ServerState
 from fedscaffold.methods.base import FixedStepsMethod
 from fedscaffold.methods.variates import ControlVariates, KeepsControlVariates
 
 
-@shared_parameters(FixedStepsMethod)
 @dataclass(frozen=True, kw_only=True)
 class GradientScaffold(KeepsControlVariates, FixedStepsMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), H times; θ⁺ = Σ w_c (θ_c + γHξ_c).
@@ -26,7 +24,10 @@ class GradientScaffold(KeepsControlVariates, FixedStepsMethod):
 
     Parameters
     ----------
-    {FixedStepsMethod}
+    step_size
+        γ > 0, the step size of the local steps.
+    local_steps
+        H ≥ 1, the number of local steps in a round.
 
     Examples
     --------

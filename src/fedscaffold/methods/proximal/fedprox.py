@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedscaffold.core.checks import not_negative, set_fields
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.methods.base import FixedStepsCohortMethod
 
 
-@shared_parameters(FixedStepsCohortMethod)
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FixedStepsCohortMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + λ(θ_c − θ)), H times on each client; θ⁺ = Σ w_c θ_c.
@@ -18,7 +16,14 @@ class FedProx(FixedStepsCohortMethod):
 
     Parameters
     ----------
-    {FixedStepsCohortMethod}
+    step_size
+        γ > 0, the step size of the local steps.
+    local_steps
+        H ≥ 1, the number of local steps in a round.
+    participation
+        Share of the clients that takes part in a round, in (0, 1].
+    cohort
+        Number of clients that take part in a round, instead of a share.
     proximal_weight
         λ ≥ 0, the weight of the term that pulls to θ (μ in the paper).
 

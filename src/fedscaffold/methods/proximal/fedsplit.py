@@ -4,13 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedscaffold.core.checks import positive, set_fields
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.types import Array, ServerState
 from fedscaffold.methods.base import FixedStepsMethod
 from fedscaffold.methods.variates import ControlVariates, KeepsControlVariates
 
 
-@shared_parameters(FixedStepsMethod)
 @dataclass(frozen=True, kw_only=True)
 class FedSplit(KeepsControlVariates, FixedStepsMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c + λ(θ_c − θ)), H times; θ⁺ = 2θ̄ − θ; ξ_c ← ξ_c + 2λ(θ_c − θ̄).
@@ -21,7 +19,10 @@ class FedSplit(KeepsControlVariates, FixedStepsMethod):
 
     Parameters
     ----------
-    {FixedStepsMethod}
+    step_size
+        γ > 0, the step size of the local steps.
+    local_steps
+        H ≥ 1, the number of local steps in a round.
     proximal_weight
         λ = 1/s > 0, the weight of the proximal term; about √(Lμ) is best where proximal steps are exact.
 

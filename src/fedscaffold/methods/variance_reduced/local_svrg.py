@@ -5,12 +5,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.types import Array, Exchange, ExchangedGradients, ServerState
 from fedscaffold.methods.base import FixedStepsMethod, NoClientState
 
 
-@shared_parameters(FixedStepsMethod)
 @dataclass(frozen=True, kw_only=True)
 class LocalSvrg(FixedStepsMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) − g_c(θ) + ∇f(θ)), H times, both gradients on the same records; θ⁺ = Σ w_c θ_c.
@@ -21,7 +19,10 @@ class LocalSvrg(FixedStepsMethod):
 
     Parameters
     ----------
-    {FixedStepsMethod}
+    step_size
+        γ > 0, the step size of the local steps.
+    local_steps
+        H ≥ 1, the number of local steps in a round.
 
     Examples
     --------

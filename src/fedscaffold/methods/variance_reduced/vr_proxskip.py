@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.types import Array, Exchange, ExchangedGradients, ServerState
 from fedscaffold.methods.proxskip import ProxSkip
 from fedscaffold.methods.variates import ControlVariates
 
 
-@shared_parameters(ProxSkip)
 @dataclass(frozen=True, kw_only=True)
 class VRProxSkip(ProxSkip):
     """θ_c ← θ_c − γ(g_c(θ_c) − g_c(θ) + ∇f_c(θ) + ξ_c), both gradients on the same records; then as ProxSkip.
@@ -21,7 +19,10 @@ class VRProxSkip(ProxSkip):
 
     Parameters
     ----------
-    {ProxSkip}
+    step_size
+        γ > 0, the step size of the local steps.
+    communication_probability
+        p in (0, 1], the probability of a communication after each local step.
 
     Examples
     --------

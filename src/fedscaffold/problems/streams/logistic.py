@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.random.normals import normals, uniforms
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.types import Array, IntArray
@@ -31,7 +30,6 @@ class ScaleSums(NamedTuple):
     pull: Array
 
 
-@shared_parameters(Streams)
 class LogisticStream(Streams):
     """f_c(θ) = E log(1 + exp(−y xᵀθ)) + l2/2 ‖θ‖², x ~ N(0, s_c Λ), P(y = 1 | x) = σ(xᵀw_c), y = ±1.
 
@@ -47,7 +45,18 @@ class LogisticStream(Streams):
 
     Parameters
     ----------
-    {Streams}
+    n_clients, dim
+        N and d, the numbers of clients and features.
+    heterogeneity, scale_spread
+        Distance between clients' models, and spread (at most 0.9) of their features' scales.
+    spectrum
+        Mean variances of the features, shape (d,); geometric from 1 to 0.1 by default.
+    signal
+        Length of the common model w.
+    l2, weights
+        Strength of the penalty l2/2 ‖θ‖², and one positive weight per client; uniform by default.
+    seed
+        Seed of the models; records are drawn with the run's seed.
 
     Examples
     --------

@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import not_negative
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.random.normals import normals
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.problems.streams.base import ClientLaws, Derivatives, Streams
 
 
-@shared_parameters(Streams)
 class RidgeStream(Streams):
     """f_c(θ) = ½ E(xᵀθ − y)² + l2/2 ‖θ‖², x ~ N(0, s_c Λ), y = xᵀw_c + noise ε, ε ~ N(0, 1).
 
@@ -30,7 +28,18 @@ class RidgeStream(Streams):
     ----------
     noise
         Standard deviation of y given x.
-    {Streams}
+    n_clients, dim
+        N and d, the numbers of clients and features.
+    heterogeneity, scale_spread
+        Distance between clients' models, and spread (at most 0.9) of their features' scales.
+    spectrum
+        Mean variances of the features, shape (d,); geometric from 1 to 0.1 by default.
+    signal
+        Length of the common model w.
+    l2, weights
+        Strength of the penalty l2/2 ‖θ‖², and one positive weight per client; uniform by default.
+    seed
+        Seed of the models; records are drawn with the run's seed.
 
     Examples
     --------
