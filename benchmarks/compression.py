@@ -25,7 +25,8 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.problems import Ridge
 from fedscaffold.simulation.rounds import initial_state, open_rounds
-from fedscaffold.simulation.setup import bits
+from fedscaffold.simulation.run_method import bits
+from fedscaffold.simulation.setup import RunSetup
 
 CLIENTS, DIM, CONDITION, REDUCTION = (10, 100), 300, 1e4, 1e-6
 TUNING_SEED, SEEDS = 0, (1, 2)
@@ -125,7 +126,8 @@ def rounds_needed(
     optimum = problem.optimum()
     state = initial_state(problem, method, np.zeros((1, problem.dim)))
     goal = REDUCTION * float(np.sum((state.theta - optimum) ** 2))
-    with open_rounds(problem, method, engine, Batches(), seed=seed, limit=1e6) as step:
+    setup = RunSetup(problem=problem, method=method, engine=engine, theta=state.theta, seed=seed, limit=1e6)
+    with open_rounds(setup) as step:
         try:
             while state.round < most:
                 state = step(state)

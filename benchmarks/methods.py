@@ -24,8 +24,8 @@ from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.stream import round_uniforms
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.rounds import initial_state, open_rounds
+from fedscaffold.simulation.setup import RunSetup, divergence_limit
 
 BASE, BEST_OF = "fedavg", 3
 
@@ -79,8 +79,11 @@ def measure(problem: Problem, gamma: float, *, turns: int) -> dict[str, Timing]:
         ready = {}
         for name, method in contestants(gamma, problem.n_clients).items():
             state = initial_state(problem, method, np.zeros((1, problem.dim)))
-            limit = divergence_limit(state.theta)
-            step = stack.enter_context(open_rounds(problem, method, engine, batches, seed=SEED, limit=limit))
+            setup = RunSetup(
+                problem=problem, method=method, engine=engine, theta=state.theta, batches=batches, seed=SEED,
+                limit=divergence_limit(state.theta),
+            )  # fmt: skip
+            step = stack.enter_context(open_rounds(setup))
             ready[name] = (method, step, step(state))  # compiled and warm
         for turn in range(turns):
             for name, (method, step, state) in ready.items():

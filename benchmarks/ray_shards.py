@@ -29,8 +29,8 @@ from fedscaffold.engines import Numba, Ray
 from fedscaffold.engines.ray_.workers import RayWorkers
 from fedscaffold.problems import Ridge, RidgeStream
 from fedscaffold.simulation.clients import StoredClients
-from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.rounds import open_rounds
+from fedscaffold.simulation.setup import RunSetup, divergence_limit
 
 ROUNDS = 10  # of a turn; a snapshot each
 DIM, BATCH, GAMMA = 20, 10, 0.02
@@ -56,9 +56,12 @@ class Run:
     def __init__(self, stack: ExitStack, problem: Any, engine: Engine, local_steps: int) -> None:
         method = fs.Scaffold(step_size=GAMMA, local_steps=local_steps)
         theta = np.zeros((1, problem.dim))
-        opened = open_rounds(problem, method, engine, Batches(BATCH), seed=1, limit=divergence_limit(theta))
-        self.step = stack.enter_context(opened)
-        self.state = self.step.initial_state(theta)
+        setup = RunSetup(
+            problem=problem, method=method, engine=engine, theta=theta, batches=Batches(BATCH), seed=1,
+            limit=divergence_limit(theta),
+        )  # fmt: skip
+        self.step = stack.enter_context(open_rounds(setup))
+        self.state = self.step.initial_state()
         self.workers = worker_processes(self.step.clients)
 
     def turn(self) -> tuple[float, float, Array]:

@@ -22,6 +22,7 @@ from fedscaffold.engines import Numba
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Ridge, RidgeStream
 from fedscaffold.simulation.rounds import open_rounds
+from fedscaffold.simulation.setup import RunSetup
 
 DIM, WARM_UP = 20, 5
 
@@ -65,8 +66,12 @@ def parts(problem: Any, local_steps: int, rounds: int, *, specialise: bool = Tru
         for name in ("table_kernel", "stream_kernel"):
             stack.enter_context(patch.object(choose, name, watch.around(getattr(choose, name))))
         engine = Numba(threads=1, specialise=specialise)
-        step = stack.enter_context(open_rounds(problem, method, engine, Batches(BATCH), seed=SEED, limit=np.inf))
-        state = step.initial_state(np.zeros((1, problem.dim)))
+        setup = RunSetup(
+            problem=problem, method=method, engine=engine, theta=np.zeros((1, problem.dim)),
+            batches=Batches(BATCH), seed=SEED,
+        )  # fmt: skip
+        step = stack.enter_context(open_rounds(setup))
+        state = step.initial_state()
         found = []
         for _ in range(WARM_UP + rounds):
             watch.seconds, began = 0.0, time.thread_time()

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,10 @@ os.environ["NUMBA_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"fedscaffold-
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # several processes share the cores already
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+# `nohup make test &` starts processes that ignore SIGINT, and a process that the tests start inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("fixed", deadline=None, derandomize=True, database=None)
 settings.load_profile("fixed")

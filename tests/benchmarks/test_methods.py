@@ -7,7 +7,7 @@ import fedscaffold as fs
 from benchmarks import methods
 from benchmarks.contenders import LOCAL_STEPS, workload
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.simulation.setup import costs
+from fedscaffold.simulation.run_method import costs
 
 
 @pytest.mark.slow

@@ -97,20 +97,20 @@ def test_blocks_of_clients_send_the_same(method: Any) -> None:
     """Clients in blocks, as in Ray's workers, some of which have no participant: the same sums."""
     from fedscaffold.core.random.batches import Batches
     from fedscaffold.core.sums import total
-    from fedscaffold.simulation.client_store import open_store
+    from fedscaffold.simulation.clients import open_store, shard_of
     from fedscaffold.simulation.rounds import round_info
+    from fedscaffold.simulation.setup import RunSetup
 
     problem = make("ridge", (4,) * 200, 3)
-    engine, batches = fs.engines.Reference(), Batches(2)
+    setup = RunSetup(
+        problem=problem, method=method, engine=fs.engines.Reference(), theta=np.ones((1, 3)), batches=Batches(2),
+        seed=7,
+    )  # fmt: skip
     info = round_info(method, problem.weights, seed=7, round=2, round_uniform=np.full(1, 0.4))
     server = method.init_server(np.ones((1, 3)))
 
     def sums(begin: int, end: int) -> Any:
-        part = problem.subset(np.arange(begin, end))
-        with open_store(
-            part, method, engine, batches, seed=7, weights=problem.weights[begin:end], n_clients=200, first=begin,
-            first_step=0,
-        ) as store:  # fmt: skip
+        with open_store(shard_of(setup, begin, end)) as store:
             store.init_state(1, 3, None)
             return store.run_local_steps(server, info, None)
 

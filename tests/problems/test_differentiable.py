@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -204,6 +205,23 @@ def test_parameters_come_back_as_the_tree_that_they_were() -> None:
     with jax.enable_x64(True):
         np.testing.assert_array_equal(ravel_pytree(params)[0], problem.initial)
     assert {name: leaf.shape for name, leaf in params.items()} == {"in": (3, 5), "b": (5,), "out": (5,)}
+
+
+def test_runs_start_from_the_parameters_that_the_problem_was_given(tmp_path: Path) -> None:
+    """At zero this network has no gradient and stays there; `theta0` takes a vector or a tree."""
+    problem, method = network(), fs.Scaffold(step_size=0.05, local_steps=4)
+    settings: Any = {"rounds": 10, "batch_size": 3, "record": ("loss",)}
+    trace = fs.run(problem, method, checkpoint=tmp_path / "run", **settings)
+    assert trace.loss[0, 0] == problem.loss(problem.initial) != problem.loss(np.zeros(problem.dim))
+    assert trace.theta.tolist() == fs.run(problem, method, theta0=problem.initial, **settings).theta.tolist()
+    other = {name: leaf + 0.1 for name, leaf in problem.unravel(problem.initial).items()}
+    tree, vector = (fs.run(problem, method, theta0=start, **settings) for start in (other, problem.initial + 0.1))
+    assert tree.theta.tolist() == vector.theta.tolist() != trace.theta.tolist()
+    assert fs.staged(problem, method, **settings).trace.loss[0, 0] == trace.loss[0, 0]
+    with pytest.raises(fs.InvalidInput, match="theta0 must hold numbers"):
+        fs.run(problem, method, theta0={"in": other["in"]}, **settings)
+    with pytest.raises(fs.CheckpointMismatch, match="start differ"):
+        fs.run(problem, method, theta0=np.zeros(problem.dim), checkpoint=tmp_path / "run", **settings)
 
 
 # theory

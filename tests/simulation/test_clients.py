@@ -10,6 +10,7 @@ import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.engines import Numba
 from fedscaffold.simulation.rounds import open_rounds
+from fedscaffold.simulation.setup import RunSetup
 from tests.samples import make
 
 METHODS: list[Any] = [
@@ -45,8 +46,12 @@ def test_a_run_with_memory_in_a_folder_resumes(tmp_path: Path) -> None:
 
 def test_only_a_cohorts_rows_are_written(tmp_path: Path) -> None:
     problem, method = make("ridge", [5] * 40), fs.Scaffold(step_size=0.05, local_steps=4, cohort=3)
-    with open_rounds(problem, method, Numba(), Batches(2), seed=5, limit=1e9, folder=tmp_path) as step:
-        state = step.initial_state(np.zeros((1, problem.dim)))
+    setup = RunSetup(
+        problem=problem, method=method, engine=Numba(), theta=np.zeros((1, problem.dim)), batches=Batches(2),
+        seed=5, folder=tmp_path,
+    )  # fmt: skip
+    with open_rounds(setup) as step:
+        state = step.initial_state()
         now = step(state)
         xi = step.gather(now).client_state.xi
         assert isinstance(xi, np.memmap)

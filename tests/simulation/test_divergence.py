@@ -1,5 +1,6 @@
 """Runs that blow up say so, name the client, and tell a step size that would have done."""
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -116,3 +117,34 @@ def test_numbers_that_are_too_large_are_not_blamed_on_the_step_size() -> None:
     with pytest.raises(fs.Diverged, match="step size is not to blame") as error:
         fs.run(problem, fs.Scaffold(step_size=0.01, local_steps=5), rounds=20, batch_size=10, record=())
     assert error.value.safe_step_size > 0.01
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_error_keeps_the_trace_of_the_rounds_before(tmp_path: Any, stored: bool) -> None:
+    """To the bit that of a run that ends there, also if the client state lies in files."""
+    settings: Any = {"batch_size": 2, "repetitions": 2, "client_state_dir": tmp_path if stored else None}
+    method = fs.Scaffold(step_size=0.3, local_steps=6)
+    with pytest.raises(fs.Diverged) as caught:
+        fs.run(steep_problem(), method, rounds=60, **settings)
+    trace = caught.value.trace
+    assert 0 < trace.rounds == caught.value.round - 1
+    shorter = fs.run(steep_problem(), method, rounds=trace.rounds, batch_size=2, repetitions=2)
+    for name in ("theta", "control_variates", "mse", "gradients_per_client", "vectors_per_client"):
+        np.testing.assert_array_equal(getattr(trace, name), getattr(shorter, name))
+    trace.save(tmp_path / "trace")
+    assert fs.Trace.load(tmp_path / "trace").rounds == trace.rounds
+    assert pickle.loads(pickle.dumps(caught.value)).trace.rounds == trace.rounds
+
+
+def test_a_run_that_diverges_at_once_keeps_its_start() -> None:
+    with pytest.raises(fs.Diverged) as caught:
+        fs.run(steep_problem(), fs.FedAvg(step_size=1e3, local_steps=50), rounds=3, theta0=[1.0, 2.0, 3.0])
+    assert caught.value.round == 1
+    assert caught.value.trace.theta.tolist() == [[1.0, 2.0, 3.0]]
+    assert caught.value.trace.mse.shape == caught.value.trace.gradients_per_client.shape == (1, 1)
+
+
+def test_stages_keep_their_trace_too() -> None:
+    with pytest.raises(fs.Diverged) as caught:
+        fs.staged(steep_problem(), fs.Scaffold(step_size=0.3, local_steps=6), rounds=60, batch_size=2)
+    assert caught.value.trace.rounds == caught.value.round - 1

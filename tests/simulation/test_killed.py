@@ -94,3 +94,15 @@ def test_an_interrupt_leaves_a_checkpoint_and_no_rubbish(tmp_path: Path) -> None
     assert told == 5
     assert rounds[0] >= told
     assert bits(resumed) == bits(run())
+
+
+def test_interrupts_reach_the_tests_however_they_were_started() -> None:
+    """`nohup make test &` starts processes that ignore SIGINT, and so would theirs."""
+
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    file = Path(__file__).parents[1] / "core" / "test_interrupts.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+    done = subprocess.run(command, preexec_fn=ignore, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

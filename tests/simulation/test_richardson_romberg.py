@@ -20,6 +20,7 @@ from fedscaffold.paper.method_figures.richardson_romberg import (
 )
 from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.rounds import initial_state, open_rounds
+from fedscaffold.simulation.setup import RunSetup
 from fedscaffold.simulation.stages.richardson_romberg import latest_cut
 from fedscaffold.simulation.stages.stationarity import truncation
 from tests.samples import make
@@ -32,7 +33,11 @@ def tail_average(method: Any, problem: Any, first_step: int, rounds: int, discar
     """A chain by hand, all iterates kept."""
     state = initial_state(problem, method, np.zeros((repetitions, problem.dim)))
     iterates = []
-    with open_rounds(problem, method, Numba(), Batches(2), seed=5, limit=1e9, first_step=first_step) as step:
+    setup = RunSetup(
+        problem=problem, method=method, engine=Numba(), theta=state.theta, batches=Batches(2), seed=5,
+        first_step=first_step,
+    )  # fmt: skip
+    with open_rounds(setup) as step:
         for _ in range(rounds):
             state = step(state)
             iterates.append(state.theta)

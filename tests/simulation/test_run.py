@@ -156,3 +156,65 @@ def test_a_users_method(tmp_path: Any) -> None:
     assert trace.provenance["method"]["name"] == "Plain"
     with pytest.raises(fs.CheckpointMismatch, match="method"):
         fs.run(problem, Plain(0.2), rounds=3, batch_size=2, checkpoint=tmp_path / "checkpoint")
+
+
+def largest(theta: Array) -> float:
+    return float(theta.max())
+
+
+def test_a_plain_function_of_one_model_is_an_observer(tmp_path: Any) -> None:
+    problem = make("ridge")
+    common: dict[str, Any] = {"rounds": 6, "batch_size": 2, "repetitions": 3}
+
+    def ends(theta: Array) -> Array:
+        return theta[[0, -1]]
+
+    record = ("mse", largest, ends, problem.loss, Iterates())
+    trace = fs.run(problem, METHOD, record=record, checkpoint=tmp_path / "run", **common)
+    iterates = trace.metrics["iterates"]
+    np.testing.assert_array_equal(trace.metrics["largest"], iterates.max(axis=2))
+    np.testing.assert_array_equal(trace.metrics["ends"], iterates[:, :, [0, 2]])
+    np.testing.assert_array_equal(trace.loss, [[problem.loss(theta) for theta in row] for row in iterates])
+    more = fs.run(problem, METHOD, record=record, checkpoint=tmp_path / "run", **{**common, "rounds": 8})
+    np.testing.assert_array_equal(more.metrics["largest"][:, :7], trace.metrics["largest"])
+    with pytest.raises(fs.InvalidInput, match="recorded once, got \\['loss', 'loss'\\]"):
+        fs.run(problem, METHOD, record=("loss", problem.loss), **common)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "multinomial"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_accuracy_is_the_share_of_records_named_right(kind: str, weighted: bool) -> None:
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(n, 3)) for n in (5, 40)]
+    y = [table.argmax(axis=1) if kind == "multinomial" else table[:, 0] > 0.3 for table in X]
+    weights = [rng.integers(0, 3, size=len(table)) for table in X] if weighted else None
+    problem = (fs.problems.Multinomial if kind == "multinomial" else fs.problems.Logistic)(
+        X, y, l2=0.1, sample_weight=weights
+    )
+    trace = fs.run(problem, METHOD, rounds=5, record=("accuracy",))
+    x, labels = np.concatenate(X), np.concatenate(y)
+    each = np.ones(45) if weights is None else np.concatenate(weights)
+    margins = x @ trace.theta[0].reshape(-1, 3).T
+    named = margins.argmax(axis=1) if kind == "multinomial" else margins[:, 0] > 0
+    assert trace.accuracy.shape == (1, 6)
+    assert trace.accuracy[0, -1] == pytest.approx(each @ (named == labels) / each.sum(), rel=1e-14)
+    assert trace.accuracy[0, -1] > trace.accuracy[0, 0]
+
+
+def test_a_callback_sees_every_round_and_its_values() -> None:
+    problem, seen = make("ridge"), []
+
+    def callback(round: int, values: Any) -> None:
+        seen.append((round, values["mse"].tolist(), values["average"].tolist()))
+        if round == 3 and len(seen) == 4:
+            raise StopIteration
+
+    settings: Any = {"rounds": 3, "repetitions": 2, "record": ("mse", "average")}
+    with pytest.raises(StopIteration):
+        fs.run(problem, METHOD, callback=callback, **settings)
+    trace = fs.run(problem, METHOD, callback=None, **settings)
+    assert [round for round, _, _ in seen] == [0, 1, 2, 3]
+    assert [mse for _, mse, _ in seen] == trace.mse.T.tolist()
+    assert seen[-1][2] == trace.average.tolist()
+    with pytest.raises(fs.InvalidInput, match="callback must be a function of \\(round, values\\)"):
+        fs.run(problem, METHOD, rounds=1, callback=3)  # type: ignore[arg-type]

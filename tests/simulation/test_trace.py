@@ -50,6 +50,34 @@ def test_provenance(trace: fs.Trace) -> None:
     assert (told["repetitions"], told["engine"]) == (2, "numba-float64")
     assert told["versions"]["numpy"] == np.__version__
     assert told["versions"]["fedscaffold"] == fs.__version__
+    assert told["fingerprint"] == make("ridge").fingerprint()
+    assert told["theta0"] == "zero"
+    assert 0.0 < told["elapsed_seconds"] < 60.0
+
+
+def test_provenance_tells_starting_points_and_data_apart() -> None:
+    def told(problem: Any, **settings: Any) -> Any:
+        return fs.run(problem, fs.FedAvg(step_size=0.1, local_steps=1), rounds=1, **settings).provenance
+
+    problem = make("ridge")
+    one, two = (told(problem, theta0=[1.0, 2.0, third])["theta0"] for third in (3.0, 4.0))
+    assert len({"zero", one, two}) == 3
+    assert told(problem, theta0=[1.0, 2.0, 3.0])["theta0"] == one
+    part = problem.subset([0, 1])
+    assert told(part)["fingerprint"] == part.fingerprint() != problem.fingerprint()
+
+
+@pytest.mark.parametrize("x", ["rounds", "vectors", "gradients", "bits"])
+def test_plots_by_rounds_or_costs(trace: fs.Trace, x: Any) -> None:
+    per_round = {"rounds": 1, "vectors": 2, "gradients": 4, "bits": 2 * 64 * 3}[x]
+    ax = trace.plot(x=x, label="mine", name="loss")
+    (line,) = ax.get_lines()
+    np.testing.assert_array_equal(line.get_xdata(), per_round * np.arange(6))
+    np.testing.assert_array_equal(line.get_ydata(), trace.loss.mean(axis=0))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["mine"]
+    assert ax.get_xlabel() == "round" if x == "rounds" else x in ax.get_xlabel()
+    with pytest.raises(fs.InvalidInput, match="x must be one of 'rounds', 'vectors'"):
+        trace.plot(x="seconds")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["trace.npz", "no-suffix"])

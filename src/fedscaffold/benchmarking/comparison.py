@@ -27,10 +27,10 @@ from fedscaffold.engines import choose_engine
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.simulation.block import takes_anchor
-from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import initial_state, open_rounds
-from fedscaffold.simulation.setup import bits, costs
+from fedscaffold.simulation.run_method import bits, costs
+from fedscaffold.simulation.setup import RunSetup, divergence_limit
 
 Candidate = Method | FedNewton
 Methods = Mapping[str, Candidate | Sequence[Candidate]]
@@ -197,11 +197,12 @@ def _simulate(setting: _Setting, name: str, method: Method, most: tuple[float, f
     state = initial_state(problem, method, np.zeros((setting.repetitions, problem.dim)))
     errors = [squared_distance(state.theta, setting.optimum)]
     means = [float(errors[0].mean())]
-    diverged, limit = False, divergence_limit(state.theta)
-    with (
-        np.errstate(over="ignore", invalid="ignore"),
-        open_rounds(problem, method, setting.engine, setting.batches, seed=setting.seed, limit=limit) as step,
-    ):
+    diverged = False
+    setup = RunSetup(
+        problem=problem, method=method, engine=setting.engine, theta=state.theta, batches=setting.batches,
+        seed=setting.seed, limit=divergence_limit(state.theta),
+    )  # fmt: skip
+    with np.errstate(over="ignore", invalid="ignore"), open_rounds(setup) as step:
         while state.round < last:
             half = state.round // 2
             if target is not None:

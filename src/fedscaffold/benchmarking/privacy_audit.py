@@ -24,7 +24,6 @@ from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.methods import GradientScaffold, Scaffold
@@ -32,6 +31,7 @@ from fedscaffold.privacy import epsilon
 from fedscaffold.privacy.lower_bounds import gaussian_bound, guessing_bound
 from fedscaffold.problems import Ridge
 from fedscaffold.simulation.rounds import open_rounds
+from fedscaffold.simulation.setup import RunSetup
 
 Protect = Literal["records", "clients"]
 CLIENTS, GUESSED = 2, 0.1
@@ -180,8 +180,11 @@ def _scores(
     problem = Ridge(inside[:, :, None] * np.eye(count), np.full(inside.shape, FAR))
     H, gamma = method.uniform_local_steps, method.step_size
     total = np.zeros(inside.shape)
-    with open_rounds(problem, method, engine, Batches(), seed=seed, limit=np.inf, privacy=privacy) as step:
-        state = step.initial_state(np.zeros((1, count)))
+    setup = RunSetup(
+        problem=problem, method=method, engine=engine, theta=np.zeros((1, count)), seed=seed, privacy=privacy
+    )
+    with open_rounds(setup) as step:
+        state = step.initial_state()
         for _ in range(rounds):
             before = step.gather(state)
             state = step(state)
@@ -198,8 +201,11 @@ def _scores_of_clients(
     """What the attacker computes from the sums of all rounds: how far θ went along each client's coordinate."""
     count = inside.size
     problem = Ridge((inside[:, None] * np.eye(count))[:, None, :], np.full((count, 1), FAR))
-    with open_rounds(problem, method, engine, Batches(), seed=seed, limit=np.inf, privacy=privacy) as step:
-        state = step.initial_state(np.zeros((1, count)))
+    setup = RunSetup(
+        problem=problem, method=method, engine=engine, theta=np.zeros((1, count)), seed=seed, privacy=privacy
+    )
+    with open_rounds(setup) as step:
+        state = step.initial_state()
         for _ in range(rounds):
             state = step(state)
     return state.theta[0]

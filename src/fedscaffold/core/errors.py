@@ -61,9 +61,13 @@ class Diverged(FedScaffoldError, ArithmeticError):
         The client whose local model was largest.
     safe_step_size
         A step size with which the method does not diverge; 0 if none is known.
+    trace
+        The `Trace` of the rounds before, up to the last one within bounds; None if the run kept none.
     """
 
-    def __init__(self, message: str, *, round: int, client: int, safe_step_size: float) -> None:
+    trace: Any = None
+
+    def __init__(self, message: str, *, round: int = 0, client: int = 0, safe_step_size: float = 0.0) -> None:
         super().__init__(message)
         self.round = round
         self.client = client

@@ -76,6 +76,24 @@ class HasBatchLoss(Protocol):
     records: Any  # all clients' records one after another, a tree of arrays
 
 
+@runtime_checkable
+class HasInitialModel(Protocol):
+    """A problem that runs start from a model of its own, instead of zero."""
+
+    initial: Array  # (dim,)
+
+    def ravel(self, params: Any) -> Array | None:
+        """Return a tree of parameters as a vector, (dim,); None if it is not such a tree."""
+
+
+@runtime_checkable
+class HasAccuracy(Protocol):
+    """A problem whose records have classes."""
+
+    def accuracy(self, theta: Array) -> float:
+        """Return the share of all records whose class θ predicts."""
+
+
 class TabularRecords(Problem, Protocol):
     """A problem whose clients hold tables of features and targets; what compiled engines read."""
 

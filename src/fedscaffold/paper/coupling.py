@@ -6,7 +6,7 @@ an upper bound on W₂² between the law after t rounds and the stationary law, 
 of these laws and W₂² is the least over all.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +19,8 @@ from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.rounds import State, initial_state, open_rounds
-from fedscaffold.simulation.setup import validate_run
+from fedscaffold.simulation.setup import divergence_limit, validate_run
 from fedscaffold.theory import constants
 from fedscaffold.theory.bounds import Bound, ScaffoldBounds
 
@@ -130,7 +129,7 @@ def couple(
     ).contraction()
     a, b = (_state(problem, method, start, repetitions) for start in (first, second))
     limit = max(divergence_limit(a.theta), divergence_limit(b.theta))
-    with open_rounds(problem, method, setup.engine, setup.batches, seed=seed, limit=limit) as after:
+    with open_rounds(replace(setup, limit=limit)) as after:
         for _ in range(burn_in):
             b = after(b)
         a = a._replace(round=burn_in)  # the draws that follow are new to both

@@ -25,14 +25,25 @@ class ProblemBase(ABC):
     weights: Array
     sizes: IntArray
     _optimum: Array | None = None
+    _fingerprint: str | None = None
 
     @abstractmethod
     def _solve_optimum(self) -> Array:
         """Compute θ*, shape (dim,)."""
 
     @abstractmethod
+    def _compute_fingerprint(self) -> str:
+        """Compute the digest that `fingerprint` returns."""
+
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """The problem's kind, sizes and settings as plain values, for provenance."""
+        """Return the problem's kind, sizes and settings as plain values, for provenance."""
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 digest of all that defines the problem, records included; computed once and kept."""
+        if self._fingerprint is None:
+            self._fingerprint = self._compute_fingerprint()
+        return self._fingerprint
 
     def optimum(self) -> Array:
         """θ*, where the gradient of f vanishes, shape (dim,): computed by the first call, kept, and read-only."""
@@ -47,8 +58,8 @@ class ProblemBase(ABC):
         return "uniform" if bool(np.all(self.weights == self.weights[0])) else "given"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but θ*, which a copy (`subset` makes one) or another process solves for itself."""
-        return {name: value for name, value in vars(self).items() if name != "_optimum"}
+        """Leave out θ* and the fingerprint, which differ in a copy with other records (`subset` makes one)."""
+        return {name: value for name, value in vars(self).items() if name not in ("_optimum", "_fingerprint")}
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name)}" for name in self.repr_fields)

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.problems.glm import Glm
+from fedscaffold.problems.record_weights import WEIGHT, of_records
 from fedscaffold.problems.special import expit
 
 LOGISTIC_DERIVATIVE_BOUNDS = (1.0 / (6.0 * float(np.sqrt(3.0))), 1.0 / 8.0)  # of |ℓ'''| and |ℓ''''|
@@ -101,3 +102,8 @@ class Logistic(Glm):
         """ℓ'''(z, y) = σ(z) σ(−z) (σ(−z) − σ(z))."""
         p, q = expit(z), expit(-z)
         return p * q * (q - p)
+
+    def accuracy(self, theta: Array) -> float:
+        """Return the share of all records, sample weights counted, whose label is the sign of the margin at θ."""
+        right = of_records(lambda z, y: (z > 0.0) == (y > 0.0), self.x @ theta, self.y)
+        return float(right.mean() if self.y.ndim == 1 else right.sum() / self.y[:, WEIGHT].sum())

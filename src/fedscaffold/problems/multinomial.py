@@ -109,6 +109,11 @@ class Multinomial(TabularProblem):
         """θ* = argmin f, by Newton's method."""
         return minimise(_Centred(self))
 
+    def accuracy(self, theta: Array) -> float:
+        """Return the share of all records, sample weights counted, whose class has the largest margin at θ."""
+        right = self._margins(theta, self.x).argmax(axis=1) == _classes(self.y)
+        return float(np.average(right, weights=_weights(self.y)))
+
     @one_blas_thread
     def client_losses(self, theta: Array) -> Array:
         """The clients' losses f_c(θ), shape (N,)."""

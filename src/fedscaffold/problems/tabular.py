@@ -125,7 +125,7 @@ class TabularProblem(RecordsProblem):
         """The kind, sizes, weights and penalty."""
         return {**super().describe(), "l2": self.l2, "n_unpenalised": self.n_unpenalised}
 
-    def fingerprint(self) -> str:
+    def _compute_fingerprint(self) -> str:
         """SHA-256 digest of kind, penalty, weights and every record."""
         words = f"{self.kind} {self.l2!r} {self.dim} {self.vectors} {self.n_unpenalised}"
         return digest(words, self.offsets, self.weights, self.y, self.x)

@@ -1,7 +1,7 @@
-"""Running a method on a problem: one round, many rounds, where client state lives, and what a run leaves.
+"""Running a method on a problem: one round, many rounds, where client state lives, and the result.
 
-Read in this order: `run_method` (the loop), `rounds` (one round), `block` (the clients' half of a round),
-`clients` and `client_store` (where client state lives), `trace` (the result).
+Read in this order: `setup` (all settings in one object), `run_method` (the loop), `rounds` (one round),
+`block` (the clients' half of a round), `clients` (where client state lives), `trace` (the result).
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from fedscaffold.core.lazy import load_on_demand
 
 if TYPE_CHECKING:
     from fedscaffold.simulation.availability import AvailabilityTable, Markov, Periodic
-    from fedscaffold.simulation.observers import Loss, Mse, TailAverage
+    from fedscaffold.simulation.observers import Accuracy, Loss, Mse, TailAverage
     from fedscaffold.simulation.run_method import run
     from fedscaffold.simulation.stages.richardson_romberg import RichardsonRomberg, richardson_romberg
     from fedscaffold.simulation.stages.staged import Stage, Staged, staged
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedscaffold.simulation.trace import Trace
 
 __all__ = [
+    "Accuracy",
     "AvailabilityTable",
     "Loss",
     "Markov",
@@ -37,6 +38,7 @@ __all__ = [
 __getattr__ = load_on_demand(
     __name__,
     {
+        "Accuracy": "observers",
         "AvailabilityTable": "availability",
         "Loss": "observers",
         "Markov": "availability",

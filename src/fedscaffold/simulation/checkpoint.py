@@ -27,24 +27,18 @@ class Saved:
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """A checkpoint's path, rounds between two saves, and the identity of the run that may continue from it.
+    """A checkpoint's path, rounds between two saves, and the identity of the run that may continue from it."""
 
-    With path None nothing is saved.
-    """
-
-    path: str | os.PathLike[str] | None
+    path: str | os.PathLike[str]
     every: int
     identity: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        if self.path is not None:
-            check_writable(self.path)
-            remove_abandoned(self.path)
+        check_writable(self.path)
+        remove_abandoned(self.path)
 
     def save(self, state: State, metrics: Mapping[str, Array], extra: Mapping[str, Array]) -> None:
         """Replace the file in one step, with a state whose client state is named arrays."""
-        if self.path is None:
-            return
         groups = {
             "server": state.server._asdict(),
             "client": state.client_state._asdict(),
@@ -60,7 +54,7 @@ class CheckpointFile:
         Every array is compared with what this run would have; what it recorded and what else it kept is for the
         caller to read, with the shapes that it knows.
         """
-        if self.path is None or not path_of(self.path).exists():
+        if not path_of(self.path).exists():
             return None
         name = os.fspath(self.path)
         try:

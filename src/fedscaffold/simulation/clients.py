@@ -1,35 +1,28 @@
 """Where the clients of a run and their state live: in this process, in a folder, or in an engine's workers."""
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
-from fedscaffold.core.protocols import (
-    Clients,
-    DistributedEngine,
-    Divisible,
-    Engine,
-    Method,
-    Problem,
-    StoreFactory,
-    WorkerPool,
-)
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.errors import InvalidInput, NotWritten
+from fedscaffold.core.privacy import ClientLevel, RecordLevel
+from fedscaffold.core.protocols import Clients, DistributedEngine, Divisible, Method, StoreFactory, WorkerPool
 from fedscaffold.core.random.noise import message_noise
 from fedscaffold.core.storage.files import folder_at
+from fedscaffold.core.storage.memmap import new_array_file
 from fedscaffold.core.sums import PartialSum
-from fedscaffold.core.types import Array, ExchangedGradients, RoundInfo, WorstClient
+from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 from fedscaffold.simulation.block import Block, LocalResult, open_block
-from fedscaffold.simulation.client_store import ClientStore, open_store, replace_rows
 from fedscaffold.simulation.protection import MessageProtection
+from fedscaffold.simulation.setup import RunSetup
+
+NUMBERS_AT_ONCE = 1 << 22  # 32 MB: the memory that making client state in a folder may take
 
 
 @dataclass(frozen=True)
@@ -162,6 +155,94 @@ def _joined(found: Sequence[list[PartialSum]]) -> list[PartialSum]:
     return [part for parts in found for part in parts]
 
 
+class ClientStore:
+    """A block of clients and their state; one call at a time, in the order of a round."""
+
+    def __init__(self, block: Block, folder: Path | None = None) -> None:
+        self.block, self.folder = block, folder
+        self.client_state: Any = None
+        self.own_gradients: Array | None = None
+        self.result: LocalResult | None = None
+
+    def init_state(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> None:
+        """Make the initial state; in a folder, piece by piece, unless values are given."""
+        weights, method = self.block.weights, self.block.method
+        if self.folder is None or control_variates is not None:
+            self.place(method.init_clients(repetitions, weights, dim, control_variates))
+            return
+        count = max(1, NUMBERS_AT_ONCE // (repetitions * dim))
+        nobody = method.init_clients(repetitions, weights[:0], dim, None)
+        shape = (repetitions, weights.size, dim)
+        self.client_state = type(nobody)(*(self._file(name, shape) for name in nobody._fields))
+        for begin in range(0, weights.size, count):
+            piece = method.init_clients(repetitions, weights[begin : begin + count], dim, None)
+            for values, new in zip(self.client_state, piece, strict=True):
+                if new.any():
+                    values[:, begin : begin + count] = new
+
+    def place(self, state: Any) -> None:
+        """Replace the clients' state."""
+        if self.folder is None:
+            self.client_state = state
+            return
+        self.client_state = type(state)(
+            *(self._file(name, values.shape) for name, values in state._asdict().items())
+        )
+        self._overwrite(state)
+
+    def snapshot(self) -> Any:
+        """The clients' state as it is now."""
+        return self.client_state
+
+    def exchange(self, server: Any, info: RoundInfo) -> list[PartialSum]:
+        """Partial sums of the gradients at θ; the clients' own are kept for `run_local_steps`."""
+        self.own_gradients = self.block.gradients(server, info)
+        return self.block.partial_sums(self.own_gradients, info)
+
+    def run_local_steps(self, server: Any, info: RoundInfo, mean_gradient: Array | None) -> list[PartialSum]:
+        """Partial sums of the messages; the result is kept for `update`."""
+        exchanged = None
+        if mean_gradient is not None and self.own_gradients is not None:
+            exchanged = ExchangedGradients(self.own_gradients, mean_gradient)
+        self.result = self.block.run_local_steps(self.client_state, server, info, exchanged)
+        return self.block.partial_sums(self.result.sent, info)
+
+    def worst_client(self) -> WorstClient:
+        """The client whose local model was largest in the last local steps."""
+        assert self.result is not None
+        return self.block.worst_client(self.result)
+
+    def update(self, before: Any, after: Any) -> None:
+        """Update the state of the clients that took part."""
+        assert self.result is not None
+        new = self.block.update(self.result, before, after)
+        if self.result.clients is not None:
+            replace_rows(self.client_state, new, self.result.clients)
+        elif self.folder is None:
+            self.client_state = new
+        else:
+            self._overwrite(new)
+        self.result = self.own_gradients = None
+
+    def _file(self, name: str, shape: tuple[int, ...]) -> Array:
+        assert self.folder is not None
+        try:
+            return new_array_file(self.folder / f"{name}.npy", shape)
+        except OSError as error:
+            raise NotWritten(f"cannot keep client state in {self.folder}: {error.strerror or error}") from None
+
+    def _overwrite(self, state: Any) -> None:
+        for values, new in zip(self.client_state, state, strict=True):
+            values[...] = new
+
+
+def replace_rows(client_state: Any, new: Any, clients: IntArray) -> None:
+    """Replace the state of some clients (repetitions, clients), in place."""
+    rows = np.arange(len(clients))[:, None]
+    for values, part in zip(client_state, new, strict=True):
+        values[rows, clients] = part
+
+
 class LocalPool:
     """A worker pool of one store, in this process."""
 
@@ -182,54 +263,68 @@ class LocalPool:
 
 
 @contextmanager
-def open_clients(
-    problem: Problem,
-    method: Method,
-    engine: Engine,
-    batches: Batches,
-    *,
-    seed: int,
-    first_step: int = 0,
-    folder: str | os.PathLike[str] | None = None,
-    privacy: Privacy | None = None,
-) -> Iterator[Clients]:
-    """The clients of a problem, ready for a run; with their state in files of a folder, if one is given."""
-    n_clients, weights = problem.n_clients, problem.weights
-    shared: dict[str, Any] = {"n_clients": n_clients, "first_step": first_step}
-    own: dict[str, Any] = (
-        {"privacy": privacy} if isinstance(privacy, RecordLevel) else {}
-    )  # other engines need not know of it
-
-    def protection(begin: int, end: int) -> MessageProtection | None:
-        if not isinstance(privacy, ClientLevel):
-            return None
-        scales = privacy.noise_scales(weights, float(weights.max()), method.participants(n_clients))
-        return MessageProtection(privacy, scales[begin:end], partial(message_noise, seed, begin))
-
+def open_clients(setup: RunSetup) -> Iterator[Clients]:
+    """Open the clients of a run, with their state in files of `setup.folder` if there is one."""
+    problem, method, engine, weights = setup.problem, setup.method, setup.engine, setup.problem.weights
     if isinstance(engine, DistributedEngine):
-        if folder is not None:
+        if setup.folder is not None:
             raise InvalidInput(
                 f"the {engine.name} engine keeps the clients' state in its workers; leave client_state_dir out"
             )
-        if not isinstance(problem, Divisible):
-            raise InvalidInput(f"a {type(problem).__name__} problem cannot be divided among workers")
 
         def factory(begin: int, end: int) -> StoreFactory:
-            part = problem if end - begin == n_clients else problem.subset(np.arange(begin, end))
-            return partial(
-                open_store, part, method, engine.shard_engine, batches, seed=seed, weights=weights[begin:end],
-                first=begin, protect=protection(begin, end), **own, **shared,
-            )  # fmt: skip
+            return partial(open_store, shard_of(replace(setup, engine=engine.shard_engine), begin, end))
 
-        with engine.open_workers(n_clients, factory) as workers:
+        if not isinstance(problem, Divisible):
+            raise InvalidInput(f"a {type(problem).__name__} problem cannot be divided among workers")
+        with engine.open_workers(problem.n_clients, factory) as workers:
             yield StoredClients(workers, method, weights)
         return
-    open_local_sgd = partial(engine.open, problem, seed=seed, **own)
-    protect = protection(0, n_clients)
-    with open_block(
-        method, open_local_sgd, batches, weights=weights, seed=seed, protect=protect, **shared
-    ) as block:
-        if folder is None:
+    with open_shard(shard_of(setup, 0, problem.n_clients)) as block:
+        if setup.folder is None:
             yield InMemoryClients(block)
         else:
-            yield StoredClients(LocalPool(ClientStore(block, folder_at(folder))), method, weights)
+            yield StoredClients(LocalPool(ClientStore(block, folder_at(setup.folder))), method, weights)
+
+
+class ClientShard(NamedTuple):
+    """Consecutive clients of a run, which one process holds."""
+
+    setup: RunSetup  # whose problem has these clients alone
+    weights: Array  # their shares of the total weight of all clients
+    n_clients: int  # of all shards together
+    first: int  # index of the first client of this shard
+    protect: MessageProtection | None
+
+
+def shard_of(setup: RunSetup, begin: int, end: int) -> ClientShard:
+    """Return clients begin, ..., end − 1 of a run, without the records of the others."""
+    problem, privacy, weights = setup.problem, setup.privacy, setup.problem.weights
+    n_clients, protect = problem.n_clients, None
+    if isinstance(privacy, ClientLevel):
+        scales = privacy.noise_scales(weights, float(weights.max()), setup.method.participants(n_clients))
+        protect = MessageProtection(privacy, scales[begin:end], partial(message_noise, setup.seed, begin))
+    if end - begin < n_clients:
+        assert isinstance(problem, Divisible)
+        setup = replace(setup, problem=problem.subset(np.arange(begin, end)), control_variates=None)
+    return ClientShard(setup, weights[begin:end], n_clients, begin, protect)
+
+
+def open_shard(shard: ClientShard) -> AbstractContextManager[Block]:
+    """Open the engine for the clients of a shard, and return them as a block."""
+    setup = shard.setup
+    own: dict[str, Any] = {"first_client": shard.first} if shard.first else {}
+    if isinstance(setup.privacy, RecordLevel):  # engines that cannot clip need not know of privacy
+        own["privacy"] = setup.privacy
+    return open_block(
+        setup.method, partial(setup.engine.open, setup.problem, seed=setup.seed, **own), setup.batches,
+        weights=shard.weights, n_clients=shard.n_clients, seed=setup.seed, first=shard.first,
+        first_step=setup.first_step, protect=shard.protect,
+    )  # fmt: skip
+
+
+@contextmanager
+def open_store(shard: ClientShard) -> Iterator[ClientStore]:
+    """Open a shard together with the state of its clients, in memory."""
+    with open_shard(shard) as block:
+        yield ClientStore(block)

@@ -1,6 +1,6 @@
-"""Observers: what a run records in each round, a number or a vector for each repetition."""
+"""Observers: quantities that a run records in each round, a number or a vector for each repetition."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -8,14 +8,17 @@ import numpy as np
 
 from fedscaffold.core.checks import given, numbers, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import Observer, Problem, Watch
+from fedscaffold.core.protocols import HasAccuracy, Observer, Problem, Watch
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.checkpoint import Saved
 from fedscaffold.simulation.rounds import State
 
+Recorded = str | Observer | Callable[[Array], Any]  # what `record` may hold
+Callback = Callable[[int, Mapping[str, Array]], object]  # of the round, and of the values recorded in it
+
 
 def squared_distance(theta: Array, optimum: Array) -> Array:
-    """‖θ − θ*‖² of each row of θ, (repetitions, dim) → (repetitions,)."""
+    """Return ‖θ − θ*‖² of each row of θ, (repetitions, dim) → (repetitions,)."""
     return np.square(theta - optimum).sum(axis=-1)
 
 
@@ -26,7 +29,7 @@ class Mse:
     Parameters
     ----------
     optimum
-        θ*, (dim,), where it has been computed already; by default `problem.optimum()`. As it belongs to the
+        θ*, (dim,), if it has been computed already; by default `problem.optimum()`. As it belongs to the
         problem, checkpoints do not mention it.
 
     Examples
@@ -54,7 +57,7 @@ class Mse:
         set_fields(self, optimum=own)
 
     def watch(self, problem: Problem) -> Watch:
-        """A function that computes the squared distance to the optimum, which is found once."""
+        """Return a function that computes the squared distance to the optimum, which is found once."""
         optimum = problem.optimum() if self.optimum is None else self.optimum
         if optimum.shape != (problem.dim,):
             raise InvalidInput(f"Mse's optimum must have shape ({problem.dim},), got {optimum.shape}")
@@ -83,12 +86,59 @@ class Loss:
     keep: Literal["every"] = field(default="every", init=False)
 
     def watch(self, problem: Problem) -> Watch:
-        """A function that computes the loss of every repetition."""
+        """Return a function that computes the loss of every repetition."""
+        return _each(problem.loss)
 
-        def loss(round: int, theta: Array, previous: Array | None) -> Array:
-            return np.array([problem.loss(row) for row in theta])
 
-        return loss
+@dataclass(frozen=True)
+class Accuracy:
+    """Records the share of all records whose class θ_t predicts, for logistic and multinomial regression.
+
+    For other data, such as records held out for testing, record a function of θ: the method `accuracy` of another
+    problem is one.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("classification", n_clients=4)
+    >>> method = fs.Scaffold(step_size=0.5, local_steps=5)
+    >>> trace = fs.run(problem, method, rounds=10, batch_size=10, record=("accuracy",))
+    >>> bool(trace.accuracy[0, -1] > 0.7)
+    True
+    """
+
+    name: str = field(default="accuracy", init=False)
+    keep: Literal["every"] = field(default="every", init=False)
+
+    def watch(self, problem: Problem) -> Watch:
+        """Return a function that computes the accuracy of every repetition."""
+        if not isinstance(problem, HasAccuracy):
+            raise InvalidInput(
+                f"accuracy is known for Logistic and Multinomial problems, not for {type(problem).__name__}; "
+                "record a function of theta instead"
+            )
+        return _each(problem.accuracy)
+
+
+@dataclass(frozen=True)
+class _Function:
+    """Records a function of one model θ, (dim,), under the function's name."""
+
+    name: str
+    function: Callable[[Array], Any] = field(repr=False)
+    keep: Literal["every"] = field(default="every", init=False)
+
+    def watch(self, problem: Problem) -> Watch:
+        return _each(self.function)
+
+
+def _each(function: Callable[[Array], Any]) -> Watch:
+    """Return a watch that applies a function of one model to every repetition."""
+
+    def values(round: int, theta: Array, previous: Array | None) -> Array:
+        return np.array([np.asarray(function(row), dtype=np.float64) for row in theta])
+
+    return values
 
 
 @dataclass(frozen=True)
@@ -118,7 +168,7 @@ class TailAverage:
         set_fields(self, after=whole_number("after", self.after, least=0))
 
     def watch(self, problem: Problem) -> Watch:
-        """A function that updates the average with the model of a round."""
+        """Return a function that updates the average with the model of a round."""
 
         def average(round: int, theta: Array, previous: Array | None) -> Array:
             if previous is None or round <= self.after:
@@ -128,29 +178,57 @@ class TailAverage:
         return average
 
 
-BY_NAME: dict[str, type[Mse] | type[Loss] | type[TailAverage]] = {"mse": Mse, "loss": Loss, "average": TailAverage}
+BY_NAME: dict[str, Callable[[], Observer]] = {
+    "mse": Mse,
+    "loss": Loss,
+    "accuracy": Accuracy,
+    "average": TailAverage,
+}
 
 
-def resolve_observers(record: Iterable[str | Observer]) -> list[Observer]:
-    """Observers from names and objects; no two may record under the same name."""
+def resolve_observers(record: Iterable[Recorded]) -> list[Observer]:
+    """Return observers from names, objects and functions.
+
+    Raises
+    ------
+    InvalidInput
+        If one is unknown, or if two record under the same name.
+    """
     if isinstance(record, str | np.ndarray) or not hasattr(record, "__iter__"):
         example = (record,) if isinstance(record, str) and len(record) < 50 else ("mse",)
         raise InvalidInput(f"record must be a sequence of observers, for example {example!r}; got {given(record)}")
-    observers: list[Observer] = []
-    for item in record:
-        if item not in BY_NAME if isinstance(item, str) else not hasattr(item, "watch"):
-            raise InvalidInput(f"unknown observer {given(item)}; choose among {', '.join(map(repr, BY_NAME))}")
-        observers.append(BY_NAME[item]() if isinstance(item, str) else item)
+    observers = [_observer(item) for item in record]
     names = [observer.name for observer in observers]
     if len(set(names)) < len(names):
         raise InvalidInput(f"each observer can be recorded once, got {names}")
     return observers
 
 
-class Recorder:
-    """The observers' values so far; those kept for every round grow along axis 1."""
+def _observer(item: Any) -> Observer:
+    if isinstance(item, str) and item in BY_NAME:
+        return BY_NAME[item]()
+    if isinstance(item, Observer) and not isinstance(item, type):
+        return item
+    if callable(item) and isinstance(getattr(item, "__name__", None), str) and not isinstance(item, type):
+        return _Function(item.__name__, item)
+    raise InvalidInput(
+        f"unknown observer {given(item)}; choose among {', '.join(map(repr, BY_NAME))}, or give a function of θ"
+    )
 
-    def __init__(self, observers: Iterable[Observer], problem: Any, saved: Saved | None = None) -> None:
+
+class Recorder:
+    """The observers' values so far; if a value is kept for every round, they grow along axis 1."""
+
+    def __init__(
+        self,
+        observers: Iterable[Observer],
+        problem: Any,
+        saved: Saved | None = None,
+        callback: Callback | None = None,
+    ) -> None:
+        if callback is not None and not callable(callback):
+            raise InvalidInput(f"callback must be a function of (round, values), got {given(callback)}")
+        self._callback = callback
         self._watches = [(observer.name, observer.keep, observer.watch(problem)) for observer in observers]
         self._values: dict[str, list[Array]] = {}
         if saved is None:
@@ -164,17 +242,19 @@ class Recorder:
             self._values[name] = list(np.moveaxis(values, 1, 0)) if keep == "every" else [values]
 
     def record(self, state: State) -> bool:
-        """Let every observer see θ after a round, or at the start; False: no observer ends a run."""
+        """Record θ after a round, or at the start, and return False: no observer ends a run."""
         for name, keep, watch in self._watches:
             values = self._values.setdefault(name, [])
             value = watch(state.round, state.theta, values[-1] if values else None)
             if keep == "last":
                 values.clear()
             values.append(value)
+        if self._callback is not None:
+            self._callback(state.round, {name: values[-1] for name, values in self._values.items()})
         return False
 
     def metrics(self) -> dict[str, Array]:
-        """The recorded arrays, by the observers' names."""
+        """Return the recorded arrays by the observers' names."""
         return {
             name: np.stack(self._values[name], axis=1) if keep == "every" else self._values[name][0]
             for name, keep, _ in self._watches

@@ -16,23 +16,26 @@ LABELS = {"mse": "$\\|\\theta_t-\\theta^*\\|^2$", "loss": "$f(\\theta_t)$"}
 BLUE, ORANGE, INK = "#0072B2", "#D55E00", "#222222"
 
 
-def draw_series(series: Array, name: str, *, label: str, ax: "Axes | None" = None) -> "Axes":
-    """Draw the mean of (repetitions, rounds + 1) series by round, shaded from smallest to largest.
+def draw_series(
+    series: Array, name: str, *, at: tuple[str, Array], label: str, ax: "Axes | None" = None
+) -> "Axes":
+    """Draw the mean of (repetitions, rounds + 1) series, shaded from smallest to largest.
 
-    The scale is logarithmic where all values are positive.
+    `at` names the horizontal axis and has its values, (rounds + 1,). The vertical scale is logarithmic if all
+    values are positive, except for accuracies.
     """
     if series.ndim != 2:
         raise InvalidInput(f"{name} is not a number per round; plot a series such as 'mse' or 'loss'")
     ax = new_axes(ax)
-    rounds = np.arange(series.shape[1])
-    (line,) = ax.plot(rounds, series.mean(axis=0), lw=1.6, label=label)
+    horizontal, x = at
+    (line,) = ax.plot(x, series.mean(axis=0), lw=1.6, label=label)
     if len(series) > 1:
         colour = line.get_color()
-        ax.fill_between(rounds, series.min(axis=0), series.max(axis=0), color=colour, alpha=0.2, lw=0)
-    if (series > 0).all():
+        ax.fill_between(x, series.min(axis=0), series.max(axis=0), color=colour, alpha=0.2, lw=0)
+    if name != "accuracy" and (series > 0).all():
         ax.set_yscale("log")
     ax.locator_params(axis="x", integer=True)
-    ax.set_xlabel("round")
+    ax.set_xlabel(horizontal)
     ax.set_ylabel(LABELS.get(name, name))
     ax.margins(x=0)
     plain_grid(ax)

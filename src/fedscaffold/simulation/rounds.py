@@ -1,24 +1,21 @@
 """One round: who takes part, the clients' local steps, the server's step, the clients' update."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.privacy import Privacy
-from fedscaffold.core.protocols import Availability, Clients, Engine, Method, Problem
+from fedscaffold.core.errors import Diverged, InvalidInput
+from fedscaffold.core.protocols import Availability, Clients, Divisible, Method, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.stream import cohorts, round_uniforms
 from fedscaffold.core.sums import total
-from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo
+from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 from fedscaffold.simulation.clients import open_clients
-from fedscaffold.simulation.divergence import diverged, has_diverged
+from fedscaffold.simulation.setup import RunSetup
 
 ROUNDS_AT_ONCE = 64  # whose uniform numbers are drawn at a time
 ALL_WEIGHT = np.ones(1)  # the share of the weight when every client takes part
@@ -79,85 +76,67 @@ def round_info(
 class RoundStep:
     """A function from a state to the state one round later; raises `Diverged` when θ leaves the limit."""
 
-    problem: Problem
-    method: Method
-    batches: Batches
+    setup: RunSetup
     clients: Clients
-    seed: int
-    limit: float
     uniforms_of: Callable[[int, int], Array]  # (block of rounds, repetitions)
-    availability: Availability | None = None
 
     def __call__(self, state: State) -> State:
         """Run one round."""
-        method, clients, info = self.method, self.clients, self.round_info(state)
-        exchanged = None
+        setup, clients, info = self.setup, self.clients, self.round_info(state)
+        method, exchanged = setup.method, None
         if method.exchange is not None:
             sums, own = clients.exchange(state.server, info)
             exchanged = ExchangedGradients(own, total(sums))
         sums, result = clients.run_local_steps(state.client_state, state.server, info, exchanged)
         server = method.aggregate(state.server, total(sums), info.share)
-        if has_diverged(server, self.limit):
+        if has_diverged(server, setup.limit):
             worst = clients.worst_client(result)
-            raise diverged(method, state.round + 1, worst, problem=self.problem, batches=self.batches)
+            raise diverged(method, state.round + 1, worst, problem=setup.problem, batches=setup.batches)
         client_state = clients.update(state.client_state, result, state.server, server)
         return State(state.round + 1, server, client_state)
 
     def round_info(self, state: State) -> RoundInfo:
-        """Who takes part in the round after this state, and the round's uniform numbers."""
-        block, within = divmod(state.round, ROUNDS_AT_ONCE)
+        """Return who takes part in the round after this state, and the round's uniform numbers."""
+        setup, (block, within) = self.setup, divmod(state.round, ROUNDS_AT_ONCE)
         uniform = self.uniforms_of(block, len(state.theta))[:, within]
         return round_info(
-            self.method, self.problem.weights, seed=self.seed, round=state.round, round_uniform=uniform,
-            availability=self.availability,
+            setup.method, setup.problem.weights, seed=setup.seed, round=state.round, round_uniform=uniform,
+            availability=setup.availability,
         )  # fmt: skip
 
-    def initial_state(self, theta: Array, control_variates: ArrayLike | None = None) -> State:
-        """The state before the first round, from θ (repetitions, dim)."""
-        client_state = self.clients.init_state(len(theta), self.problem.dim, control_variates)
-        return State(0, self.method.init_server(theta), client_state)
+    def initial_state(self) -> State:
+        """Return the state before the first round, from the setup's models and control variates."""
+        theta, problem = self.setup.theta, self.setup.problem
+        client_state = self.clients.init_state(len(theta), problem.dim, self.setup.control_variates)
+        return State(0, self.setup.method.init_server(theta), client_state)
 
     def scatter(self, state: State) -> State:
         """Bring a state whose client state is named arrays to where the clients are."""
         return state._replace(client_state=self.clients.scatter(state.client_state, state.round))
 
     def gather(self, state: State) -> State:
-        """The same state with the client state as named arrays."""
+        """Return the same state with the client state as named arrays."""
         return state._replace(client_state=self.clients.gather(state.client_state))
 
     def is_current(self, state: State) -> bool:
-        """Whether the clients still hold this state."""
+        """Return whether the clients still hold this state."""
         return self.clients.is_current(state.client_state)
 
 
 @contextmanager
-def open_rounds(
-    problem: Problem,
-    method: Method,
-    engine: Engine,
-    batches: Batches,
-    *,
-    seed: int,
-    limit: float,
-    first_step: int = 0,
-    folder: str | os.PathLike[str] | None = None,
-    availability: Availability | None = None,
-    privacy: Privacy | None = None,
-) -> Iterator[RoundStep]:
-    """A function from a state to the state one round later.
+def open_rounds(setup: RunSetup) -> Iterator[RoundStep]:
+    """Open the clients of a run, and yield a function from a state to the state one round later.
 
-    Local steps draw as steps first_step, first_step + 1, ... of their rounds, so that two runs may share draws or
-    not. The client state is part of the state, unless the engine keeps it in its workers or a folder is given.
+    The client state is part of the state, unless the engine keeps it in its workers or a folder is given.
     """
-    with open_clients(
-        problem, method, engine, batches, seed=seed, first_step=first_step, folder=folder, privacy=privacy
-    ) as clients:
+    with open_clients(setup) as clients:
 
         @lru_cache(maxsize=1)
         def uniforms_of(block: int, repetitions: int) -> Array:
-            return round_uniforms(seed, repetitions, range(block * ROUNDS_AT_ONCE, (block + 1) * ROUNDS_AT_ONCE))
+            rounds = range(block * ROUNDS_AT_ONCE, (block + 1) * ROUNDS_AT_ONCE)
+            return round_uniforms(setup.seed, repetitions, rounds)
 
-        yield RoundStep(problem, method, batches, clients, seed, limit, uniforms_of, availability)
+        yield RoundStep(setup, clients, uniforms_of)
 
 
 def run_rounds(
@@ -208,3 +187,69 @@ def run_rounds(
             save(state)
         raise
     return state
+
+
+@runtime_checkable
+class LocalSmoothness(Protocol):
+    """A problem whose smoothness is known only near the start, and is slow to measure for all clients."""
+
+    smoothness_is_local: bool
+
+
+def has_diverged(server: Any, limit: float) -> bool:
+    """Whether an entry of θ is beyond the limit or not a number."""
+    return not np.abs(server.theta).max() < limit
+
+
+def diverged(
+    method: Method,
+    round: int,
+    worst: WorstClient,
+    *,
+    problem: Problem | None = None,
+    batches: Batches | None = None,
+) -> Diverged:
+    """The error that names the round, the client that went furthest and, given the problem, a safe step size."""
+    safe, advice = 0.0, "No step size can be vouched for here; try a tenth of this one."
+    if problem is not None and batches is not None:
+        safe, advice = _safe_step_size(method, problem, batches, worst.client, advice)
+    return Diverged(
+        f"{type(method).__name__} diverged in round {round}: client {worst.client}'s model reached "
+        f"{worst.size:.3g} with {_settings_of(method)}. {advice}",
+        round=round,
+        client=worst.client,
+        safe_step_size=safe,
+    )
+
+
+def _safe_step_size(
+    method: Method, problem: Problem, batches: Batches, client: int, otherwise: str
+) -> tuple[float, str]:
+    measured, estimated = problem, isinstance(problem, LocalSmoothness) and problem.smoothness_is_local
+    if estimated and isinstance(problem, Divisible):
+        measured = problem.subset([client])
+    safe = method.safe_step_size(measured.smoothness(batches), problem.strong_convexity())
+    if safe == 0.0:
+        return safe, otherwise
+    if method.step_size <= safe and not estimated:
+        return safe, (
+            f"The step size is not to blame, as {safe:.3g} is safe here: the problem's own numbers are so large "
+            "that its solution lies beyond what a run takes for sound. Divide targets and features by their size."
+        )
+    if estimated:
+        return safe, (
+            f"Going by its curvature where it started, step_size={safe:.3g} should do; this is an estimate."
+        )
+    return safe, f"step_size={safe:.3g} is safe for this problem and batch size."
+
+
+def _settings_of(method: Method) -> str:
+    """step_size=0.05, local_steps=100 and every other setting that is not the default."""
+    if not is_dataclass(method):
+        return f"step_size={method.step_size:g}"
+    chosen = ((field.name, getattr(method, field.name), field.default) for field in fields(method))
+    return ", ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value, default in chosen
+        if value != default
+    )

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedscaffold.core.checks import choice
 from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
@@ -50,7 +51,8 @@ class Trace(Summarised):
     bits_sent_per_client, bits_received_per_client
         Bits up to each round, on average over clients, (rounds + 1,), 64 for a number that is not compressed.
     provenance
-        Versions, seed, method, problem, machine.
+        Method, problem and its fingerprint, theta0 ("zero" or a digest), seed, engine, versions, machine, when the
+        run finished, and elapsed_seconds of the call.
 
     Examples
     --------
@@ -87,6 +89,11 @@ class Trace(Summarised):
         return self._recorded("loss")
 
     @property
+    def accuracy(self) -> Array:
+        """Share of records whose class θ_t predicts, (repetitions, rounds + 1); with record=("accuracy",)."""
+        return self._recorded("accuracy")
+
+    @property
     def average(self) -> Array:
         """Average of the iterates, (repetitions, dim); recorded with record=("average",)."""
         return self._recorded("average")
@@ -105,19 +112,48 @@ class Trace(Summarised):
         last = self._recorded(name)[:, -1]
         return MeanEstimate(float(last.mean()), float(last.std() / np.sqrt(last.size)))
 
-    def plot(self, ax: "Axes | None" = None, *, name: str = "mse") -> "Axes":
-        """Draw a recorded series by round: its mean and, with several repetitions, their spread; return the axes.
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        *,
+        name: str = "mse",
+        x: Literal["rounds", "vectors", "gradients", "bits"] = "rounds",
+        label: str | None = None,
+    ) -> "Axes":
+        """Draw a recorded series, its mean and, with several repetitions, their spread; return the axes.
 
         Parameters
         ----------
         ax
             matplotlib axes to draw on; by default those of a new figure.
         name
-            Which series: "mse" or "loss", or the name of an observer that records a number per round.
+            Which series: "mse", "loss" or "accuracy", or the name of an observer that records a number per round.
+        x
+            The horizontal axis: rounds, or costs per client up to each round: vectors sent and received,
+            stochastic gradients (on average over the repetitions), or bits sent and received.
+        label
+            Name in the legend; by default the method's.
+
+        Raises
+        ------
+        InvalidInput
+            If the series was not recorded, or is not a number per round.
         """
         from fedscaffold.simulation.plots import draw_series
 
-        return draw_series(self._recorded(name), name, label=self._method(), ax=ax)
+        series = self._recorded(name)
+        axes: dict[str, tuple[str, Array]] = {
+            "rounds": ("round", np.arange(self.rounds + 1.0)),
+            "vectors": ("vectors sent and received per client", self.vectors_per_client),
+            "gradients": ("gradients per client", self.gradients_per_client.mean(axis=0)),
+            "bits": (
+                "bits sent and received per client",
+                self.bits_sent_per_client + self.bits_received_per_client,
+            ),
+        }
+        return draw_series(
+            series, name, at=axes[choice("x", x, tuple(axes))], label=label or self._method(), ax=ax
+        )
 
     def _method(self) -> str:
         return str(self.provenance.get("method", {}).get("name", "unknown"))

@@ -16,7 +16,8 @@ from fedscaffold.core.protocols import Engine, Method
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.storage import npz as arrays
 from fedscaffold.problems import LogisticStream, RidgeStream, paper
-from fedscaffold.simulation.client_store import open_store
+from fedscaffold.simulation.clients import open_shard, shard_of
+from fedscaffold.simulation.setup import RunSetup
 
 Start = Literal["zero", "optimum"]
 Key = tuple[Any, ...]
@@ -204,10 +205,9 @@ class Sweep:
         small = self.family(FEWEST)
         for size in self.batch_sizes:
             for method in self.methods:
-                all_clients: dict[str, Any] = {"weights": small.weights, "n_clients": small.n_clients}
-                with open_store(
-                    small, method, engine, Batches(size), seed=self.seed, first=0, first_step=0, **all_clients
-                ):
+                theta = np.zeros((1, small.dim))
+                setup = RunSetup(problem=small, method=method, engine=engine, theta=theta, batches=Batches(size))
+                with open_shard(shard_of(setup, 0, FEWEST)):
                     pass
 
     def cells(self) -> list[Cell]:

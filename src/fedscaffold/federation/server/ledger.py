@@ -10,7 +10,7 @@ from fedscaffold.core.types import Array, IntArray, WorstClient
 from fedscaffold.federation.history import extend_history, initial_history, new_run_id, reset_history
 from fedscaffold.federation.messages import NEVER, TrainRequest
 from fedscaffold.federation.run_config import RunConfig
-from fedscaffold.simulation.divergence import diverged, has_diverged
+from fedscaffold.simulation.rounds import diverged, has_diverged
 
 
 class Ledger(NamedTuple):

@@ -21,7 +21,7 @@ from fedscaffold.federation.server.ledger import Ledger, initial_ledger
 from fedscaffold.federation.server.round import RoundResult, SendRequests, run_round
 from fedscaffold.federation.server.rules import RoundRules
 from fedscaffold.federation.server.status import LOCK, write_metrics
-from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.setup import divergence_limit
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 Begin = Callable[[], tuple[Array, IntArray]]

@@ -5,9 +5,8 @@ test accuracy by round.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from fedscaffold.core.checks import given
 from fedscaffold.core.display.figures import plain_grid
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
-from fedscaffold.core.protocols import Watch
 from fedscaffold.core.types import Array
 from fedscaffold.data import partition
 from fedscaffold.engines import Jax
@@ -30,34 +28,15 @@ LOCAL_STEPS, BATCH_SIZE, CLIENTS = 50, 10, 50
 STEP_SIZES = {"perceptron": 0.2, "convolutional": 0.1}
 ROUNDS = {"perceptron": 100, "convolutional": 40}
 METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"Scaffold": Scaffold, "FedAvg": FedAvg}
+Accuracy = Callable[[Array], float]  # of a model θ on the test records
 Curves = dict[tuple[float, str], Array]  # accuracies (seeds, rounds + 1) by skew and method
 
 
-@dataclass(frozen=True, eq=False)
-class Accuracy:
-    """Share of records whose class the network names."""
-
-    x: Array
-    y: Any
-    scores: Callable[[Any, Any], Any]
-    name: str = field(default="accuracy", init=False)
-    keep: Literal["every"] = field(default="every", init=False)
-
-    def watch(self, problem: Differentiable) -> Watch:
-        """A function that computes the accuracy of every repetition's model on the test records."""
-        import jax
-
-        scores = jax.jit(self.scores)
-
-        def accuracy(round: int, theta: Array, previous: Array | None) -> Array:
-            named = [np.asarray(scores(problem.unravel(row), self.x)).argmax(axis=1) for row in theta]
-            return np.array([float((classes == self.y).mean()) for classes in named])
-
-        return accuracy
-
-
 def digits(alpha: float, seed: int, network: str = "perceptron") -> tuple[Differentiable, Accuracy]:
-    """Scikit-learn's 1,797 digits: 360 to test, the rest over 50 clients by Dirichlet(α) label skew."""
+    """Build scikit-learn's 1,797 digits over 50 clients, by Dirichlet(α) label skew, and a test of 360 of them.
+
+    Returns the problem, and the share of test records whose class a model names, as a function of θ.
+    """
     if network not in NETWORKS:
         raise InvalidInput(f"network must be one of {', '.join(NETWORKS)}, got {given(network)}")
     chosen = NETWORKS[network]
@@ -70,7 +49,13 @@ def digits(alpha: float, seed: int, network: str = "perceptron") -> tuple[Differ
     rows = [train[ids == c] for c in range(CLIENTS)]
     clients = [(X[own] / 16.0, y[own]) for own in rows]
     problem = Differentiable(chosen.loss, chosen.initial(rng), clients, weights=[own.size for own in rows])
-    return problem, Accuracy(X[test] / 16.0, y[test], chosen.scores)
+    scores = load_optional("jax", "networks need JAX", extra="jax").jit(chosen.scores)
+
+    def accuracy(theta: Array) -> float:
+        named = np.asarray(scores(problem.unravel(theta), X[test] / 16.0)).argmax(axis=1)
+        return float((named == y[test]).mean())
+
+    return problem, accuracy
 
 
 def simulate(
@@ -90,9 +75,9 @@ def simulate(
                 method = kind(step_size=STEP_SIZES[network], local_steps=local_steps)
                 trace = run(
                     problem, method, rounds=rounds or ROUNDS[network], batch_size=BATCH_SIZE, seed=seed,
-                    engine=Jax(dtype="float32"), theta0=problem.initial, record=(accuracy,), progress=False,
+                    engine=Jax(dtype="float32"), record=(accuracy,), progress=False,
                 )  # fmt: skip
-                curves.setdefault((alpha, name), []).append(trace.metrics["accuracy"][0])
+                curves.setdefault((alpha, name), []).append(trace.accuracy[0])
     return {key: np.stack(rows) for key, rows in curves.items()}
 
 

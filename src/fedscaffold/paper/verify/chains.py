@@ -17,9 +17,9 @@ from fedscaffold.engines import choose_engine
 from fedscaffold.paper.coupling import squared_norm
 from fedscaffold.paper.verify.settings import Budget, Case
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.simulation.divergence import divergence_limit
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import State, initial_state, open_rounds
+from fedscaffold.simulation.setup import RunSetup, divergence_limit
 
 GROUPS = 20
 POWERS = (1, 2, 3)  # of squared distances
@@ -65,13 +65,16 @@ def simulate(case: Case, budget: Budget, *, seed: int = 7) -> StationaryChains:
     repetitions = budget.chains // GROUPS * GROUPS
     batches = Batches(case.batch_size)
     state = initial_state(problem, method, np.tile(optimum, (repetitions, 1)), ideal)
-    engine, limit = choose_engine("auto", problem), divergence_limit(optimum)
+    setup = RunSetup(
+        problem=problem, method=method, engine=choose_engine("auto", problem), theta=state.theta, batches=batches,
+        seed=seed, limit=divergence_limit(optimum),
+    )  # fmt: skip
     burn = int(BURN * case.relaxation) + 1
     every: list[Array] = []
     thinned: list[Array] = []
     with (
-        engine.open(problem, batches, seed=seed) as local_sgd,
-        open_rounds(problem, method, engine, batches, seed=seed, limit=limit) as step,
+        setup.engine.open(problem, batches, seed=seed) as local_sgd,
+        open_rounds(setup) as step,
     ):
         for t in range(burn + budget.rounds):
             if t >= burn:

@@ -53,7 +53,7 @@ class Differentiable(RecordsProblem):
     Attributes
     ----------
     initial
-        `params` as a vector, for run(..., theta0=problem.initial).
+        `params` as a vector, (dim,): runs start from it unless they are given `theta0`.
     batch_loss
         The loss as a function of the vector θ, for engines.
 
@@ -108,6 +108,16 @@ class Differentiable(RecordsProblem):
     def unravel(self, theta: Array) -> Tree:
         """The tree of parameters that a vector stands for."""
         return self.batch_loss.unravel(np.asarray(theta))
+
+    def ravel(self, params: Tree) -> Array | None:
+        """Return a tree like the problem's parameters as a vector, (dim,); None if it is not such a tree."""
+        import jax
+
+        leaves, structure = jax.tree.flatten(params)
+        flat = self.batch_loss
+        if structure != flat.structure or tuple(np.shape(leaf) for leaf in leaves) != flat.shapes:
+            return None
+        return np.concatenate([np.asarray(leaf, dtype=np.float64).ravel() for leaf in leaves])
 
     def subset(self, clients: ArrayLike) -> Self:
         """The same problem on some of the clients, their weights scaled to sum to one."""
@@ -261,7 +271,7 @@ class Differentiable(RecordsProblem):
             "l2": self.l2,
         }
 
-    def fingerprint(self) -> str:
+    def _compute_fingerprint(self) -> str:
         """SHA-256 of every record, weights, penalty, initial parameters, and the loss's name and source.
 
         Of what the loss takes from elsewhere, numbers, text and arrays of an enclosing function count, as do

@@ -96,7 +96,7 @@ class LinearSA(LinearSystem):
             return 0.0 if batches.size is None else 1.0 / batches.size
         return batches.noise_factor(n)
 
-    def fingerprint(self) -> str:
+    def _compute_fingerprint(self) -> str:
         """SHA-256 of weights and every record."""
         drawn = () if self.probabilities is None else (self.probabilities,)
         return digest(f"{self.kind} {self.dim}", self.offsets, self.weights, self.b, self.A, *drawn)

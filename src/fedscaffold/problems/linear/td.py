@@ -180,7 +180,7 @@ class GarnetTD(LinearSystem):
             "weights": self.weighting,
         }
 
-    def fingerprint(self) -> str:
+    def _compute_fingerprint(self) -> str:
         """SHA-256 of discount, sampling, weights and the environments."""
         words = f"{self.kind} {self.discount!r} {self.sampling}"
         return digest(words, self.weights, *self.chains)

@@ -264,7 +264,7 @@ class Streams(ProblemBase):
             "weights": self.weighting,
         }
 
-    def fingerprint(self) -> str:
+    def _compute_fingerprint(self) -> str:
         """SHA-256 digest of everything that the clients are made of."""
         given = () if self.given is None else self.given
         words = repr(sorted(self.describe().items()))

@@ -18,6 +18,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.simulation.checkpoint import CheckpointFile
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.rounds import State
+from fedscaffold.simulation.run_method import checkpoint_file, run_to_end
 from fedscaffold.simulation.setup import RunSetup, validate_run
 from fedscaffold.simulation.stages.stationarity import BATCHES, MIN_ROUNDS, autocorrelation_time, truncation
 
@@ -103,7 +104,7 @@ def richardson_romberg(
     seed: int = 0,
     repetitions: int = 1,
     engine: str | Engine = "auto",
-    theta0: ArrayLike | None = None,
+    theta0: Any = None,
     discard: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress = None,
@@ -157,8 +158,8 @@ def richardson_romberg(
     discard = None if discard is None else whole_number("discard", discard, least=0)
     if discard is not None and discard > rounds - 2:
         raise InvalidInput(f"discard={discard} leaves less than two of {rounds} rounds to average; discard fewer")
-    file = setup.checkpoint_file(
-        checkpoint, checkpoint_every, run="Richardson–Romberg", rounds=rounds, discard=discard
+    file = checkpoint_file(
+        setup, checkpoint, checkpoint_every, run="Richardson–Romberg", rounds=rounds, discard=discard
     )
     blocks = Blocks.of(rounds, discard or 0)
     with progress_bar("Richardson–Romberg", progress) as advance:
@@ -230,12 +231,14 @@ def _chain_means(
     setup: RunSetup,
     chains: Sequence[ChainSetup],
     blocks: Blocks,
-    file: CheckpointFile,
+    file: CheckpointFile | None,
     advance: Callable[[int, int], None],
 ) -> list[Array]:
     """Means of each chain's iterates over each block of rounds, (repetitions, blocks, dim), chain after chain."""
     last = blocks.discard + np.cumsum(blocks.lengths)
-    saved = file.load(setup.method, setup.theta, setup.rounds, n_clients=setup.problem.n_clients)
+    saved = None
+    if file is not None:
+        saved = file.load(setup.method, setup.theta, setup.rounds, n_clients=setup.problem.n_clients)
     shape = (len(chains), len(setup.theta), len(blocks.lengths), setup.problem.dim)
     sums, first = np.zeros(shape), 0
     if saved is not None:
@@ -252,10 +255,10 @@ def _chain_means(
                 sums[k, :, np.searchsorted(last, state.round)] += state.theta
             return False
 
-        setup.run_to_end(
-            state, record=record, arrays=lambda: ({}, {"sums": sums, "chain": np.array(k)}), file=file,
+        chain = replace(setup, method=chains[k].method, first_step=chains[k].first_step)
+        run_to_end(
+            chain, state, record=record, arrays=lambda: ({}, {"sums": sums, "chain": np.array(k)}), file=file,
             progress=lambda done: advance(k * setup.rounds + done, len(chains) * setup.rounds),
-            method=chains[k].method, first_step=chains[k].first_step,
         )  # fmt: skip
 
     for k in range(first, len(chains)):

@@ -3,21 +3,21 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedscaffold.core.display.progress import Progress, progress_bar
 from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import Engine, Method, Observer, Problem
+from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
-from fedscaffold.simulation.observers import Recorder, resolve_observers, squared_distance
+from fedscaffold.simulation.observers import Recorded, Recorder, resolve_observers, squared_distance
 from fedscaffold.simulation.rounds import State
-from fedscaffold.simulation.setup import make_trace, validate_run
+from fedscaffold.simulation.run_method import checkpoint_file, make_trace, run_to_end
+from fedscaffold.simulation.setup import validate_run
 from fedscaffold.simulation.trace import Trace
 
 if TYPE_CHECKING:
@@ -134,11 +134,11 @@ def staged(
     seed: int = 0,
     repetitions: int = 1,
     engine: str | Engine = "auto",
-    theta0: ArrayLike | None = None,
+    theta0: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress = None,
     sampling: Sampling = "with_replacement",
-    record: Iterable[str | Observer] = ("mse",),
+    record: Iterable[Recorded] = ("mse",),
     checkpoint_every: int | None = None,
 ) -> Staged:
     """γ ← γ/2 whenever d log D_n / d log n < 0.6, with D_n = ‖θ_n − θ_r‖² n rounds after the last change r.
@@ -176,9 +176,9 @@ def staged(
     if not is_dataclass(method) or "step_size" not in [field.name for field in fields(method)]:
         raise InvalidInput(f"stages need a method with a step_size to halve, not {type(method).__name__}")
     observers = resolve_observers(record)
-    file = setup.checkpoint_file(checkpoint, checkpoint_every, observers=observers, run="staged")
+    file = checkpoint_file(setup, checkpoint, checkpoint_every, observers, run="staged")
     rounds = setup.rounds
-    saved = file.load(method, setup.theta, rounds, n_clients=problem.n_clients)
+    saved = None if file is None else file.load(method, setup.theta, rounds, n_clients=problem.n_clients)
     recorder = Recorder(observers, problem, saved)
     state, at = None, _Progress((Stage(0, method.step_size),), MIN_ROUNDS, setup.theta, [])
     if saved is not None:
@@ -197,9 +197,10 @@ def staged(
         while state is None or state.round < rounds:
             if state is not None and _is_stationary(at):
                 at = at.next_stage(state)
-            state = setup.run_to_end(
-                state, record=record_round, arrays=arrays, file=file, progress=lambda done: advance(done, rounds),
-                method=replace(method, step_size=at.stages[-1].step_size),
+            stage = replace(setup, method=replace(method, step_size=at.stages[-1].step_size))
+            state = run_to_end(
+                stage, state, record=record_round, arrays=arrays, file=file,
+                progress=lambda done: advance(done, rounds),
             )  # fmt: skip
     trace = make_trace(setup, state, recorder.metrics(), stages=[list(stage) for stage in at.stages])
     return Staged(trace=trace, stages=at.stages)

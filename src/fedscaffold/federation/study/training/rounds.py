@@ -10,7 +10,7 @@ from fedscaffold.federation.server.ledger import Ledger, initial_ledger
 from fedscaffold.federation.study.coordinator import Coordinator
 from fedscaffold.federation.study.measure import Measurements
 from fedscaffold.methods import GradientScaffold, Scaffold
-from fedscaffold.simulation.divergence import divergence_limit
+from fedscaffold.simulation.setup import divergence_limit
 
 
 @dataclass(kw_only=True)
