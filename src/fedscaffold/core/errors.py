@@ -5,6 +5,8 @@ Messages name parameters in Python's spelling: at their beginning ("min_rows mus
 (`cli/errors.py`) replaces these by its options, and estimators (`sklearn/base.py`) by their parameters.
 """
 
+from typing import Any
+
 
 class DataWarning(UserWarning):
     """Something in a table that is probably a mistake, though the table can be used."""
