@@ -9,6 +9,8 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
+import fedscaffold as fs
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\n+```text\n(?P<output>.*?)```)?", re.DOTALL)
@@ -44,6 +46,12 @@ def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert printed == expected
 
 
+def test_the_first_tutorial_runs_again_in_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = (run_blocks(ROOT / "docs" / "tutorials" / "start.md") for _ in range(2))
+    assert first == second
+
+
 def test_a_block_that_prints_something_else_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```python\nx = 1\n```\n\n```python\nprint(x)\n```\n\n```text\n2\n```\n")
@@ -62,6 +70,13 @@ def test_a_method_of_ones_own_takes_at_most_forty_five_lines() -> None:
     code = next(BLOCK.finditer((ROOT / "docs" / "tutorials" / "add-a-method.md").read_text()))["code"]
     assert "class DampedScaffold(BaseMethod)" in code
     assert len([line for line in code.splitlines() if line.strip()]) <= 45
+
+
+def test_the_reference_lists_every_public_name_of_the_simulator() -> None:
+    listed = re.findall(
+        r"^\.\. auto\w+:: (\w+)$", (ROOT / "docs/reference/simulation.md").read_text(), re.MULTILINE
+    )
+    assert sorted(listed) == sorted(fs.simulation.__all__)
 
 
 def test_links_to_files_exist() -> None:

@@ -1,11 +1,14 @@
 """An optimiser on the server: by hand, with every method and engine, and in checkpoints."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+import optax
 import pytest
 
 import fedscaffold as fs
@@ -199,6 +202,10 @@ def test_divergence_vouches_for_no_step_size() -> None:
         ({"optimizer": "newton"}, "optimizer must be one of .*'adam'"),
         ({"learning_rate": 0.0}, "learning_rate must be a positive number"),
         ({"options": {"momentun": 0.9}}, "optax.adam does not take these options.*momentun"),
+        (
+            {"optimizer": "sgd", "options": {"momentun": 0.9}},
+            r"sgd takes the options momentum and .*\['momentun'\]",
+        ),
         ({"options": 0.9}, "options must map names to numbers"),
         ({"options": {"b1": "0.9"}}, "options must map names to numbers"),
         ({"method": "scaffold"}, "method must be a method such as Scaffold"),
@@ -214,6 +221,32 @@ def test_refusals(arguments: dict[str, Any], message: str) -> None:
 def test_without_optax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optax", None)
     monkeypatch.delitem(sys.modules, "fedscaffold.methods.optax_")
-    monkeypatch.delattr(fs.methods, "optax_")
     with pytest.raises(fs.MissingDependency, match=r"pip install 'fedscaffold\[jax\]'"):
         wrapped()
+
+
+def test_sgd_needs_neither_optax_nor_jax() -> None:
+    """In an own process, since other tests have loaded both."""
+    code = (
+        "import sys; sys.modules['optax'] = sys.modules['jax'] = None; import fedscaffold as fs\n"
+        "scaffold = fs.Scaffold(step_size=0.1, local_steps=2)\n"
+        "method = fs.ServerOptimizer(\n"
+        "    method=scaffold, optimizer='sgd', learning_rate=0.5, options={'momentum': 0.5})\n"
+        "problem = fs.problems.paper('regression', n_clients=2)\n"
+        "print(fs.run(problem, method, rounds=2, engine='reference').rounds)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "2\n", done.stderr
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.8}, {"momentum": 0.8, "nesterov": True}])
+def test_sgd_is_that_of_optax(options: dict[str, Any]) -> None:
+    rng, theta = np.random.default_rng(0), np.zeros((2, 3))
+    rule, other = wrapped(SCAFFOLD, "sgd", 0.3, **options)._rule, optax.sgd(0.3, **options)
+    with jax.enable_x64(True):
+        ours, theirs = rule.begin(theta), other.init(theta)
+        for _ in range(4):
+            gradient = rng.normal(size=(2, 3))
+            update, ours = rule.step(gradient, ours)
+            wanted, theirs = other.update(gradient, theirs)
+            np.testing.assert_allclose(update, wanted, rtol=1e-14)

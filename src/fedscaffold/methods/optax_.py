@@ -19,30 +19,33 @@ class OptimizerChoice(NamedTuple):
     learning_rate: float
     options: tuple[tuple[str, float | bool], ...]
 
-    def built(self) -> Any:
-        """The optimiser: a pair of functions (init, update)."""
+    def checked(self) -> "OptimizerChoice":
+        """Return itself; raise if optax does not take the options."""
+        self._built()
+        return self
+
+    def begin(self, theta: Array) -> list[NDArray[Any]]:
+        """Return the arrays of the state before the first step, each with the repetitions on its first axis."""
+        with jax.enable_x64(True):
+            return _on_host(jax.vmap(self._built().init)(theta))
+
+    def step(self, gradient: Array, state: list[NDArray[Any]]) -> tuple[Array, list[NDArray[Any]]]:
+        """Return the update to add to θ and the next state, each repetition by itself."""
+        with jax.enable_x64(True):
+            update, after = _stepped(self, gradient, state)
+            return np.array(update), _on_host(after)
+
+    def _built(self) -> Any:
+        """Return optax's pair of functions (init, update)."""
         try:
             return getattr(optax, self.name)(self.learning_rate, **dict(self.options))
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"optax.{self.name} does not take these options: {error}") from None
 
 
-def begin(choice: OptimizerChoice, theta: Array) -> list[NDArray[Any]]:
-    """The arrays of the state before the first step, each with the repetitions on its first axis."""
-    with jax.enable_x64(True):
-        return _on_host(jax.vmap(choice.built().init)(theta))
-
-
-def step(choice: OptimizerChoice, gradient: Array, state: list[NDArray[Any]]) -> tuple[Array, list[NDArray[Any]]]:
-    """(update to add to θ, next state), each repetition by itself."""
-    with jax.enable_x64(True):
-        update, after = _stepped(choice, gradient, state)
-        return np.array(update), _on_host(after)
-
-
 @partial(jax.jit, static_argnums=0)
 def _stepped(choice: OptimizerChoice, gradient: Any, state: list[Any]) -> tuple[Any, Any]:
-    optimizer = choice.built()
+    optimizer = choice._built()
     structure = jax.tree.structure(jax.eval_shape(optimizer.init, gradient[0]))
     return jax.vmap(optimizer.update)(gradient, jax.tree.unflatten(structure, state))
 

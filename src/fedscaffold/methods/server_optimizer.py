@@ -3,9 +3,10 @@
 from collections import namedtuple
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.checks import choice, given, positive, set_fields
 from fedscaffold.core.errors import InvalidInput
@@ -20,17 +21,17 @@ Optimizer = Literal["adagrad", "adam", "amsgrad", "rmsprop", "sgd", "yogi"]
 class ServerOptimizer:
     """θ⁺ = θ + update(θ − θ̄), with θ̄ the θ⁺ of the wrapped method: for most Σ w_c θ_c, the mean of what was sent.
 
-    θ − θ̄ takes the gradient's place in an optimiser of optax. Local steps, corrections and messages are the
-    wrapped method's own. Its clients update their state from θ̄ and not from the optimiser's θ⁺, so that Scaffold's
+    θ − θ̄ takes the gradient's place in an optimiser. Local steps, corrections and messages are the wrapped
+    method's own. Its clients update their state from θ̄ and not from the optimiser's θ⁺, so that Scaffold's
     Σ w_c ξ_c = 0 still holds; they receive both, one vector more. "sgd" with a learning rate of 1 is the method
-    itself. `theory.predict` and plans cover "sgd".
+    itself. `theory.predict` and plans cover "sgd". All other optimisers are optax's, which must be installed.
 
     Parameters
     ----------
     method
         The method to wrap, for example `Scaffold(step_size=0.05, local_steps=100)`.
     optimizer
-        "sgd" (with momentum if `options` sets one), "adam", "adagrad", "amsgrad", "rmsprop" or "yogi".
+        "sgd" (options: momentum, nesterov), or of optax "adam", "adagrad", "amsgrad", "rmsprop" or "yogi".
     learning_rate
         The learning rate of the server's optimiser, positive.
     options
@@ -57,7 +58,7 @@ class ServerOptimizer:
             raise InvalidInput(f"method must be a method such as Scaffold, got {given(self.method)}")
         choice("optimizer", self.optimizer, get_args(Optimizer))
         set_fields(self, learning_rate=positive("learning_rate", self.learning_rate), options=_pairs(self.options))
-        self._choice.built()
+        _ = self._rule  # raises if the optimiser does not take the options
 
     @property
     def kind(self) -> str:
@@ -94,7 +95,7 @@ class ServerOptimizer:
     def init_server(self, theta: Array) -> Any:
         """θ, θ̄, the other fields of the wrapped method's server state, and the arrays of the optimiser's state."""
         own = self.method.init_server(theta)
-        state = _optax().begin(self._choice, theta)
+        state = self._rule.begin(theta)
         names = [f"optimizer_{k}" for k in range(len(state))]
         make: Any = namedtuple  # its fields depend on the optimiser
         return make("ServerOptimizerState", ["theta", "mean", *own._fields[1:], *names])(
@@ -137,7 +138,7 @@ class ServerOptimizer:
         own = self.method.aggregate(self._own(server, server.theta), mean, share)
         gradient = server.theta - own.theta
         names = [name for name in server._fields if name.startswith("optimizer_")]
-        update, state = _optax().step(self._choice, gradient, [getattr(server, name) for name in names])
+        update, state = self._rule.step(gradient, [getattr(server, name) for name in names])
         return server._replace(
             theta=own.theta + (update + gradient),
             mean=own.theta,
@@ -158,13 +159,42 @@ class ServerOptimizer:
         return 0.0
 
     @property
-    def _choice(self) -> Any:
-        return _optax().OptimizerChoice(self.optimizer, self.learning_rate, self.options)
+    def _rule(self) -> Any:
+        """The optimiser: `begin(theta)` returns a state, `step(gradient, state)` the update and the next state."""
+        if self.optimizer == "sgd":
+            unknown = dict(self.options).keys() - {"momentum", "nesterov"}
+            if unknown:
+                raise InvalidInput(f"sgd takes the options momentum and nesterov, got {sorted(unknown)}")
+            return _Sgd(self.learning_rate, **dict(self.options))
+        load_optional("optax", f"ServerOptimizer with {self.optimizer!r} needs optax", extra="jax")
+        from fedscaffold.methods.optax_ import OptimizerChoice
+
+        return OptimizerChoice(self.optimizer, self.learning_rate, self.options).checked()
 
     def _own(self, server: Any, theta: Array) -> Any:
         """Server state of the wrapped method, with this θ."""
         own = self.method.init_server(theta)
         return own._replace(**{name: getattr(server, name) for name in own._fields[1:]})
+
+
+class _Sgd(NamedTuple):
+    """Gradient descent with (Nesterov's) momentum: v ← mv + g, update −ηv, or −η(mv + g) with the new v."""
+
+    learning_rate: float
+    momentum: float | None = None
+    nesterov: bool = False
+
+    def begin(self, theta: Array) -> list[NDArray[Any]]:
+        """Return the state before the first step: v = 0, or nothing without momentum."""
+        return [] if self.momentum is None else [np.zeros_like(theta)]
+
+    def step(self, gradient: Array, state: list[NDArray[Any]]) -> tuple[Array, list[NDArray[Any]]]:
+        """Return the update to add to θ and the next state."""
+        if self.momentum is None:
+            return -self.learning_rate * gradient, []
+        velocity = self.momentum * state[0] + gradient
+        ahead = self.momentum * velocity + gradient if self.nesterov else velocity
+        return -self.learning_rate * ahead, [velocity]
 
 
 def _pairs(options: Any) -> tuple[tuple[str, float | bool], ...]:
@@ -187,10 +217,3 @@ def _plain(value: Any) -> bool | float:
         return int(value) if isinstance(value, Integral) else float(value)
     except OverflowError:
         raise InvalidInput(f"options must map names to finite numbers, got {given(value)}") from None
-
-
-def _optax() -> Any:
-    load_optional("optax", "ServerOptimizer needs optax", extra="jax")
-    from fedscaffold.methods import optax_
-
-    return optax_
