@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fedscaffold as fs
 from fedscaffold.core.protocols import Method
-from fedscaffold.paper.method_figures.family import scaling
+from fedscaffold.paper.methods import accelerated_scaling
 from fedscaffold.problems import Ridge
 from tests.samples import KINDS, Kind, make
 
@@ -78,7 +78,7 @@ def test_variance_reduction_reaches_the_optimum_with_single_records(kind: Kind, 
 
 
 def test_communications_grow_like_the_root_of_the_condition_number() -> None:
-    slopes = {each.name: each.fit.slope for each in scaling((10.0, 100.0, 1000.0))}
+    slopes = {each.name: each.fit.slope for each in accelerated_scaling((10.0, 100.0, 1000.0))}
     assert set(slopes) == {"Tamuna", "RandProx", "FedSplit", "Apda"}
     assert slopes == pytest.approx(dict.fromkeys(slopes, 0.5), abs=0.15)
 

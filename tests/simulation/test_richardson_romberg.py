@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.types import Array
-from fedscaffold.engines import Numba
-from fedscaffold.paper.method_figures.richardson_romberg import (
+from benchmarks.richardson_romberg import (
     Estimate,
     measure,
     noise_factors,
@@ -18,6 +15,9 @@ from fedscaffold.paper.method_figures.richardson_romberg import (
     slope,
     squared_bias,
 )
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import Array
+from fedscaffold.engines import Numba
 from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.rounds import initial_state, open_rounds
 from fedscaffold.simulation.setup import RunSetup

@@ -16,12 +16,12 @@ from fedscaffold.core.display.progress import progress_bar
 from fedscaffold.core.storage.files import check_writable, folder_at
 from fedscaffold.engines import choose_engine
 from fedscaffold.paper import figure1 as figure1_study
+from fedscaffold.paper import methods as methods_study
 from fedscaffold.paper import million as million_study
 from fedscaffold.paper.acceleration import cells as acceleration_cells
 from fedscaffold.paper.acceleration import claims as acceleration_claims
 from fedscaffold.paper.acceleration import measure as acceleration_measure
 from fedscaffold.paper.claims import Claim, save_claims
-from fedscaffold.paper.method_figures import methods as methods_study
 from fedscaffold.problems.paper import L2 as PAPER_L2
 
 app = typer.Typer(

@@ -6,16 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fedscaffold as fs
-from fedscaffold.paper.method_figures import federated_td
-from fedscaffold.paper.method_figures.federated_td import (
-    FederatedTDSettings,
-    PlateauPoint,
-    claims,
-    draw,
-    simulate,
-    slope,
-)
+from benchmarks.federated_td import PlateauPoint, claims, draw, figures, simulate, slope
 from fedscaffold.simulation.stages.stationarity import Plateau
 
 CLIENTS = (10, 30, 100, 300, 1000)
@@ -67,34 +58,20 @@ def test_the_slopes_interval_is_that_of_ordinary_least_squares() -> None:
 
 def test_a_small_run(tmp_path: Path) -> None:
     """Three numbers of clients and both ways of sampling, with the criteria of the whole experiment."""
-    seen: list[tuple[int, int]] = []
-    points = simulate(
-        FederatedTDSettings(clients=(10, 30, 90), rounds=60, runs=2),
-        advance=lambda done, total: seen.append((done, total)),
-    )
-    assert seen[-1] == (520, 520)
+    points = simulate((10, 30, 90), rounds=60, runs=2)
     assert len(points) == 12
     found = claims(points)
     assert len(found) == 6
     assert all(claim.holds for claim in found), found
-    draw(points, [tmp_path / "figure.png"])
+    assert figures(points)["fedavg_iid"]["n_30"]["plateau"] == points[3].plateau.mean
+    draw(points, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_whole_experiment(seed: int) -> None:
-    points = simulate(FederatedTDSettings(seed=seed))
+    points = simulate(seed=seed)
     assert all(claim.holds for claim in claims(points)), claims(points)
     for sampling in ("iid", "markov"):
-        assert abs(slope(points, sampling, "ScaffLSA").slope + 1.0) < federated_td.SLOPE_TOLERANCE
         assert abs(slope(points, sampling, "FedAvg").slope) < 0.2
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"clients": (10, 30)}, {"clients": (10, 10, 30)}, {"clients": (10, 20, 35)}, {"rounds": 0}, {"runs": 0}],
-)
-def test_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(fs.InvalidInput, match="must be"):
-        FederatedTDSettings(**changes)  # type: ignore[arg-type]

@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedscaffold.cli.main import app
-from fedscaffold.paper.method_figures import methods
+from fedscaffold.paper import methods
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 runner = CliRunner()
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from fedscaffold import Scaffold, run
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.paper.method_figures.conditioning import CONDITIONS, conditioned, scaling
+from fedscaffold.paper.methods import Scaling, conditioned, proxskip_scaling
 
 
 @pytest.mark.parametrize("condition", [10.0, 1000.0])
@@ -26,20 +26,20 @@ def test_rounds_are_counted_from_the_start() -> None:
     method = Scaffold(step_size=1.0 / (10 * 1.1), local_steps=10)
     errors = run(conditioned(10.0), method, rounds=200, engine="reference", progress=False).mse[0]
     first = next(t for t, error in enumerate(errors) if error <= 1e-8 * errors[0])
-    assert scaling((10.0,))[1].rounds == [first]
+    assert proxskip_scaling((10.0,))[1].rounds == [first]
 
 
-def check(conditions: tuple[float, ...]) -> None:
-    proxskip, scaffold = scaling(conditions)
+def check(found: list[Scaling]) -> None:
+    proxskip, scaffold = found
     assert proxskip.fit.slope == pytest.approx(0.5, abs=0.15)
     assert scaffold.fit.slope == pytest.approx(1.0, abs=0.15)
     assert all(few < many for few, many in zip(proxskip.rounds, scaffold.rounds, strict=True))
 
 
 def test_proxskip_needs_the_square_root() -> None:
-    check((10.0, 31.6, 100.0))
+    check(proxskip_scaling((10.0, 31.6, 100.0)))
 
 
 @pytest.mark.slow
 def test_proxskip_needs_the_square_root_up_to_ten_thousand() -> None:
-    check(CONDITIONS)
+    check(proxskip_scaling())

@@ -1,10 +1,9 @@
 """Richardson–Romberg, measured: how much bias is left, at which order in γ, at what price in noise.
 
-``python -m fedscaffold.paper.method_figures.richardson_romberg FOLDER`` prints the tables and draws the figure of
-the documentation.
+`python -m benchmarks.richardson_romberg [--quick]` prints the tables and draws the figure of
+docs/explanation/methods/richardson-romberg.md in some minutes.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import measured
+from fedscaffold.core.display.figures import plain_grid
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper
-from fedscaffold.reports.orders import OrderLine, OrderPanel, draw
+from fedscaffold.reports.layout import MARKERS, legend_above, saved_panels
 from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run_method import run
@@ -26,7 +27,6 @@ from fedscaffold.theory.prediction.predict import predict_setting
 from fedscaffold.theory.prediction.setting import setting
 
 BATCH_SIZE = 1
-N_CLIENTS, REPETITIONS = 100, 32
 
 
 class Estimate(NamedTuple):
@@ -65,8 +65,8 @@ class BiasSeries:
     title: str
     methods: Sequence[Any]
     rounds: Sequence[int]
-    n_clients: int = N_CLIENTS
-    repetitions: int = REPETITIONS
+    n_clients: int = 100
+    repetitions: int = 32
 
 
 def at_fixed_product(product: float, steps: Sequence[int]) -> list[Scaffold]:
@@ -74,17 +74,19 @@ def at_fixed_product(product: float, steps: Sequence[int]) -> list[Scaffold]:
     return [Scaffold(step_size=product / H, local_steps=H) for H in steps]
 
 
-SERIES = (
-    BiasSeries("Scaffold, γH = 0.8", at_fixed_product(0.8, (6, 8, 12, 16, 24)), (1200, 1200, 1200, 1600, 2400)),
-    BiasSeries("Scaffold, γH = 3.2", at_fixed_product(3.2, (16, 22, 32, 46, 64)), (400,) * 5),
-    BiasSeries(
+SERIES = {
+    "short": BiasSeries(
+        "Scaffold, γH = 0.8", at_fixed_product(0.8, (6, 8, 12, 16, 24)), (1200, 1200, 1200, 1600, 2400)
+    ),
+    "long": BiasSeries("Scaffold, γH = 3.2", at_fixed_product(3.2, (16, 22, 32, 46, 64)), (400,) * 5),
+    "fedavg": BiasSeries(
         "FedAvg, H = 10",
         [FedAvg(step_size=g, local_steps=10) for g in (0.1, 0.05, 0.025, 0.0125)],
         (600, 1200, 2400, 4800),
         n_clients=400,  # at 100 clients two parts of FedAvg's bias happen to cancel near γ = 0.1
         repetitions=16,
     ),
-)
+}
 COMPARED = (*at_fixed_product(3.2, (32,)), *at_fixed_product(0.8, (24,)))
 
 
@@ -196,50 +198,78 @@ def equal_gradients(
     }
 
 
-def panel(series: BiasSeries, points: Sequence[BiasPoint]) -> OrderPanel:
-    """Predicted lines and measured points, squared bias by γ."""
+def draw(panels: Sequence[tuple[str, Sequence[BiasPoint]]], file: Path) -> None:
+    """Draw squared bias by γ, predicted lines and measured points with bars of two standard errors.
+
+    A measurement below two of its standard errors is drawn as an upper limit: an arrow down from there.
+    """
+    width = 1.0 + 3.4 * len(panels)
     names = ("plain average", "Richardson–Romberg", "the other pairing")
-    lines = [
-        OrderLine(
-            name,
-            np.array([point.predicted[k] for point in points]),
-            *np.array([point.measured[k] for point in points]).T,
-        )
-        for k, name in enumerate(names)
-    ]
-    return OrderPanel(series.title, np.array([point.method.step_size for point in points]), lines)
+    with saved_panels([file], 1, len(panels), width=width, height=4.0, sharey=True) as (figure, grid):
+        for axis, (title, points) in zip(grid[0], panels, strict=True):
+            x = np.array([point.method.step_size for point in points])
+            for k, (name, colour, marker) in enumerate(
+                zip(names, ("#0072B2", "#009E73", "#999999"), MARKERS, strict=False)
+            ):
+                value, error = np.array([point.measured[k] for point in points]).T
+                axis.loglog(x, [point.predicted[k] for point in points], color=colour, lw=1.4)
+                clear, highest = value > 2.0 * error, np.maximum(value, 0.0) + 2.0 * error
+                axis.errorbar(
+                    x[clear], value[clear], yerr=2.0 * error[clear], color=colour, fmt=marker, ms=5, capsize=2,
+                    label=name,
+                )  # fmt: skip
+                axis.errorbar(
+                    x[~clear], highest[~clear], yerr=0.6 * highest[~clear], uplims=True, color=colour, fmt="_"
+                )
+            axis.set_title(title, fontsize=10)
+            axis.set_xlabel("step size γ")
+            axis.set_xticks(x, [f"{each:.3g}" for each in x])
+            axis.set_xticks([], minor=True)
+            plain_grid(axis)
+        grid[0, 0].set_ylabel("squared bias of the average")
+        legend_above(figure, grid[0, 0])
 
 
-def main(folder: Path) -> None:
-    """All tables to standard output, the figure to FOLDER/richardson-romberg.png."""
-    panels = []
-    for series in SERIES:
+def main() -> None:
+    """Measure, print, draw and save."""
+    options = measured.parser(__doc__).parse_args()
+    less = 20 if options.quick else 1  # times fewer rounds
+    panels: list[tuple[str, list[BiasPoint]]] = []
+    numbers: dict[str, Any] = {}
+    for name, series in SERIES.items():
         problem = paper("classification", n_clients=series.n_clients)
         print(f"\n{series.title}: squared bias, plain, extrapolated, other pairing (measured | predicted); noise")
-        points = []
+        panels.append((series.title, []))
         for method, rounds in zip(series.methods, series.rounds, strict=True):
-            point = measure(problem, method, rounds=rounds, repetitions=series.repetitions)
-            points.append(point)
-            numbers = "  ".join(f"{m} | {p:.1e}" for m, p in zip(point.measured, point.predicted, strict=True))
+            point = measure(problem, method, rounds=rounds // less, repetitions=series.repetitions)
+            panels[-1][1].append(point)
+            shown = "  ".join(f"{m} | {p:.1e}" for m, p in zip(point.measured, point.predicted, strict=True))
             factor = point.variances.extrapolated / point.variances.plain
-            print(f"γ={method.step_size:.4f} H={method.local_steps:2d}  {numbers}  ×{factor:.2f}", flush=True)
-        for name in ("plain", "extrapolated"):
-            estimates = [(point.method.step_size, getattr(point.measured, name)) for point in points]
-            clear = [(gamma, estimate) for gamma, estimate in estimates if estimate.value > 4.0 * estimate.error]
-            order = slope([gamma for gamma, _ in clear], [estimate for _, estimate in clear])
-            print(f"order of {name}: {order.value:.2f} ± {1.96 * order.error:.2f} (95 %, {len(clear)} points)")
-        panels.append(panel(series, points))
-        draw(panels, folder / "richardson-romberg.png")
-    problem = paper("classification", n_clients=N_CLIENTS)
+            print(f"γ={method.step_size:.4f} H={method.local_steps:2d}  {shown}  ×{factor:.2f}", flush=True)
+            estimates = zip(ThreeAverages._fields, point.measured, strict=True)
+            cell = {each: {"value": found.value, "error": found.error} for each, found in estimates}
+            numbers.setdefault(name, {})[f"steps_{method.local_steps}_{len(panels[-1][1])}"] = cell
+        for which in ("plain", "extrapolated"):
+            found = [(point.method.step_size, getattr(point.measured, which)) for point in panels[-1][1]]
+            clear = [(gamma, estimate) for gamma, estimate in found if estimate.value > 4.0 * estimate.error]
+            if len(clear) > 1:
+                order = slope([gamma for gamma, _ in clear], [estimate for _, estimate in clear])
+                print(
+                    f"order of {which}: {order.value:.2f} ± {1.96 * order.error:.2f} (95 %, {len(clear)} points)"
+                )
+    problem = paper("classification", n_clients=100)
     print("\nvariance over that of the plain average")
-    for name, ratio in noise_factors(problem, COMPARED[0], rounds=400, repetitions=2 * REPETITIONS).items():
-        print(f"{name}: {ratio:.2f}")
+    for way, ratio in noise_factors(problem, COMPARED[0], rounds=400 // less, repetitions=64).items():
+        print(f"{way}: {ratio:.2f}")
     for method in COMPARED:
         print(f"\nsquared error of averages at equal gradients, γ={method.step_size:.4f} H={method.local_steps}")
-        for rounds in (25, 100, 400, 1600):
-            rows = equal_gradients(problem, method, rounds=rounds, repetitions=REPETITIONS // 2)
+        for rounds in (25,) if options.quick else (25, 100, 400, 1600):
+            rows = equal_gradients(problem, method, rounds=rounds, repetitions=16)
             print(f"{rounds} rounds:", "; ".join(f"{name} {each}" for name, each in rows.items()), flush=True)
+    if not options.quick:
+        draw(panels, measured.ROOT / "docs" / "images" / "methods" / "richardson-romberg.png")
+    measured.save("richardson_romberg", numbers, options, note="Squared bias of averages and its standard error.")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

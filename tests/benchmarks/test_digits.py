@@ -8,9 +8,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 import fedscaffold as fs
+from benchmarks.digits import NETWORKS, digits, draw, figures, rounds_to, simulate
 from fedscaffold.core.types import Array
-from fedscaffold.paper.method_figures.digits import digits, draw, figures, rounds_to, simulate
-from fedscaffold.paper.method_figures.networks import NETWORKS
 
 
 def test_rounds_to_an_accuracy() -> None:
@@ -58,11 +57,6 @@ def convolved(image: Array, kernel: Array, bias: Array) -> Array:
             patch = filled[2 * i : 2 * i + 3, 2 * j : 2 * j + 3]
             out[i, j] = np.maximum(np.einsum("abc,abcd->d", patch, kernel) + bias, 0.0)
     return out
-
-
-def test_an_unknown_network_is_refused() -> None:
-    with pytest.raises(fs.InvalidInput, match="network must be one of perceptron, convolutional"):
-        digits(0.1, 0, "transformer")
 
 
 def test_the_convolutional_network_written_out() -> None:

@@ -1,1 +1,0 @@
-"""Figures and tables of the pages about single methods and models: one file per page."""
