@@ -4,9 +4,11 @@ Whoever keeps a number keeps what these functions return: a plain int, float or 
 would overflow where Python's do not.
 """
 
+import functools
+import inspect
 import math
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import shown
 from fedscaffold.core.types import Array
 
+T = TypeVar("T")
 LARGEST = 2**63 - 1  # of the whole numbers that arrays and compiled code can hold
 
 
@@ -146,3 +149,74 @@ def _holds_masked(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(_holds_masked(item) for item in value if isinstance(item, list | tuple | np.ma.MaskedArray))
     return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
+
+
+SYNONYMS = tuple(
+    set(names.split())
+    for names in (
+        "step_size stepsize lr learning_rate eta eta0 gamma",
+        "rounds n_rounds num_rounds max_rounds n_iter max_iter iterations T",
+        "local_steps n_local_steps num_local_steps local_epochs epochs H K",
+        "l2 alpha reg reg_lambda lambda_ penalty weight_decay C",
+        "batch_size batch minibatch_size B",
+        "repetitions n_repetitions repeats n_runs n_seeds",
+        "seed random_state random_seed rng",
+        "n_clients num_clients N",
+        "dim n_features d",
+        "target y label outcome",
+        "client clients group site",
+        "kind family model",
+    )
+)
+
+
+def suggest_names(target: T) -> T:
+    """Make a function, or a class when it is constructed, suggest a name for an unknown keyword argument.
+
+    Functions are wrapped; the constructor of a class is replaced in place. Signatures stay as they are.
+
+    Parameters
+    ----------
+    target
+        A function, or a class that defines or inherits `__init__`.
+
+    Returns
+    -------
+    The function that replaces it, or the class.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> fs.Scaffold(lr=0.1, local_steps=10)
+    Traceback (most recent call last):
+        ...
+    TypeError: Scaffold() got an unexpected keyword argument 'lr'; did you mean 'step_size'?
+    """
+    name = getattr(target, "__name__", "")
+    function: Any = getattr(target, "__init__") if isinstance(target, type) else target  # noqa: B009 (as below)
+    if getattr(function, "suggests_for", None) == name:
+        return target
+    signature = inspect.signature(function)
+    known = signature.parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+
+    @functools.wraps(function)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        if not takes_any and not keywords.keys() <= known.keys():
+            raise TypeError(_unexpected(name, next(word for word in keywords if word not in known), list(known)))
+        return function(*args, **keywords)
+
+    vars(checked)["suggests_for"] = name
+    if isinstance(target, type):
+        setattr(target, "__init__", checked)  # noqa: B010 (mypy rejects the assignment)
+        return target
+    return cast(T, checked)
+
+
+def _unexpected(function: str, name: str, known: list[str]) -> str:
+    import difflib  # here, since it is rarely needed and takes milliseconds to load
+
+    same = [other for names in SYNONYMS if name in names for other in known if other in names]
+    meant = same or difflib.get_close_matches(name, known, n=1)
+    advice = f"; did you mean {meant[0]!r}?" if meant else ""
+    return f"{function}() got an unexpected keyword argument {name!r}{advice}"

@@ -1,7 +1,8 @@
 """Federated methods, one file each, all with the interface `fedscaffold.core.protocols.Method`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.lazy import load_on_demand
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ __all__ = [
     "VRProxSkip",
 ]
 
-__getattr__ = load_on_demand(
+_load = load_on_demand(
     __name__,
     {
         "AmplifiedScaffold": "amplified",
@@ -64,6 +65,10 @@ __getattr__ = load_on_demand(
         "VRProxSkip": "variance_reduced.vr_proxskip",
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    return suggest_names(_load(name)) if name in __all__ else _load(name)
 
 
 def __dir__() -> list[str]:

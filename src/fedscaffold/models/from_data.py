@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Required, TypedDict, Unpack, overload
 
+from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.display.progress import Progress
 from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
@@ -66,6 +67,7 @@ def fit(
 ) -> PrivateFit: ...
 
 
+@suggest_names
 @shared_parameters(
     TableOptions,
     leave_out=("target", "client", "kind", "l2", "weights", "standardize", "intercept"),

@@ -1,5 +1,6 @@
 """What is minimised: f = Σ_c w_c f_c, one f_c per client."""
 
+from fedscaffold.core.checks import suggest_names
 from fedscaffold.problems.autodiff.differentiable import Differentiable
 from fedscaffold.problems.linear.garnet import MarkovChains
 from fedscaffold.problems.linear.linear_sa import LinearSA
@@ -26,6 +27,20 @@ __all__ = [
     "RidgeStream",
     "paper",
 ]
+
+for _problem in (
+    Differentiable,
+    Gamma,
+    GarnetTD,
+    LinearSA,
+    Logistic,
+    LogisticStream,
+    Multinomial,
+    Poisson,
+    Ridge,
+    RidgeStream,
+):
+    suggest_names(_problem)
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedscaffold.core.checks import choice, not_negative, seed_number, whole_number
+from fedscaffold.core.checks import choice, not_negative, seed_number, suggest_names, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
 from fedscaffold.core.storage.memory_limit import check_memory
@@ -25,6 +25,7 @@ LARGEST_SEED = 2**31 - 1  # of scikit-learn's generators, of which seed takes tw
 L2 = 0.01
 
 
+@suggest_names
 def paper(
     kind: Literal["regression", "classification"], *, n_clients: int, l2: float = L2, seed: int = 0
 ) -> Ridge | Logistic:

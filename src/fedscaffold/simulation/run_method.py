@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core import provenance
-from fedscaffold.core.checks import whole_number
+from fedscaffold.core.checks import suggest_names, whole_number
 from fedscaffold.core.display.progress import Progress, progress_bar
 from fedscaffold.core.errors import Diverged
 from fedscaffold.core.privacy import Privacy
@@ -26,6 +26,7 @@ from fedscaffold.simulation.setup import RunSetup, validate_run
 from fedscaffold.simulation.trace import Trace
 
 
+@suggest_names
 def run(
     problem: Problem,
     method: Method,

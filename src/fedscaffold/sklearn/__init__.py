@@ -1,5 +1,6 @@
 """Estimators that follow scikit-learn's conventions and fit with Scaffold to rows that belong to clients."""
 
+from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.errors import MissingDependency
 
 try:
@@ -17,6 +18,11 @@ __all__ = [
     "FederatedPoissonRegression",
     "FederatedRidge",
 ]
+
+for _estimator in (
+    FederatedGammaRegression, FederatedLogisticRegression, FederatedPoissonRegression, FederatedRidge,
+):  # fmt: skip
+    suggest_names(_estimator)
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.checks import check_problem_and_method, whole_number
+from fedscaffold.core.checks import check_problem_and_method, suggest_names, whole_number
 from fedscaffold.core.display.progress import Progress, progress_bar
 from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput, NotStationary
@@ -95,6 +95,7 @@ class RichardsonRomberg(Summarised):
         }
 
 
+@suggest_names
 def richardson_romberg(
     problem: Problem,
     method: Method,

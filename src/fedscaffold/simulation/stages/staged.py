@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.display.progress import Progress, progress_bar
 from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
@@ -125,6 +126,7 @@ class _Progress(NamedTuple):
         return _Progress((*self.stages, stage), shortest, state.theta, [])
 
 
+@suggest_names
 def staged(
     problem: Problem,
     method: Method,

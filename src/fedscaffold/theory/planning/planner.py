@@ -8,7 +8,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss, SmoothProblem
-from fedscaffold.core.checks import check_problem, choice, not_negative, numbers, positive, whole_number
+from fedscaffold.core.checks import (
+    check_problem,
+    choice,
+    not_negative,
+    numbers,
+    positive,
+    suggest_names,
+    whole_number,
+)
 from fedscaffold.core.display.progress import Progress, progress_bar
 from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.core.random.batches import Batches, Sampling
@@ -92,6 +100,7 @@ def plan(
 ) -> MethodChoice: ...
 
 
+@suggest_names
 def plan(
     problem: SmoothProblem,
     *,
