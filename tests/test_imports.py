@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "inference": {"core", "problems", "inference"},
     "simulation": {"core", "engines", "simulation"},
     "theory": {"core", "methods", "privacy", "theory"},
-    "reports": {"core", "simulation", "theory", "reports"},
+    "reports": {"core", "inference", "simulation", "theory", "reports"},
     "models": {
         *(
             "core",

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ def test_the_command_in_the_report_makes_the_same_model(tmp_path: Path) -> None:
     words = ["--target", "diagnosis", *HERE, "--batch-size", 16, "--rounds", 3, "--seed", 5, "--features"]
     invoke("fit", table, *words, "mean radius,ward", "--out", tmp_path / "one")
     report = (tmp_path / "one" / "report.html").read_text()
-    command = report.split("<pre><code>")[1].split("</code>")[0].replace("&#x27;", "'")
+    command = unescape(report.split("<pre><code>")[1].split("</code>")[0])
     again = shlex.split(command.replace(str(tmp_path / "one"), str(tmp_path / "two")))
     assert again[0] == "fedscaffold"
     invoke(*again[1:])

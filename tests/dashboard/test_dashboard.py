@@ -16,70 +16,52 @@ import pytest
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.lock import exclusive
 from fedscaffold.dashboard import serve_dashboard
-from fedscaffold.dashboard.page import live_body, live_page, time_text
 from fedscaffold.dashboard.server import serve_app
 from fedscaffold.federation import StatusBoard, StudyStatus, study_status
-from fedscaffold.federation.study.report.history import ErrorPoint
-from fedscaffold.federation.study.report.status import LOCK, SiteStatus
-from tests.reports.test_page import Page
+from fedscaffold.federation.study.report.status import LOCK
+from fedscaffold.reports.page.text import duration
+from tests.reports.pages import BAD, RUNNING, Page, live
 from tests.reports.test_page_browser import CHROMIUM, IN_CI
-
-HISTORY = [
-    ErrorPoint(exchange=1, relative=1.0, how="estimated", method="no rounds yet"),
-    ErrorPoint(exchange=5, relative=0.1, how="estimated", method="Scaffold"),
-    ErrorPoint(exchange=9, relative=0.01, how="certified", method="Scaffold"),
-]
-RUNNING = StudyStatus(
-    name="pilot <1>",
-    target="ill",
-    tolerance="0.001",
-    phase="train",
-    exchanges=13,
-    rounds=9,
-    history=HISTORY,
-    aim=0.001,
-    seconds_per_exchange=40.0,
-    sites={
-        "bonn": SiteStatus(state="online", since="2026-01-01T10:00:00+00:00"),
-        "lyon": SiteStatus(state="refused", why="column 'age' is missing", since="2026-01-01T10:00:00+00:00"),
-    },
-    refused=[{"who": "key 3f2a", "why": "nobody accepted <it>", "since": "2026-01-01T10:00:00+00:00"}],
-    notes=["Scaffold was taken."],
-)
-
-
-@pytest.mark.parametrize(
-    "status", [None, RUNNING, replace(RUNNING, state="stopped", error="no & more", history=[])]
-)
-def test_the_page_is_closed_and_escaped(status: StudyStatus | None) -> None:
-    text = live_page(status, "nonce")
-    page = Page(text)
-    assert page.open == []
-    assert "<1>" not in text
-    assert "<it>" not in text
-    assert "http" not in text
-    scripts = [attributes for tag, attributes in page.elements if tag == "script"]
-    assert scripts == [{"nonce": "nonce"}]
 
 
 def test_the_page_says_how_the_study_stands() -> None:
-    words = [text for _, text in Page(live_body(RUNNING)).texts]
+    words = [text for _, text in Page(live(RUNNING)).texts]
     for said in (
         "1 of 2",
         "0.01 relative, certified; asked for: 0.001",
         "about 3 minutes",  # 4 more exchanges of 40 s
-        "column 'age' is missing",
-        "key 3f2a",
-        "nobody accepted <it>",
-        "Scaffold was taken.",
+        f"{BAD}column 'age' is missing",
+        f"{BAD}key 3f2a",
+        f"{BAD}not accepted",
+        f"{BAD}Scaffold was taken.",
     ):
         assert said in words
-    assert "cannot be told yet" in live_body(replace(RUNNING, history=HISTORY[:1]))
-    assert "has not begun yet" in live_body(None)
+    assert (
+        Page(live(replace(RUNNING, history=RUNNING.history[:1]))).facts["time left for training"]
+        == "not known yet"
+    )
+    assert "has not begun yet" in live(None)
+
+
+def test_the_page_shows_errors_in_the_unit_of_the_tolerance() -> None:
+    history = [replace(point, standard_errors=20 * point.relative) for point in RUNNING.history]
+    status = replace(RUNNING, tolerance="se:0.05", aim=0.05, history=history)
+    page = Page(live(status))
+    assert "0.2 standard errors, certified; asked for: 0.05" in page.words
+    assert "tolerance: 0.05 standard errors" in page.words
+
+
+def test_the_page_marks_phases() -> None:
+    page = Page(live(RUNNING))
+    marked = [attributes for tag, attributes in page.elements if tag == "li" and "class" in attributes]
+    assert [found["class"] for found in marked[:6]] == ["done", "done", "done", "now", "", ""]
+    assert [k for k, found in enumerate(marked) if "aria-current" in found] == [3]
+    finished = Page(live(replace(RUNNING, state="finished", phase="report")))
+    assert not any("aria-current" in attributes for _, attributes in finished.elements)
 
 
 def test_lengths_of_time() -> None:
-    assert [time_text(seconds) for seconds in (0.2, 2.0, 80.0, 100.0, 5000.0, 20_000.0)] == [
+    assert [duration(seconds) for seconds in (0.2, 2.0, 80.0, 100.0, 5000.0, 20_000.0)] == [
         "about 1 second",
         "about 2 seconds",
         "about 80 seconds",

@@ -15,11 +15,13 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.metrics import training_metrics
 from fedscaffold.models.planning.distance import slope_length
-from fedscaffold.models.report import ReportInputs, build_report
+from fedscaffold.models.report import ReportInputs, compared_report
+from fedscaffold.reports.page import render
 from fedscaffold.theory.prediction.curve import curve_parts
 from fedscaffold.theory.prediction.setting import setting
 from fedscaffold.theory.prediction.stationary import solve_stationary
 from tests.hospitals import cancer, diabetes, written
+from tests.reports.pages import Page
 
 SETTINGS = fs.models.FitSettings(tolerance=0.05, seed=3)
 
@@ -61,9 +63,9 @@ def test_metrics_on_fitted_rows_are_those_of_scikit_learn(fitted: Any) -> None:
 
 def test_costs_and_client_losses_computed_by_hand(fitted: Any) -> None:
     fit, frame = fitted
-    comparison = fit.compare(progress=False)
-    content = build_report(fit, comparison, ReportInputs.of_fit(fit))
-    cost, dim, rounds = dict(content.cost), fit.planned.problem.dim, fit.trace.rounds
+    report = compared_report(fit, ReportInputs.of_fit(fit), progress=False)
+    page, dim, rounds = Page(render("fit", report=report)), fit.planned.problem.dim, fit.trace.rounds
+    cost = page.facts
     kilobytes = 2 * rounds * dim * 8 / 1000  # one vector there and one back in every round
     size = f"{kilobytes:.3g} kB" if kilobytes >= 1 else f"{1000 * kilobytes:.0f} bytes"
     assert cost["per client"] == f"{2 * rounds} vectors of {dim} numbers, {size}"
@@ -72,17 +74,18 @@ def test_costs_and_client_losses_computed_by_hand(fitted: Any) -> None:
     assert cost["for comparison"] == f"the features themselves are {len(frame) * columns * 8 / 1000:.3g} kB"
 
     l2 = 0.01 / 2 * fit.planned.loss_scale * float(np.square(fit.theta[:-1]).sum())
-    for row in content.clients:
-        own = frame[frame.hospital == row.name]
-        assert sum(row.rows) == len(own)
+    losses = report.comparison.scaffold.client_losses
+    for name, found in zip(fit.planned.problem.client_names, losses, strict=True):
+        own = frame[frame.hospital == name]
+        assert page.row(name)[1:3] == [str(len(own)), f"{found:.4g}"]
         if fit.model.classes is None:
             data_loss = float(np.mean((own.target - fit.model.predict(own)) ** 2)) / 2
         else:
             data_loss = log_loss(own.diagnosis, fit.model.predict_proba(own), labels=list(fit.model.classes))
-        assert row.scaffold == pytest.approx(data_loss + l2, rel=1e-9)
-    loss = float(sum(sum(row.rows) * row.scaffold for row in content.clients)) / len(frame)
-    delivered = next(model for model in content.models if model.name == "Scaffold, closed")
-    assert delivered.loss == pytest.approx(loss)
+        assert found == pytest.approx(data_loss + l2, rel=1e-9)
+    loss = float(fit.planned.problem.sizes @ losses) / len(frame)
+    assert report.comparison.scaffold.loss == pytest.approx(loss)
+    assert page.row("Scaffold, closed")[1] == f"{loss:.6g}"
 
 
 def test_the_predicted_curve_is_that_of_the_plan_and_of_a_run_without_noise() -> None:
@@ -92,10 +95,10 @@ def test_the_predicted_curve_is_that_of_the_plan_and_of_a_run_without_noise() ->
     frame = loaded.data.assign(hospital=owners, progression=loaded.target)
     fit = fs.fit(frame, target="progression", client="hospital", progress=False)
     assert fit.planned.batch_size is None
-    content = build_report(fit, fit.compare(progress=False), ReportInputs.of_fit(fit))
-    assert content.predicted is not None
+    report = compared_report(fit, ReportInputs.of_fit(fit), progress=False)
+    assert report.predicted is not None
     norm = slope_length(fit.planned.problem, fit.planned.optimum)
-    np.testing.assert_allclose(content.predicted, np.sqrt(fit.trace.mse[0]) / norm, rtol=1e-6)
+    np.testing.assert_allclose(report.predicted, np.sqrt(fit.trace.mse[0]) / norm, rtol=1e-6)
 
 
 def test_curves_of_nearly_separable_classes() -> None:
@@ -109,12 +112,12 @@ def test_curves_of_nearly_separable_classes() -> None:
     np.testing.assert_allclose(squares, fit.trace.mse[0], rtol=1e-6)
 
 
-def test_rounds_beyond_the_plan_are_told(fitted: Any) -> None:
+def test_rounds_beyond_the_plan_are_reported(fitted: Any) -> None:
     fit, _ = fitted
     longer = run_fit(replace(fit.planned, rounds=2), SETTINGS, progress=False)
     assert longer.trace.rounds > 2
-    content = build_report(longer, longer.compare(progress=False), ReportInputs.of_fit(longer))
-    assert f"{longer.trace.rounds - 2} more rounds were run." in content.plan
+    report = compared_report(longer, ReportInputs.of_fit(longer), progress=False)
+    assert f"{longer.trace.rounds - 2} more rounds were run." in render("fit", report=report)
 
 
 def test_results_compare_show_and_draw_themselves(fitted: Any) -> None:

@@ -1,121 +1,40 @@
-"""The HTML page of a fit: self-contained, in order, escaped, and true to its content."""
+"""The HTML pages: self-contained, in order, escaped, and true to the objects that they are about."""
 
-import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 
-from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, fit_page
-from fedscaffold.reports.page import render as render_page
+import fedscaffold.reports.page as room
+from fedscaffold.reports.page import environment, render
 from fedscaffold.reports.page.drawings import curves, round_ticks
-from fedscaffold.reports.page.fit import grouped_classes
-from fedscaffold.reports.page.style import stylesheet
-from tests.reports.study_pages import STUDY_PAGES
+from fedscaffold.reports.page.shown import clearest, colour_groups
+from fedscaffold.reports.page.text import bound
+from tests.reports.pages import BAD, RUNNING, Page, classes, live, many, pages, sixty
 
-VOID = {"meta", "br", "hr", "img", "input", "link"}
-
-
-class Page(HTMLParser):
-    """Elements, texts by element, and whether every element is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.texts: list[tuple[str, str]] = []
-        self.parents: list[tuple[str, ...]] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self.parents.append(tuple(self.open))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self.parents.append(tuple(self.open))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and data.strip():
-            self.texts.append((self.open[-1], data.strip()))
+NAMES = (
+    "classes", "numbers", "many", "study", "study-many", "study-plain", "study-secure", "private", "site",
+    "site-empty",
+)  # fmt: skip
+TEMPLATES = Path(str(room.__file__)).parent / "templates"
 
 
-def render(content: ReportContent) -> str:
-    return render_page(fit_page(content))
-
-
-def content(**changes: Any) -> ReportContent:
-    """A small page."""
-    clients = [
-        ClientRow(name="Bonn", rows=(3, 7), scaffold=0.31, fedavg=0.33, common=0.4, local=0.6),
-        ClientRow(name="<Ulm & Co>", rows=(20, 1), scaffold=0.21, fedavg=0.23, common=0.5, local=0.45),
-        ClientRow(name="tiny", rows=(1, 1), scaffold=0.11, fedavg=0.13),
-        ClientRow(name="single", rows=(4, 0), scaffold=0.1, fedavg=0.1, common=0.2, local=math.nan),
-    ]
-    metrics = {"accuracy": 0.9125, "log loss": 0.25}
-    made = ReportContent(
-        title="A federated model of <y>",
-        summary="It went well & quickly.",
-        request=[("table", "a<b>.csv")],
-        data=[("rows", "37")],
-        classes=("no", "yes"),
-        clients=clients,
-        plan="First line.\nSecond line.",
-        distances={"Scaffold": np.geomspace(1, 1e-3, 30), "FedAvg": np.full(30, 0.2)},
-        predicted=np.geomspace(1, 2e-3, 30),
-        tolerance=0.005,
-        models=[
-            ModelRow(name="Scaffold", loss=0.5002, distance=0.004, metrics=metrics, test={"accuracy": 0.8765}),
-            ModelRow(name="Pooled", loss=0.5, distance=0.0, metrics=metrics, test={"accuracy": 0.87}),
-        ],
-        loss_name="negative log-likelihood",
-        cost=[("rounds", "29")],
-        provenance=[("seed", "0")],
-        command="fedscaffold fit 'a<b>.csv'",
-    )
-    return replace(made, **changes)
-
-
-VARIANTS = {
-    "classes": content(),
-    "numbers": content(
-        classes=(), clients=[ClientRow(name="a", rows=(5,), scaffold=1.0, fedavg=2.0)], predicted=None
-    ),
-    "many": content(
-        classes=tuple(f"class {k}" for k in range(14)),
-        clients=[
-            ClientRow(
-                name=f"a client with a long name {c}",
-                rows=tuple((c * k) % 7 + 1 for k in range(14)),
-                scaffold=1.0,
-                fedavg=1.0,
-                common=1.0 + c % 3,
-                local=2.0,
-            )
-            for c in range(80)
-        ],
-    ),
-}
-
-
-PAGES = {name: render(variant) for name, variant in VARIANTS.items()}
-PAGES |= {name: render_page(page) for name, page in STUDY_PAGES.items()}
-
-
-@pytest.fixture(params=PAGES)
+@pytest.fixture(params=NAMES)
 def made(request: pytest.FixtureRequest) -> tuple[str, Page]:
-    text = PAGES[request.param]
+    text = pages()[request.param]
     return text, Page(text)
+
+
+def style() -> str:
+    return environment().get_template("style.css.j2").render()
+
+
+def test_all_pages_are_tested() -> None:
+    assert set(pages()) == set(NAMES)
 
 
 def test_every_element_is_closed_and_the_language_is_given(made: tuple[str, Page]) -> None:
@@ -126,11 +45,14 @@ def test_every_element_is_closed_and_the_language_is_given(made: tuple[str, Page
 
 
 def test_nothing_is_fetched_and_nothing_runs(made: tuple[str, Page]) -> None:
+    """Though every name on the page tries to be a script and to end the attribute that holds it."""
     text, page = made
+    assert BAD in page.words
     assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & {tag for tag, _ in page.elements}
     for _, attributes in page.elements:
         assert not {"src", "href", "srcset", "xlink:href", "data"} & attributes.keys()
-        assert not any(name.startswith("on") for name in attributes)
+        assert all(re.fullmatch(r"(?!on)[a-z][a-z0-9-]*", name) for name in attributes)
+    assert "<script" not in text
     assert "http" not in text
     assert "url(" not in text
     assert "@import" not in text
@@ -147,7 +69,7 @@ def test_every_table_has_a_caption_and_scopes(made: tuple[str, Page]) -> None:
     page = made[1]
     tags = [tag for tag, _ in page.elements]
     tables = [k for k, tag in enumerate(tags) if tag == "table"]
-    assert len(tables) >= 3
+    assert len(tables) >= 2
     assert all(tags[k + 1] == "caption" for k in tables)
     assert all("scope" in attributes for tag, attributes in page.elements if tag == "th")
 
@@ -157,16 +79,15 @@ def test_every_drawing_says_what_it_shows(made: tuple[str, Page]) -> None:
     drawings = [
         attributes for tag, attributes in page.elements if tag == "svg" and "aria-hidden" not in attributes
     ]
-    assert drawings
     assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in drawings)
     tags = [tag for tag, _ in page.elements]
     assert tags.count("figcaption") == tags.count("figure") == len(drawings)
+    assert sum(tag == "title" for tag, _ in page.texts) == len(drawings) + 1
 
 
 def test_classes_of_elements_are_in_the_style(made: tuple[str, Page]) -> None:
-    style = stylesheet()
     used = {name for _, attributes in made[1].elements for name in (attributes.get("class") or "").split()}
-    assert all(f".{name} " in style or f".{name}," in style for name in used), used
+    assert all(f".{name} " in style() or f".{name}," in style() for name in used), used
 
 
 def test_drawings_stay_inside_their_frame(made: tuple[str, Page]) -> None:
@@ -184,60 +105,94 @@ def test_drawings_stay_inside_their_frame(made: tuple[str, Page]) -> None:
                 assert 0 <= y <= height
 
 
-def test_what_comes_from_outside_is_escaped() -> None:
-    text = render(content())
-    for raw in ("<Ulm", "a<b>", "of <y>"):
-        assert raw not in text
-    texts = [words for _, words in Page(text).texts]
-    assert "<Ulm & Co>" in texts
-    assert "fedscaffold fit 'a<b>.csv'" in texts
+def test_every_text_of_a_fit_and_of_a_study_is_on_its_page_as_it_is() -> None:
+    texts = {words for _, words in Page(pages()["classes"]).texts}
+    for name in ("age", "y", "c", "Ulm", "yes"):
+        assert f"{BAD}{name}" in texts
+    assert {f"{BAD}ward={BAD}1", f"{BAD}.csv", f"fit '{BAD}.csv'", BAD} <= texts
+    texts = {words for _, words in Page(pages()["study"]).texts}
+    for name in ("age", "y", "A", "C", "study"):
+        assert f"{BAD}{name}" in texts
+    assert any(words.startswith(f"2 indicators: (other), {BAD}1, {BAD}2; reference {BAD}") for words in texts)
 
 
-def test_numbers_are_on_the_page() -> None:
-    texts = {words for _, words in Page(render(content())).texts}
-    assert {"0.5002", "0.0002", "0.9125", "0.8765", "First line.", "Second line.", "helped", "hurt"} <= texts
-    assert any(words.startswith("1 of 2 clients are served better") for words in texts)
+def test_templates_escape_everything_and_miss_nothing() -> None:
+    """No template or drawing calls a text safe that it did not write, and a wrong attribute is an error."""
+    assert environment().autoescape is True
+    for file in TEMPLATES.iterdir():
+        assert not re.search(r"\|\s*safe\b|autoescape|Markup", file.read_text()), file
+        assert not re.search(r"<[^>{]*=\{\{", file.read_text()), f"{file}: an attribute without quotes"
+    for file in TEMPLATES.parent.glob("*.py"):
+        assert not re.search(r"Markup\((?!['\"]|frame\))", file.read_text()), file
+    with pytest.raises(UndefinedError, match="no attribute"):
+        render("fit", report=object())
+
+
+@pytest.mark.parametrize("status", [None, RUNNING, replace(RUNNING, state="stopped", error=BAD, history=[])])
+def test_the_live_page_is_closed_and_escaped(status: object) -> None:
+    text = live(status)  # type: ignore[arg-type]
+    page = Page(text)
+    assert page.open == []
+    assert [attributes for tag, attributes in page.elements if tag == "script"] == [{"nonce": "nonce"}]
+    assert text.count("<script") == 1
+    assert "http" not in text
+    if status is not None:
+        for name in ("pilot", "bonn", "key 3f2a", "not accepted", "Scaffold was taken."):
+            assert f"{BAD}{name}" in page.words
+        assert all(re.fullmatch(r"(?!on)[a-z][a-z0-9-]*", name) for _, found in page.elements for name in found)
+
+
+# the page about a fit
+
+
+def test_numbers_of_a_fit_are_on_the_page() -> None:
+    report = classes()
+    page = Page(pages()["classes"])
+    assert report.headline in page.words
+    score = report.comparison.fedavg
+    cells = page.row("FedAvg")
+    assert cells[1:4] == [
+        f"{score.loss:.6g}",
+        f"{score.loss - report.comparison.pooled.loss:.2g}",
+        score.distance_text,
+    ]
+    assert cells[4:6] == [f"{value:.4g}" for value in list(report.metrics["FedAvg"].values())[:2]]
+    assert "0.8765" in cells
+    assert cells[-1] == "–"  # a metric that the test rows have no value of
+    assert float(cells[2]) > 0
+    assert page.row("Pooled")[2:4] == ["0", "0"]
 
 
 def test_shares_of_classes_are_counted_by_hand() -> None:
     """28 and 9 of 37 rows; 3 of 10 and all 4 rows are the smallest and the largest share of the first class."""
-    cells = [words for tag, words in Page(render(content())).texts if tag in ("td", "th")]
-    first, second = (cells.index(name, cells.index("smallest")) for name in ("no", "yes"))
-    assert cells[first : first + 5] == ["no", "28", "75.7%", "30.0%", "100.0%"]
-    assert cells[second : second + 5] == ["yes", "9", "24.3%", "0.0%", "70.0%"]
+    page = Page(pages()["classes"])
+    assert page.row(f"{BAD}no") == [f"{BAD}no", "28", "75.7%", "30.0%", "100.0%"]
+    assert page.row(f"{BAD}yes") == [f"{BAD}yes", "9", "24.3%", "0.0%", "70.0%"]
 
 
 def test_clients_that_are_helped_are_counted() -> None:
-    more = ClientRow(name="Jena", rows=(2, 2), scaffold=0.1, fedavg=0.1, common=0.3, local=0.7)
-    text = render(content(clients=[*content().clients, more]))
-    assert "2 of 3 clients are served better" in text
-    assert "2 of 3 clients are helped" in text
+    page = Page(pages()["classes"])
+    assert "1 of 2 clients are served better" in page.words
+    assert "1 of 2 clients are helped" in page.words
+    assert "2 of 4 clients were compared" in page.words
+    assert page.row("Bonn")[4:] == ["0.4", "0.6", "helped"]
+    assert page.row(f"{BAD}Ulm")[4:] == ["0.5", "0.45", "hurt"]
+    assert page.row("single")[4:] == ["0.2", "–", "–"]
+    nothing = replace(classes(), alone=np.full(4, np.nan))
+    assert "No client has enough rows" in render("fit", report=nothing)
 
 
 def test_of_many_clients_those_with_their_own_models_are_listed() -> None:
-    rows = [
-        ClientRow(
-            name=f"c{c}",
-            rows=(5 + c,),
-            scaffold=1.0,
-            fedavg=1.0,
-            **({"common": 1.0, "local": 2.0} if c % 9 == 0 else {}),
-        )
-        for c in range(90)
+    alone = np.full(60, np.nan)
+    alone[::6] = 2.0
+    texts = [
+        words for tag, words in Page(render("fit", report=replace(sixty(), alone=alone))).texts if tag == "td"
     ]
-    texts = [words for tag, words in Page(render(content(classes=(), clients=rows))).texts if tag in ("td", "th")]
     assert texts.count("helped") == 10
-    assert "c1" not in texts
 
 
 def test_of_many_clients_the_largest_and_the_extremes_are_shown() -> None:
-    """Sixty clients of 1 to 60 rows in no order; the smaller a client is, the more it is helped."""
-    order = [(7 * k) % 60 for k in range(60)]
-    rows = [
-        ClientRow(name=f"c{k:02}", rows=(k + 1,), scaffold=1.0, fedavg=1.0, common=1.0, local=1.5 - k / 60.0)
-        for k in order
-    ]
-    page = render(content(clients=rows, classes=()))
+    page = pages()["numbers"]
     shown = [f"c{k:02}" for k in [*range(59, 34, -1), *range(4, -1, -1)]]  # 25 largest, 5 smallest
     caption = "the largest, those most hurt and most helped; 30 others are left out"
     table = page[page.index(caption) :]
@@ -245,16 +200,61 @@ def test_of_many_clients_the_largest_and_the_extremes_are_shown() -> None:
     assert "30 clients between them are left out." in page
     drawing = page[page.index("Rows of 30 clients, from most to fewest") :]
     assert re.findall(r">(c\d\d)<", drawing[: drawing.index("</svg>")]) == shown
+    helped = page[page.index("Loss on rows left out, together") :]
+    found = re.findall(r">(c\d\d)<", helped[: helped.index("</svg>")])
+    assert found == [f"c{k:02}" for k in [*range(59, 44, -1), *range(14, -1, -1)]]  # most hurt first
+    assert "The 15 that lose most and gain most are shown." in page
 
 
-def test_the_plans_curve_is_shown_where_there_is_a_plan() -> None:
-    assert "as the plan predicted it" in render(content())
-    assert "predicted it" not in render(content(predicted=None))
+def test_the_plans_curve_is_shown_if_there_is_a_plan() -> None:
+    assert "as the plan predicted it" in pages()["classes"]
+    assert "predicted it" not in pages()["numbers"]
+    assert "Nothing was planned" in pages()["numbers"]
+
+
+def test_classes_beyond_the_colours_are_one_group() -> None:
+    groups, counts = colour_groups(many().counts)
+    assert len(groups) == 10
+    assert sorted(j for group in groups for j in group) == list(range(14))
+    np.testing.assert_array_equal(counts.sum(axis=1), many().counts.sum(axis=1))
+    smallest = np.sort(many().counts.sum(axis=0))[:5]
+    np.testing.assert_array_equal(np.sort(many().counts.sum(axis=0)[groups[-1]]), smallest)
+    assert "5 others" in pages()["many"]
+
+
+# the pages about a study and a site
+
+
+def test_sites_that_are_helped_are_counted_and_one_reports_nothing() -> None:
+    page = Page(pages()["study"])
+    verdicts = [words for tag, words in page.texts if tag == "td" and words in ("helped", "hurt")]
+    assert len(verdicts) == 2
+    assert f"{verdicts.count('helped')} of 2 sites are served better" in page.words
+    assert "which reported nothing: 1." in page.words
+    assert "none reported" in page.words
+    assert "The 30 largest of 40 sites." in Page(pages()["study-many"]).words
+    assert "10 sites are left out" in Page(pages()["study-many"]).words
+
+
+def test_the_page_of_secure_sums_knows_nothing_about_single_sites() -> None:
+    words = Page(pages()["study-secure"]).words
+    assert "All sites together" in words
+    assert "Rows of each site" not in words
+
+
+def test_a_site_that_reported_nothing_says_so() -> None:
+    words = Page(pages()["site-empty"]).words
+    assert "0 messages left this site" in words
+    assert "not reported yet" in words
+    assert "No rows were left out" in words
+
+
+# drawings and texts
 
 
 def test_lines_are_where_their_values_are() -> None:
     values = np.array([1.0, 0.1, 0.01])
-    svg = curves([("scaffold", values)], levels=[], title="t", x_label="x", y_label="y")
+    svg = curves([("scaffold", range(3), values)], level=None, title="t", x_label="x", y_label="y")
     found = re.search(r'points="([^"]+)"', svg)
     assert found is not None
     points = np.array([tuple(map(float, point.split(","))) for point in found[1].split()])
@@ -262,28 +262,37 @@ def test_lines_are_where_their_values_are() -> None:
     assert points[0, 1] < points[2, 1]
 
 
-def test_values_of_zero_are_left_out_of_a_log_scale() -> None:
-    svg = curves([("scaffold", np.array([1.0, 0.1, 0.0]))], levels=[], title="t", x_label="x", y_label="y")
+def test_unknown_values_and_zero_are_left_out_of_a_log_scale() -> None:
+    values: list[float | None] = [1.0, 0.1, 0.0, None]
+    lines = [("scaffold", range(4), values)]
+    svg = curves(lines, level=None, dots=[("dot-local", [1, 2], [0.1, 0.0])], title="t", x_label="x", y_label="y")
     found = re.search(r'points="([^"]+)"', svg)
     assert found is not None
     assert len(found[1].split()) == 2
+    assert svg.count("<circle") == 1
     assert "nan" not in svg
     assert "inf" not in svg
 
 
 @pytest.mark.parametrize(
     ("last", "ticks"),
-    [(1, [0, 1]), (14, [0, 5, 10]), (25, [0, 5, 10, 15, 20, 25]), (1999, [0, 500, 1000, 1500])],
+    [(1, [0, 1]), (2, [0, 1, 2]), (14, [0, 5, 10]), (25, [0, 5, 10, 15, 20, 25]), (1999, [0, 500, 1000, 1500])],
 )
 def test_ticks(last: int, ticks: list[int]) -> None:
     assert round_ticks(last) == ticks
 
 
-def test_classes_beyond_the_colours_are_one_group() -> None:
-    names, groups = grouped_classes(VARIANTS["many"])
-    assert len(names) == 10
-    assert names[-1] == "5 others"
-    assert sorted(j for group in groups for j in group) == list(range(14))
+def test_of_many_effects_the_clearest_are_drawn() -> None:
+    effects = np.append(np.arange(40.0) - 20.0, np.nan)
+    widths = np.where(effects > 0, 1.0, 100.0)
+    drawn = clearest(effects, widths)
+    assert len(drawn) == 30
+    assert drawn[:19] == list(range(39, 20, -1))  # all positive effects, the largest first
+    assert set(drawn[19:]) == set(range(11))
+
+
+def test_bounds_on_errors_are_never_below_the_error() -> None:
+    assert [bound(value) for value in (0.0, 3e-13, 1.0409e-7, 0.25)] == ["1e-9", "1e-9", "1.1e-07", "0.25"]
 
 
 def luminance(colour: str) -> float:
@@ -298,9 +307,10 @@ def contrast(a: str, b: str) -> float:
 
 
 def test_contrast_is_enough_in_light_and_dark() -> None:
-    """WCAG 2: 4.5 for text, 3 for drawings."""
-    blocks = re.findall(r":root \{[^}]*--paper[^}]*\}", stylesheet())
-    assert len(blocks) == 3
+    """WCAG 2: 4.5 for text, 3 for drawings; dark is for screens alone, so that paper is light."""
+    blocks = re.findall(r":root \{[^}]*--paper[^}]*\}", style())
+    assert len(blocks) == 2
+    assert "@media screen and (prefers-color-scheme: dark)" in style()
     for block in blocks:
         colours = dict(re.findall(r"--(\w+): (#\w{6})", block))
         for name, colour in colours.items():

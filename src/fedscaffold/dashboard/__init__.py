@@ -1,7 +1,4 @@
-"""A live page about a study that runs (extra `fedscaffold[dashboard]`, which Flower brings too).
-
-`page` makes the page from a study's status, `server` serves it to whoever knows its address.
-"""
+"""A live page about a study that runs (extra `fedscaffold[dashboard]`, which Flower brings too)."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +11,7 @@ __all__ = ["serve_dashboard"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the server when it is first used, and say what to install where its library is missing."""
+    """Load the server on first use; raise MissingDependency if its library is not installed."""
     if name != "serve_dashboard":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""Serves the live page to whoever knows its address, on the loopback interface unless told otherwise."""
+"""Serve the live page about a study, by default on the loopback interface alone."""
 
 import os
 import secrets
@@ -15,11 +15,10 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.dashboard.page import live_body, live_page
-from fedscaffold.federation.study.report.status import StudyStatus, study_status
+from fedscaffold.federation.study.report.status import PHASES, StudyStatus, study_status
+from fedscaffold.reports.page import render
 
-LOOPBACK = "127.0.0.1"
-PATIENCE = 10.0  # seconds until the server must have begun
+SECONDS_TO_START = 10.0  # a server that is not up by then will not come up: it takes a tenth of a second
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -29,14 +28,19 @@ HEADERS = {
 GetStatus = Callable[[], StudyStatus | None]
 
 
-def make_app(get_status: GetStatus, token: str) -> Starlette:
-    """The web application: /TOKEN/ is the page, /TOKEN/body its changing part, /TOKEN/status.json the status."""
+def live_page(status: StudyStatus | None, nonce: str) -> str:
+    """Return the whole page; its script has the nonce that the security policy of the response names."""
+    return render("live", status=status, phases=PHASES, nonce=nonce)
 
-    def guarded(answer: Callable[[StudyStatus | None], Response]) -> Callable[[Request], Response]:
+
+def make_app(get_status: GetStatus, token: str) -> Starlette:
+    """Return the web application: /TOKEN/ is the page, /TOKEN/body the part that changes, /TOKEN/status.json."""
+
+    def guarded(respond: Callable[[StudyStatus | None], Response]) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             if not secrets.compare_digest(request.path_params["token"].encode(), token.encode()):
                 return PlainTextResponse("not found", status_code=404, headers=HEADERS)
-            return answer(get_status())
+            return respond(get_status())
 
         return endpoint
 
@@ -49,7 +53,7 @@ def make_app(get_status: GetStatus, token: str) -> Starlette:
         return HTMLResponse(live_page(status, nonce), headers={**HEADERS, "Content-Security-Policy": policy})
 
     def body(status: StudyStatus | None) -> Response:
-        return HTMLResponse(live_body(status), headers=HEADERS)
+        return HTMLResponse(render("live_body", status=status, phases=PHASES), headers=HEADERS)
 
     def as_json(status: StudyStatus | None) -> Response:
         return JSONResponse(None if status is None else status.to_json(), headers=HEADERS)
@@ -65,21 +69,31 @@ def make_app(get_status: GetStatus, token: str) -> Starlette:
 
 @contextmanager
 def serve_dashboard(
-    folder: str | os.PathLike[str], *, host: str = LOOPBACK, port: int = 0, token: str | None = None
+    folder: str | os.PathLike[str], *, host: str = "127.0.0.1", port: int = 0, token: str | None = None
 ) -> Iterator[str]:
-    """Serve the live page of the study in a coordinator's folder while the block runs; gives its address.
+    """Serve the live page of the study in a coordinator's folder while the block runs.
 
     Parameters
     ----------
     folder
-        The coordinator's folder, which may be empty still.
+        The coordinator's folder, which may still be empty.
     host
-        Where to listen: by default this machine alone. With "0.0.0.0" everyone who can reach the machine and
+        Address to listen on: by default this machine alone. With "0.0.0.0" everyone who can reach the machine and
         knows the address sees the page, which is not encrypted.
     port
         The port; 0 for one that is free.
     token
         The secret part of the address; random by default.
+
+    Yields
+    ------
+    str
+        The address of the page.
+
+    Raises
+    ------
+    InvalidInput
+        If the server cannot listen there.
 
     Examples
     --------
@@ -103,7 +117,7 @@ def serve_dashboard(
 
 @contextmanager
 def serve_app(get_status: GetStatus, *, host: str, port: int, token: str) -> Iterator[str]:
-    """Serve the application in a thread while the block runs; gives its address."""
+    """Serve the application in a thread while the block runs; yield its address."""
     listener = _listen(host, port)
     config = uvicorn.Config(
         make_app(get_status, token),
@@ -117,30 +131,26 @@ def serve_app(get_status: GetStatus, *, host: str, port: int, token: str) -> Ite
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + SECONDS_TO_START
         while not server.started and thread.is_alive() and time.monotonic() < end:
             time.sleep(0.01)
         if not server.started:
-            raise InvalidInput(f"the live page's server did not begin within {PATIENCE:g} seconds")
+            raise InvalidInput(f"the server of the live page did not start within {SECONDS_TO_START:g} seconds")
         shown = f"[{host}]" if ":" in host else host
         yield f"http://{shown}:{listener.getsockname()[1]}/{token}/"
     finally:
         server.should_exit = True
-        thread.join(PATIENCE)
+        thread.join(SECONDS_TO_START)
         listener.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; raise InvalidInput if host or port cannot be used."""
     try:
+        if not 0 <= port < 2**16:
+            raise OSError("a port is a number from 0 to 65535")
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
-        except (OSError, OverflowError):
-            listener.close()
-            raise
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        reason = error.strerror or error
         raise InvalidInput(f"the live page cannot listen on {host} port {port}: {reason}") from None
-    return listener

@@ -1,5 +1,6 @@
 """Compare Scaffold's model with FedAvg's and with the pooled one."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -49,6 +50,15 @@ class ModelScore:
     loss: float
     relative_distance: float
     client_losses: Array
+
+    @property
+    def distance_text(self) -> str:
+        """The distance with two digits; the rounding errors that Newton steps leave are only called small."""
+        return "< 1e-9" if 0.0 < self.relative_distance < 1e-9 else f"{self.relative_distance:.2g}"
+
+    def above(self, other: "ModelScore") -> float:
+        """Return how much larger the loss is than another's; 0 if they differ by rounding alone."""
+        return 0.0 if math.isclose(self.loss, other.loss, rel_tol=1e-12) else self.loss - other.loss
 
     def __repr__(self) -> str:
         facts = {"loss": f"{self.loss:.5g}", "distance to the pooled model": f"{self.relative_distance:.2%}"}

@@ -185,9 +185,9 @@ class Fit(Summarised):
         progress
             As in `fedscaffold.run`.
         """
-        from fedscaffold.models.report import ReportInputs, compared_report, write_report
+        from fedscaffold.models.report import ReportInputs, compared_report
 
-        write_report(compared_report(self, ReportInputs.of_fit(self, test), progress=progress), path)
+        compared_report(self, ReportInputs.of_fit(self, test), progress=progress).save(path)
 
     def _facts(self) -> dict[str, str]:
         problem = self.planned.problem

@@ -20,8 +20,7 @@ from fedscaffold.data.reading.csv_file import CsvFormat
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.planned import FitSettings, plan_fit
-from fedscaffold.models.report import ReportInputs, compared_report, read_test_table, write_report
-from fedscaffold.reports.page import ReportContent
+from fedscaffold.models.report import FitReport, ReportInputs, compared_report, read_test_table
 
 MODEL, TRACE, REPORT = "model.json", "trace.npz", "report.html"
 CHECKPOINT, PENDING = "checkpoint.npz", "checkpoint.json"
@@ -70,8 +69,8 @@ def fit_in_folder(
     overwrite: bool = False,
     reading_seconds: float | None = None,
     announce: Callable[[str], None] = lambda line: None,
-) -> ReportContent:
-    """Fit a table, write model, trace and report to a folder, and return the content of the report.
+) -> FitReport:
+    """Fit a table, write model, trace and report to a folder, and return the report.
 
     A call with the same problem and settings resumes a fit that was interrupted.
 
@@ -118,12 +117,12 @@ def fit_in_folder(
         reading_seconds=reading_seconds,
     )
     with progress_bar("Comparing and writing", None):
-        content = compared_report(fitted, inputs, progress=False)
+        report = compared_report(fitted, inputs, progress=False)
         fitted.trace.save(out / TRACE)
-        write_report(content, out / REPORT)
+        report.save(out / REPORT)
         fitted.model.save(out / MODEL)
         finish(out)
-    return content
+    return report
 
 
 def request_of(problem: EncodedProblem, settings: FitSettings) -> dict[str, Any]:

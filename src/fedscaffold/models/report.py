@@ -1,38 +1,38 @@
-"""The content of the page about a fit, and the page itself."""
+"""The page about a fit: the fit, compared with FedAvg, with pooled data and with clients' own models."""
 
 import math
 import os
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedscaffold.core.display.progress import Progress
+from fedscaffold.core.display.summaries import rounded_up
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
-from fedscaffold.data.encoding import Encoding
+from fedscaffold.core.types import Array
 from fedscaffold.data.files import DETECTED, read_table
 from fedscaffold.data.reading.csv_file import CsvFormat
-from fedscaffold.models.coefficients import fit_coefficients
-from fedscaffold.models.compare import ModelComparison, ModelScore, compare_models
+from fedscaffold.inference import Summary
+from fedscaffold.models.compare import ModelComparison, compare_models
 from fedscaffold.models.fit import Fit, small_percentage
 from fedscaffold.models.heterogeneity import class_counts
 from fedscaffold.models.local_models import compare_local_models
 from fedscaffold.models.metrics import model_metrics, training_metrics
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.distance import slope_length
-from fedscaffold.models.planning.planned import PreparedProblem
-from fedscaffold.reports.page import ClientRow, ModelRow, ReportContent, fit_page, render
-from fedscaffold.reports.page.sizes import format_bytes
-
-BYTES_PER_NUMBER = 8
-MAX_NAMED_FEATURES = 12
+from fedscaffold.models.summaries import column_spread
+from fedscaffold.reports.page import format_bytes, render
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportInputs:
-    """What the page about a fit says beside the fit itself.
+    """Facts about a fit that the fit itself does not know.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class ReportInputs:
     data
         Name of the table; None if it was not a file.
     missing
-        What was done with missing values; None if that is not known.
+        Treatment of missing values, "error" or "mean"; None if that is not known.
     test
         Name of the test table; None if there is none.
     test_table
@@ -62,7 +62,7 @@ class ReportInputs:
 
     @classmethod
     def of_fit(cls, fit: Fit, test: str | os.PathLike[str] | None = None) -> "ReportInputs":
-        """For a fit that was made in Python, with a test table in a .csv or .parquet file."""
+        """Return the facts about a fit that was made in Python; `test` is a .csv or .parquet file."""
         return cls(
             kind=fit.model.kind,
             command=f"fedscaffold.models.fit(problem, settings={fit.settings!r})",
@@ -72,7 +72,7 @@ class ReportInputs:
 
 
 def read_test_table(path: str | os.PathLike[str], model: Model, text: CsvFormat = DETECTED) -> Any:
-    """Test rows as a pyarrow Table; refused where a model with these columns could not score them."""
+    """Read test rows as a pyarrow Table; raise if a model with these columns cannot score them."""
     table = read_table(path, text)
     try:
         model_metrics(model, table)
@@ -81,198 +81,171 @@ def read_test_table(path: str | os.PathLike[str], model: Model, text: CsvFormat 
     return table
 
 
-def write_report(content: ReportContent, path: str | os.PathLike[str]) -> None:
-    """Write the page to a file, which is replaced only once the new one is complete."""
-    write_text(path, render(fit_page(content)))
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FitReport:
+    """Everything that the page about a fit shows.
+
+    Attributes
+    ----------
+    fit
+        The fit.
+    comparison
+        Its model, FedAvg's and the pooled one.
+    inputs
+        Facts that the fit does not know.
+    metrics, test_metrics
+        Metrics of each model by its name, on the fitted rows and on the test rows; None if there are no test rows.
+    together, alone
+        Loss on rows left out of the fit, of the common model and of each client's own, (clients,); NaN for clients
+        that were not compared, or have too few rows for a model.
+    seconds
+        Duration of each phase.
+    """
+
+    fit: Fit
+    comparison: ModelComparison
+    inputs: ReportInputs
+    metrics: Mapping[str, Mapping[str, float]]
+    test_metrics: Mapping[str, Mapping[str, float]] | None
+    together: Array
+    alone: Array
+    seconds: Mapping[str, float]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file, which is replaced only once the new one is complete."""
+        write_text(path, render("fit", report=self))
+
+    @property
+    def headline(self) -> str:
+        """Distance of the delivered model to the pooled one, then of the rounds, and of FedAvg's."""
+        fit, comparison = self.fit, self.comparison
+        clients = fit.planned.problem.n_clients
+        rounds = f"Scaffold on {clients:,} client{'s' * (clients > 1)}"
+        judged = f"({'within' if fit.reached else 'MISSING'} the tolerance of {fit.tolerance_text})"
+        averaged = f"FedAvg with the same effort within {comparison.fedavg.relative_distance:.2%}."
+        near = f"came within {fit.relative_distance:.2%}"
+        if comparison.before_closing is None:
+            return f"{rounds} {near} of the pooled coefficients {judged}; {averaged}"
+        error = fit.error_in_standard_errors
+        left = f"{small_percentage(comparison.scaffold.relative_distance)} of their length"
+        if error is not None:
+            left = f"{small_percentage(error)} of a standard error"
+        return (
+            f"The model's coefficients are {left} away from those that pooled data would give {judged}. {rounds} "
+            f"{near} of them, and {fit.newton_steps} closed the rest; {averaged}"
+        )
+
+    @cached_property
+    def summary(self) -> Summary | None:
+        """Coefficients with standard errors; None if there are none."""
+        return None if self.fit.model.standard_errors is None else self.fit.summary()
+
+    @property
+    def spread(self) -> Array:
+        """Standard deviations of the columns of `summary`."""
+        assert self.summary is not None
+        return column_spread(self.summary, self.fit.planned.problem.encoding)
+
+    @property
+    def closing(self) -> str:
+        """Distance of the coefficients to the pooled ones, before and after closing."""
+        closed = self.fit.closed
+        assert closed is not None  # standard errors come from its sums
+        distance = rounded_up(closed.distance_before)
+        ended = f"The run ended at most {distance} standard errors from the pooled coefficients"
+        if self.fit.closing is None:
+            return f"{ended}, and no Newton step followed."
+        return f"{ended}; {self.fit.closing}, from sums of gradients and Hessians over clients."
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Rows of each client by class, or in all for a numeric target, (clients, classes or 1)."""
+        found = class_counts(self.fit.planned.problem)
+        return self.fit.planned.problem.sizes[:, None] if found is None else found
+
+    @property
+    def predicted(self) -> Array | None:
+        """The plan's relative distances by round, intercept included; None if nothing was planned."""
+        planned = self.fit.planned
+        if planned.plan is None or planned.plan.curve is None:
+            return None
+        return np.sqrt(planned.plan.curve) / slope_length(planned.problem, planned.optimum)
+
+    @property
+    def data(self) -> dict[str, str]:
+        """Rows, clients, columns and target of the table."""
+        prepared, problem = self.fit.planned, self.fit.planned.problem
+        encoding, family = problem.encoding, problem.encoding.family
+        last = " with the intercept" if encoding.intercept else ""
+        facts = {
+            "rows": f"{int(problem.sizes.sum()):,}",
+            "clients": f"{problem.n_clients:,}, of {problem.sizes.min():,} to {problem.sizes.max():,} rows",
+            "columns": f"{len(encoding.columns)}, as {problem.n_features} numbers{last}",
+        }
+        if family.log_link:
+            unit = "row" if encoding.exposure is None else f"unit of {encoding.exposure}"
+            facts["target"] = f"{family.target}, {math.exp(prepared.target_shift):.5g} per {unit}"
+        elif problem.classes is None:
+            mean, deviation = prepared.target_shift, prepared.target_scale
+            facts["target"] = f"mean {mean:.5g}, standard deviation {deviation:.5g}"
+        return facts
+
+    @property
+    def cost(self) -> dict[str, str]:
+        """Rounds, and numbers sent and received; a number has eight bytes."""
+        problem, trace = self.fit.planned.problem, self.fit.trace
+        vectors = float(trace.vectors_per_client[-1])
+        each = vectors * problem.dim * 8
+        table = float(problem.sizes.sum()) * len(problem.encoding.columns) * 8
+        return {
+            "rounds": f"{trace.rounds:,}, of {self.fit.planned.method.local_steps:,} local steps",
+            "per client": f"{vectors:,.0f} vectors of {problem.dim:,} numbers, {format_bytes(each)}",
+            "all clients": f"{format_bytes(each * problem.n_clients)}; FedAvg the same",
+            "for comparison": f"the features themselves are {format_bytes(table)}",
+            "gradients per client": f"{trace.gradients_per_client[0, -1]:,.0f}",
+        }
+
+    @property
+    def time(self) -> dict[str, str]:
+        """Duration of each phase as text."""
+        return {name: f"{seconds:,.2f} s" for name, seconds in self.seconds.items()}
+
+    @property
+    def rows_digest(self) -> str:
+        """SHA-256 of the encoded rows; of a fit in a folder, of the rows before y was standardised."""
+        request = self.fit.model.provenance.get("request")
+        return self.fit.planned.problem.fingerprint() if request is None else request["rows"]
 
 
-def compared_report(fit: Fit, inputs: ReportInputs, *, progress: Progress = None) -> ReportContent:
-    """Everything that the page shows, after comparing with FedAvg, pooled data and clients' own models."""
-    began = time.perf_counter()
-    content = build_report(fit, compare_models(fit, progress=progress), inputs)
-    phases = {} if inputs.reading_seconds is None else {"reading": inputs.reading_seconds}
-    phases |= {**fit.seconds, "comparing": time.perf_counter() - began}
-    return replace(content, time=[(name, f"{seconds:,.2f} s") for name, seconds in phases.items()])
-
-
-def build_report(fit: Fit, comparison: ModelComparison, inputs: ReportInputs) -> ReportContent:
-    """Compute everything that the page shows.
+def compared_report(fit: Fit, inputs: ReportInputs, *, progress: Progress = None) -> FitReport:
+    """Compare a fit with FedAvg, with pooled data and with clients' own models.
 
     Parameters
     ----------
     fit
         The fit that the page is about.
-    comparison
-        From `Fit.compare`.
     inputs
-        What the page says beside the fit, for example from `ReportInputs.of_fit`.
+        Facts that the fit does not know, for example from `ReportInputs.of_fit`.
+    progress
+        As in `fedscaffold.run`.
     """
-    planned, problem = fit.planned, fit.planned.problem
-    norm = slope_length(problem, planned.optimum)
-    curve = None if planned.plan is None else planned.plan.curve
-    return ReportContent(
-        title=f"A federated model of {problem.encoding.target}",
-        summary=_headline(fit, comparison),
-        request=_request_facts(fit, inputs),
-        data=_data_facts(planned),
-        classes=tuple(map(str, problem.classes or ())),
-        clients=_client_rows(planned, comparison),
-        plan=_describe_plan(fit),
-        distances=comparison.distances,
-        predicted=None if curve is None else np.sqrt(curve) / norm,
-        tolerance=planned.aim,
-        models=[_model_row(planned, score, inputs.test_table) for score in comparison.scores],
-        loss_name=problem.encoding.family.loss,
-        cost=_cost_facts(fit),
-        provenance=_provenance_facts(fit),
-        command=inputs.command,
-        coefficients=fit_coefficients(fit),
+    began = time.perf_counter()
+    planned, comparison = fit.planned, compare_models(fit, progress=progress)
+    found = compare_local_models(planned)
+    together, alone = np.full((2, planned.problem.n_clients), np.nan)
+    together[found.clients], alone[found.clients] = found.common, found.local
+    metrics = {score.name: training_metrics(planned, score.theta) for score in comparison.scores}
+    test = None if inputs.test_table is None else {
+        score.name: model_metrics(planned.model(score.theta), inputs.test_table) for score in comparison.scores
+    }  # fmt: skip
+    phases = {} if inputs.reading_seconds is None else {"reading": inputs.reading_seconds}
+    return FitReport(
+        fit=fit,
+        comparison=comparison,
+        inputs=inputs,
+        metrics=metrics,
+        test_metrics=test,
+        together=together,
+        alone=alone,
+        seconds=phases | {**fit.seconds, "comparing": time.perf_counter() - began},
     )
-
-
-def _headline(fit: Fit, comparison: ModelComparison) -> str:
-    """How far the delivered model is from the pooled one; then how far the rounds came, and those of FedAvg."""
-    clients = fit.planned.problem.n_clients
-    rounds = f"Scaffold on {clients:,} client{'s' * (clients > 1)}"
-    judged = f"({'within' if fit.reached else 'MISSING'} the tolerance of {fit.tolerance_text})"
-    averaged = f"FedAvg with the same effort within {comparison.fedavg.relative_distance:.2%}."
-    if comparison.before_closing is None:
-        return f"{rounds} came within {fit.relative_distance:.2%} of the pooled coefficients {judged}; {averaged}"
-    error = fit.error_in_standard_errors
-    left = f"{small_percentage(comparison.scaffold.relative_distance)} of their length"
-    if error is not None:
-        left = f"{small_percentage(error)} of a standard error"
-    return (
-        f"The model's coefficients are {left} away from those that pooled data would give {judged}. {rounds} came "
-        f"within {fit.relative_distance:.2%} of them, and {fit.newton_steps} closed the rest; {averaged}"
-    )
-
-
-def _request_facts(fit: Fit, inputs: ReportInputs) -> list[tuple[str, str]]:
-    encoding = fit.planned.problem.encoding
-    names = ", ".join(column.name for column in encoding.columns[:MAX_NAMED_FEATURES])
-    more = len(encoding.columns) - MAX_NAMED_FEATURES
-    handled = {"error": "refused", "mean": "filled with the mean"}
-    facts = [
-        ("table", inputs.data),
-        ("target", encoding.target),
-        ("client column", encoding.client),
-        ("features", names + (f" and {more} more" if more > 0 else "")),
-        ("model", inputs.kind),
-        *((f"{role} column", getattr(encoding, role)) for role in ("exposure", "offset", "weight")),
-        (
-            "intercept",
-            "one for each client, which never leaves it" if fit.settings.client_intercepts else "common",
-        ),
-        ("dispersion", None if fit.settings.dispersion is None else str(fit.settings.dispersion)),
-        ("penalty l2", f"{fit.planned.problem.l2:g}"),
-        ("missing values", None if inputs.missing is None else handled[inputs.missing]),
-        ("tolerance", str(fit.settings.tolerance)),
-        ("test table", inputs.test or "none"),
-    ]
-    return [(name, value) for name, value in facts if value is not None]
-
-
-def _data_facts(prepared: PreparedProblem) -> list[tuple[str, str]]:
-    problem = prepared.problem
-    last = " with the intercept" if problem.encoding.intercept else ""
-    facts = [
-        ("rows", f"{int(problem.sizes.sum()):,}"),
-        ("clients", f"{problem.n_clients:,}, of {problem.sizes.min():,} to {problem.sizes.max():,} rows"),
-        ("columns", f"{len(problem.encoding.columns)}, as {problem.n_features} numbers{last}"),
-    ]
-    encoding = problem.encoding
-    if encoding.family.log_link:
-        facts.append(
-            ("target", f"{encoding.family.target}, {math.exp(prepared.target_shift):.5g} per {_unit(encoding)}")
-        )
-    elif problem.classes is None:
-        mean, deviation = prepared.target_shift, prepared.target_scale
-        facts.append(("target", f"mean {mean:.5g}, standard deviation {deviation:.5g}"))
-    return facts
-
-
-def _unit(encoding: Encoding) -> str:
-    """What a mean rate is per."""
-    return "row" if encoding.exposure is None else f"unit of {encoding.exposure}"
-
-
-def _client_rows(prepared: PreparedProblem, comparison: ModelComparison) -> list[ClientRow]:
-    problem = prepared.problem
-    counts = class_counts(problem)
-    found = compare_local_models(prepared)
-    left_out = {
-        int(c): (float(a), float(b)) for c, a, b in zip(found.clients, found.common, found.local, strict=True)
-    }
-    sizes = problem.sizes[:, None] if counts is None else counts
-    rows = []
-    for c, name in enumerate(problem.client_names):
-        common, local = left_out.get(c, (None, None))
-        scaffold, fedavg = (float(score.client_losses[c]) for score in (comparison.scaffold, comparison.fedavg))
-        own = tuple(sizes[c].tolist())
-        rows.append(
-            ClientRow(name=str(name), rows=own, scaffold=scaffold, fedavg=fedavg, common=common, local=local)
-        )
-    return rows
-
-
-def _describe_plan(fit: Fit) -> str:
-    planned = fit.planned
-    size = planned.batch_size or "all of a client's"
-    batch = f"Each step uses {size} rows."
-    if planned.plan is None:
-        return f"Nothing was planned: step size, local steps and rounds were given.\n{batch}"
-    aim = (
-        f"The aim is a squared distance to the pooled model of {planned.target_mse:.3g}: "
-        f"{planned.aim:g} times the length of its coefficients, squared, for standardised columns."
-    )
-    given = ""
-    if (planned.plan.method, planned.plan.rounds) != (planned.method, planned.rounds):
-        given = (
-            f"\nSome of this was given instead: the run took step_size={planned.method.step_size:.4g}, "
-            f"local_steps={planned.method.local_steps}, {planned.rounds:,} rounds."
-        )
-    if fit.trace.rounds > planned.rounds:
-        given += f"\nThat did not quite suffice: {fit.trace.rounds - planned.rounds:,} more rounds were run."
-    return f"{aim}\n{planned.plan.explain()}\n{batch}{given}"
-
-
-def _model_row(prepared: PreparedProblem, score: ModelScore, test_table: Any) -> ModelRow:
-    return ModelRow(
-        name=score.name,
-        loss=score.loss,
-        distance=score.relative_distance,
-        metrics=training_metrics(prepared, score.theta),
-        test=None if test_table is None else model_metrics(prepared.model(score.theta), test_table),
-    )
-
-
-def _cost_facts(fit: Fit) -> list[tuple[str, str]]:
-    problem, rounds = fit.planned.problem, fit.trace.rounds
-    vectors = float(fit.trace.vectors_per_client[-1])
-    each = vectors * problem.dim * BYTES_PER_NUMBER
-    table = float(problem.sizes.sum()) * len(problem.encoding.columns) * BYTES_PER_NUMBER
-    return [
-        ("rounds", f"{rounds:,}, of {fit.planned.method.local_steps:,} local steps"),
-        ("per client", f"{vectors:,.0f} vectors of {problem.dim:,} numbers, {format_bytes(each)}"),
-        ("all clients", f"{format_bytes(each * problem.n_clients)}; FedAvg the same"),
-        ("for comparison", f"the features themselves are {format_bytes(table)}"),
-        ("gradients per client", f"{fit.trace.gradients_per_client[0, -1]:,.0f}"),
-    ]
-
-
-def _provenance_facts(fit: Fit) -> list[tuple[str, str]]:
-    origin = fit.trace.provenance
-    versions = ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
-    machine = origin["machine"]
-    # a fit in a folder has a request, with the rows before y was standardised
-    request = fit.model.provenance.get("request")
-    rows = fit.planned.problem.fingerprint() if request is None else request["rows"]
-    return [
-        ("finished", origin["finished"]),
-        ("seed", str(fit.settings.seed)),
-        ("engine", origin["engine"]),
-        ("versions", versions),
-        ("machine", f"{machine['system']}, {machine['processor']}, {machine['cores']} cores"),
-        ("encoded rows, SHA-256", rows),
-    ]

@@ -74,6 +74,20 @@ def own_units(encoding: Encoding, *, target_shift: float = 0.0, target_scale: fl
     return plain.then(np.kron(np.eye(blocks), matrix).astype(np.float64), np.tile(constant, blocks))
 
 
+def column_spread(summary: Summary, encoding: Encoding) -> Array:
+    """Return the standard deviation of each coefficient's column, (k,): 1 for a category, NaN for an intercept.
+
+    A coefficient times this is the effect of one standard deviation, or of a category against its reference.
+    """
+    spread = np.ones(encoding.dim)
+    for column, place in zip(encoding.columns, encoding.places, strict=True):
+        if isinstance(column, Number):
+            spread[place] = column.scale
+    names = own_units(encoding).names
+    known = dict(zip(names, np.tile(spread, len(names) // encoding.dim), strict=True))
+    return np.where(summary.intercepts, np.nan, [known[name] for name in summary.names])
+
+
 def summary_of(
     prepared: PreparedProblem,
     closed: Closed | None,

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation import Study, StudyResult, StudySettings, dry_run, write_site_page
 from fedscaffold.federation.audit import AuditLog
 from fedscaffold.federation.client.rules import SiteRules
-from fedscaffold.federation.study.report.content import study_content
 from fedscaffold.models import Model
+from fedscaffold.reports.page import format_bytes
 from tests.federation.study.tables import TABLES, deal
+from tests.reports.pages import Page
 
 FRAME, KIND = TABLES["wards"]()
 SETTINGS = StudySettings(target="y", kind="logistic")
@@ -43,30 +45,35 @@ def test_the_page_has_what_sites_told(result: StudyResult, tmp_path: Path) -> No
     for site, told in result.evaluation.items():
         assert site in text
         assert f"{told.loss:.4g}" in text or told.n_rows == 0
-    content = study_content(result)
-    assert [one.rows for one in content.sites] == [len(table) for table in SITES.values()]
-    assert content.history[-1].standard_errors == result.certified_error["standard_errors"]
-    assert content.tolerance == 0.05
+    assert "tolerance: 0.05 standard errors" in text
+    judged = re.search(r"AUC(.*?)Rows of each class", " ".join(text.split()))
+    assert judged is not None
+    for site, table in SITES.items():
+        assert f"{site} {len(table):,} " in judged[1]
 
 
-def test_traffic_on_the_page_is_that_of_the_sites_logs(result: StudyResult) -> None:
-    """What the coordinator counted is what each site's own log says, but for the receipt of the result itself."""
-    for site, phases in study_content(result).traffic.items():
+def test_traffic_on_the_page_is_that_of_the_sites_logs(result: StudyResult, tmp_path: Path) -> None:
+    """The coordinator counted what each site's own log says, but for the receipt of the result itself."""
+    result.report(tmp_path / "report.html")
+    page = Page((tmp_path / "report.html").read_text())
+    for site, phases in result.traffic.items():
         log = [entry for entry in result.log[site] if entry["phase"] != "finish"]
-        assert sum(one.bytes for one in phases) == sum(entry["bytes"] for entry in log)
-        assert {one.phase: one.messages for one in phases} == {
-            phase: sum(entry["phase"] == phase for entry in log) for phase in {entry["phase"] for entry in log}
-        }
+        assert {phase: one.messages for phase, one in phases.items()} == Counter(entry["phase"] for entry in log)
+        sizes = [sum(entry["bytes"] for entry in log if entry["phase"] == phase) for phase in phases]
+        assert page.row(site)[1:] == [format_bytes(size) for size in (*sizes, sum(sizes))]
 
 
-def test_losses_are_in_the_targets_units() -> None:
+def test_losses_are_in_the_targets_units(tmp_path: Path) -> None:
     frame, kind = TABLES["diabetes"]()
     sites = deal(frame, 3, "even", seed=1)
     result = Study(target="y", kind=kind).run(sites, engine="reference")
-    for one in study_content(result).sites:
-        assert one.together is not None
-        half_squares = 0.5 * np.var(sites[one.site]["y"])
-        assert 0.3 * half_squares < one.together < half_squares
+    result.report(tmp_path / "report.html")
+    text = " ".join(text_of(tmp_path / "report.html").split())
+    for site, table in sites.items():
+        half_squares = 0.5 * np.var(table["y"])
+        found = re.search(rf"{site} {len(table)} \d+ ([\d.]+) ", text)
+        assert found is not None
+        assert 0.3 * half_squares < float(found[1]) < half_squares
 
 
 def test_without_hessians_and_without_evaluation(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.dashboard.page import live_page
+from fedscaffold.dashboard.server import live_page
 from fedscaffold.federation import (
     ProblemTask,
     Refusal,
@@ -96,7 +96,7 @@ def test_the_page_of_a_site_tells_its_rows_and_the_budget(result: Any, tmp_path:
     write_site_page(result.log["bonn"], page, site="bonn", agreement=result.agreement, result=result.for_sites())
     assert "ε = 3, δ = 0.00017" in page.read_text()
     assert "300" in page.read_text()
-    assert "not told yet" not in page.read_text()
+    assert "not reported yet" not in page.read_text()
 
 
 def test_without_noise_it_is_the_pooled_model(monkeypatch: pytest.MonkeyPatch) -> None:

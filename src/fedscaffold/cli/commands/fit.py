@@ -21,8 +21,9 @@ from fedscaffold.data.public.bounds import parse_bounds
 from fedscaffold.models import folder
 from fedscaffold.models.planning.planned import FitSettings
 from fedscaffold.models.private.fit import private_fit
+from fedscaffold.models.report import FitReport
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
-from fedscaffold.reports.page import ReportContent
+from fedscaffold.reports.page import fmt
 
 PRIVACY = "privacy.txt"
 PRIVATE = {
@@ -126,7 +127,7 @@ def command(
                     soft_wrap=True,
                     markup=False,
                 )
-            content = folder.fit_in_folder(
+            report = folder.fit_in_folder(
                 problem,
                 settings,
                 out,
@@ -140,7 +141,7 @@ def command(
                 reading_seconds=reading_seconds,
                 announce=console.print,
             )
-    _print(content, out, console)
+    _print(report, out, console)
 
 
 def _fit_privately(
@@ -168,27 +169,25 @@ def _fit_privately(
     console.print(f"The model and this text are in {out}", soft_wrap=True, markup=False)
 
 
-def _print(content: ReportContent, out: Path, console: Console) -> None:
+def _print(report: FitReport, out: Path, console: Console) -> None:
     """Print tables that fit 80 columns."""
-    facts = Table(title=escape(content.title), show_header=False)
-    for name, value in (*content.data[:2], *content.cost[:2]):
+    facts = Table(title=escape(f"A federated model of {report.fit.model.encoding.target}"), show_header=False)
+    for name, value in (*list(report.data.items())[:2], *list(report.cost.items())[:2]):
         facts.add_row(name, value)
     console.print(facts)
-    names = list(content.models[0].metrics)[:2]
+    scores, tested = report.comparison.scores, report.test_metrics is not None
+    names = list(report.metrics[scores[0].name])[:2]
     shown = Table(title="Scaffold, FedAvg and pooled data")
-    columns = ["model", "loss", "distance", *names]
-    tested = content.models[0].test is not None
-    columns += [f"test {name}" for name in names] if tested else []
+    columns = ["model", "loss", "distance", *names, *(f"test {name}" for name in names if tested)]
     for column in columns:
         shown.add_column(column, justify="left" if column == "model" else "right")
-    for model in content.models:
-        cells = [model.name, f"{model.loss:.5g}", model.distance_text]
-        for metrics in (model.metrics, model.test):
-            if metrics is not None:
-                cells += [f"{metrics[name]:.4g}" if name in metrics else "–" for name in names]
+    for score in scores:
+        cells = [score.name, f"{score.loss:.5g}", score.distance_text]
+        for metrics in (report.metrics, report.test_metrics or {}):
+            cells += [fmt(metrics[score.name].get(name)) for name in names if metrics]
         shown.add_row(*cells)
     console.print(shown)
-    console.print(content.summary, soft_wrap=True, markup=False)
-    phases = ", ".join(f"{name} {seconds}" for name, seconds in content.time)
+    console.print(report.headline, soft_wrap=True, markup=False)
+    phases = ", ".join(f"{name} {seconds}" for name, seconds in report.time.items())
     console.print(f"Time: {phases}", soft_wrap=True, markup=False)
     console.print(f"Model, trace and report are in {out}", soft_wrap=True, markup=False)

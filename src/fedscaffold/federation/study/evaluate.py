@@ -87,6 +87,12 @@ class SiteEvaluation:
         return [[sum(counts[:split]), sum(counts[split:])] for counts in (self.first, self.second)]
 
     @property
+    def calibration(self) -> list[tuple[float, float, int]]:
+        """Mean predicted probability of the second class, its observed share and the number of rows, by bin."""
+        bins = zip(self.predicted, self.first, self.second, strict=True)
+        return [(mean, b / (a + b), a + b) for mean, a, b in bins if a + b]
+
+    @property
     def accuracy(self) -> float | None:
         """Share of rows whose class the model predicts; None where too little was told."""
         right = [row[k] for k, row in enumerate(self.confusion or ())]

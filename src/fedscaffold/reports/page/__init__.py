@@ -1,29 +1,10 @@
-"""Self-contained HTML pages about a fit, a study and a site: no scripts, nothing fetched."""
+"""Self-contained HTML pages about fits, studies and sites: Jinja2 templates on the objects that they are about.
 
-from fedscaffold.reports.page.content import (
-    ClientRow,
-    CoefficientRow,
-    CoefficientTable,
-    ModelRow,
-    Page,
-    ReportContent,
-)
-from fedscaffold.reports.page.fit import fit_page
-from fedscaffold.reports.page.private_study import PrivateStudyContent, private_study_page
-from fedscaffold.reports.page.render import render
-from fedscaffold.reports.page.study import site_page, study_page
+Every template extends `base.html.j2`; nothing on a page is fetched. Names of columns, sites and levels come from
+other people: Jinja2 escapes each of them, and an attribute that an object lacks is an error, not an empty string.
+"""
 
-__all__ = [
-    "ClientRow",
-    "CoefficientRow",
-    "CoefficientTable",
-    "ModelRow",
-    "Page",
-    "PrivateStudyContent",
-    "ReportContent",
-    "fit_page",
-    "private_study_page",
-    "render",
-    "site_page",
-    "study_page",
-]
+from fedscaffold.reports.page.render import environment, render
+from fedscaffold.reports.page.text import fmt, format_bytes, json_text
+
+__all__ = ["environment", "fmt", "format_bytes", "json_text", "render"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedscaffold.core import provenance
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import folder_at, write_text
 from fedscaffold.core.types import Array
@@ -13,7 +14,7 @@ from fedscaffold.federation.study.report.files import AGREEMENT, FORMAT, MODEL, 
 from fedscaffold.federation.study.result import StudyResult
 from fedscaffold.models.private.fit import ADDS_UP, NOT_MADE
 from fedscaffold.models.private.planned import PublicPlan
-from fedscaffold.reports.page import private_study_page, render
+from fedscaffold.reports.page import render
 
 PUBLIC = (
     "Taken as public: the names and kinds of columns, their ranges and values (bounds), and the number of rows of "
@@ -98,9 +99,9 @@ class PrivateStudyResult(StudyResult):
         path
             An HTML file that needs no other one.
         """
-        from fedscaffold.federation.study.private.content import private_study_content
-
-        write_text(path, render(private_study_page(private_study_content(self))))
+        secret = self.settings.protect == "sites"
+        rows = {} if secret else {site: one.n_rows for site, one in self.measured.items()}
+        write_text(path, render("private_study", result=self, n_rows=rows, origin=provenance.origin()))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write model, agreement, what was done in words, results for programs and the page to a folder."""

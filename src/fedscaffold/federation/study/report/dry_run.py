@@ -9,12 +9,11 @@ from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.client.store import MemoryStore
 from fedscaffold.federation.study.private.at_site import with_budget
-from fedscaffold.federation.study.report.content import plain_text
 from fedscaffold.federation.study.report.traffic import Traffic, traffic_of_log
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.federation.study.site import StudySite
 from fedscaffold.federation.study.study import InProcess, conduct_study
-from fedscaffold.reports.page.sizes import format_bytes
+from fedscaffold.reports.page import format_bytes, json_text
 
 PHASES = {
     "greet": "names and kinds of the columns; the number of rows, if the site tells it",
@@ -96,7 +95,7 @@ class DryRun:
             if vectors:
                 lines.append(f"  vectors in the largest message, by number of entries: {vectors}")
             if one["exact"]:
-                lines += [f"  {line}" for line in plain_text(one["values"]).splitlines()]
+                lines += [f"  {line}" for line in json_text(one["values"]).splitlines()]
         lines += [
             "",
             "Values that are shown are as they would leave. Other messages depend on the other sites; their",

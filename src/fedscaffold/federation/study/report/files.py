@@ -5,10 +5,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedscaffold.core import provenance
 from fedscaffold.core.storage.files import folder_at, replacing, write_text
-from fedscaffold.federation.study.report.content import study_content
 from fedscaffold.inference.plain import summary_to_plain
-from fedscaffold.reports.page import render, study_page
+from fedscaffold.models.summaries import column_spread
+from fedscaffold.reports.page import render
 
 if TYPE_CHECKING:
     from fedscaffold.federation.study.result import StudyResult
@@ -21,8 +22,23 @@ FORMAT = "fedscaffold study results 1"
 
 
 def write_report(result: "StudyResult", path: str | os.PathLike[str]) -> None:
-    """Write the coordinator's page, which is replaced only once the new one is complete."""
-    write_text(path, render(study_page(study_content(result))))
+    """Write the coordinator's page from what sites reported; it is replaced only once the new one is complete."""
+    rows = {site: one.n_rows for site, one in result.measured.items()}
+    if result.settings.secure:  # evaluations are sums over all sites, under one name
+        rows = dict.fromkeys(result.evaluation, result.n_rows)
+    summary = None if result.training.certificate.sums is None else result.summary()
+    write_text(
+        path,
+        render(
+            "study",
+            result=result,
+            n_rows=rows,
+            told={site: one for site, one in result.evaluation.items() if one.n_rows},
+            summary=summary,
+            spread=None if summary is None else column_spread(summary, result.agreement.encoding),
+            origin=provenance.origin(),
+        ),
+    )
 
 
 def results_of(result: "StudyResult") -> dict[str, Any]:

@@ -43,6 +43,11 @@ class Traffic:
             bytes=self.bytes + other.bytes,
         )
 
+    @property
+    def numbers_per_message(self) -> float:
+        """Mean number of numbers in the vectors of a message."""
+        return self.numbers / self.messages
+
     @classmethod
     def of(cls, payload: Payload) -> "Traffic":
         """One message: eight bytes for each number of its vectors, and its values as JSON text."""

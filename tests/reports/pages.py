@@ -1,0 +1,217 @@
+"""Real pages about real fits and studies, in which every name from outside is hostile, and a parser for them."""
+
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import fedscaffold as fs
+from fedscaffold.dashboard.server import live_page
+from fedscaffold.federation import Study, StudyStatus, write_site_page
+from fedscaffold.federation.client.rules import SiteRules
+from fedscaffold.federation.study.report.history import ErrorPoint
+from fedscaffold.federation.study.report.status import SiteStatus
+from fedscaffold.models.report import FitReport, ReportInputs, compared_report
+from fedscaffold.reports.page import render
+
+BAD = "<script>\"'&</script>"  # closes elements and attributes of either kind
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Page(HTMLParser):
+    """Elements, texts by element, and whether every element is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and data.strip():
+            self.texts.append((self.open[-1], " ".join(data.split())))
+
+    @property
+    def words(self) -> str:
+        """All texts in one line."""
+        return " ".join(words for _, words in self.texts)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Second cell by first cell of all rows of tables."""
+        cells = [words if tag in ("th", "td") else "" for tag, words in self.texts]
+        return {one: two for one, two in pairwise(cells) if one and two}
+
+    def row(self, name: str) -> list[str]:
+        """The cells of the last row with this name."""
+        headers = [k for k, (tag, _) in enumerate(self.texts) if tag == "th"] + [len(self.texts)]
+        rows = [
+            [words for tag, words in self.texts[begin:end] if tag in ("th", "td")]
+            for begin, end in pairwise(headers)
+        ]
+        return [row for row in rows if row[0] == name and len(row) > 1][-1]
+
+
+def report_of(frame: pd.DataFrame, **settings: Any) -> FitReport:
+    """A report of one round on a table whose columns are named y and c for the target and the client."""
+    given = {"step_size": 0.1, "local_steps": 1, "rounds": 1, "progress": False, **settings}
+    fit = fs.fit(frame, target=frame.columns[-2], client=frame.columns[-1], **given)
+    inputs = replace(ReportInputs.of_fit(fit), data=f"{BAD}.csv", kind=BAD, command=f"fit '{BAD}.csv'", test=BAD)
+    return compared_report(fit, inputs, progress=False)
+
+
+@cache
+def classes() -> FitReport:
+    """28 and 9 rows of two classes on four clients; two of them have models that can be compared."""
+    rows = {"Bonn": (3, 7), f"{BAD}Ulm": (20, 1), "tiny": (1, 1), "single": (4, 0)}
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        [
+            (f"{BAD}{k}", f"{BAD}{kind}", name)
+            for name, counts in rows.items()
+            for kind, n in zip(("no", "yes"), counts, strict=True)
+            for k in rng.integers(3, size=n)
+        ],
+        columns=[f"{BAD}ward", f"{BAD}y", f"{BAD}c"],
+    )
+    frame.insert(0, f"{BAD}age", rng.normal(size=len(frame)))
+    report = report_of(frame, l2=0.1, step_size=None, local_steps=None, rounds=None, tolerance=0.1)
+    nan = np.nan
+    names = [str(name) for name in report.fit.planned.problem.client_names]
+    together = {"Bonn": 0.4, f"{BAD}Ulm": 0.5, "tiny": nan, "single": 0.2}
+    alone = {"Bonn": 0.6, f"{BAD}Ulm": 0.45, "tiny": nan, "single": nan}
+    return replace(
+        report,
+        together=np.array([together[name] for name in names]),
+        alone=np.array([alone[name] for name in names]),
+        test_metrics={name: {"accuracy": 0.8765} for name in report.metrics},
+    )
+
+
+@cache
+def sixty() -> FitReport:
+    """Sixty clients of 2 to 61 rows in no order; the smaller a client is, the more it is helped."""
+    order = [(7 * k) % 60 for k in range(60)]
+    owners = [f"c{k:02}" for k in order for _ in range(k + 2)]
+    x = np.random.default_rng(0).normal(size=(len(owners), 2))
+    report = report_of(pd.DataFrame({"x": x[:, 0], "y": x.sum(axis=1), "c": owners}), l2=0.1, batch_size=1)
+    size = np.array([int(str(name)[1:]) for name in report.fit.planned.problem.client_names])
+    return replace(report, together=np.ones(60), alone=1.5 - size / 60.0)
+
+
+@cache
+def many() -> FitReport:
+    """Fourteen classes on eighty clients with long names."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"x": rng.normal(size=800), "y": [f"class {k % 14:02}" for k in range(800)]})
+    frame["c"] = [f"{BAD} a client with a long name {k % 80}" for k in rng.permutation(800)]
+    return report_of(frame, l2=0.1)
+
+
+@cache
+def study_pages() -> dict[str, str]:
+    """Pages of studies with and without evaluation, standard errors, secure sums, many sites, a budget."""
+    rng = np.random.default_rng(0)
+    x, ward = rng.normal(size=600), rng.choice([f"{BAD}1", f"{BAD}2"], 600)
+    frame = pd.DataFrame({f"{BAD}age": x, f"{BAD}ward": ward})
+    frame[f"{BAD}y"] = np.where(x + rng.logistic(size=600) > 0, f"{BAD}yes", f"{BAD}no")
+    sites = {f"{BAD}A": frame[:300], f"{BAD}B": frame[300:595], f"{BAD}C": frame[595:]}
+    forty = {f"{BAD} a site with a long name {k}": frame[15 * k : 15 * k + 15] for k in range(40)}
+    numbers = frame.assign(**{f"{BAD}y": x**2})
+    rules = SiteRules(by_the_clock=False, allow_hessians=False)
+    settings: dict[str, Any] = {"target": f"{BAD}y", "kind": "logistic"}
+    ridge = {**settings, "kind": "ridge", "evaluate": 0.0}
+    bounds = {
+        f"{BAD}age": (-4, 4), f"{BAD}ward": (f"{BAD}1", f"{BAD}2"), f"{BAD}y": (f"{BAD}no", f"{BAD}yes")
+    }  # fmt: skip
+    results = {
+        "study": Study(**settings).run(sites, engine="reference"),
+        "study-many": Study(**settings, l2=1.0).run(forty, engine="reference"),
+        "study-plain": Study(**ridge).run(
+            {"A": numbers[:60], f"{BAD}B": numbers[60:]}, rules=rules, engine="reference"
+        ),
+        "study-secure": Study(**settings, secure=True).run(sites, engine="reference"),
+        "private": Study(**settings, epsilon=3.0, bounds=bounds).run(sites, engine="reference"),
+    }
+    made = {}
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "page.html"
+        for name, result in results.items():
+            replace(result, name=f"{BAD}study").report(file)
+            made[name] = file.read_text()
+        one: Any = results["study"]
+        log = [poisoned(entry, keep=("event", "phase", "sha256")) for entry in one.log[f"{BAD}A"]]
+        log = [{**entry, "time": BAD} if k else entry for k, entry in enumerate(log)]
+        write_site_page(log, file, site=f"{BAD}A", study=BAD, agreement=one.agreement, result=one.for_sites())
+        made["site"] = file.read_text()
+        write_site_page([], file, site=BAD)
+        made["site-empty"] = file.read_text()
+    return made
+
+
+def poisoned(value: Any, keep: tuple[str, ...] = ()) -> Any:
+    """The same values with hostile strings, as keys of dictionaries too, but for the values of some keys."""
+    if isinstance(value, str):
+        return BAD + value
+    if isinstance(value, dict):
+        return {key: item if key in keep else poisoned(item, keep) for key, item in value.items()}
+    return [poisoned(item, keep) for item in value] if isinstance(value, list | tuple) else value
+
+
+RUNNING = StudyStatus(
+    name=f"{BAD}pilot",
+    target=f"{BAD}ill",
+    tolerance="0.001",
+    phase="train",
+    exchanges=13,
+    rounds=9,
+    history=[
+        ErrorPoint(exchange=1, relative=1.0, how="estimated", method=f"{BAD}no rounds yet"),
+        ErrorPoint(exchange=5, relative=0.1, how="estimated", method="Scaffold"),
+        ErrorPoint(exchange=9, relative=0.01, how="certified", method=f"{BAD}Scaffold"),
+    ],
+    aim=0.001,
+    seconds_per_exchange=40.0,
+    sites={
+        f"{BAD}bonn": SiteStatus(state="online", since=BAD),
+        "lyon": SiteStatus(
+            state="refused", why=f"{BAD}column 'age' is missing", since="2026-01-01T10:00:00+00:00"
+        ),
+    },
+    refused=[{"who": f"{BAD}key 3f2a", "why": f"{BAD}not accepted", "since": BAD}],
+    notes=[f"{BAD}Scaffold was taken."],
+    started=BAD,
+    updated=BAD,
+)
+
+
+@cache
+def pages() -> dict[str, str]:
+    """All pages that have no script, by name."""
+    numbers = replace(sixty(), seconds={BAD: 1.0})
+    fits = {"classes": classes(), "numbers": numbers, "many": many()}
+    return {name: render("fit", report=report) for name, report in fits.items()} | study_pages()
+
+
+def live(status: StudyStatus | None) -> str:
+    """The live page."""
+    return live_page(status, "nonce")
