@@ -81,7 +81,7 @@ def report_of(frame: pd.DataFrame, **settings: Any) -> FitReport:
 
 @cache
 def classes() -> FitReport:
-    """28 and 9 rows of two classes on four clients; two of them have models that can be compared."""
+    """28 and 9 rows of two classes on four clients; three of them have models that can be compared."""
     rows = {"Bonn": (3, 7), f"{BAD}Ulm": (20, 1), "tiny": (1, 1), "single": (4, 0)}
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
@@ -95,10 +95,9 @@ def classes() -> FitReport:
     )
     frame.insert(0, f"{BAD}age", rng.normal(size=len(frame)))
     report = report_of(frame, l2=0.1, step_size=None, local_steps=None, rounds=None, tolerance=0.1)
-    nan = np.nan
     names = [str(name) for name in report.fit.planned.problem.client_names]
-    together = {"Bonn": 0.4, f"{BAD}Ulm": 0.5, "tiny": nan, "single": 0.2}
-    alone = {"Bonn": 0.6, f"{BAD}Ulm": 0.45, "tiny": nan, "single": nan}
+    together = {"Bonn": 0.4, f"{BAD}Ulm": 0.5, "tiny": 0.3, "single": 0.2}
+    alone = {"Bonn": 0.6, f"{BAD}Ulm": 0.45, "tiny": 0.7, "single": np.nan}
     return replace(
         report,
         together=np.array([together[name] for name in names]),

@@ -172,9 +172,9 @@ def test_shares_of_classes_are_counted_by_hand() -> None:
 
 def test_clients_that_are_helped_are_counted() -> None:
     page = Page(pages()["classes"])
-    assert "1 of 2 clients are served better" in page.words
-    assert "1 of 2 clients are helped" in page.words
-    assert "2 of 4 clients were compared" in page.words
+    assert "2 of 3 clients are served better" in page.words
+    assert "2 of 3 clients are helped" in page.words
+    assert "3 of 4 clients were compared" in page.words
     assert page.row("Bonn")[4:] == ["0.4", "0.6", "helped"]
     assert page.row(f"{BAD}Ulm")[4:] == ["0.5", "0.45", "hurt"]
     assert page.row("single")[4:] == ["0.2", "–", "–"]
