@@ -23,8 +23,7 @@ from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.stages.richardson_romberg import richardson_romberg
-from fedscaffold.theory.prediction.predict import predict_setting
-from fedscaffold.theory.prediction.setting import setting
+from fedscaffold.theory.expansion import first_order_law
 
 BATCH_SIZE = 1
 
@@ -139,13 +138,9 @@ def total_variance(averages: Array) -> float:
 
 @one_blas_thread
 def predicted(problem: Ridge | Logistic, method: Any) -> ThreeAverages:
-    """The same three squared biases by theory, without a run.
-
-    By the approximation of `theory.predict` alone: what nearly cancels here is lost in the noise of drawn rounds.
-    """
+    """Return the same three squared biases to first order, in which extrapolation cancels Scaffold's."""
     methods = (method, *coarse_pairs(method))
-    settings = (setting(problem, each, Batches(BATCH_SIZE)) for each in methods)
-    fine, coarse, other = (predict_setting(s, None).bias for s in settings)
+    fine, coarse, other = (first_order_law(problem, each, Batches(BATCH_SIZE)).bias for each in methods)
     return ThreeAverages(*(float(b @ b) for b in (fine, 2.0 * fine - coarse, 2.0 * fine - other)))
 
 

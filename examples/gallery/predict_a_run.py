@@ -30,7 +30,7 @@ for k, method in enumerate((fs.Scaffold(step_size=0.2, local_steps=40), fs.FedAv
     axes[0].semilogy(trace.mse.T, color=colour, lw=0.4, alpha=0.25)
     axes[0].semilogy(trace.mse.mean(axis=0), color=colour, lw=2, label=f"{name}, mean of 40 runs")
     axes[0].semilogy(prediction.curve, "k--", lw=1.2, label="predicted" if k else None)
-    noise, bias, measured = prediction.mse_variance_part, prediction.mse_bias_part, trace.mse[:, 20:].mean()
+    noise, bias, measured = prediction.variance, prediction.squared_bias, trace.mse[:, 20:].mean()
     axes[1].bar(k, noise, color=colour)
     axes[1].bar(k, bias, bottom=noise, color=colour, hatch="///", ec="w")
     axes[1].text(k, prediction.mse, f"measured\n{measured:.1e}", ha="center", va="bottom", fontsize=8)

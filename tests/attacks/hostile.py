@@ -139,11 +139,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         ),
         "predict": (
             fs.theory.predict,
-            {"problem": TABLE, "method": METHOD, "batch_size": 2, "sampling": "with_replacement", "rounds": None},
-        ),
-        "predict_at_scale": (
-            fs.theory.predict_at_scale,
-            {"problem": PROBLEM, "method": METHOD, "batch_size": 2, "n_clients": None, "rounds": None},
+            {"problem": TABLE, "method": METHOD, "batch_size": 2, "sampling": "with_replacement", "rounds": None,
+             "accuracy": 0.1, "seconds": 1.0, "how": None, "privacy": None, "optimum": None},
         ),
         "constants": (fs.theory.constants, {"problem": TABLE, "batch_size": 2}),
         "Trace.load": (fs.Trace.load, {"path": folder / "x.npz"}),

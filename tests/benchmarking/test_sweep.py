@@ -157,13 +157,6 @@ def test_predictions_are_added_later(done: Path) -> None:
     assert pd.read_parquet(done)["predicted"][0] == theory.mse
 
 
-def test_many_streamed_clients_are_predicted_at_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "EXACT", 2)
-    found = swept(SMALL, predict=True)["predicted"][0]
-    assert found == fs.theory.predict_at_scale(FAMILY(3), SCAFFOLD, batch_size=1).mse
-    assert found != fs.theory.predict(FAMILY(3), SCAFFOLD, batch_size=1).mse
-
-
 def test_where_theory_has_no_answer_there_is_none() -> None:
     pytest.importorskip("optax")
     methods = (fs.ServerOptimizer(method=SCAFFOLD, optimizer="adam", learning_rate=0.1), SCAFFOLD)

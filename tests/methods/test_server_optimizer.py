@@ -168,10 +168,9 @@ def test_provenance_and_costs() -> None:
     assert {name: wrapped(METHODS[name]).vectors_per_round for name in wanted} == wanted
 
 
-def test_theory_and_what_builds_on_it_refuse_it() -> None:
+def test_theory_and_what_builds_on_it_reject_it_and_predictions_are_measured() -> None:
     task, method = problem(), wrapped()
-    with pytest.raises(fs.InvalidInput, match="which scaffold with adam on the server does not; simulate it"):
-        fs.theory.predict(task, method, batch_size=3)
+    assert fs.theory.predict(task, method, batch_size=3, accuracy=0.2).how == "measured"
     with pytest.raises(fs.InvalidInput, match="not scaffold with adam on the server; simulate it"):
         fs.theory.expansion(task, method, batch_size=3)
     with pytest.raises(fs.InvalidInput, match="stages need a method with a step_size"):
@@ -184,10 +183,11 @@ def test_theory_and_what_builds_on_it_refuse_it() -> None:
     fs.FedProx(step_size=0.1, local_steps=5, proximal_weight=0.5),
     fs.FedSplit(step_size=0.1, local_steps=5, proximal_weight=0.5),
 ])  # fmt: skip
-def test_theory_refuses_what_it_does_not_model(method: Method) -> None:
+def test_predictions_that_theory_does_not_model_are_measured(method: Method) -> None:
     for each in (method, wrapped(method, "sgd", 0.5)):
-        with pytest.raises(fs.InvalidInput, match="gradient and correction alone"):
-            fs.theory.predict(problem(), each, batch_size=3)
+        assert fs.theory.predict(problem(), each, batch_size=3, accuracy=0.2).how == "measured"
+        with pytest.raises(fs.InvalidInput, match="leave how out"):
+            fs.theory.predict(problem(), each, batch_size=3, how="exact")
 
 
 def test_divergence_vouches_for_no_step_size() -> None:

@@ -136,7 +136,7 @@ def test_refusals(make: Any, message: str) -> None:
 
 
 def test_theory_takes_the_general_way_where_margins_do_not_say_all() -> None:
-    """Weighted records and unbounded losses are planned from Hessians and noise; the predictor refuses them."""
+    """Weighted records and unbounded losses are planned from Hessians and noise; predictions are measured."""
     assert isinstance(Ridge(X3, Y3, l2=1.0), GeneralisedLinear)
     problem = weighted("poisson", (40, 50, 60), 3, l2=0.01)
     assert isinstance(problem, HasNoiseAlong)
@@ -145,5 +145,4 @@ def test_theory_takes_the_general_way_where_margins_do_not_say_all() -> None:
     plan = fs.plan(problem, target_mse=1e-4, batch_size=8, mode="first_order")
     trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=8, repetitions=20)
     assert trace.mse[:, -1].mean() < 2e-4
-    with pytest.raises(InvalidInput, match="without offsets and sample weights"):
-        fs.theory.predict(problem, plan.method, rounds=5, batch_size=8)
+    assert fs.theory.predict(problem, plan.method, batch_size=8, accuracy=0.1).how == "measured"

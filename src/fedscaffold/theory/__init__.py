@@ -4,6 +4,9 @@ The paper is "Scaffold with Stochastic Gradients: New Analysis with Linear Speed
 Moulines, ICML 2025.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fedscaffold.theory import bounds
 from fedscaffold.theory.expansion import Expansion, expansion
 from fedscaffold.theory.planning.method_choice import METHODS, MethodChoice, MethodPlan
@@ -16,10 +19,10 @@ from fedscaffold.theory.prediction.iterate_average import (
     predict_average,
     scaffold_long_run_covariance,
 )
-from fedscaffold.theory.prediction.predict import predict, predict_at_scale
-from fedscaffold.theory.prediction.prediction import Prediction
-from fedscaffold.theory.prediction.reliability import Reliability
 from fedscaffold.theory.problem_constants import Constants, constants
+
+if TYPE_CHECKING:
+    from fedscaffold.planning import Prediction, predict
 
 __all__ = [
     "METHODS",
@@ -32,17 +35,23 @@ __all__ = [
     "Prediction",
     "PrivatePlan",
     "PrivatePlans",
-    "Reliability",
     "bounds",
     "constants",
     "error_interval",
     "expansion",
     "plan",
     "predict",
-    "predict_at_scale",
     "predict_average",
     "scaffold_long_run_covariance",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name of planning, the room above, when it is first used: theory does not know the simulator."""
+    if name in ("Prediction", "predict"):
+        found = globals()[name] = getattr(import_module("fedscaffold.planning"), name)
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

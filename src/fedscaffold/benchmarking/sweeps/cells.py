@@ -13,15 +13,15 @@ from fedscaffold.core import provenance
 from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.protocols import Engine
+from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.problems.streams.base import Streams
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.observers import Mse
 from fedscaffold.simulation.run_method import run
-from fedscaffold.theory import predict, predict_at_scale
+from fedscaffold.theory import predict
+from fedscaffold.theory.exact import is_exact
 
 Outcome = Literal["stationary", "moving", "diverged"]
-EXACT = 1000  # streamed clients up to which theory takes each as it is, and not as drawn from their distribution
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -157,14 +157,11 @@ def _summary(trace: Trace, cell: Cell, at: list[float]) -> dict[str, Any]:
 
 
 def forecast(cell: Cell, problem: Any) -> dict[str, Any]:
-    """Fields of a row about the plateau by theory; none where theory has no answer or there is no plateau."""
+    """Return the fields of a row about the plateau by theory, exact or to first order; none without an answer."""
     method: Any = cell.method
+    exact = is_exact(problem, method, Batches(cell.batch_size))
     try:
-        if isinstance(problem, Streams) and cell.batch_size and cell.n_clients > EXACT:
-            found = predict_at_scale(problem, method, batch_size=cell.batch_size)
-        else:
-            found = predict(problem, method, batch_size=cell.batch_size)
+        found = predict(problem, method, batch_size=cell.batch_size, how="exact" if exact else "first order")
     except InvalidInput:
         return {}
-    variance, bias = found.mse_variance_part, found.mse_bias_part
-    return {"predicted": found.mse, "predicted_variance": variance, "predicted_bias": bias}
+    return {"predicted": found.mse, "predicted_variance": found.variance, "predicted_bias": found.squared_bias}

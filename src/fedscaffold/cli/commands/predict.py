@@ -81,10 +81,10 @@ def _print(found: Prediction, bound: BoundCurve, trace: Trace | None, seconds: f
         ("at the start", f"{found.curve[0]:.4g}"),
         (f"after round {last}", f"{found.curve[-1]:.4g}"),
         ("plateau", f"{found.mse:.4g}"),
-        ("of which noise, falls as 1/N", f"{found.mse_variance_part:.3g}"),
+        ("of which noise, falls as 1/N", f"{found.variance:.3g}"),
         (
             "of which bias, does not",
-            f"{found.mse_bias_part if found.mse_bias_part > 1e-15 * found.mse else 0:.3g}",
+            f"{found.squared_bias if found.squared_bias > 1e-15 * found.mse else 0:.3g}",
         ),
         ("Theorem 4.9", _describe_bound(bound)),
         ("seconds", f"{seconds:.2f}"),

@@ -14,7 +14,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.methods import FedLin, ProxSkip, Scaffold
 from fedscaffold.problems import LogisticStream, Ridge
-from fedscaffold.theory import predict, predict_at_scale
+from fedscaffold.theory import predict
 
 CONDITIONS = (10.0, 31.6, 100.0, 316.0, 1000.0, 3160.0, 10000.0)
 CLIENTS = (10, 30, 100, 300, 1000, 3000, 10000)
@@ -234,5 +234,5 @@ def _parts(length: float, seed: int) -> tuple[float, float]:
     """The two factors a and b, by a prediction in the middle of the step sizes that are used."""
     gamma = 0.02
     method = made(LONG, gamma, length)
-    many = predict_at_scale(logistic(FEW_CLIENTS, seed), method, batch_size=1, n_clients=1000)
-    return 1000.0 * many.mse_variance_part / gamma, many.mse_bias_part / gamma**2
+    many = predict(logistic(1000, seed), method, batch_size=1, accuracy=0.05)
+    return 1000.0 * many.variance / gamma, many.squared_bias / gamma**2

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from fedscaffold.paper.acceleration.cells import (
 )
 from fedscaffold.problems import LogisticStream
 from fedscaffold.simulation.run_method import run
-from fedscaffold.theory import predict, predict_at_scale
+from fedscaffold.theory import predict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,10 +105,8 @@ def _predicted(problem: object, cell: AccelerationRun) -> float:
             cell.rounds > FAMILY_ROUNDS or cell.steps > FAMILY_STEPS or DIM * cell.n_clients > FAMILY_NUMBERS
         ):
             return math.nan
-        if isinstance(problem, LogisticStream):
-            found = predict_at_scale(problem, cell.method, batch_size=1, rounds=cell.rounds)
-        else:
-            found = predict(problem, cell.method, batch_size=1, rounds=cell.rounds)  # type: ignore[arg-type]
+        how: Any = "first order" if isinstance(problem, LogisticStream) else "exact"
+        found = predict(problem, cell.method, batch_size=1, rounds=cell.rounds, how=how)  # type: ignore[arg-type]
     except InvalidInput:  # no plateau
         return math.nan
     assert found.curve is not None

@@ -1,0 +1,318 @@
+"""Measure the plateau and the error curve of any method by runs of the simulator, with standard errors.
+
+Repetitions of a run are independent, so their spread gives standard errors, and products of the mean errors of two
+repetitions have the squared bias as their expectation. The amount of work follows from the problem and from what
+was measured: the same call gives the same numbers on any machine, unless the time limit ends it.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedscaffold.core.errors import Diverged, InvalidInput, NoPlateau
+from fedscaffold.core.privacy import Privacy
+from fedscaffold.core.protocols import Method, Problem
+from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.types import Array
+from fedscaffold.simulation.setup import validate_run
+from fedscaffold.theory.expansion import first_order_law
+
+BLOCKS = 32  # a plateau is divided into at most this many blocks of rounds; it is judged from 16 on
+PERTURBATION = 1e-9  # distance of a start from θ*, relative to 1 + ‖θ*‖: an unstable method leaves θ* then
+LARGEST_COVARIANCE = 500  # dimensions up to which the covariance of θ is measured
+MOST_ROUNDS = 200_000  # of a plateau; only a time limit of many minutes gets there
+SEED = 20_250_713  # runs that users compare predictions with have other seeds
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A run to measure: problem, method, batches, privacy, and the optimum that errors are measured from."""
+
+    problem: Problem
+    method: Method
+    batches: Batches
+    optimum: Array
+    privacy: Privacy | None = None
+
+    def follow(
+        self,
+        look: Callable[[int, Array], bool],
+        *,
+        rounds: int,
+        repetitions: int,
+        seed: int = SEED,
+        theta0: Array | None = None,
+        control_variates0: Array | None = None,
+    ) -> None:
+        """Run rounds until they are done or `look` returns True; it gets the round and θ of every repetition.
+
+        Raises
+        ------
+        Diverged
+            If θ grows beyond all bounds.
+        """
+        setup = validate_run(
+            self.problem, self.method, rounds=rounds, batch_size=self.batches.size, sampling=self.batches.sampling,
+            seed=seed, repetitions=repetitions, engine="auto", theta0=theta0, privacy=self.privacy,
+        )  # fmt: skip
+        setup.run_to_end(
+            None, record=lambda state: look(state.round, state.theta), file=setup.checkpoint_file(None, None),
+            arrays=lambda: ({}, {}), progress=lambda done: None, control_variates=control_variates0,
+        )  # fmt: skip
+
+    @property
+    def work(self) -> float:
+        """Number of local steps of all clients in a round, in steps of ten records with twenty features."""
+        problem = self.problem
+        uniform = (np.arange(16) + 0.5) / 16
+        steps = self.method.local_step_counts(problem.n_clients, uniform).mean()
+        records = float(np.mean(problem.sizes)) if self.batches.size is None else self.batches.size
+        participants = self.method.participants(problem.n_clients)
+        drawing = 2000.0 if participants < problem.n_clients else 0.0  # a cohort takes as long to draw
+        return drawing + participants * float(steps) * (0.5 + records * problem.dim / 400.0)
+
+    def repetitions(self, work: float, least: int, most: int) -> int:
+        """Return how many repetitions of one round do this much work, within limits and in half a gigabyte."""
+        fit = max(2, int(6e7 / (self.problem.n_clients * self.problem.dim)))
+        return int(min(np.clip(work / self.work, least, most), fit))
+
+    def is_random(self) -> bool:
+        """Return whether two repetitions differ after two rounds."""
+        seen: list[Array] = []
+
+        def look(round: int, theta: Array) -> bool:
+            seen.append(theta)
+            return False
+
+        self.follow(look, rounds=2, repetitions=2)
+        return bool((seen[-1][0] != seen[-1][1]).any())
+
+    def control_variates(self) -> Array | None:
+        """Return ξ*_c = −∇f_c(θ*) if the method takes control variates and the problem has gradients."""
+        problem: Any = self.problem
+        if not hasattr(problem, "client_gradients"):
+            return None
+        gradients = problem.client_gradients(self.optimum)
+        found = problem.weights @ gradients - gradients
+        try:
+            self.method.init_clients(1, problem.weights, problem.dim, found)
+        except InvalidInput:
+            return None
+        return found
+
+    def start(self, repetitions: int, *, random: bool) -> Array:
+        """Return models near the stationary law, (repetitions, d), drawn from the first-order law if possible."""
+        rng, d = np.random.default_rng(SEED), self.problem.dim
+        size, draws = float(np.linalg.norm(self.optimum)), rng.normal(size=(repetitions, d))
+        near = self.optimum + PERTURBATION * (1.0 + size) * draws / np.sqrt(d)
+        if not random or self.privacy is not None or d > LARGEST_COVARIANCE:
+            return near
+        problem: Any = self.problem
+        try:
+            law = first_order_law(problem, self.method, self.batches)
+            if not law.rate < 1.0 or law.mse > size**2:
+                return near
+            lam, U = np.linalg.eigh(law.cov_theta)
+        except (InvalidInput, np.linalg.LinAlgError):
+            return near
+        return near + law.bias + draws * np.sqrt(np.maximum(lam, 0.0)) @ U.T
+
+
+@dataclass(frozen=True, eq=False)
+class Plateau:
+    """A measured plateau: the error, its parts, and the standard error of the error."""
+
+    mse: float
+    standard_error: float
+    bias: Array  # (d,), with a norm such that its square estimates ‖E θ − θ*‖² without bias
+    cov_theta: Array | None  # (d, d), None for many dimensions
+
+
+def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Plateau:
+    """Run the method near θ* until its error is known to a relative standard error, or the time is over.
+
+    Parameters
+    ----------
+    subject
+        The run.
+    accuracy
+        Relative standard error of the error to reach.
+    seconds
+        Time limit.
+
+    Returns
+    -------
+    Plateau
+        Means over the last three quarters of the rounds.
+
+    Raises
+    ------
+    NoPlateau
+        If the run diverges, or its error still grows when the time is over.
+    """
+    begin = time.perf_counter()
+    try:
+        random = subject.is_random()
+        repetitions = subject.repetitions(3e5, 8, 512) if random else 1  # rounds of about 30 ms if possible
+        blocks = _Blocks(subject.optimum, repetitions)
+
+        def look(round: int, theta: Array) -> bool:
+            if round == 0:
+                return False
+            blocks.add(theta)
+            over = time.perf_counter() - begin > seconds and round >= 4
+            return over or (blocks.can_be_judged and blocks.judged().is_enough(accuracy))
+
+        subject.follow(
+            look, rounds=MOST_ROUNDS, repetitions=repetitions, theta0=subject.start(repetitions, random=random),
+            control_variates0=subject.control_variates(),
+        )  # fmt: skip
+    except Diverged as error:
+        raise NoPlateau(f"there is no plateau: {error}") from None
+    found = blocks.judged()
+    if not found.settled(accuracy):
+        if found.grown > 1.2:
+            raise NoPlateau(
+                f"no plateau was seen within {seconds:g} seconds: after {blocks.rounds:,} rounds the squared "
+                f"error is {found.mse:.3g} and grows; take a smaller step size, or allow more seconds"
+            )
+        found.standard_error = max(found.standard_error, abs(found.change))
+    return found.plateau()
+
+
+class _Blocks:
+    """Sums of errors over consecutive blocks of rounds, which become twice as long once there are BLOCKS."""
+
+    def __init__(self, optimum: Array, repetitions: int) -> None:
+        self.optimum, self.rounds, self.length = optimum, 0, 1
+        self.repetitions = repetitions
+        self.with_products = optimum.size <= LARGEST_COVARIANCE
+        self.squares: list[Array] = []  # Σ ‖e‖² of each block, (repetitions,)
+        self.errors: list[Array] = []  # Σ e, (repetitions, d)
+        self.products: list[Array] = []  # Σ e eᵀ over rounds and repetitions, (d, d)
+
+    def add(self, theta: Array) -> None:
+        """Take in θ of every repetition after a round."""
+        e = theta - self.optimum
+        sums = np.square(e).sum(axis=1), e, e.T @ e if self.with_products else np.zeros(())
+        lists = (self.squares, self.errors, self.products)
+        for values, value in zip(lists, sums, strict=True):
+            if self.rounds % self.length:
+                values[-1] = values[-1] + value
+            else:
+                values.append(value)
+        self.rounds += 1
+        if len(self.squares) == BLOCKS and self.rounds % self.length == 0:
+            for values in lists:
+                values[:] = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
+            self.length *= 2
+
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether a block has just ended and there are at least 16."""
+        return self.rounds % self.length == 0 and len(self.squares) >= BLOCKS // 2
+
+    def judged(self) -> "_Judged":
+        """Return the means over the last three quarters of the blocks."""
+        n = len(self.squares)
+        first, middle = n // 4, n - (n - n // 4) // 2
+        return _Judged(self, first, middle)
+
+
+class _Judged:
+    """Means over the last three quarters of the rounds, and over their two halves."""
+
+    def __init__(self, blocks: _Blocks, first: int, middle: int) -> None:
+        R = blocks.repetitions
+        lengths = np.full(len(blocks.squares), blocks.length)
+        lengths[-1] = blocks.rounds - blocks.length * (lengths.size - 1)
+        early, late = (
+            np.sum(blocks.squares[part], axis=0) / lengths[part].sum()
+            for part in (slice(first, middle), slice(middle, None))
+        )
+        rounds = int(lengths[first:].sum())
+        each = np.sum(blocks.squares[first:], axis=0) / rounds
+        means = np.sum(blocks.errors[first:], axis=0) / rounds
+        self.mse = float(each.mean())
+        self.change, self.grown = float((late - early).mean()), float(late.mean() / max(early.mean(), 1e-300))
+        samples = each if R >= 16 else np.concatenate([early, late])  # halves of few repetitions count as two
+        self.standard_error = float(samples.std(ddof=1) / np.sqrt(samples.size)) if R > 1 else 0.0
+        self.change_error = float((late - early).std(ddof=1) / np.sqrt(R)) if R > 1 else 0.0
+        self.zero = 100.0 * (PERTURBATION * (1.0 + float(np.linalg.norm(blocks.optimum)))) ** 2
+        mean = means.mean(axis=0)
+        square = float(mean @ mean)
+        if R > 1:  # products of different repetitions
+            square = max(0.0, float((R * R * square - np.square(means).sum()) / (R * (R - 1))))
+        norm = float(np.linalg.norm(mean))
+        self.bias = mean * (np.sqrt(min(square, self.mse)) / norm if norm > 0.0 else 0.0)
+        self.cov_theta: Array | None = None
+        if blocks.with_products:
+            products: Array = np.sum(blocks.products[first:], axis=0) / (R * rounds)
+            self.cov_theta = products - np.outer(self.bias, self.bias)
+
+    def settled(self, accuracy: float) -> bool:
+        """Return whether both halves agree within their errors."""
+        return abs(self.change) <= 2.0 * self.change_error + 0.2 * accuracy * self.mse or self.vanishes
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether errors are as small as the perturbation of the start and do not grow."""
+        return self.mse <= self.zero and self.grown <= 1.0
+
+    def is_enough(self, accuracy: float) -> bool:
+        """Return whether the plateau is reached and its error is known well enough."""
+        return self.settled(accuracy) and (self.standard_error <= accuracy * self.mse or self.vanishes)
+
+    def plateau(self) -> Plateau:
+        """Return the plateau; an error that vanishes up to rounding is 0."""
+        if self.vanishes:
+            d = self.bias.size
+            return Plateau(0.0, 0.0, np.zeros(d), None if self.cov_theta is None else np.zeros((d, d)))
+        return Plateau(self.mse, self.standard_error, self.bias, self.cov_theta)
+
+
+def measured_curve(subject: Subject, rounds: int, *, accuracy: float, seconds: float) -> tuple[Array, Array]:
+    """Measure E‖θ_t − θ*‖² for t = 0, ..., rounds from θ_0 = 0 by independent repetitions.
+
+    Parameters
+    ----------
+    subject, rounds
+        The run.
+    accuracy
+        Relative standard error to reach in every round.
+    seconds
+        Time after which no further repetitions begin; the first ones always end.
+
+    Returns
+    -------
+    tuple
+        The curve and its standard errors, each (rounds + 1,).
+
+    Raises
+    ------
+    Diverged
+        If θ grows beyond all bounds.
+    """
+    begin, total = time.perf_counter(), 0
+    first, second = np.zeros(rounds + 1), np.zeros(rounds + 1)
+    repetitions = subject.repetitions(1e6 / rounds, 2, 1024) if subject.is_random() else 1
+
+    def look(round: int, theta: Array) -> bool:
+        squares = np.square(theta - subject.optimum).sum(axis=1)
+        first[round] += squares.sum()
+        second[round] += np.square(squares).sum()
+        return False
+
+    while True:
+        subject.follow(look, rounds=rounds, repetitions=repetitions, seed=SEED + 1 + total)
+        total += repetitions
+        mean = first / total
+        if total == 1:
+            return mean, np.zeros(rounds + 1)
+        errors = np.sqrt(np.maximum(second / total - mean**2, 0.0) / (total - 1))
+        if (errors <= accuracy * mean).all() or time.perf_counter() - begin > seconds:
+            return mean, errors
+        repetitions = min(total, subject.repetitions(1e7 / rounds, 2, 8192))
