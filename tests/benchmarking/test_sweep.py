@@ -157,10 +157,19 @@ def test_predictions_are_added_later(done: Path) -> None:
     assert pd.read_parquet(done)["predicted"][0] == theory.mse
 
 
-def test_where_theory_has_no_answer_there_is_none() -> None:
-    pytest.importorskip("optax")
-    methods = (fs.ServerOptimizer(method=SCAFFOLD, optimizer="adam", learning_rate=0.1), SCAFFOLD)
-    assert swept(replace(SMALL, methods=methods), predict=True)["predicted"].isna().tolist() == [True, False]
+def test_of_many_clients_some_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their variance falls as 1/N, their bias stays."""
+    cell = replace(SMALL, clients=(4000,)).cells()[0]
+    asked: list[int] = []
+
+    def predict(problem: Any, method: Any, **options: Any) -> Any:
+        asked.append(problem.n_clients)
+        return SimpleNamespace(variance=8.0, squared_bias=3.0)
+
+    monkeypatch.setattr(cells, "predict", predict)
+    found = cells.forecast(cell, fs.problems.LogisticStream(n_clients=4000, dim=2))
+    assert asked == [1000]
+    assert found == {"predicted": 5.0, "predicted_variance": 2.0, "predicted_bias": 3.0}
 
 
 @pytest.mark.parametrize(

@@ -27,25 +27,6 @@ def plan(problem: Any) -> fs.Plan:
     return fs.plan(problem, target_mse=0.02, batch_size=5, **PRICES)
 
 
-@pytest.fixture(scope="module")
-def predicted(problem: Any, plan: fs.Plan) -> fs.theory.Prediction:
-    return fs.theory.predict(problem, plan.method, batch_size=5, rounds=plan.rounds)
-
-
-def test_error_and_curve_are_those_of_the_predictor(plan: fs.Plan, predicted: fs.theory.Prediction) -> None:
-    assert plan.curve is not None
-    assert predicted.curve is not None
-    np.testing.assert_allclose(plan.curve, predicted.curve, rtol=0.01)
-    assert plan.predicted_mse == plan.curve[-1]
-
-
-def test_the_parts_of_the_plateau_are_those_of_the_predictor(
-    plan: fs.Plan, predicted: fs.theory.Prediction
-) -> None:
-    assert plan.variance_part == pytest.approx(predicted.mse_variance_part, rel=0.02)
-    assert plan.bias_part == pytest.approx(predicted.mse_bias_part, rel=0.1)
-
-
 @pytest.mark.parametrize("local_steps", [pytest.param(3, marks=pytest.mark.slow), 40])
 def test_with_as_many_clients_as_are_useful_noise_and_bias_are_equal(
     problem: Any, local_steps: int, monkeypatch: pytest.MonkeyPatch
