@@ -7,7 +7,7 @@ was measured: the same call gives the same numbers on any machine, unless the ti
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
+from fedscaffold.simulation.run_method import run_to_end
 from fedscaffold.simulation.setup import validate_run
 from fedscaffold.theory.expansion import first_order_law
 
@@ -55,12 +56,13 @@ class Subject:
             If θ grows beyond all bounds.
         """
         setup = validate_run(
-            self.problem, self.method, rounds=rounds, batch_size=self.batches.size, sampling=self.batches.sampling,
+            self.problem, self.method, rounds=1, batch_size=self.batches.size, sampling=self.batches.sampling,
             seed=seed, repetitions=repetitions, engine="auto", theta0=theta0, privacy=self.privacy,
+            control_variates0=control_variates0,
         )  # fmt: skip
-        setup.run_to_end(
-            None, record=lambda state: look(state.round, state.theta), file=setup.checkpoint_file(None, None),
-            arrays=lambda: ({}, {}), progress=lambda done: None, control_variates=control_variates0,
+        run_to_end(
+            replace(setup, rounds=rounds), None, record=lambda state: look(state.round, state.theta), file=None,
+            arrays=lambda: ({}, {}), progress=lambda done: None,
         )  # fmt: skip
 
     @property
