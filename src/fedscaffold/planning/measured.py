@@ -124,7 +124,7 @@ class Subject:
 
 
 @dataclass(frozen=True, eq=False)
-class Plateau:
+class MeasuredPlateau:
     """A measured plateau: the error, its parts, and the standard error of the error."""
 
     mse: float
@@ -133,7 +133,7 @@ class Plateau:
     cov_theta: Array | None  # (d, d), None for many dimensions
 
 
-def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Plateau:
+def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> MeasuredPlateau:
     """Run the method near θ* until its error is known to a relative standard error, or the time is over.
 
     Parameters
@@ -147,7 +147,7 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Pl
 
     Returns
     -------
-    Plateau
+    MeasuredPlateau
         Means over the last three quarters of the rounds.
 
     Raises
@@ -268,12 +268,12 @@ class _Judged:
         """Return whether the plateau is reached and its error is known well enough."""
         return self.settled(accuracy) and (self.standard_error <= accuracy * self.mse or self.vanishes)
 
-    def plateau(self) -> Plateau:
+    def plateau(self) -> MeasuredPlateau:
         """Return the plateau; an error that vanishes up to rounding is 0."""
         if self.vanishes:
             d = self.bias.size
-            return Plateau(0.0, 0.0, np.zeros(d), None if self.cov_theta is None else np.zeros((d, d)))
-        return Plateau(self.mse, self.standard_error, self.bias, self.cov_theta)
+            return MeasuredPlateau(0.0, 0.0, np.zeros(d), None if self.cov_theta is None else np.zeros((d, d)))
+        return MeasuredPlateau(self.mse, self.standard_error, self.bias, self.cov_theta)
 
 
 def measured_curve(subject: Subject, rounds: int, *, accuracy: float, seconds: float) -> tuple[Array, Array]:
