@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prediction(Summarised):
+class _Prediction(Summarised):
     """E‖θ − θ*‖² = tr Cov θ + ‖E θ − θ*‖² on the plateau, and on the way to it: the result of `theory.predict`.
 
     Attributes
@@ -92,3 +92,6 @@ class Prediction(Summarised):
 
     def _title(self) -> str:
         return "Prediction of the plateau"
+
+
+Prediction = _Prediction
