@@ -29,7 +29,7 @@ from fedscaffold.theory.expansion import FirstOrderLaw
 LARGEST = 1_000_000  # numbers in all clients' Hessians, 8 MB: of more clients a sample is taken
 
 
-class Proposal(NamedTuple):
+class FirstOrderPath(NamedTuple):
     """A step size, a number of local steps, and the model's error of every round until its aim is reached."""
 
     gamma: float
@@ -151,7 +151,7 @@ class FirstOrderModel:
         most_local_steps: int,
         most_rounds: int,
         cost: Callable[[float, int], float],
-    ) -> Proposal | None:
+    ) -> FirstOrderPath | None:
         """Return the γ, H and T of about the least cost that reach an aim, or None within these limits.
 
         Parameters
@@ -167,7 +167,7 @@ class FirstOrderModel:
         """
         gamma = self.step_size(share * aim)
         variance = self.variance(gamma)
-        best: Proposal | None = None
+        best: FirstOrderPath | None = None
         best_cost, rising = np.inf, 0
         ladder = [2**k for k in range(31) if 2**k < most_local_steps] + [most_local_steps]
         for H in reversed(ladder):  # long rounds first: their paths are the shortest
@@ -178,7 +178,7 @@ class FirstOrderModel:
                 if rising == 3:
                     break
                 continue
-            best, rising = Proposal(gamma, H, squares + variance, variance), 0
+            best, rising = FirstOrderPath(gamma, H, squares + variance, variance), 0
             best_cost = cost(best.rounds, H)
         return best
 
