@@ -19,7 +19,7 @@ from fedscaffold.dashboard import serve_dashboard
 from fedscaffold.dashboard.server import serve_app
 from fedscaffold.federation import StatusBoard, StudyStatus, study_status
 from fedscaffold.federation.study.report.status import LOCK
-from fedscaffold.reports.page.text import duration
+from fedscaffold.reports.page.render import duration
 from tests.reports.pages import BAD, RUNNING, Page, live
 from tests.reports.test_page_browser import CHROMIUM, IN_CI
 

@@ -12,8 +12,7 @@ from jinja2 import UndefinedError
 import fedscaffold.reports.page as room
 from fedscaffold.reports.page import environment, render
 from fedscaffold.reports.page.drawings import curves, round_ticks
-from fedscaffold.reports.page.shown import clearest, colour_groups
-from fedscaffold.reports.page.text import bound
+from fedscaffold.reports.page.render import bound, clearest, colour_groups
 from tests.reports.pages import BAD, RUNNING, Page, classes, live, many, pages, sixty
 
 NAMES = (

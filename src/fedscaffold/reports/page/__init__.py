@@ -4,7 +4,6 @@ Every template extends `base.html.j2`; nothing on a page is fetched. Names of co
 other people: Jinja2 escapes each of them, and an attribute that an object lacks is an error, not an empty string.
 """
 
-from fedscaffold.reports.page.render import environment, render
-from fedscaffold.reports.page.text import fmt, format_bytes, json_text
+from fedscaffold.reports.page.render import environment, fmt, format_bytes, json_text, render
 
 __all__ = ["environment", "fmt", "format_bytes", "json_text", "render"]

@@ -1,15 +1,21 @@
-"""Render a page from its template."""
+"""Render pages from templates, and format and choose what they show."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import ArrayLike, NDArray
 
+from fedscaffold.core.display.summaries import rounded_up
 from fedscaffold.core.types import Array
 from fedscaffold.inference.layout import number, probability
-from fedscaffold.reports.page import drawings, shown, text
+from fedscaffold.reports.page import drawings
+
+MOST = 30  # rows of a table or a drawing that fit on a page
+COLOURS = 10  # of classes, as many as style.css.j2 defines
 
 
 def render(template: str, **values: Any) -> str:
@@ -41,20 +47,121 @@ def environment() -> Environment:
         lstrip_blocks=True,
         extensions=["jinja2.ext.do"],
     )
-    formats = (text.fmt, text.format_bytes, text.json_text, text.bound, text.duration, number, probability)
-    made.filters |= {each.__name__: each for each in formats} | {"array": _array, "exp": _exp}
+    formats = (array, bound, duration, exp, fmt, format_bytes, json_text, number, probability)
+    made.filters |= {each.__name__: each for each in formats}
     drawn = (drawings.bars, drawings.calibration, drawings.curves, drawings.ranges)
-    chosen = (shown.clearest, shown.colour_groups, shown.extremes, shown.largest)
+    chosen = (clearest, colour_groups, extremes, largest)
     made.globals |= {each.__name__: each for each in (*drawn, *chosen)}
     return made
 
 
-def _array(values: Iterable[float | None]) -> Array:
+def array(values: Iterable[float | None]) -> Array:
     """Return numbers as an array, with NaN for None."""
     return np.array(list(values), dtype=float)
 
 
-def _exp(value: float) -> float:
-    """Return exp(value), infinity if that is too large for a float."""
+def exp(value: float) -> float:
+    """Return the exponential of a number, infinity if it is too large for a float."""
     with np.errstate(over="ignore"):
         return float(np.exp(value))
+
+
+def fmt(value: float | None, spec: str = ".4g", unknown: str = "–") -> str:
+    """Format a number; None and NaN become a dash, or another text.
+
+    Examples
+    --------
+    >>> fmt(0.123456), fmt(1234, ","), fmt(None)
+    ('0.1235', '1,234', '–')
+    """
+    return unknown if value is None or value != value else format(value, spec)
+
+
+def format_bytes(size: float) -> str:
+    """Format a number of bytes in decimal units, to three digits."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def json_text(values: Any) -> str:
+    """Format values as JSON text for people."""
+    return json.dumps(values, indent=1, ensure_ascii=False, default=str)
+
+
+def bound(value: float) -> str:
+    """Format an upper bound on an error with two digits, rounded up.
+
+    Errors below 1e-9 are rounding errors of Newton steps: the bound says 1e-9, whatever the machine.
+    """
+    return "1e-9" if value < 1e-9 else rounded_up(value)
+
+
+def duration(seconds: float) -> str:
+    """Format a length of time, such as "about 3 minutes"."""
+    for unit, length in (("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= 1.5 * length:
+            return f"about {seconds / length:.0f} {unit}s"
+    count = max(round(seconds), 1)
+    return f"about {count} second{'s' * (count > 1)}"
+
+
+def largest(sizes: ArrayLike, keep: Sequence[int] = ()) -> list[int]:
+    """Return at most 30 positions, from the largest size to the smallest: `keep`, and the largest others.
+
+    Examples
+    --------
+    >>> largest([3, 9, 5])
+    [1, 2, 0]
+    """
+    order = np.argsort(-np.asarray(sizes), kind="stable").tolist()
+    kept = set(list(dict.fromkeys([*keep, *order]))[:MOST])
+    return [k for k in order if k in kept]
+
+
+def extremes(values: ArrayLike, each: int = MOST // 2) -> list[int]:
+    """Return the positions of the smallest and the largest values, in ascending order; NaN is left out.
+
+    Parameters
+    ----------
+    values
+        Numbers.
+    each
+        How many to return from either end if there are more than twice this number.
+
+    Examples
+    --------
+    >>> extremes([4.0, 1.0, np.nan, 3.0, 2.0], each=1)
+    [1, 0]
+    """
+    found = np.asarray(values, dtype=float)
+    order = np.argsort(found, kind="stable")[: np.count_nonzero(~np.isnan(found))].tolist()
+    return order if len(order) <= 2 * each else [*order[:each], *order[-each:]]
+
+
+def clearest(effects: Array, widths: Array) -> list[int]:
+    """Return at most 30 positions, from the largest effect to the smallest: those furthest from 0 in their widths.
+
+    Effects of NaN (of intercepts) are left out.
+    """
+    known = np.flatnonzero(~np.isnan(effects)).tolist()
+    clarity = np.abs(effects) / np.maximum(widths, 1e-300)
+    kept = sorted(known, key=lambda k: float(-clarity[k]))[:MOST]
+    return sorted(kept, key=lambda k: float(-effects[k]))
+
+
+def colour_groups(counts: NDArray[Any]) -> tuple[list[list[int]], NDArray[Any]]:
+    """Return groups of classes, one per colour, and their counts, (rows, groups).
+
+    The smallest classes share the last colour if there are too many.
+
+    Parameters
+    ----------
+    counts
+        Counts by row and class, (rows, classes).
+    """
+    order = np.argsort(-counts.sum(axis=0), kind="stable").tolist()
+    alone = len(order) if len(order) <= COLOURS else COLOURS - 1
+    groups = [*([j] for j in sorted(order[:alone])), *([order[alone:]] if order[alone:] else [])]
+    return groups, np.stack([counts[:, group].sum(axis=1) for group in groups], axis=1)
