@@ -15,12 +15,10 @@ from fedscaffold.core.display.figures import load_matplotlib
 from fedscaffold.core.display.progress import progress_bar
 from fedscaffold.core.storage.files import check_writable, folder_at
 from fedscaffold.engines import choose_engine
+from fedscaffold.paper import acceleration as acceleration_study
 from fedscaffold.paper import figure1 as figure1_study
 from fedscaffold.paper import methods as methods_study
 from fedscaffold.paper import million as million_study
-from fedscaffold.paper.acceleration import cells as acceleration_cells
-from fedscaffold.paper.acceleration import claims as acceleration_claims
-from fedscaffold.paper.acceleration import measure as acceleration_measure
 from fedscaffold.paper.claims import Claim, save_claims
 from fedscaffold.problems.paper import L2 as PAPER_L2
 
@@ -124,10 +122,10 @@ def million(
 @app.command("acceleration", epilog=ACCELERATION_EXAMPLES)
 def acceleration(
     conditions: Annotated[str, typer.Option(help="Condition numbers, three or more, with commas.")] = ",".join(
-        f"{each:g}" for each in acceleration_cells.CONDITIONS
+        f"{each:g}" for each in acceleration_study.CONDITIONS
     ),
     clients: Annotated[str, typer.Option(help="Numbers of clients, three or more, with commas.")] = ",".join(
-        map(str, acceleration_cells.CLIENTS)
+        map(str, acceleration_study.CLIENTS)
     ),
     out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path(
         "results/acceleration"
@@ -142,7 +140,7 @@ def acceleration(
     After an interruption the same command resumes where it stopped.
     """
     with refusals(interrupted=RESUMABLE):
-        settings = acceleration_cells.AccelerationSettings(
+        settings = acceleration_study.AccelerationSettings(
             conditions=options.numbers_of("--conditions", conditions, float),
             clients=options.numbers_of("--clients", clients, int),
             seed=seed,
@@ -150,9 +148,9 @@ def acceleration(
         options.require_packages("matplotlib", "pandas", "pyarrow")
         unfinished = folder_at(folder_at(out) / "unfinished")
         with progress_bar("Acceleration", None) as advance:
-            points = acceleration_measure.simulate(settings, scratch=unfinished, advance=advance)
-        found = acceleration_claims.claims(points, settings)
-        acceleration_claims.save(points, found, settings, out)
+            points = acceleration_study.simulate(settings, scratch=unfinished, advance=advance)
+        found = acceleration_study.claims(points, settings)
+        acceleration_study.save(points, found, settings, out)
         shutil.rmtree(unfinished)
     console = Console()
     console.print(claims_table(found))

@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.acceleration import figures
 from fedscaffold.cli.main import app
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.methods import FedLin, ProxSkip, Scaffold
-from fedscaffold.paper.acceleration import cells, claims, measure
-from fedscaffold.paper.acceleration.cells import (
+from fedscaffold.paper import acceleration
+from fedscaffold.paper.acceleration import (
     FEDLIN,
     LONG,
     RECIPES,
@@ -21,10 +22,13 @@ from fedscaffold.paper.acceleration.cells import (
     AccelerationRun,
     AccelerationSettings,
     Part,
+    Point,
     all_cells,
+    claims,
+    crossing,
+    crossing_with_error,
     stiff,
 )
-from fedscaffold.paper.acceleration.measure import Point, crossing, crossing_with_error
 
 SMALL = AccelerationSettings(conditions=(4.0, 8.0, 16.0), clients=(2, 4, 8))
 
@@ -61,7 +65,7 @@ def test_recipes_go_as_far_between_rounds_as_they_say() -> None:
     kinds = {SHORT: Scaffold, LONG: Scaffold, SKIP: ProxSkip, FEDLIN: FedLin}
     assert all(isinstance(cell.method, kinds[cell.recipe]) for cell in found.values())
     steps = [found["clients", LONG, 4.0, n].method.step_size for n in (2, 4, 8)]
-    np.testing.assert_allclose(steps, [cells.LARGE_STEP / 4, cells.LARGE_STEP / 2, cells.LARGE_STEP])
+    np.testing.assert_allclose(steps, [0.02, 0.04, 0.08])
     assert len({cell.label for cell in found.values()}) == len(found)
 
 
@@ -76,7 +80,7 @@ def points(exponent: float = 0.5, speed_up: float = -1.0, fedlin_reaches: bool =
     found = []
 
     def add(part: Part, recipe: str, condition: float, n: int, length: float, rounds: float, gamma: float) -> None:
-        method = cells.made(recipe, gamma, length)
+        method = acceleration.made(recipe, gamma, length)
         cell = AccelerationRun(
             part=part, recipe=recipe, condition=condition, n_clients=n, length=length, method=method, target=0.005,
             rounds=10, repetitions=1,
@@ -87,7 +91,7 @@ def points(exponent: float = 0.5, speed_up: float = -1.0, fedlin_reaches: bool =
         for recipe in RECIPES:
             power = exponent if recipe in (LONG, SKIP) else 1.0
             add("condition", recipe, condition, 16, 1.0, 3.0 * condition**power, 0.02)
-    for length in cells.LENGTHS:
+    for length in acceleration.LENGTHS:
         for recipe in (LONG, SKIP, FEDLIN):
             lost = recipe == FEDLIN and length > 8 and not fedlin_reaches
             add("length", recipe, 1000.0, 16, length, math.nan if lost else 3000.0 / length, 0.02)
@@ -104,10 +108,10 @@ FULL = AccelerationSettings()
 
 
 def test_all_claims_hold_where_they_should() -> None:
-    found = claims.claims(points(), FULL)
+    found = claims(points(), FULL)
     assert [claim.holds for claim in found] == [True] * 10, [c for c in found if not c.holds]
     assert "exponent 0.500" in found[0].measured
-    numbers = claims.figures(points(), FULL)
+    numbers = figures(points(), FULL)
     assert numbers["condition"]["scaffold_long"]["measured"]["exponent"] == pytest.approx(0.5)
     assert numbers["longest"] == {"scaffold_long": 256.0, "proxskip": 256.0, "fedlin": 8.0}
 
@@ -122,18 +126,18 @@ def test_all_claims_hold_where_they_should() -> None:
     ],
 )
 def test_claims_can_fail(study: list[Point], broken: list[int]) -> None:
-    assert [k for k, claim in enumerate(claims.claims(study, FULL)) if claim.holds is False] == broken
+    assert [k for k, claim in enumerate(claims(study, FULL)) if claim.holds is False] == broken
 
 
 @pytest.mark.slow
 def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the command line: √κ against κ is visible with three condition numbers, and the same call resumes."""
-    monkeypatch.setattr(cells, "LENGTHS", (1.0, 4.0))
-    monkeypatch.setattr(cells, "LOGISTIC_TARGET", 0.2)
-    monkeypatch.setattr(cells, "RUNS", 3)
-    monkeypatch.setattr(cells, "FEW_CLIENTS", 4)
-    monkeypatch.setattr(cells, "_parts", lambda length, seed: (1.0, 0.1))
-    monkeypatch.setattr(measure, "FAMILY_ROUNDS", 0)
+    monkeypatch.setattr(acceleration, "LENGTHS", (1.0, 4.0))
+    monkeypatch.setattr(acceleration, "LOGISTIC_TARGET", 0.2)
+    monkeypatch.setattr(acceleration, "MOST_RUNS", 3)
+    monkeypatch.setattr(acceleration, "FEW_CLIENTS", 4)
+    monkeypatch.setattr(acceleration, "_parts", lambda length, seed: (1.0, 0.1))
+    monkeypatch.setattr(acceleration, "SECONDS", 0)
     out = tmp_path / "out"
     command = ["reproduce", "acceleration", "--conditions", "4,9,16", "--clients", "2,4,8", "--out", str(out)]
     result = CliRunner().invoke(app, command)
