@@ -10,7 +10,7 @@ from rich.table import Table
 from scipy.stats import norm
 
 from benchmarks import measured
-from fedscaffold.data.public.bounds import Bounds
+from fedscaffold.data.public import Bounds
 from fedscaffold.models.private.curvature import simulated_curvature
 from fedscaffold.models.private.fit import run_privately
 from fedscaffold.models.private.planned import public_plan

@@ -8,7 +8,7 @@ from rich.table import Table
 
 import fedscaffold as fs
 from benchmarks import measured
-from fedscaffold.data.public.bounds import LIMIT, Bounds
+from fedscaffold.data.public import LIMIT, Bounds
 from fedscaffold.models.private.sites import site_plan
 from fedscaffold.privacy.settings import PrivacySettings
 

@@ -17,7 +17,7 @@ import pytest
 from fedscaffold import InvalidInput
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.data import from_frame, from_parquet
-from fedscaffold.data.on_disk import write
+from fedscaffold.data import on_disk
 from tests.data.test_files import OPTIONS, holed
 from tests.hospitals import wine
 
@@ -35,12 +35,12 @@ def converted(table: Path, **options: Any) -> Any:
     return from_parquet(table, cache_dir=table.parent / "records", **{**OPTIONS, **options})
 
 
-@pytest.mark.parametrize("piece", [write.PIECE, 8 * 1000, 8 * 60])
+@pytest.mark.parametrize("piece", [on_disk.PIECE, 8 * 1000, 8 * 60])
 @pytest.mark.parametrize("intercept", [True, False])
 def test_the_same_to_the_bit(piece: int, intercept: bool, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the pieces that are put in order at once: here also some tens of rows, and a few."""
-    monkeypatch.setattr(write, "PIECE", piece)
-    monkeypatch.setattr(write, "AT_ONCE", 100_000)
+    monkeypatch.setattr(on_disk, "PIECE", piece)
+    monkeypatch.setattr(on_disk, "AT_ONCE", 100_000)
     expected = from_frame(holed(), **OPTIONS, intercept=intercept)
     problem = converted(table, intercept=intercept)
     assert problem.fingerprint() == expected.fingerprint()
@@ -69,7 +69,7 @@ def test_classes(tmp_path: Path) -> None:
 
 def test_it_is_converted_once(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = converted(table)
-    monkeypatch.setattr("fedscaffold.data.parquet.table_layout", None)  # nothing is read again
+    monkeypatch.setattr("fedscaffold.data.open.table_layout", None)  # nothing is read again
     again = converted(table)
     assert again.fingerprint() == first.fingerprint()
     other = converted(table, l2=0.7, weights="uniform")
@@ -158,8 +158,8 @@ def test_an_interrupted_conversion_leaves_nothing(
         if when == "fsync":
             patched.setattr(os, when, broken_at_once)
         else:
-            whole = getattr(write, when)
-            patched.setattr(write, when, broken_after_a_block)
+            whole = getattr(on_disk, when)
+            patched.setattr(on_disk, when, broken_after_a_block)
         expected: Any = KeyboardInterrupt if error is KeyboardInterrupt else InvalidInput
         message = None if error is KeyboardInterrupt else "No space left on device"
         with pytest.raises(expected, match=message):
@@ -271,7 +271,7 @@ def test_several_files(table: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit_is_refused_and_named(name: str, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it is: refused with the folder's name, or, in what carries no meaning, the same problem."""
-    monkeypatch.setattr(write, "PIECE", 8 * 1000)
+    monkeypatch.setattr(on_disk, "PIECE", 8 * 1000)
     expected = converted(table).fingerprint()
     file = table.parent / "records" / name
     content, rng = file.read_bytes(), np.random.default_rng(0)

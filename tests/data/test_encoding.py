@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fedscaffold import InvalidInput
 from fedscaffold.data import Encoding, from_frame
-from fedscaffold.data.arrow import BLOCK
 from fedscaffold.data.encoding import Category, Number
+from fedscaffold.data.tables import BLOCK
 
 ENCODING = Encoding(
     columns=(

@@ -17,10 +17,10 @@ from sklearn.datasets import dump_svmlight_file, load_breast_cancer
 
 from fedscaffold import InvalidInput, MissingDependency
 from fedscaffold.data import from_csv, from_frame, from_parquet, from_svmlight, partition
-from fedscaffold.data.arrow import Source
-from fedscaffold.data.build import build_problem
+from fedscaffold.data.encoded import build_problem
 from fedscaffold.data.files import read_table
-from fedscaffold.data.options import TableOptions
+from fedscaffold.data.settings import TableSettings
+from fedscaffold.data.tables import Source
 from fedscaffold.problems import Logistic
 from tests.data.test_frames import FEATURES, mixed
 
@@ -192,10 +192,10 @@ def test_a_table_that_changes_while_it_is_read(when: int, change: str) -> None:
 
     source = Source(tuple(frame.columns), lambda columns: read)
     if when == 3 and len(other) == len(frame):  # the clients had been read already
-        assert build_problem(source, TableOptions(**OPTIONS)).n_clients == 3
+        assert build_problem(source, TableSettings(**OPTIONS)).n_clients == 3
         return
     with pytest.raises(InvalidInput, match="the table changed while it was being read"):
-        build_problem(source, TableOptions(**OPTIONS))
+        build_problem(source, TableSettings(**OPTIONS))
     assert len(reads) > 2
 
 

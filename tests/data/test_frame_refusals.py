@@ -226,7 +226,7 @@ def test_more_than_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(shape: tuple[int, ...]) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr("fedscaffold.data.build.aligned_empty", full)
+    monkeypatch.setattr("fedscaffold.data.encoded.aligned_empty", full)
     refused(good(), "12 rows of 3 features need 0.0 GiB of memory; take fewer rows or features")
 
 

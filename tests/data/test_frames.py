@@ -16,7 +16,7 @@ from sklearn.linear_model import Ridge as SklearnRidge
 
 import fedscaffold as fs
 from fedscaffold.data import from_frame, partition
-from fedscaffold.data.arrow import BLOCK
+from fedscaffold.data.tables import BLOCK
 from fedscaffold.problems import Logistic, Ridge
 
 

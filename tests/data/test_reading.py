@@ -12,8 +12,8 @@ import pytest
 from fedscaffold import InvalidInput
 from fedscaffold.core.errors import DataWarning
 from fedscaffold.data import Encoding, from_csv, from_frame, open_problem
-from fedscaffold.data.files import read_csv
-from fedscaffold.data.reading.csv_file import CsvFormat, detect_delimiter
+from fedscaffold.data.files import detect_delimiter, read_csv
+from fedscaffold.data.settings import CsvFormat
 
 TEXT = "größe;ort;alter\n1,5;Köln;61\n2,25;Ulm;47\n0,5;Köln;70\n3;Ulm;50\n"
 

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 import fedscaffold as fs
 from fedscaffold.cli.main import app
-from fedscaffold.data.public.bounds import Bounds
-from fedscaffold.data.public.targets import PublicTarget
+from fedscaffold.data.public import Bounds, PublicTarget
 from fedscaffold.models.private.curvature import bounded_curvature
 from fedscaffold.models.private.planned import public_plan
 from fedscaffold.models.private.trials import centred

@@ -55,9 +55,10 @@ def in_flags(message: Exception | Warning | str) -> str:
 def spell_flags(message: str, command: click.Command) -> str:
     """Return a message with a command's parameters spelled as its options.
 
-    Replaced are, outside of quotes, `name=value` (by `--name value`, or `--name` if the value is True or an
-    ellipsis), names with an underscore, and a name at the beginning of the message or of an item of its list, if
-    " must", " is", " names", " requires" or the like follows.
+    Replaced are, outside of quotes, `name=value` (by `--name value`, `--name` if the value is True or an ellipsis,
+    or `--set name=value` if the command has no such option but --set), names with an underscore, and a name at the
+    beginning of the message or of an item of its list, if " must", " is", " names", " requires" or the like
+    follows.
     """
     flags: dict[str, str] = {}
     for parameter in command.params:
@@ -67,6 +68,8 @@ def spell_flags(message: str, command: click.Command) -> str:
 
     def replaced(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"]
+        if name and name not in flags and value is not None and "settings" in flags:
+            return f"--set {shlex.quote(f'{name}={_word(value)}')}"
         if name not in flags or (value is None and "_" not in name and not _begins(message, found)):
             return found[0]
         return flags[name] if value in (None, "...", "True") else f"{flags[name]} {shlex.quote(_word(value))}"

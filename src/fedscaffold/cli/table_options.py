@@ -1,63 +1,39 @@
-"""Options that the commands on tables share."""
+"""Options that the commands on tables and studies share, generated from the settings that they set."""
 
-import csv
+import difflib
 import inspect
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
-from functools import partial, wraps
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
 from fedscaffold.cli import options
+from fedscaffold.core.docs import parameter_entries
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.open import open_problem
-from fedscaffold.data.options import TableOptions
-from fedscaffold.data.public.bounds import Bounds
-from fedscaffold.data.reading.csv_file import CsvFormat
-from fedscaffold.models.planning.planned import TOLERANCE, BatchSize
+from fedscaffold.data.public import Bounds
+from fedscaffold.data.settings import CsvFormat, TableSettings, parse_setting
+from fedscaffold.federation.study.settings import StudySettings
+from fedscaffold.models.planning.planned import BatchSize, FitSettings
 
-TABS = {"tab": "\t", "\\t": "\t"}
+TABLE_FLAGS = ("target", "client", "kind", "features", "drop", "missing", "l2")
+"""Settings of a table that have an option each; all others are given with --set."""
+TABLE_SETTINGS = tuple(field.name for field in fields(TableSettings))
+FIT_SETTINGS = tuple(field.name for field in fields(FitSettings))
 
 Data = Annotated[Path, typer.Argument(help="The table: a .csv or .parquet file, or a folder of the latter.")]
-Target = Annotated[str, typer.Option(help="The column to predict.")]
-Client = Annotated[str, typer.Option(help="The column that says whose row it is.")]
-Kind = Annotated[
-    str | None,
-    typer.Option(help="ridge, logistic, poisson or gamma; one of the first two by the target unless given."),
-]
-Exposure = Annotated[
-    str | None, typer.Option(help="poisson, gamma: the column of exposures, such as days under observation.")
-]
-Offset = Annotated[str | None, typer.Option(help="The column of numbers that are added to the margins.")]
-Weight = Annotated[str | None, typer.Option(help="The column of the rows' weights.")]
-Features = Annotated[str | None, typer.Option(help="Columns to predict from, a,b,c; all others unless given.")]
-Drop = Annotated[str | None, typer.Option(help="Columns to leave out, a,b,c.")]
-Categorical = Annotated[str | None, typer.Option(help="Columns of numbers to take as categories, a,b,c.")]
-Reference = Annotated[
+Target = Annotated[str, typer.Option(help="Name of the column to predict.")]
+StudyKind = Annotated[str, typer.Option(help="logistic, ridge, poisson or gamma.")]
+Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="COLUMN=LEVEL",
-        help="Level that a category's others are compared with.",
-        show_default="most frequent",
-    ),
-]
-Dates = Annotated[str | None, typer.Option(help="Take these parts of dates: year,month,weekday.")]
-Missing = Annotated[str, typer.Option(help="Missing values: error, or mean (fill in the mean).")]
-MinRows = Annotated[int, typer.Option(help="Refuse clients with fewer rows.")]
-MaxCategories = Annotated[int, typer.Option(help="Refuse text columns with more different values.")]
-Delimiter = Annotated[str | None, typer.Option(help="CSV: the character between fields.", show_default="detected")]
-Decimal = Annotated[str | None, typer.Option(help="CSV: the decimal mark.", show_default="detected")]
-CsvEncoding = Annotated[
-    str | None, typer.Option("--encoding", help="CSV: utf-8, latin-1, ...", show_default="detected")
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting by its name in Python; repeatable."),
 ]
 Secure = Annotated[bool, typer.Option("--secure", help="The coordinator learns only sums over all sites.")]
-SecureThreshold = Annotated[
-    int | None, typer.Option(help="Sites that a secure sum needs to its end.", show_default="two thirds")
-]
 Epsilon = Annotated[float | None, typer.Option(help="ε of a privacy budget of every row.", show_default="none")]
 Protect = Annotated[str, typer.Option(help="For --epsilon: rows; or sites, each table as a whole.")]
 Delta = Annotated[
@@ -70,130 +46,107 @@ BoundsFile = Annotated[
         "sex = ['f', 'm']."
     ),
 ]
-Clip = Annotated[float | None, typer.Option(help="For --epsilon: largest norm of a row's gradient; else chosen.")]
-SiteClip = Annotated[
-    float | None, typer.Option(help="For --epsilon: largest norm of a row's gradient or a site's message.")
-]
 TablePenalty = Annotated[float | None, typer.Option("--l2", help="Penalty.", show_default="1/rows")]
 Tolerance = Annotated[
     str, typer.Option(help="'se:0.05' for 5 % of standard errors, or relative distance to the pooled model.")
 ]
-Batch = Annotated[str, typer.Option(help="Rows per step, 'full' or 'auto'.")]
-CacheDir = Annotated[
-    Path | None, typer.Option(help="Parquet: keep the encoded rows in this folder, not in memory.")
-]
-Seed = Annotated[int, typer.Option(help="Seed of the rows drawn.")]
-ClientIntercepts = Annotated[
-    bool,
-    typer.Option("--client-intercepts", help="Give each client an intercept of its own, which never leaves it."),
-]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TableFlags:
-    """The options that say how to read a table and how closely to fit it."""
+    """Settings of a table and of its fit, as the command line gave them; parsed when they are first used."""
 
-    target: Target
-    client: Client
-    kind: Kind = None
-    exposure: Exposure = None
-    offset: Offset = None
-    weight: Weight = None
-    features: Features = None
-    drop: Drop = None
-    categorical: Categorical = None
-    reference: Reference = None
-    dates: Dates = None
-    l2: TablePenalty = None
-    missing: Missing = "error"
-    min_rows: MinRows = TableOptions.min_rows
-    max_categories: MaxCategories = TableOptions.max_categories
-    tolerance: Tolerance = TOLERANCE
-    client_intercepts: ClientIntercepts = False
-    cache_dir: CacheDir = None
-    delimiter: Delimiter = None
-    decimal: Decimal = None
-    encoding: CsvEncoding = None
+    flags: dict[str, Any]
+    texts: Sequence[str]
+    known: Collection[str]
 
-    def open(self, data: Path, *, cache_dir: Path | None, max_bytes_in_memory: int = 0) -> EncodedProblem:
-        """The problem of the table in a file, with its encoded rows kept as `open_problem` says."""
-        kind: Any = self.kind
-        missing: Any = self.missing
-        dates: Any = parse_names(self.dates) or ()
-        return open_problem(
-            data,
-            target=self.target,
-            client=self.client,
-            kind=kind,
-            exposure=self.exposure,
-            offset=self.offset,
-            weight=self.weight,
-            features=parse_names(self.features),
-            drop=parse_names(self.drop) or (),
-            categorical=parse_names(self.categorical) or (),
-            reference=parse_reference(self.reference),
-            dates=dates,
-            l2="auto" if self.l2 is None else self.l2,
-            missing=missing,
-            min_rows=self.min_rows,
-            max_categories=self.max_categories,
-            cache_dir=cache_dir,
-            max_bytes_in_memory=max_bytes_in_memory,
-            **asdict(self.text),
-        )
+    @cached_property
+    def table(self) -> dict[str, Any]:
+        """The given settings of the table, by name."""
+        parsed = {
+            name: parse_setting(name, value) if isinstance(value, str) else value
+            for name, value in self.flags.items()
+        }
+        return parsed | {name: value for name, value in self.settings.items() if name in TABLE_SETTINGS}
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings that --set gave, by name."""
+        return parse_settings(self.texts, self.known, taken=self.flags)
 
     @property
-    def text(self) -> CsvFormat:
-        """How CSV files are to be read."""
-        return csv_format(self.delimiter, self.decimal, self.encoding)
+    def target(self) -> str:
+        """The column to predict; "" if none is given."""
+        return str(self.table.get("target", ""))
+
+    @property
+    def client(self) -> str:
+        """The column of clients; "" if none is given."""
+        return str(self.table.get("client", ""))
+
+    @property
+    def l2(self) -> float | None:
+        """The penalty; None if none is given."""
+        return self.table.get("l2")
+
+    def fit_settings(self, **values: Any) -> FitSettings:
+        """Return the settings of a fit, with these values unless --set gives others."""
+        more = {name: value for name, value in self.settings.items() if name in FIT_SETTINGS}
+        if more.get("batch_size") == "full":
+            more["batch_size"] = None
+        if "tolerance" in values:
+            values["tolerance"] = parse_number(values["tolerance"])
+        return FitSettings(**{**values, **more})
+
+    def open(self, data: Path, *, cache_dir: Path | None = None, max_bytes_in_memory: int = 0) -> EncodedProblem:
+        """Return the problem of the table in a file, with its encoded rows kept as `open_problem` does."""
+        return open_problem(data, cache_dir=cache_dir, max_bytes_in_memory=max_bytes_in_memory, **self.table)
 
     def opener(self, data: Path) -> Callable[..., EncodedProblem]:
-        """A function of `cache_dir` and `max_bytes_in_memory` that opens the table."""
+        """Return a function of `cache_dir` and `max_bytes_in_memory` that opens the table."""
         return partial(self.open, data)
 
 
-TABLES_ONLY = tuple(field.name for field in fields(TableFlags) if field.name != "l2")
+def with_table_options(
+    *flags: str, required: bool = True, more: Collection[str] = FIT_SETTINGS
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace a command's parameter `table` by options, one for each of the flags, and --set for other settings.
 
+    Typer reads the options from the signature. Their help is the first sentence of the setting's documentation.
 
-def refuse_unfit(given: set[str], *, is_table: bool, paper_only: Sequence[str]) -> None:
-    """Refuse options that were given for the other kind of problem: a table, or one of the paper's."""
-    for name in paper_only if is_table else TABLES_ONLY:
-        if name in given:
-            why = "the paper's problems; a table has its own" if is_table else "a table, and none is given"
-            raise InvalidInput(f"--{name.replace('_', '-')} is for {why}")
-
-
-def with_table_options(**defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace a command's parameter `table` by the options of `TableFlags`, some with other defaults.
-
-    Typer reads the options from the signature, so that they stand once for all commands.
+    Parameters
+    ----------
+    flags
+        Settings of a table that have an option; `TABLE_FLAGS` by default.
+    required
+        Whether the target and the client must be given.
+    more
+        Names that --set takes besides the settings of a table.
     """
+    named = flags or TABLE_FLAGS
+    about = parameter_entries(TableSettings.__doc__ or "")
+
+    def parameter(name: str) -> inspect.Parameter:
+        kind = float | None if name == "l2" else str | None
+        sentence = " ".join(about[name].split("\n", 1)[1].split()).partition(". ")[0].rstrip(".") + "."
+        default: Any = inspect.Parameter.empty if required and name in ("target", "client") else None
+        option: Any = Annotated[str if default is not None else kind, typer.Option(f"--{name}", help=sentence)]
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
+
+    added = [*map(parameter, named)]
+    added.append(inspect.Parameter("settings", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Settings))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(TableFlags, include_extras=True)
         own = inspect.signature(command, eval_str=True)
-        added = []
-        for field in fields(TableFlags):
-            usual = inspect.Parameter.empty if field.default is MISSING else field.default
-            added.append(
-                inspect.Parameter(
-                    field.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=defaults.get(field.name, usual),
-                    annotation=hints[field.name],
-                )
-            )
         parameters: list[inspect.Parameter] = []
-        for parameter in own.parameters.values():
-            if parameter.name == "table":
-                parameters += added
-            else:
-                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        for each in own.parameters.values():
+            parameters += added if each.name == "table" else [each.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
 
         @wraps(command)
         def with_options(**given: Any) -> None:
-            table = TableFlags(**{field.name: given.pop(field.name) for field in fields(TableFlags)})
-            command(table=table, **given)
+            flags = {name: given.pop(name) for name in named}
+            flags = {name: value for name, value in flags.items() if value is not None}
+            command(table=TableFlags(flags, given.pop("settings") or (), (*TABLE_SETTINGS, *more)), **given)
 
         with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         with_options.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -202,37 +155,70 @@ def with_table_options(**defaults: Any) -> Callable[[Callable[..., None]], Calla
     return decorate
 
 
-def load_bounds(path: Path | None) -> dict[str, Any] | None:
-    """Public bounds from a file; None where none is given."""
-    return None if path is None else Bounds.load(path)
+def parse_settings(
+    texts: Sequence[str] | None, known: Collection[str], taken: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the settings of --set by name, their values as `parse_setting` reads them.
 
-
-def csv_format(delimiter: str | None, decimal: str | None, encoding: str | None) -> CsvFormat:
-    """How CSV files are to be read; a tab may be written as a word."""
-    return CsvFormat(delimiter=TABS.get(delimiter or "", delimiter), decimal=decimal, encoding=encoding)
-
-
-def parse_names(text: str | None) -> list[str] | None:
-    """Names separated by commas, without the spaces around them; a name with a comma stands in quotes."""
-    if text is None:
-        return None
-    (row,) = csv.reader([text], skipinitialspace=True)
-    return [name.strip() for name in row if name.strip()]
-
-
-def parse_reference(given: Sequence[str] | None) -> dict[str, str]:
-    """Parse COLUMN=LEVEL, each column once."""
-    found: dict[str, str] = {}
-    for text in given or ():
-        column, equals, level = text.partition("=")
-        if not equals or not column or column in found:
-            raise InvalidInput(f"--reference must be COLUMN=LEVEL, each column once; got {text!r}")
-        found[column] = level
+    Parameters
+    ----------
+    texts
+        NAME=VALUE, each name once.
+    known
+        Names of settings.
+    taken
+        Names of settings that were given as options.
+    """
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        written, equals, value = text.partition("=")
+        name = written.strip().replace("-", "_")
+        if not equals:
+            raise InvalidInput(f"--set must be NAME=VALUE, got {text!r}")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"settings are {', '.join(map(repr, known))}"
+            raise InvalidInput(f"--set does not know {written!r}; {hint}")
+        if name in taken:
+            raise InvalidInput(f"give {name!r} as --{name}, not with --set")
+        if name in found:
+            raise InvalidInput(f"--set gives {name!r} twice; join values with commas")
+        found[name] = parse_setting(name, value)
     return found
 
 
+def study_settings(texts: Sequence[str] | None, *, l2: float | None, **flags: Any) -> StudySettings:
+    """Return the settings of a study from its options and --set."""
+    known = [field.name for field in fields(StudySettings)]
+    more = parse_settings(texts, known, taken=("l2", *flags))
+    return StudySettings(l2="auto" if l2 is None else l2, **flags, **more)
+
+
+def refuse_unfit(given: set[str], *, is_table: bool, paper_only: Sequence[str]) -> None:
+    """Raise if options were given for the other kind of problem: a table, or one of the paper's."""
+    tables_only = (*(name for name in TABLE_FLAGS if name != "l2"), "settings", "tolerance")
+    for name in paper_only if is_table else tables_only:
+        if name in given:
+            why = "the paper's problems; a table has its own" if is_table else "a table, and none is given"
+            flag = "set" if name == "settings" else name.replace("_", "-")
+            raise InvalidInput(f"--{flag} is for {why}")
+
+
+def load_bounds(path: Path | None) -> dict[str, Any] | None:
+    """Return public bounds from a file, or None."""
+    return None if path is None else Bounds.load(path)
+
+
+CSV_SETTINGS = tuple(field.name for field in fields(CsvFormat))
+
+
+def csv_format(settings: dict[str, Any]) -> CsvFormat:
+    """Return the format of CSV files from the settings of --set."""
+    return CsvFormat(**{name: settings[name] for name in CSV_SETTINGS if name in settings})
+
+
 def parse_number(text: str) -> Any:
-    """A number, or the text as it is, such as 'se:0.05' or 'pearson', which `FitSettings` checks."""
+    """Return a number, or the text as it is, such as 'se:0.05', which `FitSettings` checks."""
     try:
         return float(text)
     except ValueError:
@@ -240,12 +226,12 @@ def parse_number(text: str) -> Any:
 
 
 def parse_batch(text: str) -> BatchSize:
-    """A number of rows, None for 'full', or 'auto'."""
+    """Return a number of rows, None for 'full', or 'auto'."""
     return "auto" if text == "auto" else options.batch_size_of(text)
 
 
 def describe_kind(problem: EncodedProblem, given: str | None) -> str:
-    """The kind of model and, where it was guessed, why."""
+    """Return the kind of model and, if it was chosen by the target, why."""
     name = problem.encoding.target
     if problem.encoding.family.log_link:
         return problem.kind
@@ -256,7 +242,7 @@ def describe_kind(problem: EncodedProblem, given: str | None) -> str:
 
 
 def command_line(context: typer.Context) -> str:
-    """The command as it was given, quoted for a shell."""
+    """Return the command as it was given, quoted for a shell."""
     words = ["fedscaffold", context.info_name or ""]
     named: list[str] = []
     for parameter in context.command.params:
@@ -275,12 +261,12 @@ def command_line(context: typer.Context) -> str:
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line."""
+    """Return whether an option stands on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def check_suffix(path: Path, allowed: Sequence[str], option: str) -> None:
-    """Refuse a file name that does not end in one of the allowed suffixes."""
+    """Raise if a file name does not end in one of the allowed suffixes."""
     if path.suffix not in allowed:
         raise InvalidInput(f"{option} must end in {' or '.join(allowed)}, got {path}")

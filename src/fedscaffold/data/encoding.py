@@ -1,4 +1,4 @@
-"""How a table's columns become numbers, kept so that new rows are encoded the same way."""
+"""The encoding of a table's columns as numbers, kept so that new rows are encoded the same way."""
 
 import json
 import math
@@ -14,10 +14,9 @@ from fedscaffold.core.checks import choice, positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import json_value, read_text, write_text
 from fedscaffold.core.types import Array
-from fedscaffold.data import arrow
-from fedscaffold.data.arrow import Label
-from fedscaffold.data.columns import check_names, pick, pick_all, some
-from fedscaffold.data.reading.dates import DatePart, check_parts, with_date_parts
+from fedscaffold.data import tables
+from fedscaffold.data.settings import DatePart, check_date_parts
+from fedscaffold.data.tables import Label, some
 from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
 from fedscaffold.problems.record_weights import COLUMNS, OFFSET, TARGET, WEIGHT
 
@@ -28,9 +27,9 @@ TYPES = {str: "text", bool: "booleans", int: "whole numbers", float: "numbers"}
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """(v − shift)/scale, where v is the value, or `fill` where it is missing; booleans count as 0 and 1.
+    """(v − shift)/scale for a value v; a missing value counts as `fill`, booleans as 0 and 1.
 
-    With `fill` None a missing value is refused.
+    With `fill` None a missing value is rejected.
     """
 
     name: str
@@ -52,12 +51,12 @@ class Number:
 
     def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "error") -> None:
         """Write the coordinate of some rows into `out`, (rows, 1)."""
-        if not arrow.is_number(array.type) and array.null_count < len(array):
+        if not tables.is_number(array.type) and array.null_count < len(array):
             row, value = _first(array)
             raise InvalidInput(
                 f"column {self.name!r} should hold numbers, but row {first_row + row} has {value!r}"
             )
-        values = arrow.numbers(array)
+        values = tables.numbers(array)
         absent = np.isnan(values)
         if absent.any():
             if self.fill is None:
@@ -73,7 +72,7 @@ class Number:
 
 @dataclass(frozen=True, kw_only=True)
 class Category:
-    """A coordinate per value, 1 where the column has that value, else 0; none for the reference level.
+    """A coordinate per value, 1 for rows with that value and 0 for others; none for the reference level.
 
     None among the values stands for a missing value; as the reference it means that all values have a coordinate.
     """
@@ -102,23 +101,24 @@ class Category:
     def put(self, array: Any, out: Array, first_row: int, unknown: Unknown = "error") -> None:
         """Write the coordinates of some rows into `out`, (rows, len(levels))."""
         known = [value for value in self.values if value is not None]
-        column = arrow.labels(self.name, array)
+        column = tables.labels(self.name, array)
         out[:] = 0.0
         absent = column.is_null().to_numpy(zero_copy_only=False)
         if absent.all():
             places = np.full(len(column), -1)
         else:
             _check_same_kind(self.name, known, column)
-            places = arrow.positions(column, arrow.value_set(known))
+            places = tables.positions(column, tables.value_set(known))
         if absent.any():
             if None not in self.values:
                 raise InvalidInput(_missing(self.name, absent, first_row))
             places[absent] = self.values.index(None)
         if unknown == "error" and (places < 0).any():
             row = int((places < 0).argmax())
+            taken = "none of these" if self.reference is None else f"the reference, {self.reference!r}"
             raise InvalidInput(
                 f"column {self.name!r} has the unknown value {column[row].as_py()!r} in row {first_row + row}; "
-                f"known are {some(known)}; unknown='ignore' takes unknown values as {self._unknown}"
+                f"known are {some(known)}; unknown='ignore' takes unknown values as {taken}"
             )
         if self.reference is not None:
             at = self.values.index(self.reference)
@@ -126,24 +126,20 @@ class Category:
         rows = np.flatnonzero(places >= 0)
         out[rows, places[rows]] = 1.0
 
-    @property
-    def _unknown(self) -> str:
-        return "none of these" if self.reference is None else f"the reference, {self.reference!r}"
-
 
 Column = Number | Category
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """x = the columns' coordinates one after another, and a last 1 where there is an intercept.
+    """x = the columns' coordinates one after another, and a last 1 if there is an intercept.
 
     Parameters
     ----------
     columns
         How each feature is encoded, in order.
     target, client
-        The names of those columns.
+        The names of these columns.
     classes
         The target's classes: two are kept as −1 and +1, more as 0, 1, ... None for a numeric target.
     intercept
@@ -151,9 +147,9 @@ class Encoding:
     dates
         Parts that are taken of columns of dates, by column; the features' names are then such as 'admitted year'.
     kind
-        Kind of model; by default "logistic" where there are classes, else "ridge".
+        Kind of model; by default "logistic" if there are classes, else "ridge".
     exposure, offset, weight
-        Names of the columns of exposures, offsets and sample weights; None where there are none.
+        Names of the columns of exposures, offsets and sample weights, or None.
 
     Examples
     --------
@@ -187,12 +183,12 @@ class Encoding:
         if self.family.classes != (self.classes is not None):
             raise InvalidInput(f"a {self.kind} model has {'' if self.family.classes else 'no '}classes")
         if self.n_vectors > 1 and self.offset is not None:
-            raise InvalidInput("offsets are not there for more than two classes")
+            raise InvalidInput("offsets are not supported for more than two classes")
         if not all(isinstance(name, str) for name in named) or not isinstance(self.intercept, bool):
             raise InvalidInput("columns are named by text, and intercept is true or false")
         if self.classes is not None and len(self.classes) < 2:
             raise InvalidInput(f"there must be at least two classes, got {self.classes!r}")
-        object.__setattr__(self, "dates", {name: check_parts(parts) for name, parts in self.dates.items()})
+        object.__setattr__(self, "dates", {name: check_date_parts(parts) for name, parts in self.dates.items()})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -207,12 +203,12 @@ class Encoding:
 
     @property
     def n_vectors(self) -> int:
-        """Number of vectors of `dim` coordinates in θ: one per class where there are more than two, else one."""
+        """Number of vectors of `dim` coordinates in θ: one per class if there are more than two, else one."""
         return 1 if self.classes is None or len(self.classes) == 2 else len(self.classes)
 
     @property
     def family(self) -> TargetFamily:
-        """What the kind of model asks of a table."""
+        """The requirements of the kind of model on a table."""
         assert self.kind is not None  # set above
         return FAMILIES[self.kind]
 
@@ -223,7 +219,7 @@ class Encoding:
         return tuple(name for name in found if name is not None)
 
     def record_shape(self, rows: int) -> tuple[int, ...]:
-        """The shape of the targets of some rows: one number each or, with offsets and weights, three."""
+        """Return the shape of the targets of some rows: one number each or, with offsets and weights, three."""
         plain = len(self.record_columns) == 1 and not self.family.log_link
         return (rows,) if plain else (rows, COLUMNS)
 
@@ -234,21 +230,36 @@ class Encoding:
         return tuple(slice(begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True))
 
     def encode(self, frame: Any, *, unknown: Unknown = "error") -> Array:
-        """Features of new rows, shape (rows, dim); the table may lack the target and client columns.
+        """Return the features of new rows, (rows, dim); the table may lack the target and client columns.
 
-        `unknown="ignore"` takes a category that was not there before as the reference level, or as none of those
-        known where there is no reference, instead of refusing it.
+        Parameters
+        ----------
+        frame
+            A table of any kind that `from_frame` takes.
+        unknown
+            "error" rejects a category that was not there before; "ignore" takes it as the reference level, or as
+            none of the known ones if there is no reference.
+
+        Returns
+        -------
+        Array
+            Features, (rows, dim).
+
+        Raises
+        ------
+        InvalidInput
+            If a column is missing, or has values that cannot be encoded.
         """
         choice("unknown", unknown, get_args(Unknown))
-        source = arrow.frame_source(frame)
-        check_names(source.names)
-        dated = {pick(source.names, name): parts for name, parts in self.dates.items()}
-        source = with_date_parts(source, dated)
-        wanted = pick_all(source.names, (column.name for column in self.columns))
+        source = tables.frame_source(frame)
+        tables.check_names(source.names)
+        dated = {tables.pick(source.names, name): parts for name, parts in self.dates.items()}
+        source = tables.with_date_parts(source, dated)
+        wanted = tables.pick_all(source.names, (column.name for column in self.columns))
         parts, first_row = [np.empty((0, self.dim))], 0
-        for block in arrow.blocks(source.open(wanted)(wanted)):
+        for block in tables.blocks(source.open(wanted)(wanted)):
             part = np.ones((block.num_rows, self.dim))
-            arrays = arrow.by_name(block)
+            arrays = tables.by_name(block)
             for column, place in zip(self.columns, self.places, strict=True):
                 column.put(arrays[column.name], part[:, place], first_row, unknown)
             parts.append(part)
@@ -256,15 +267,15 @@ class Encoding:
         return np.concatenate(parts)
 
     def targets(self, columns: Mapping[str, Any]) -> Array:
-        """Targets of some rows, given by column: numbers, −1 and +1 for two classes, or 0, 1, ... for more.
+        """Return targets of some rows, given by column: numbers, −1 and +1 for two classes, or 0, 1, ... for more.
 
         (rows,), or with offsets and weights (rows, 3).
         """
         column = columns[self.target]
         if self.classes is None:
-            values: Array = arrow.numbers(column)
+            values: Array = tables.numbers(column)
         else:
-            which = arrow.positions(arrow.labels(self.target, column), arrow.value_set(self.classes))
+            which = tables.positions(tables.labels(self.target, column), tables.value_set(self.classes))
             codes = which.astype(np.float64)
             values = 2.0 * codes - 1.0 if len(self.classes) == 2 else codes
         shape = self.record_shape(len(column))
@@ -273,18 +284,17 @@ class Encoding:
         found = np.empty(shape)
         found[:, TARGET] = values
         found[:, OFFSET] = self._block_offsets(columns)
-        found[:, WEIGHT] = 1.0 if self.weight is None else arrow.numbers(columns[self.weight])
+        found[:, WEIGHT] = 1.0 if self.weight is None else tables.numbers(columns[self.weight])
         return found
 
     def offsets(self, frame: Any) -> Array | float:
-        """Offsets of new rows, (rows,), from their column of exposures or offsets; 0 where there is none."""
+        """Return offsets of new rows, (rows,), from their column of exposures or offsets; 0 without such."""
         name = self.exposure if self.offset is None else self.offset
         if name is None:
             return 0.0
-        source = arrow.frame_source(frame)
-        wanted = [pick(source.names, name)]
-        blocks = arrow.blocks(source.open(wanted)(wanted))
-        found = np.concatenate([np.empty(0), *(self._block_offsets(arrow.by_name(block)) for block in blocks)])
+        source = tables.frame_source(frame)
+        columns = source.read([tables.pick(source.names, name)])
+        found = np.concatenate([np.empty(0), *map(self._block_offsets, columns)])
         if not np.isfinite(found).all():
             what = "no positive number" if self.exposure is not None else "no finite number"
             raise InvalidInput(f"column {name!r} has {what} in row {int((~np.isfinite(found)).argmax())}")
@@ -292,12 +302,12 @@ class Encoding:
 
     def _block_offsets(self, columns: Mapping[str, Any]) -> Array:
         if self.exposure is None:
-            return np.zeros(1) if self.offset is None else arrow.numbers(columns[self.offset])
+            return np.zeros(1) if self.offset is None else tables.numbers(columns[self.offset])
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.log(arrow.numbers(columns[self.exposure]))
+            return np.log(tables.numbers(columns[self.exposure]))
 
     def to_json(self) -> str:
-        """Text from which `from_json` makes an equal encoding."""
+        """Return text from which `from_json` makes an equal encoding."""
         columns = [{"kind": type(column).__name__.lower(), **asdict(column)} for column in self.columns]
         rest: dict[str, Any] = {
             "target": self.target, "client": self.client, "classes": self.classes, "intercept": self.intercept,
@@ -308,9 +318,9 @@ class Encoding:
         return json.dumps({"format": FORMAT, **rest, "columns": columns}, indent=1, allow_nan=False)
 
     def further_fields(self) -> dict[str, str]:
-        """The kind of model and the columns of exposures, offsets and weights, as files hold them.
+        """Return the kind of model and the columns of exposures, offsets and weights, as files hold them.
 
-        The kind is left out where the classes say it, as in files that have no such fields.
+        The kind is left out if the classes imply it, as in files without such fields.
         """
         found = {"kind": self.kind if self.family.log_link else None, "exposure": self.exposure}
         found |= {"offset": self.offset, "weight": self.weight}
@@ -318,7 +328,7 @@ class Encoding:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The encoding that `to_json` wrote."""
+        """Return the encoding that `to_json` wrote."""
         try:
             found = json_value(text)
             if found.pop("format") != FORMAT:
@@ -351,7 +361,7 @@ def _missing(name: str, absent: NDArray[np.bool_], first_row: int) -> str:
 
 
 def _first(array: Any) -> tuple[int, Any]:
-    """The first value that is not missing, and its row."""
+    """Return the row of the first value that is not missing, and the value."""
     row = int(array.is_valid().to_numpy(zero_copy_only=False).argmax())
     return row, array[row].as_py()
 
@@ -363,3 +373,80 @@ def _check_same_kind(name: str, known: list[Any], column: Any) -> None:
             f"column {name!r} holds {TYPES[type(value)]}, such as {value!r}, but held {TYPES[type(known[0])]} "
             "when the encoding was made"
         )
+
+
+# Rows of a table in an encoding that was made before, with their targets
+
+
+def encode_table(
+    table: Any, encoding: Encoding, *, target_shift: float, target_scale: float, limit: float | None = None,
+    limits: tuple[float, float] | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return features and targets of all rows of a table.
+
+    Features are (rows, dim); targets are (rows,) or, with offsets and weights, (rows, 3).
+
+    Parameters
+    ----------
+    table
+        A frame of any library that `data.from_frame` takes.
+    encoding
+        How rows become numbers.
+    target_shift, target_scale
+        A numeric target y becomes (y − target_shift)/target_scale; if the mean is the exponential of the margin,
+        target_shift is added to the margin.
+    limit
+        Encoded numbers beyond this, up or down, count as the limit, and unknown values of a category as none of
+        the known ones; None rejects the latter and takes all numbers as they are.
+    limits
+        Numeric targets below the first or above the second count as that; None takes all as they are.
+    """
+    x = encoding.encode(table, unknown="error" if limit is None else "ignore")
+    source = tables.frame_source(table)
+    tables.check_names(source.names)
+    read = source.read(tables.pick_all(source.names, encoding.record_columns))
+    parts = [_targets_within(columns, encoding, limits) for columns in read]
+    y = np.concatenate(parts) if parts else np.empty(encoding.record_shape(0))
+    y = encoding.family.standardized(y, target_shift, target_scale)
+    return (x if limit is None else np.clip(x, -limit, limit)), y
+
+
+def _targets_within(columns: Mapping[str, Any], encoding: Encoding, limits: tuple[float, float] | None) -> Array:
+    """Return targets of some rows, with offsets and weights; raise if the kind of model cannot have them.
+
+    Targets beyond their limits count as the nearer one, even if the kind of model cannot have them.
+    """
+    name, classes = encoding.target, encoding.classes
+    if classes is not None:
+        unknown = set(tables.labels(name, columns[name]).unique().to_pylist()) - set(classes)
+        if unknown:
+            raise InvalidInput(
+                f"the target {name!r} has the values {some(unknown)}, but its classes are {some(classes)}"
+            )
+    y = encoding.targets(columns)
+    if limits is not None:
+        numbers = y if y.ndim == 1 else y[:, TARGET]
+        within = np.where(np.isfinite(numbers), np.clip(numbers, *limits), numbers)
+        y = within if y.ndim == 1 else np.column_stack([within, y[:, TARGET + 1 :]])
+    check_records(y, encoding)
+    return y
+
+
+def check_records(y: Array, encoding: Encoding) -> None:
+    """Raise if the kind of model cannot have these targets, offsets or weights; no value of the table is shown."""
+    family, name = encoding.family, encoding.target
+    targets = y if y.ndim == 1 else y[:, TARGET]
+    problems = []
+    if not np.isfinite(targets).all():
+        problems.append(f"the target {name!r} has missing or infinite values; drop those rows first")
+    elif family.out_of_range(float(targets.min())) is not None:
+        problems.append(f"the target {name!r} must {family.out_of_range(float(targets.min()))} for {family.kind}")
+    elif family.whole and (targets != np.floor(targets)).any():
+        problems.append(f"the target {name!r} must hold whole numbers for {family.kind}")
+    if y.ndim > 1 and not np.isfinite(y[:, OFFSET]).all():
+        what = "positive numbers" if encoding.exposure is not None else "finite numbers"
+        problems.append(f"column {encoding.exposure or encoding.offset!r} must hold {what}")
+    if y.ndim > 1 and not (np.isfinite(y[:, WEIGHT]) & (y[:, WEIGHT] > 0.0)).all():
+        problems.append(f"column {encoding.weight!r} must hold positive weights")
+    if problems:
+        raise InvalidInput("; ".join(problems))

@@ -1,5 +1,7 @@
 """Table files: CSV and Parquet, read whole or some rows at a time."""
 
+import codecs
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,21 +11,21 @@ from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import path_of
-from fedscaffold.data.arrow import BLOCK, Source, load_pyarrow
-from fedscaffold.data.columns import check_names
-from fedscaffold.data.reading.csv_file import CsvFormat, read_csv_file
+from fedscaffold.data.settings import DETECTED, CsvFormat
+from fedscaffold.data.tables import BLOCK, Source, check_names, is_text, load_pyarrow, some
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 COMPRESSED = (".gz", ".bz2", ".zst")
-DETECTED = CsvFormat()
+ENCODINGS = ("utf-8", "cp1252", "latin-1")  # tried in this order; the last takes any bytes
 ROW_LABELS = re.compile(r"__index_level_\d+__")  # as pandas names an index that has no name
-READ_AHEAD = 65536  # bytes per column, instead of a whole row group
-LONGEST_REASON = 500  # characters of a reader's own words, which may show a whole row
+DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*|\s*[+-]?\d+([eE][+-]?\d+)?\s*")
+THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}(,\d{3})*\s*")
+LOGGER = logging.getLogger(__name__)
 
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
-    """A file's path, refused unless there is such a file."""
+    """Return a file's path; raise unless the file exists."""
     file = path_of(path)
     if not file.is_file():
         what = "it is a folder" if file.is_dir() else "there is no such file"
@@ -32,7 +34,7 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
 
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a folder or a file named .parquet; False for CSV, anything else is refused."""
+    """Return True for a folder or a file named .parquet, False for CSV; raise for other names."""
     if path_of(path).is_dir():
         return True
     suffixes = path_of(path).suffixes
@@ -46,7 +48,7 @@ def is_parquet(path: str | os.PathLike[str]) -> bool:
 
 
 def read_table(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
-    """A CSV or Parquet file as a pyarrow Table; `text` says how a CSV file is to be read."""
+    """Return a CSV or Parquet file as a pyarrow Table; `text` is the format of a CSV file."""
     if not is_parquet(path):
         return read_csv(path, text)
     from pyarrow import parquet
@@ -58,16 +60,111 @@ def read_table(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
         return found.read(columns=names)
 
 
+# CSV
+
+
 def read_csv(path: str | os.PathLike[str], text: CsvFormat = DETECTED) -> Any:
-    """A CSV file as a pyarrow Table, with types found from all rows; see `from_csv`."""
+    """Return a CSV file as a pyarrow Table, with types found from all rows; see `from_csv`.
+
+    A detected format other than UTF-8 with commas between fields is logged as information.
+    """
     load_pyarrow()
     file = existing_file(path)
     with _readable_errors(file, "CSV"):
-        return read_csv_file(file, text)
+        return _read_csv(file, text)
+
+
+def _read_csv(file: Path, given: CsvFormat) -> Any:
+    encodings = ENCODINGS if given.encoding is None else (given.encoding,)
+    with load_pyarrow().input_stream(os.fspath(file), compression="detect") as stream:
+        start = bytes(stream.read(1 << 16))  # more than any header line
+    if given.encoding is None and start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encodings = ("utf-16",)
+    for encoding in encodings:
+        try:
+            header = codecs.getincrementaldecoder(encoding)().decode(start).splitlines()[:1]
+            delimiter = given.delimiter or detect_delimiter(header[0] if header else "")
+            table = _parse_csv(file, delimiter, given.decimal, encoding)
+        except UnicodeError:
+            continue
+        if encoding != "utf-8" or not _has_binary(table):
+            break
+    else:
+        raise InvalidInput(
+            f"cannot read {file} as CSV: it is not in the encoding {encodings[0]!r}; name the right one with "
+            "encoding=..."
+        )
+    before = table
+    if given.decimal is None and delimiter != ",":
+        table = with_decimal_commas(table)
+    changed = [new.name for new, old in zip(table.schema, before.schema, strict=True) if new != old]
+    notes = [f"as {encoding}"] if given.encoding is None and encoding != "utf-8" else []
+    marks = [f"{delimiter!r} between fields"] if given.delimiter is None and delimiter != "," else []
+    marks += [f"decimal commas in {some(changed)}"] if changed else []
+    notes += [f"with {' and '.join(marks)}"] if marks else []
+    if notes:
+        LOGGER.info(
+            f"{file} was read {', '.join(notes)}; if that is wrong, pass encoding=..., delimiter=... and "
+            "decimal=..."
+        )
+    return table
+
+
+def detect_delimiter(header: str) -> str:
+    """Return the delimiter of a file, by its first line.
+
+    Examples
+    --------
+    >>> from fedscaffold.data.files import detect_delimiter
+    >>> detect_delimiter('site;"dose, mg";age'), detect_delimiter("site,age")
+    (';', ',')
+    """
+    outside = re.sub(r'"[^"]*"', "", header)
+    if "," in outside:
+        return ","
+    return next((mark for mark in (";", "\t", "|") if mark in outside), ",")
+
+
+def with_decimal_commas(table: Any) -> Any:
+    """Return the table with text columns that hold only numbers with decimal commas as numbers.
+
+    Columns whose every comma could separate thousands, such as 1,234, stay text.
+    """
+    pa = load_pyarrow()
+    for place, name in enumerate(table.column_names):
+        column = table.column(place)
+        if not is_text(column.type):
+            continue
+        values = column.unique().drop_null().to_pylist()
+        sure = [value for value in values if not THOUSANDS.fullmatch(value)]
+        if sure and all(DECIMAL_COMMA.fullmatch(value) for value in values):
+            numbers = pa.compute.replace_substring(pa.compute.utf8_trim_whitespace(column), ",", ".")
+            table = table.set_column(place, name, numbers.cast(pa.float64()))
+    return table
+
+
+def _parse_csv(file: Path, delimiter: str, decimal: str | None, encoding: str) -> Any:
+    from pyarrow import csv
+
+    return csv.read_csv(
+        file,
+        read_options=csv.ReadOptions(encoding=encoding),
+        parse_options=csv.ParseOptions(delimiter=delimiter),
+        convert_options=csv.ConvertOptions(strings_can_be_null=True, decimal_point=decimal or "."),
+    )
+
+
+def _has_binary(table: Any) -> bool:
+    """Return whether a column's text is not UTF-8, which pyarrow then reads as bytes."""
+    types = load_pyarrow().types
+    return any(types.is_binary(field.type) or types.is_large_binary(field.type) for field in table.schema)
+
+
+# Parquet
 
 
 def parquet_files(path: Paths) -> tuple[Path, ...]:
-    """The files that a path, a folder of .parquet files or a list of files stands for."""
+    """Return the files of a path, a folder of .parquet files or a list of files."""
     if isinstance(path, list | tuple):
         files = tuple(existing_file(one) for one in path)
         if not files:
@@ -84,17 +181,16 @@ def parquet_files(path: Paths) -> tuple[Path, ...]:
 
 @contextmanager
 def open_parquet(files: Sequence[Path]) -> Iterator[Source]:
-    """Parquet files with the same columns as one table, which is read some rows at a time."""
+    """Open Parquet files with the same columns as one table, which is read some rows at a time."""
     pa = load_pyarrow()
     from pyarrow import parquet
 
     with ExitStack() as stack:
         opened: list[Any] = []
         for file in files:
-            with _readable_errors(file, "Parquet"):
-                opened.append(
-                    stack.enter_context(parquet.ParquetFile(file, buffer_size=READ_AHEAD, pre_buffer=False))
-                )
+            with _readable_errors(file, "Parquet"):  # 64 KiB per column are read ahead, not a whole row group
+                one = parquet.ParquetFile(file, buffer_size=1 << 16, pre_buffer=False)
+                opened.append(stack.enter_context(one))
         names = tuple(_columns(opened[0].schema_arrow))
         check_names(names)
         for file, other in zip(files[1:], opened[1:], strict=True):
@@ -119,18 +215,20 @@ def _readable_errors(file: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        advice = "; name what separates its fields with delimiter=..." if "columns, got" in str(error) else ""
-        reason = "".join(c if c.isprintable() else " " for c in str(error))[:LONGEST_REASON]
+        advice = (
+            "; name the character between its fields with delimiter=..." if "columns, got" in str(error) else ""
+        )
+        reason = "".join(c if c.isprintable() else " " for c in str(error))[:500]  # it may show a whole row
         raise InvalidInput(f"cannot read {file} as {kind}: {reason}{advice}") from None
 
 
 def _columns(schema: Any) -> list[str]:
-    """Names of the columns of a Parquet file, without those in which pandas keeps labels of rows."""
+    """Return the names of a Parquet file's columns, without those in which pandas keeps labels of rows."""
     return [name for name in schema.names if not ROW_LABELS.fullmatch(name)]
 
 
 def _check_same_columns(first: Path, schema: Any, file: Path, other: Any) -> None:
-    """Refuse files that are not parts of one table."""
+    """Raise if files are not parts of one table."""
     for name in sorted(set(_columns(schema)) ^ set(_columns(other))):
         there, lacking = (first, file) if name in schema.names else (file, first)
         raise InvalidInput(

@@ -1,34 +1,38 @@
-"""The first pass over a table: counts per client, classes, categories, means, and everything to refuse.
+"""The first pass over a table: counts per client, classes, categories, means, and everything to reject.
 
 Memory grows with the numbers of clients, columns and categories, not with the rows.
 """
 
 import math
 import re
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import DataWarning, InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.data import arrow
-from fedscaffold.data.arrow import Label, Reader
-from fedscaffold.data.checks.identifiers import looks_like_identifiers
-from fedscaffold.data.options import TableOptions
-from fedscaffold.data.reading.dates import PARTS, is_date
+from fedscaffold.data import tables
+from fedscaffold.data.encoding import Category, Column, Number
+from fedscaffold.data.settings import DATE_PARTS, TableSettings
+from fedscaffold.data.tables import Label, Reader, some
 
-EXACT = 2**53  # up to here float64 tells whole numbers apart
-MOST_CLASSES = 1000  # counted, for the message that there are too many
+MOST_CLASSES = 1000  # counted; a classifier of more would have more coefficients than tables have rows
+MIN_ROWS = 20  # to call a column an identifier: fewer rows may well have different values by chance
 LOOKS_LIKE_A_NUMBER = re.compile(r"\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*")
+ID_NAME = re.compile(
+    r"(^|[^a-z])(id|uid|uuid|guid|key|nr|no|ssn|mrn)([^a-z]|$)|(?-i:[a-z])(?-i:ID|Id)$", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
 class ColumnMoments:
     """Count, mean, Σ(v − mean)² and range of a column's finite values; how many were missing or infinite.
 
-    `fractional` is the number of those that are no whole numbers; None where they are not counted.
+    `fractional` counts values that are not whole numbers; None if they are not counted.
     """
 
     count: int = 0
@@ -41,7 +45,7 @@ class ColumnMoments:
     fractional: int | None = None
 
     def after(self, values: Array) -> "ColumnMoments":
-        """Moments with some more values: means weighted by counts, squares by Chan, Golub and LeVeque's rule."""
+        """Return the moments with some more values, by Chan, Golub and LeVeque's rule."""
         missing, infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
         finite = values[np.isfinite(values)] if missing or infinite else values
         count, mean, squares = self.count + finite.size, self.mean, self.squares
@@ -57,7 +61,7 @@ class ColumnMoments:
         return ColumnMoments(count, mean, squares, missing, infinite, smallest, largest, fractional)
 
     def __add__(self, other: "ColumnMoments") -> "ColumnMoments":
-        """Moments of both columns' values together, by Chan, Golub and LeVeque's rule."""
+        """Return the moments of both columns' values together, by Chan, Golub and LeVeque's rule."""
         count, step = self.count + other.count, other.mean - self.mean
         share = other.count / count if count else 0.0
         return ColumnMoments(
@@ -83,7 +87,7 @@ class ColumnMoments:
 
 @dataclass
 class LabelCounts:
-    """How often each label occurs, up to `most` different ones.
+    """Counts of each label, up to `most` different ones.
 
     For `suspicious` text it also counts the rows that look like numbers.
     """
@@ -116,7 +120,7 @@ class LabelCounts:
         self.numeric_rows += count * numeric
         if (self.first_number if numeric else self.first_text) is not None:
             return
-        seen = (first_row + column.index(arrow.load_pyarrow().scalar(value, column.type)).as_py(), value)
+        seen = (first_row + column.index(tables.load_pyarrow().scalar(value, column.type)).as_py(), value)
         if numeric:
             self.first_number = seen
         else:
@@ -145,46 +149,48 @@ class TableStatistics:
 
 
 def table_statistics(
-    read: Reader, features: tuple[str, ...], choices: TableOptions, problems: Collector
+    read: Reader, features: tuple[str, ...], settings: TableSettings, problems: Collector
 ) -> TableStatistics:
-    """Read every column once; columns of types that cannot be used are added to the problems."""
-    target, client, family, records = choices.target, choices.client, choices.family, choices.record_columns
+    """Read every column once, check all of them, and add everything that is wrong to the problems."""
+    target, client, family, records = settings.target, settings.client, settings.family, settings.record_columns
     counts: dict[str, ColumnMoments | LabelCounts] = {name: ColumnMoments() for name in records.values()}
     counts[client] = LabelCounts(None)
     numbers = ColumnMoments(fractional=0 if family.whole else None)
     counts[target] = LabelCounts(MOST_CLASSES) if family.classes else numbers
     rows, usable = 0, list(counts)
-    for block in arrow.blocks(read(usable)):
-        columns = arrow.by_name(block)
+    for block in tables.blocks(read(usable)):
+        columns = tables.by_name(block)
         if rows == 0:
-            usable = _usable(columns, choices, problems)
+            usable = _usable(columns, settings, problems)
         for name in list(usable):
             if not _count(counts, name, columns[name], rows, problems):
                 usable.remove(name)
         rows += block.num_rows
     if rows == 0:
         raise InvalidInput("the table has no rows")
-    found, identifiers = _feature_statistics(read, features, choices, problems)
+    found, identifiers = _feature_statistics(read, features, settings, problems)
     clients = counts[client]
     assert isinstance(clients, LabelCounts)
     moments = {role: counts[name] for role, name in records.items() if name in usable}
     own = {role: each for role, each in moments.items() if isinstance(each, ColumnMoments)}
-    return TableStatistics(rows, clients, counts[target], found, identifiers, own)
+    statistics = TableStatistics(rows, clients, counts[target], found, identifiers, own)
+    _check_table(statistics, settings, problems)
+    return statistics
 
 
 def _feature_statistics(
-    read: Reader, features: tuple[str, ...], choices: TableOptions, problems: Collector
+    read: Reader, features: tuple[str, ...], settings: TableSettings, problems: Collector
 ) -> tuple[dict[str, ColumnMoments | LabelCounts], list[str]]:
     found: dict[str, ColumnMoments | LabelCounts] = {}
     identifiers: list[str] = []
-    for group in arrow.groups(features):
+    for group in tables.groups(features):
         first_row = 0
-        for block in arrow.blocks(read(group)):
-            for name, array in arrow.by_name(block).items():
+        for block in tables.blocks(read(group)):
+            for name, array in tables.by_name(block).items():
                 if first_row == 0:
                     with problems.catching():
-                        found[name] = _start(name, array.type, choices)
-                        if name not in choices.categorical and looks_like_identifiers(name, array):
+                        found[name] = _start(name, array.type, settings)
+                        if name not in settings.categorical and looks_like_identifiers(name, array):
                             identifiers.append(name)
                 if name in found and not _count(found, name, array, first_row, problems):
                     del found[name]
@@ -195,85 +201,290 @@ def _feature_statistics(
 def _count(
     counts: dict[str, ColumnMoments | LabelCounts], name: str, array: Any, first_row: int, problems: Collector
 ) -> bool:
-    """Add some rows of a column to its statistics; False where they cannot be used."""
+    """Add some rows of a column to its statistics; return False if they cannot be used."""
     so_far = counts[name]
     with problems.catching():
         if isinstance(so_far, ColumnMoments):
             _check_digits(name, array)
-            counts[name] = so_far.after(arrow.numbers(array))
+            counts[name] = so_far.after(tables.numbers(array))
         else:
-            so_far.add(arrow.labels(name, array), first_row)
+            so_far.add(tables.labels(name, array), first_row)
         return True
     return False
 
 
+def looks_like_identifiers(name: str, array: Any) -> bool:
+    """Return whether a column's first rows look like identifiers.
+
+    Whole numbers that are all different and in order, or of nine digits and more, text that is different in
+    every row, or many whole numbers under a name such as "id" or "patient_id".
+    """
+    types, kind = tables.load_pyarrow().types, array.type
+    if len(array) - array.null_count < MIN_ROWS:
+        return False
+    if tables.is_text(kind):
+        return len(array.unique()) == len(array)
+    if not types.is_integer(kind):
+        return False
+    values = array.drop_null().to_numpy(zero_copy_only=False)
+    different = np.unique(values).size
+    if ID_NAME.search(name) and different >= MIN_ROWS:
+        return True
+    steps = values[1:] > values[:-1]
+    in_order = bool(steps.all() or not steps.any())
+    return different == values.size and (in_order or int(values.max()) >= 10**8)
+
+
+# Types of columns
+
+
 def _check_digits(name: str, array: Any) -> None:
-    """Refuse whole numbers that float64 cannot tell apart from their neighbours."""
-    pa = arrow.load_pyarrow()
+    """Raise if a column holds whole numbers that float64 cannot tell from their neighbours."""
+    pa = tables.load_pyarrow()
     if not pa.types.is_integer(array.type) or array.type.bit_width < 64:
         return
     ends = pa.compute.min_max(array).as_py()
-    if ends["max"] is not None and max(ends["max"], -ends["min"]) > EXACT:
+    if ends["max"] is not None and max(ends["max"], -ends["min"]) > 2**53:
         raise InvalidInput(
             f"column {name!r} holds whole numbers of more than 15 digits, such as {ends['max']}, which look like "
-            f"identifiers and are too long for arithmetic; leave it out with drop=[{name!r}], or take it as "
-            f"categories with categorical=[{name!r}]"
+            f"identifiers and are too long for arithmetic; {_leave_out(name)}, or take it as categories with "
+            f"categorical=[{name!r}]"
         )
 
 
-def _start(name: str, kind: Any, choices: TableOptions) -> ColumnMoments | LabelCounts:
-    leave_out = f"leave it out with drop=[{name!r}]"
-    if arrow.load_pyarrow().types.is_null(kind):
-        raise InvalidInput(f"column {name!r} has no values at all; {leave_out}")
-    if name in choices.categorical or arrow.is_dictionary(kind) or arrow.is_text(kind):
-        if not _is_label(kind):
+def _start(name: str, kind: Any, settings: TableSettings) -> ColumnMoments | LabelCounts:
+    """Return empty statistics for a feature of this type; raise if it cannot be one."""
+    if tables.load_pyarrow().types.is_null(kind):
+        raise InvalidInput(f"column {name!r} has no values at all; {_leave_out(name)}")
+    if name in settings.categorical or tables.is_dictionary(kind) or tables.is_text(kind):
+        if not tables.is_label(kind):
             raise InvalidInput(
                 f"column {name!r} is of type {kind}; categories must be text, whole numbers or booleans"
             )
         return LabelCounts(
-            choices.max_categories, suspicious=arrow.is_text(kind) and name not in choices.categorical
+            settings.max_categories, suspicious=tables.is_text(kind) and name not in settings.categorical
         )
-    if arrow.is_number(kind):
+    if tables.is_number(kind):
         return ColumnMoments()
-    if is_date(kind):
+    if tables.is_date(kind):
         raise InvalidInput(
-            f"column {name!r} holds dates; {leave_out}, or take parts of all dates with dates={list(PARTS)!r}"
+            f"column {name!r} holds dates; {_leave_out(name)}, or take parts of all dates with "
+            f"dates={list(DATE_PARTS)!r}"
         )
     raise InvalidInput(
         f"column {name!r} is of type {kind}; features are numbers, booleans, text or categories; convert it, or "
-        f"{leave_out}"
+        f"{_leave_out(name)}"
     )
 
 
-def _value_type(kind: Any) -> Any:
-    return kind.value_type if arrow.is_dictionary(kind) else kind
-
-
-def _is_label(kind: Any) -> bool:
-    types, values = arrow.load_pyarrow().types, _value_type(kind)
-    return arrow.is_text(values) or types.is_integer(values) or types.is_boolean(values)
-
-
-def _usable(columns: dict[str, Any], choices: TableOptions, problems: Collector) -> list[str]:
-    """Those of the client, target, exposure, offset and weight columns whose types can be used."""
-    client, target = columns[choices.client].type, columns[choices.target].type
-    usable = [choices.client, choices.target, *choices.record_columns.values()]
-    for role, name in choices.record_columns.items():
-        if not arrow.is_number(columns[name].type):
+def _usable(columns: dict[str, Any], settings: TableSettings, problems: Collector) -> list[str]:
+    """Return the client, target, exposure, offset and weight columns whose types can be used."""
+    client, target = columns[settings.client].type, columns[settings.target].type
+    usable = [settings.client, settings.target, *settings.record_columns.values()]
+    for role, name in settings.record_columns.items():
+        if not tables.is_number(columns[name].type):
             usable.remove(name)
             problems.add(
                 f"the {role} column {name!r} must hold numbers, but is of type {columns[name].type}; convert it"
             )
-    if not (_is_label(client) or arrow.load_pyarrow().types.is_null(_value_type(client))):
-        usable.remove(choices.client)
+    values = client.value_type if tables.is_dictionary(client) else client
+    if not (tables.is_label(client) or tables.load_pyarrow().types.is_null(values)):
+        usable.remove(settings.client)
         problems.add(
-            f"the client column {choices.client!r} is of type {client}; clients are named by text or whole "
+            f"the client column {settings.client!r} is of type {client}; clients are named by text or whole "
             "numbers: convert it"
         )
-    if not choices.family.classes and not arrow.is_number(target):
-        usable.remove(choices.target)
+    if not settings.family.classes and not tables.is_number(target):
+        usable.remove(settings.target)
         problems.add(
-            f"the target {choices.target!r} must hold numbers for kind={choices.kind!r}, but is of type "
+            f"the target {settings.target!r} must hold numbers for kind={settings.kind!r}, but is of type "
             f"{target}; convert it, or pass kind='logistic' for classes"
         )
     return usable
+
+
+# Checks of what was counted
+
+
+def _check_table(found: TableStatistics, settings: TableSettings, problems: Collector) -> None:
+    """Add problems of clients, target and features; warn of columns that look like identifiers."""
+    _check_clients(found.clients, settings, problems)
+    _check_target(found.target, settings, problems)
+    for role, column in found.records.items():
+        _check_record_column(role, column, settings.record_columns[role], problems)
+    _check_features(found, settings, problems)
+    names = found.identifiers
+    if names and not problems.problems:
+        many = len(names) > 1
+        what = "columns look like identifiers and are" if many else "column looks like an identifier and is"
+        warnings.warn(
+            DataWarning(
+                f"{', '.join(map(repr, names))}: the {what} used as {'features' if many else 'a feature'}; drop "
+                f"identifiers with drop={names!r}"
+            ),
+            stacklevel=2,
+        )
+
+
+def encoded_column(name: str, column: ColumnMoments | LabelCounts, settings: TableSettings) -> Column:
+    """Return the encoding of a feature of a table that was not rejected."""
+    if isinstance(column, LabelCounts):
+        values: tuple[Label | None, ...] = column.values
+        reference = _reference_level(name, column, settings)
+        return Category(name=name, values=(*values, None) if column.missing else values, reference=reference)
+    fill = column.mean if settings.missing == "mean" else None
+    if not settings.standardize:
+        return Number(name=name, fill=fill)
+    return Number(name=name, fill=fill, shift=column.mean, scale=column.deviation)
+
+
+def _reference_level(name: str, column: LabelCounts, settings: TableSettings) -> Label | None:
+    """Return the value of a category without a coordinate: the given or, with an intercept, most frequent one.
+
+    Of values that are equally frequent it is the first in ascending order; None if all have a coordinate.
+    """
+    if name in settings.reference:
+        wanted = settings.reference[name]
+        return next((value for value in column.values if value == wanted or str(value) == str(wanted)), None)
+    return max(column.values, key=lambda value: column.counts[value]) if settings.intercept else None
+
+
+def _check_clients(clients: LabelCounts, settings: TableSettings, problems: Collector) -> None:
+    if clients.missing:
+        problems.add(
+            f"the client column {settings.client!r} has {clients.missing} missing values; fill them first"
+        )
+    small = [name for name in clients.values if clients.counts[name] < settings.min_rows]
+    if small:
+        others = f" ({len(small)} clients are that small)" if len(small) > 1 else ""
+        rows = clients.counts[small[0]]
+        problems.add(
+            f"client {small[0]!r} has only {rows} row{'s' * (rows > 1)}{others}; drop the rows of such clients, "
+            f"or accept them with min_rows={min(clients.counts.values())}"
+        )
+
+
+def _check_target(target: ColumnMoments | LabelCounts, settings: TableSettings, problems: Collector) -> None:
+    name = settings.target
+    if target.missing:
+        problems.add(f"the target {name!r} has {target.missing} missing values; drop those rows first")
+    if isinstance(target, ColumnMoments):
+        if target.infinite:
+            problems.add(f"the target {name!r} has {target.infinite} infinite values; drop those rows first")
+        if target.count:
+            _check_range(name, target, settings, problems)
+    elif target.too_many:
+        problems.add(
+            f"the target {name!r} has more than {MOST_CLASSES} different values; if it is a number, pass "
+            "kind='ridge'"
+        )
+    elif len(target.values) == 1:
+        problems.add(f"the target {name!r} has one class only, {some(target.values)}; two or more are needed")
+
+
+def _check_range(name: str, target: ColumnMoments, settings: TableSettings, problems: Collector) -> None:
+    """Add values of a numeric target that the family's distribution cannot have."""
+    family, kind = settings.family, f"kind={settings.kind!r}"
+    other = "pass kind='ridge' for numbers of any kind"
+    must = family.out_of_range(target.smallest)
+    if must is not None:
+        problems.add(
+            f"{kind} is for {family.target}, which must {must}, but the target {name!r} goes down to "
+            f"{target.smallest:g}; drop those rows, or {other}"
+        )
+    elif target.fractional:
+        problems.add(
+            f"{kind} is for {family.target}, but the target {name!r} has {target.fractional} values that are not "
+            f"whole numbers; give counts and their exposure=..., or {other}"
+        )
+    elif family.least is not None and target.largest == 0.0:
+        problems.add(f"the target {name!r} is 0 in all rows, so there is nothing to learn from it")
+
+
+def _check_record_column(role: str, column: ColumnMoments, name: str, problems: Collector) -> None:
+    if column.missing or column.infinite:
+        what = "missing" if column.missing else "infinite"
+        problems.add(f"the {role} column {name!r} has {what} values; drop those rows first")
+    elif role != "offset" and column.smallest <= 0.0:
+        problems.add(
+            f"{role} must be positive, but column {name!r} goes down to {column.smallest:g}; drop those rows"
+        )
+
+
+def _check_features(found: TableStatistics, settings: TableSettings, problems: Collector) -> None:
+    numbers = {name: each for name, each in found.features.items() if isinstance(each, ColumnMoments)}
+    labels = {name: each for name, each in found.features.items() if isinstance(each, LabelCounts)}
+    empty = [
+        name for name in found.features if not (numbers[name].count if name in numbers else labels[name].counts)
+    ]
+    _reject_columns(empty, "no values at all", problems)
+    for name in empty:
+        numbers.pop(name, None)
+        labels.pop(name, None)
+    for name in settings.reference:
+        if name in numbers:
+            problems.add(
+                f"reference names column {name!r}, which holds numbers, not categories; take it as categories "
+                f"with categorical=[{name!r}]"
+            )
+    for name, counts in labels.items():
+        _check_category(name, counts, settings, problems)
+    if settings.missing == "error":
+        missing = {name: found.features[name].missing for name in found.features if name not in empty}
+        _reject_counted(missing, "missing values", "fill them, drop those rows, or pass missing='mean'", problems)
+    infinite = {name: column.infinite for name, column in numbers.items()}
+    _reject_counted(infinite, "infinite values", "replace them, or drop those rows", problems)
+    if settings.standardize:
+        constant = [name for name, column in numbers.items() if column.is_constant or column.deviation == 0.0]
+        _reject_columns(constant, "the same number in all rows", problems)
+
+
+def _check_category(name: str, counts: LabelCounts, settings: TableSettings, problems: Collector) -> None:
+    as_numbers = _numbers_as_text(counts)
+    if as_numbers is not None:
+        comma = counts.first_number is not None and "," in counts.first_number[1]
+        mark = "name the decimal mark with decimal=',', " if comma else ""
+        problems.add(
+            f"column {name!r} {as_numbers}; {mark}convert it to numbers, or take it as categories with "
+            f"categorical=[{name!r}]"
+        )
+    elif counts.too_many:
+        problems.add(
+            f"column {name!r} has more than {settings.max_categories} different values, each of which would be a "
+            f"feature; {_leave_out(name)}, or pass a larger max_categories=..."
+        )
+    elif name in settings.reference and _reference_level(name, counts, settings) is None:
+        problems.add(
+            f"reference of column {name!r} must be one of its values, {some(counts.values)}; got "
+            f"{settings.reference[name]!r}"
+        )
+    elif len(counts.values) == 1 and not counts.missing and _reference_level(name, counts, settings) is not None:
+        problems.add(f"column {name!r} has one value only, {some(counts.values)}; {_leave_out(name)}")
+
+
+def _numbers_as_text(counts: LabelCounts) -> str | None:
+    """Return what is wrong with text that is a number in at least half of the rows."""
+    if counts.first_number is None or 2 * counts.numeric_rows < counts.rows:
+        return None
+    if counts.first_text is None:
+        row, value = counts.first_number
+        return f"holds numbers written as text, such as {value!r} in row {row}"
+    row, value = counts.first_text
+    return f"holds mostly numbers, but row {row} has {value!r}"
+
+
+def _leave_out(*names: str) -> str:
+    return f"leave {'it' if len(names) == 1 else 'them'} out with drop={list(names)!r}"
+
+
+def _reject_columns(names: Sequence[str], what: str, problems: Collector) -> None:
+    if names:
+        columns = f"column {names[0]!r} has" if len(names) == 1 else f"columns {some(names)} have"
+        problems.add(f"{columns} {what}; {_leave_out(*names)}")
+
+
+def _reject_counted(counts: dict[str, int], what: str, advice: str, problems: Collector) -> None:
+    bad = [f"{name!r} has {count}" for name, count in counts.items() if count]
+    if bad:
+        more = f" and {len(bad) - 5} more columns have some" if len(bad) > 5 else ""
+        problems.add(f"there are {what}: column {', '.join(bad[:5])}{more}; {advice}")

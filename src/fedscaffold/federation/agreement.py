@@ -13,9 +13,8 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.data.encoded import EncodedProblem, problem_class
-from fedscaffold.data.encoding import Encoding
+from fedscaffold.data.encoding import Encoding, encode_table
 from fedscaffold.data.files import read_table
-from fedscaffold.data.public.encode_table import encode_table
 
 FORMAT = "fedscaffold agreement 2"
 

@@ -13,10 +13,9 @@ from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.storage import npz as arrays
 from fedscaffold.core.storage.files import check_writable, folder_at, write_text
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.data.files import DETECTED
-from fedscaffold.data.on_disk.cache import CacheMismatch, remove_cache
+from fedscaffold.data.on_disk import CacheMismatch, remove_cache
 from fedscaffold.data.open import default_max_bytes_in_memory
-from fedscaffold.data.reading.csv_file import CsvFormat
+from fedscaffold.data.settings import DETECTED, CsvFormat
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.planned import FitSettings, plan_fit

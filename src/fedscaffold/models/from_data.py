@@ -8,14 +8,11 @@ from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.display.progress import Progress
 from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.data.arrow import frame_source
-from fedscaffold.data.columns import check_names, pick_all
-from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.files import read_table
-from fedscaffold.data.frame import from_frame
-from fedscaffold.data.open import guess_kind, open_problem
-from fedscaffold.data.options import FileKeywords, Penalty, TableOptions
-from fedscaffold.data.public.bounds import parse_bounds
+from fedscaffold.data.open import open_problem
+from fedscaffold.data.public import parse_bounds
+from fedscaffold.data.settings import FitTableSettings, Penalty, TableKeywords
+from fedscaffold.data.tables import frame_source, pick_all
 from fedscaffold.inference.closing import Dispersion
 from fedscaffold.models.fit import Fit, run_fit
 from fedscaffold.models.planning.planned import TOLERANCE, BatchSize, FitSettings, plan_fit
@@ -24,11 +21,9 @@ from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import Kind
 
 
-class FitKeywords(FileKeywords, total=False):
+class FitKeywords(TableKeywords, total=False):
     """The further parameters of `fit` without a privacy budget."""
 
-    kind: Kind | None
-    l2: Penalty
     tolerance: float | str
     close: bool
     batch_size: BatchSize
@@ -68,17 +63,12 @@ def fit(
 
 
 @suggest_names
-@shared_parameters(
-    TableOptions,
-    leave_out=("target", "client", "kind", "l2", "weights", "standardize", "intercept"),
-)
+@shared_parameters(FitTableSettings, leave_out=("target", "client"))
 def fit(
     data: Any,
     *,
     target: str,
     client: str,
-    kind: Kind | None = None,
-    l2: Penalty = "auto",
     tolerance: float | str = TOLERANCE,
     close: bool = True,
     batch_size: BatchSize = "auto",
@@ -94,13 +84,13 @@ def fit(
     delta: float | None = None,
     clip: float | None = None,
     bounds: Mapping[str, Sequence[Any]] | None = None,
-    **options: Unpack[FileKeywords],
+    **settings: Unpack[TableKeywords],
 ) -> Fit | PrivateFit:
     """Fit one model to a table whose rows belong to clients, as `fedscaffold fit` does.
 
-    Features are standardised, there is an intercept, and a client's weight is its number of rows. With a privacy
-    budget, `epsilon`, the result is a `PrivateFit`: a differentially private model, and nothing that the budget
-    does not cover.
+    By default features are standardised, there is an intercept, a client's weight is its number of rows, `l2` is
+    "auto", and `kind` follows from the target. With a privacy budget, `epsilon`, the result is a `PrivateFit`: a
+    differentially private model, and nothing that the budget does not cover.
 
     Parameters
     ----------
@@ -109,12 +99,6 @@ def fit(
         the latter.
     target, client
         Names of the column to predict, and of the column that says to which client a row belongs.
-    kind
-        "ridge", "logistic", "poisson" (counts) or "gamma" (positive amounts); by default ridge for numbers with
-        more than 20 different values, else logistic.
-    l2
-        Strength of the penalty l2/2 ‖θ‖² on the mean loss; the intercept is not penalised. "auto": 1 divided by
-        the number of rows. 0 for coefficients without shrinkage.
     tolerance, close, batch_size, step_size, local_steps, rounds, seed, client_intercepts, dispersion
         As in `fedscaffold.models.FitSettings`.
     checkpoint, progress
@@ -133,7 +117,7 @@ def fit(
         Under a budget, the public range (low, high) or the possible values of the target and of every feature;
         other columns are not used. Numbers beyond their range count as its end, other values of a category as
         none of those known. Counts need whole numbers from 0 on, positive amounts a low end above 0.
-    {TableOptions}
+    {FitTableSettings}
 
     Examples
     --------
@@ -148,52 +132,33 @@ def fit(
     [1.11, 1.08, 1.15]
     """
     if epsilon is not None:
+        allowed = {name: value for name, value in settings.items() if name in ("kind", "l2", "categorical")}
         refuse_beside_epsilon(
             {
                 "tolerance": tolerance, "close": close, "batch_size": batch_size, "seed": seed,
                 "client_intercepts": client_intercepts, "dispersion": dispersion, "checkpoint": checkpoint,
-                **options,
+                **settings,
             },
             {
                 "tolerance": TOLERANCE, "close": True, "batch_size": "auto", "seed": 0, "client_intercepts": False,
-                "dispersion": None, "checkpoint": None, "categorical": options.get("categorical", ()),
+                "dispersion": None, "checkpoint": None, **allowed,
             },
         )  # fmt: skip
         budget = PrivacySettings(
             epsilon=epsilon, delta=delta, clip=clip, step_size=step_size, local_steps=local_steps, rounds=rounds
         )
-        known = parse_bounds(bounds, target=target, kind=kind, categorical=options.get("categorical", ()))
+        categorical = settings.get("categorical", ())
+        known = parse_bounds(bounds, target=target, kind=settings.get("kind"), categorical=categorical)
         table = read_table(data) if isinstance(data, str | os.PathLike) else data
         pick_all(frame_source(table).names, [client, *known.columns])
+        l2 = settings.get("l2", "auto")
         return private_fit(table, bounds=known, client=client, settings=budget, l2=l2, progress=progress)
     for name, value in (("delta", delta), ("clip", clip), ("bounds", bounds)):
         if value is not None:
             raise InvalidInput(f"{name} requires epsilon=...")
-    settings = FitSettings(
+    chosen = FitSettings(
         tolerance=tolerance, close=close, batch_size=batch_size, step_size=step_size, local_steps=local_steps,
         rounds=rounds, seed=seed, client_intercepts=client_intercepts, dispersion=dispersion,
     )  # fmt: skip
-    problem = problem_from(data, target=target, client=client, kind=kind, l2=l2, **options)
-    return run_fit(plan_fit(problem, settings), settings, checkpoint=checkpoint, progress=progress)
-
-
-def problem_from(
-    data: Any, *, target: str, client: str, kind: Kind | None, l2: Penalty, **options: Unpack[FileKeywords]
-) -> EncodedProblem:
-    """The problem of a frame, a file or a folder."""
-    if isinstance(data, EncodedProblem):
-        raise InvalidInput("this is a problem already; give it to fedscaffold.models.fit")
-    if isinstance(data, str | os.PathLike):
-        return open_problem(data, target=target, client=client, kind=kind, l2=l2, **options)
-    same: Any = {
-        "target": target, "client": client, "l2": l2, "weights": "rows", "standardize": True, "intercept": True,
-        **options,
-    }  # fmt: skip
-    TableOptions(kind="ridge" if kind is None else kind, **same)  # refused before the table is read
-    if kind is None:
-        source = frame_source(data)
-        check_names(source.names)
-        kind = "ridge"
-        if target in source.names:
-            kind = guess_kind([batch.column(0) for batch in source.open([target])([target])])
-    return from_frame(data, kind=kind, **same)
+    problem = open_problem(data, target=target, client=client, **settings)
+    return run_fit(plan_fit(problem, chosen), chosen, checkpoint=checkpoint, progress=progress)

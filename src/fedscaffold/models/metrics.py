@@ -9,9 +9,18 @@ from numpy.typing import NDArray
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array
-from fedscaffold.data.arrow import Label, frame_source, is_number, labels, numbers, positions, value_set
-from fedscaffold.data.columns import pick, some
 from fedscaffold.data.statistics import ColumnMoments
+from fedscaffold.data.tables import (
+    Label,
+    frame_source,
+    is_number,
+    labels,
+    numbers,
+    pick,
+    positions,
+    some,
+    value_set,
+)
 from fedscaffold.inference.families import family_of
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.planned import PreparedProblem

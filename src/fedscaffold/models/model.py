@@ -16,10 +16,8 @@ from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import json_value, read_text, write_text
 from fedscaffold.core.types import Array
-from fedscaffold.data.arrow import Label, blocks, by_name, frame_source
-from fedscaffold.data.checks.records import check_records
-from fedscaffold.data.columns import pick_all
-from fedscaffold.data.encoding import Encoding, Number, Unknown
+from fedscaffold.data.encoding import Encoding, Number, Unknown, check_records
+from fedscaffold.data.tables import Label, blocks, by_name, frame_source, pick_all
 from fedscaffold.inference import Summary
 from fedscaffold.inference.own_intercepts import own_intercept, record_columns
 from fedscaffold.inference.plain import summary_from_plain

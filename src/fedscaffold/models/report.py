@@ -16,8 +16,8 @@ from fedscaffold.core.display.summaries import rounded_up
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.types import Array
-from fedscaffold.data.files import DETECTED, read_table
-from fedscaffold.data.reading.csv_file import CsvFormat
+from fedscaffold.data.files import read_table
+from fedscaffold.data.settings import DETECTED, CsvFormat
 from fedscaffold.inference import Summary
 from fedscaffold.models.compare import ModelComparison, compare_models
 from fedscaffold.models.fit import Fit, small_percentage

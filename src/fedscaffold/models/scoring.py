@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedscaffold.core.storage.files import replacing
-from fedscaffold.data.arrow import load_pyarrow
 from fedscaffold.data.encoding import Unknown
+from fedscaffold.data.tables import load_pyarrow
 from fedscaffold.models.metrics import prediction_metrics
 from fedscaffold.models.model import Model
 

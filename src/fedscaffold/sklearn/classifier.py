@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.data.public.targets import PublicTarget
+from fedscaffold.data.public import PublicTarget
 from fedscaffold.privacy.settings import PrivacySettings
 from fedscaffold.problems import Logistic, Multinomial
 from fedscaffold.sklearn.base import FLOATS

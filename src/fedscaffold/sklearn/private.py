@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.data.public.targets import LIMIT, PublicTarget
+from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.inference import Summary
 from fedscaffold.models.private.fit import run_privately
 from fedscaffold.models.private.planned import public_plan

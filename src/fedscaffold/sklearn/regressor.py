@@ -10,7 +10,7 @@ from sklearn.utils.validation import validate_data
 from fedscaffold.core.checks import not_negative
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.data.public.targets import LIMIT
+from fedscaffold.data.public import LIMIT
 from fedscaffold.inference import Summary
 from fedscaffold.inference.per_client import MOST_COEFFICIENTS
 from fedscaffold.privacy.settings import PrivacySettings

@@ -12,7 +12,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.data import arrow
+from fedscaffold.data import tables
 from fedscaffold.federation import SitePolicy, Study, StudyResult, StudySettings
 from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.study.greet import describe_table
@@ -265,13 +265,13 @@ def test_all_problems_of_settings_are_told_at_once() -> None:
 def test_types_are_known_without_reading_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     table = pd.DataFrame({"n": [1.0, 2.0], "k": [1, 2], "t": ["a", "b"], "c": pd.Categorical(["u", "v"])})
     read: list[list[str]] = []
-    right = arrow.arrow_table
+    right = tables.arrow_table
 
     def counted(frame: Any, columns: list[str]) -> Any:
         read.append(columns)
         return right(frame, columns)
 
-    monkeypatch.setattr(arrow, "arrow_table", counted)
+    monkeypatch.setattr(tables, "arrow_table", counted)
     found = describe_table(table)
     assert dict(found.columns) == {"n": "number", "k": "number", "t": "category", "c": "category"}
     assert found.n_rows == 2

@@ -26,7 +26,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.engines import Numba
-from fedscaffold.models.planning.planned import FitSettings, prepare_problem
+from fedscaffold.models.planning.planned import TOLERANCE, prepare_problem
 from fedscaffold.problems.paper import L2
 
 EXAMPLES = (
@@ -41,7 +41,7 @@ EXAMPLES = (
 ANY_CONSTANTS = {"smoothness": lambda: 1e100, "strong_convexity": lambda: 1e-100}  # before there is a problem
 
 
-@tables.with_table_options(target="", client="")
+@tables.with_table_options("target", "client", "kind", "l2", required=False, more=())
 def command(
     context: typer.Context,
     table: tables.TableFlags,
@@ -52,6 +52,7 @@ def command(
         list[str] | None,
         typer.Option(help=f"{options.METHOD_NAMES}, fednewton, or NAME:FIELD=VALUE,...; once for each method."),
     ] = None,
+    tolerance: tables.Tolerance = TOLERANCE,
     problem: options.Problem = "classification",
     clients: Annotated[str, typer.Option(help="Numbers of clients, each even, with commas.")] = "100",
     squared_error: Annotated[
@@ -122,9 +123,9 @@ def command(
             l2 = L2 if table.l2 is None else table.l2
             problems = nested_problems(kind, numbers, l2=l2, seed=seed)
         else:
-            opened = table.open(data, cache_dir=table.cache_dir)
-            tolerance = tables.parse_number(table.tolerance)
-            prepared = prepare_problem(opened, FitSettings(tolerance=tolerance, batch_size=batch, seed=seed))
+            opened = table.open(data)
+            settings = table.fit_settings(tolerance=tolerance, batch_size=batch, seed=seed)
+            prepared = prepare_problem(opened, settings)
             problems, l2 = {opened.n_clients: prepared.problem}, opened.l2
             targets = targets or [prepared.target_mse]
         largest = problems[max(problems)]

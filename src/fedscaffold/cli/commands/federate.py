@@ -4,7 +4,7 @@ import signal
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,12 +15,13 @@ from fedscaffold.cli.commands.study.signals import ended_by_signal
 from fedscaffold.cli.errors import FAILED, refusals
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.study.journal import private_folder
-from fedscaffold.federation.study.settings import StudySettings
 
 EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold federate bonn.csv graz.csv kiel.parquet --target readmitted\n\n"
     "  fedscaffold federate visits.csv --client hospital --target readmitted --out demo\n\n"
+    "  fedscaffold federate bonn.csv graz.csv --target ill --set trainer=newton --set features=age,sex\n\n"
+    "--set takes every other setting of a study: fedscaffold.federation.StudySettings lists them.\n\n"
     "The same over several machines: fedscaffold study --help."
 )
 
@@ -29,23 +30,14 @@ def command(
     data: Annotated[list[Path], typer.Argument(help="A .csv or .parquet file per site; one file with --client.")],
     target: tables.Target,
     client: Annotated[str | None, typer.Option(help="Split one file by this column, a site per value.")] = None,
-    kind: Annotated[str, typer.Option(help="logistic, ridge, poisson or gamma.")] = "logistic",
-    features: tables.Features = None,
-    categorical: tables.Categorical = None,
+    kind: tables.StudyKind = "logistic",
     l2: tables.TablePenalty = None,
-    missing: tables.Missing = "error",
-    min_cell: Annotated[int, typer.Option(help="Sites tell no count below this.")] = StudySettings.min_cell,
-    tolerance: tables.Tolerance = str(StudySettings.tolerance),
-    trainer: Annotated[str, typer.Option(help="auto, scaffold or newton.")] = "auto",
-    evaluate: Annotated[float, typer.Option(help="Share of rows left out to judge the model; 0 for none.")] = 0.2,
     secure: tables.Secure = False,
-    secure_threshold: tables.SecureThreshold = None,
     epsilon: tables.Epsilon = None,
     protect: tables.Protect = "rows",
     delta: tables.Delta = None,
-    clip: tables.SiteClip = None,
     bounds: tables.BoundsFile = None,
-    seed: tables.Seed = 0,
+    settings: tables.Settings = None,
     out: Annotated[
         Path | None, typer.Option(help="A new folder for everything; a temporary one otherwise.")
     ] = None,
@@ -63,24 +55,18 @@ def command(
     with refusals(interrupted="all processes were ended"), ended_by_signal(signal.SIGTERM):
         from fedscaffold.flower.study.local import LocalStudy, site_files
 
-        given: Any = {
-            "kind": kind, "missing": missing, "trainer": trainer, "epsilon": epsilon, "delta": delta,
-            "clip": clip, "protect": protect, "bounds": tables.load_bounds(bounds),
-        }  # fmt: skip
-        settings = StudySettings(
-            target=target, features=tables.parse_names(features), min_cell=min_cell,
-            l2="auto" if l2 is None else l2, categorical=tables.parse_names(categorical) or (),
-            tolerance=tables.parse_number(tolerance), evaluate=evaluate,
-            seed=seed, secure=secure, secure_threshold=secure_threshold, **given,
+        chosen = tables.study_settings(
+            settings, target=target, kind=kind, l2=l2, secure=secure, epsilon=epsilon, protect=protect,
+            delta=delta, bounds=tables.load_bounds(bounds),
         )  # fmt: skip
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InvalidInput(f"{out} exists and is not empty; give the name of a new folder")
         with tempfile.TemporaryDirectory(prefix="fedscaffold-") as temporary:
             folder = Path(temporary) if out is None else out.resolve()  # sites run in folders of their own
-            named = (target, *(settings.features or ()), *settings.categorical)
-            check = settings.threshold if secure else int
+            named = (target, *(chosen.features or ()), *chosen.categorical)
+            check = chosen.threshold if chosen.secure else int
             files = site_files(data, client, lambda: private_folder(folder), named, check)
-            study = LocalStudy(folder, files, settings, tell)
+            study = LocalStudy(folder, files, chosen, tell)
             found = study.run(ProgressLines(tell))
             print_result(found, study.out, console, kept=out is not None)
     if found.state == "stopped":

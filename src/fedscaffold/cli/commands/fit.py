@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,11 +15,11 @@ from fedscaffold.core.display.progress import progress_bar
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.storage.memmap import in_file
-from fedscaffold.data.columns import pick_all
 from fedscaffold.data.files import existing_file, is_parquet, read_table
-from fedscaffold.data.public.bounds import parse_bounds
+from fedscaffold.data.public import parse_bounds
+from fedscaffold.data.tables import pick_all
 from fedscaffold.models import folder
-from fedscaffold.models.planning.planned import FitSettings
+from fedscaffold.models.planning.planned import TOLERANCE
 from fedscaffold.models.private.fit import private_fit
 from fedscaffold.models.report import FitReport
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
@@ -28,41 +28,43 @@ from fedscaffold.reports.page import fmt
 PRIVACY = "privacy.txt"
 PRIVATE = {
     "data", "target", "client", "out", "kind", "l2", "categorical", "step_size", "local_steps", "rounds",
-    "epsilon", "delta", "clip", "bounds", "overwrite", "delimiter", "decimal", "encoding",
+    "epsilon", "delta", "clip", "bounds", "overwrite", "delimiter", "decimal", "encoding", "settings",
 }  # fmt: skip
 EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold fit visits.csv --target readmitted --client hospital --out model\n\n"
     "  fedscaffold fit sales.parquet --target revenue --client shop --test new.parquet --out model\n\n"
     "  fedscaffold fit visits.csv --target ill --client hospital --epsilon 3 --bounds bounds.toml --out model\n\n"
+    "  fedscaffold fit visits.csv --target days --client hospital --set min_rows=1 --set rounds=50 --out model\n\n"
+    "--set takes every other parameter of fedscaffold.fit: columns (categorical, reference, dates, exposure, "
+    "offset, weight), limits (min_rows, max_categories), CSV files (delimiter, decimal, encoding), the run "
+    "(batch_size, step_size, local_steps, rounds, seed, close, dispersion, clip).\n\n"
     "The folder gets model.json, trace.npz and report.html. The same command resumes after an interruption."
 )
 
 
-@tables.with_table_options()
+@tables.with_table_options(more=(*tables.FIT_SETTINGS, "clip"))
 def command(
     context: typer.Context,
     data: tables.Data,
     table: tables.TableFlags,
     out: Annotated[Path, typer.Option(help="Folder for the model, the trace and the report.")],
+    tolerance: tables.Tolerance = TOLERANCE,
     test: Annotated[Path | None, typer.Option(help="A table of other rows, to score the model on.")] = None,
-    batch_size: tables.Batch = "auto",
-    step_size: Annotated[float | None, typer.Option(help="γ; planned unless given.")] = None,
-    local_steps: Annotated[int | None, typer.Option(help="H; planned unless given.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="T; planned unless given.")] = None,
-    close: Annotated[
-        bool, typer.Option(help="Let up to two Newton steps, from sums over clients, end the fit at the optimum.")
-    ] = True,
-    dispersion: Annotated[
-        str | None, typer.Option(help="Factor of the variance: 'pearson' (quasi-Poisson) or a number.")
+    client_intercepts: Annotated[
+        bool,
+        typer.Option(
+            "--client-intercepts", help="Give each client an intercept of its own, which never leaves it."
+        ),
+    ] = False,
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Parquet: keep the encoded rows in this folder, not in memory.")
     ] = None,
-    seed: tables.Seed = 0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the fit of other data or settings that the folder holds.")
     ] = False,
     epsilon: tables.Epsilon = None,
     delta: tables.Delta = None,
-    clip: tables.Clip = None,
     bounds: tables.BoundsFile = None,
 ) -> None:
     """Fit one model to a table whose rows belong to clients, as a federation would.
@@ -77,52 +79,36 @@ def command(
     """
     console = Console(highlight=False)
     given = {name for name in context.params if tables.is_given(context, name)}
-    if given & {"epsilon", "delta", "clip", "bounds"}:
+    if given & {"epsilon", "delta", "bounds"}:
         with refusals(interrupted="nothing was written"):
             if epsilon is None:
-                first = next(name for name in ("delta", "clip", "bounds") if name in given)
-                raise InvalidInput(f"{first} requires epsilon=...")
-            refuse_beside_epsilon(dict.fromkeys(name for name in context.params if name in given - PRIVATE), {})
-            budget = PrivacySettings(
-                epsilon=epsilon,
-                delta=delta,
-                clip=clip,
-                step_size=step_size,
-                local_steps=local_steps,
-                rounds=rounds,
-            )
+                raise InvalidInput(f"{'delta' if 'delta' in given else 'bounds'} requires epsilon=...")
+            given |= set(table.settings)
+            refuse_beside_epsilon(dict.fromkeys(name for name in sorted(given - PRIVATE)), {})
+            planned = {name: table.settings.get(name) for name in ("clip", "step_size", "local_steps", "rounds")}
+            budget = PrivacySettings(epsilon=epsilon, delta=delta, **planned)
             _fit_privately(data, table, out, budget, bounds, console, overwrite=overwrite)
         return
     with refusals(interrupted=RESUMABLE):
-        settings = FitSettings(
-            tolerance=tables.parse_number(table.tolerance),
-            batch_size=tables.parse_batch(batch_size),
-            step_size=step_size,
-            local_steps=local_steps,
-            rounds=rounds,
-            seed=seed,
-            close=close,
-            client_intercepts=table.client_intercepts,
-            dispersion=None if dispersion is None else tables.parse_number(dispersion),
-        )
+        if "clip" in table.settings:
+            raise InvalidInput("clip requires epsilon=...")
+        settings = table.fit_settings(tolerance=tolerance, client_intercepts=client_intercepts)
         is_parquet(data if data.is_dir() else existing_file(data))
-        if test is not None and table.client_intercepts:
+        if test is not None and settings.client_intercepts:
             raise InvalidInput("test=... does not support client_intercepts, which the model does not hold")
         if test is not None:
             is_parquet(existing_file(test))
         with folder.output_folder(out):
             began = time.perf_counter()
             with progress_bar("Reading the table", None):
-                problem = folder.open_with_cache(
-                    table.opener(data), out, cache_dir=table.cache_dir, overwrite=overwrite
-                )
+                problem = folder.open_with_cache(table.opener(data), out, cache_dir=cache_dir, overwrite=overwrite)
             reading_seconds = time.perf_counter() - began
-            kind = tables.describe_kind(problem, table.kind)
+            kind = tables.describe_kind(problem, table.table.get("kind"))
             console.print(f"Model: {kind}", soft_wrap=True, markup=False)
             if in_file(problem.x):
                 console.print(
                     f"The table's numbers, {problem.x.nbytes / 2**30:,.2f} GiB, are read from "
-                    f"{table.cache_dir or out / folder.CACHE}; that folder may be removed when it is no longer "
+                    f"{cache_dir or out / folder.CACHE}; that folder may be removed when it is no longer "
                     "needed.",
                     soft_wrap=True,
                     markup=False,
@@ -133,10 +119,10 @@ def command(
                 out,
                 data=data,
                 kind=kind,
-                missing=table.missing,
+                missing=table.table.get("missing", "error"),
                 command=tables.command_line(context),
                 test=test,
-                text=table.text,
+                text=tables.csv_format(table.settings),
                 overwrite=overwrite,
                 reading_seconds=reading_seconds,
                 announce=console.print,
@@ -149,15 +135,17 @@ def _fit_privately(
     console: Console, *, overwrite: bool,
 ) -> None:  # fmt: skip
     """Fit under a privacy budget; model.json and privacy.txt are all that is written."""
-    columns = tables.load_bounds(bounds)
-    categorical, kind = tuple(tables.parse_names(table.categorical) or ()), table.kind
-    known = parse_bounds(columns, target=table.target, kind=kind, categorical=categorical)
+    given = table.table
+    known = parse_bounds(
+        tables.load_bounds(bounds), target=table.target, kind=given.get("kind"),
+        categorical=given.get("categorical", ()),
+    )  # fmt: skip
     with folder.output_folder(out):
         if not overwrite and (out / folder.MODEL).exists():
             raise InvalidInput(f"{out} holds a model already; {folder.OVERWRITE}")
-        rows = read_table(data, table.text)
+        rows = read_table(data, tables.csv_format(table.settings))
         pick_all(rows.column_names, [table.client, *known.columns])
-        l2: Any = "auto" if table.l2 is None else table.l2
+        l2 = given.get("l2", "auto")
         found = private_fit(rows, bounds=known, client=table.client, settings=settings, l2=l2)
         write_text(out / PRIVACY, found.explain() + "\n")
         found.model.save(out / folder.MODEL)

@@ -7,7 +7,7 @@ from rich.table import Table
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.models.heterogeneity import ClientsReport, inspect_clients
-from fedscaffold.models.planning.planned import FitSettings
+from fedscaffold.models.planning.planned import TOLERANCE
 
 EXAMPLES = "Example:\n\n  fedscaffold inspect visits.csv --target readmitted --client hospital"
 MAX_CLIENTS = 20
@@ -18,24 +18,18 @@ MAX_CLASSES = 5
 def command(
     data: tables.Data,
     table: tables.TableFlags,
-    batch_size: tables.Batch = "auto",
-    seed: tables.Seed = 0,
+    tolerance: tables.Tolerance = TOLERANCE,
 ) -> None:
     """Show a table's clients, how much they differ, and where FedAvg would end.
 
     FedAvg is run with the step size, local steps and rounds that Scaffold would need for --tolerance.
     """
     with refusals(interrupted="nothing was written"):
-        settings = FitSettings(
-            tolerance=tables.parse_number(table.tolerance),
-            batch_size=tables.parse_batch(batch_size),
-            seed=seed,
-            client_intercepts=table.client_intercepts,
-        )
-        problem = table.open(data, cache_dir=table.cache_dir)
+        settings = table.fit_settings(tolerance=tolerance)
+        problem = table.open(data)
         found = inspect_clients(problem, settings)
     console = Console(highlight=False)
-    console.print(f"Model: {tables.describe_kind(problem, table.kind)}", soft_wrap=True, markup=False)
+    console.print(f"Model: {tables.describe_kind(problem, table.table.get('kind'))}", soft_wrap=True, markup=False)
     _print_clients(found, console)
     _print_differences(found, console)
 

@@ -13,7 +13,7 @@ from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.display import figures
 from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.models.planning.batches import MAX_ROUNDS, costs_in_seconds, fastest_plan
-from fedscaffold.models.planning.planned import FitSettings, out_of_reach, prepare_problem
+from fedscaffold.models.planning.planned import TOLERANCE, out_of_reach, prepare_problem
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
 from fedscaffold.reports import prediction as figure
@@ -29,10 +29,11 @@ EXAMPLES = (
     "  fedscaffold plan 1.0 --clients 10 --methods all    (which method)\n\n"
     "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01"
 )
+PLAN_SETTINGS = ("client_intercepts",)  # that --set takes besides those of a table
 NOT_PRIVATE = ("problem", "clients", "mode", "methods", "simulate", "round_cost", "gradient_cost", "tolerance")
 
 
-@tables.with_table_options(target="", client="")
+@tables.with_table_options("target", "client", "kind", "l2", required=False, more=PLAN_SETTINGS)
 def command(
     context: typer.Context,
     what: Annotated[
@@ -43,6 +44,7 @@ def command(
         ),
     ],
     table: tables.TableFlags,
+    tolerance: tables.Tolerance = TOLERANCE,
     problem: options.Problem = "regression",
     clients: options.Clients = 100,
     batch_size: Annotated[
@@ -106,13 +108,8 @@ def command(
             if not table.target or not table.client:
                 raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
             batching = tables.parse_batch(batch_size or "auto")
-            settings = FitSettings(
-                tolerance=tables.parse_number(table.tolerance),
-                batch_size=batching,
-                seed=seed,
-                client_intercepts=table.client_intercepts,
-            )
-            prepared = prepare_problem(table.open(Path(what), cache_dir=table.cache_dir), settings)
+            settings = table.fit_settings(tolerance=tolerance, batch_size=batching, seed=seed)
+            prepared = prepare_problem(table.open(Path(what)), settings)
             name, made, optimum = table.target, prepared.problem, prepared.optimum
             batch, squared_error = prepared.batch_size, prepared.target_mse
             mode = mode or "first_order"
@@ -185,8 +182,7 @@ def _private(
         budgets = [float(word) for word in epsilon.split(",")]
     except ValueError:
         raise InvalidInput(f"--epsilon must be a number, or several with commas, got '{epsilon}'") from None
-    settings = FitSettings(seed=seed, client_intercepts=table.client_intercepts)
-    made: Any = prepare_problem(table.open(Path(what), cache_dir=table.cache_dir), settings).problem
+    made: Any = prepare_problem(table.open(Path(what)), table.fit_settings(seed=seed)).problem
     if delta is None:
         delta = 0.1 / int(made.sizes.max())
         console.print(

@@ -40,9 +40,10 @@ def command(
             help="A client's own rows, to fit its intercept to, for models with --client-intercepts.",
         ),
     ] = None,
-    delimiter: tables.Delimiter = None,
-    decimal: tables.Decimal = None,
-    encoding: tables.CsvEncoding = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="CSV files: delimiter, decimal or encoding; repeatable."),
+    ] = None,
 ) -> None:
     """Predict new rows: a value, or a class and the probability of each.
 
@@ -52,7 +53,8 @@ def command(
         if out is not None:
             tables.check_suffix(out, SUFFIXES, "--out")
             check_writable(out)
-        loaded, text = Model.load(model), tables.csv_format(delimiter, decimal, encoding)
+        text = tables.csv_format(tables.parse_settings(settings, tables.CSV_SETTINGS))
+        loaded = Model.load(model)
         if with_intercept_of is not None:
             loaded = loaded.with_intercept_of(read_table(with_intercept_of, text))
         treatment: Any = unknown

@@ -6,8 +6,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
-from fedscaffold.data import arrow
-from fedscaffold.data.columns import check_names, some
+from fedscaffold.data import tables
+from fedscaffold.data.tables import check_names, some
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.messages import SiteProblems
 from fedscaffold.federation.study.settings import StudySettings
@@ -72,20 +72,20 @@ class SiteSchema:
 
 def describe_table(table: Any, *, categorical: Sequence[str] = (), tell_rows: bool = True) -> SiteSchema:
     """The schema of a site's table, a frame of any library that `data.from_frame` takes."""
-    names = arrow.frame_source(table).names
+    names = tables.frame_source(table).names
     check_names(names)
-    n_rows = int(arrow.arrow_table(table, list(names[:1])).num_rows)
+    n_rows = int(tables.arrow_table(table, list(names[:1])).num_rows)
     if not n_rows:
         raise Refusal(RefusalCode.NO_ROWS, "the table has no rows")
-    schema = arrow.arrow_schema(table, list(names))
+    schema = tables.arrow_schema(table, list(names))
     kinds = {name: _kind(schema.field(name).type, name in categorical) for name in names}
     return SiteSchema(columns=kinds, n_rows=n_rows if tell_rows else None)
 
 
 def _kind(arrow_type: Any, categorical: bool) -> ColumnKind:
-    if categorical or arrow.is_text(arrow_type) or arrow.is_dictionary(arrow_type):
+    if categorical or tables.is_text(arrow_type) or tables.is_dictionary(arrow_type):
         return "category"
-    return "number" if arrow.is_number(arrow_type) else "other"
+    return "number" if tables.is_number(arrow_type) else "other"
 
 
 def agree_on_columns(schemas: Mapping[str, SiteSchema], settings: StudySettings) -> dict[str, ColumnKind]:

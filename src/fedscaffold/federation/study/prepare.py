@@ -14,10 +14,10 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
-from fedscaffold.data import arrow
-from fedscaffold.data.columns import some
+from fedscaffold.data import tables
 from fedscaffold.data.encoding import Category, Column, Encoding, Number
 from fedscaffold.data.statistics import ColumnMoments
+from fedscaffold.data.tables import some
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.study.greet import ColumnKind
@@ -124,7 +124,7 @@ def sum_table(table: Any, kinds: Mapping[str, ColumnKind], settings: StudySettin
 
 def all_sums(table: Any, kinds: Mapping[str, ColumnKind], settings: StudySettings) -> TableSums:
     """The sums of a site's table with small counts among them; refused if the model cannot have its values."""
-    source, records = arrow.frame_source(table), settings.record_columns
+    source, records = tables.frame_source(table), settings.record_columns
     read = source.open([*kinds, settings.target, *records.values()])
     goal = _kind_of_target(settings)
     found = {name: _sum_column(read, name, kind) for name, kind in {**kinds, settings.target: goal}.items()}
@@ -134,7 +134,7 @@ def all_sums(table: Any, kinds: Mapping[str, ColumnKind], settings: StudySetting
     }
     _check_ranges(settings, found[settings.target], own)
     exposure = next((own[role].mean for role in ("exposure", "offset") if role in own), 1.0)
-    rows = arrow.arrow_table(table, [settings.target]).num_rows
+    rows = tables.arrow_table(table, [settings.target]).num_rows
     target = found[settings.target]
     if isinstance(target, CategoryCounts) and settings.classes is not None:
         _check_classes(settings, target)
@@ -162,8 +162,8 @@ def _sum_numbers(
 ) -> ColumnMoments:
     """Moments of a function of a column's numbers."""
     moments = ColumnMoments(fractional=0)
-    for block in arrow.blocks(read([name])):
-        moments = moments.after(of(arrow.numbers(arrow.by_name(block)[name])))
+    for block in tables.blocks(read([name])):
+        moments = moments.after(of(tables.numbers(tables.by_name(block)[name])))
     if moments.infinite:
         raise InvalidInput(f"column {name!r} has {moments.infinite} infinite values; replace them")
     return moments
@@ -184,8 +184,8 @@ def _sum_column(read: Callable[[Sequence[str]], Any], name: str, kind: ColumnKin
     if kind == "number":
         return _sum_numbers(read, name)
     counts, missing = dict[str, int](), 0
-    for block in arrow.blocks(read([name])):
-        column = arrow.by_name(block)[name]
+    for block in tables.blocks(read([name])):
+        column = tables.by_name(block)[name]
         labels = text_labels(name, column)
         missing += labels.null_count
         tally = labels.drop_null().value_counts()
@@ -209,8 +209,8 @@ def _without_small_cells(column: ColumnSums, min_cell: int) -> ColumnSums:
 
 def text_labels(name: str, column: Any) -> Any:
     """A column's values as text, whatever they are at this site, so that sites that code alike agree."""
-    pa = arrow.load_pyarrow()
-    return arrow.labels(name, column).cast(pa.string())
+    pa = tables.load_pyarrow()
+    return tables.labels(name, column).cast(pa.string())
 
 
 # at the coordinator

@@ -10,11 +10,11 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Engine
-from fedscaffold.data import arrow
+from fedscaffold.data import tables
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.encoding import Category
-from fedscaffold.data.files import DETECTED, read_table
-from fedscaffold.data.reading.csv_file import CsvFormat
+from fedscaffold.data.files import read_table
+from fedscaffold.data.settings import DETECTED, CsvFormat
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.client.task import ProblemTask
 from fedscaffold.federation.study.evaluate import rows_left_out
@@ -112,12 +112,12 @@ class AgreedRows:
 
 def recode(table: Any, agreement: Agreement) -> Any:
     """A site's table with categories and classes as text, and values that the agreement lacks as `OTHER`."""
-    pa = arrow.load_pyarrow()
+    pa = tables.load_pyarrow()
     import pyarrow.compute as compute
 
     encoding = agreement.encoding
     wanted = [column.name for column in encoding.columns]
-    source = arrow.frame_source(table)
+    source = tables.frame_source(table)
     wanted += encoding.record_columns
     table = pa.Table.from_batches(list(source.open(wanted)(wanted)))
     for column in encoding.columns:

@@ -9,7 +9,7 @@ from fedscaffold.core.checks import choice, not_negative, seed_number, set_field
 from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields, shown
-from fedscaffold.data.public.bounds import Bounds, parse_bounds
+from fedscaffold.data.public import Bounds, parse_bounds
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import FAMILIES, KINDS, TargetFamily

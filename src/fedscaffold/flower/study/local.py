@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.data.arrow import labels, load_pyarrow
-from fedscaffold.data.columns import check_names, pick_all, some
 from fedscaffold.data.files import existing_file, is_parquet, read_table
+from fedscaffold.data.tables import check_names, labels, load_pyarrow, pick_all, some
 from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.report.status import StudyStatus
 from fedscaffold.federation.study.settings import StudySettings

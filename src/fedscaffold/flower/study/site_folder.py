@@ -8,8 +8,7 @@ from typing import Self
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
-from fedscaffold.data.files import DETECTED
-from fedscaffold.data.reading.csv_file import CsvFormat
+from fedscaffold.data.settings import DETECTED, CsvFormat
 from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.rules import SiteRules

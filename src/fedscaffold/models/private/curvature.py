@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.data.public.targets import LIMIT, PublicTarget
+from fedscaffold.data.public import LIMIT, PublicTarget
 
 
 def bounded_curvature(target: PublicTarget, clip: float, square: float) -> float:

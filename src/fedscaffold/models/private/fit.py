@@ -8,8 +8,8 @@ from fedscaffold.core.display.progress import Progress
 from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.data.options import Penalty
-from fedscaffold.data.public.bounds import Bounds
+from fedscaffold.data.public import Bounds
+from fedscaffold.data.settings import Penalty
 from fedscaffold.engines import Reference
 from fedscaffold.models.model import Model, in_own_units
 from fedscaffold.models.private.planned import PublicPlan, public_plan

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import RecordLevel
-from fedscaffold.data.public.targets import PublicTarget
+from fedscaffold.data.public import PublicTarget
 from fedscaffold.methods import Scaffold
 from fedscaffold.models.private.search import PublicSearch
 from fedscaffold.models.private.simulated import n_coefficients

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.data.public.targets import PublicTarget
+from fedscaffold.data.public import PublicTarget
 from fedscaffold.models.private.curvature import bounded_curvature, mean_squares, simulated_curvature
 from fedscaffold.models.private.simulated import n_coefficients, simulated_problems
 from fedscaffold.models.private.trials import Trials, gradient_norms, relative_errors

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.data.public.targets import LIMIT, PublicTarget
+from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.problems import Gamma, Logistic, Multinomial, Poisson, Ridge
 from fedscaffold.problems.special import expit, softmax
 

@@ -16,7 +16,7 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import ClientLevel, clipped_rows
 from fedscaffold.core.types import Array
-from fedscaffold.data.public.bounds import Bounds
+from fedscaffold.data.public import Bounds
 from fedscaffold.methods import GradientScaffold
 from fedscaffold.models.private.curvature import bounded_curvature, mean_squares
 from fedscaffold.models.private.planned import MOST_DIM, PublicPlan

@@ -53,9 +53,10 @@ def command(
         typer.Option(help="SITE=FINGERPRINT, from that site's people, for secure sums; once for each site."),
     ] = None,
     show: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")] = False,
-    delimiter: tables.Delimiter = None,
-    decimal: tables.Decimal = None,
-    encoding: tables.CsvEncoding = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="CSV files: delimiter, decimal or encoding; repeatable."),
+    ] = None,
 ) -> None:
     """Take part in a study: check the table, make a key, show what will leave, and answer the coordinator.
 
@@ -73,8 +74,8 @@ def command(
         invited = Invite.load(invite)
         joined = JoinedSite(
             folder=(folder or invite.parent / f"{invited.site}-site").resolve(), invite=invited, data=data,
-            text=tables.csv_format(delimiter, decimal, encoding), policy=policy, accept=accept,
-            peers=_peers(peer or [], invited),
+            text=tables.csv_format(tables.parse_settings(settings, tables.CSV_SETTINGS)), policy=policy,
+            accept=accept, peers=_peers(peer or [], invited),
         )  # fmt: skip
         site = joined.site(MemoryStore())
         schema = site.check(invited.settings)

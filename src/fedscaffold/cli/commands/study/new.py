@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -11,14 +11,8 @@ from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
-from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.flower.study.invite import write_invites
-from fedscaffold.flower.study.study_file import (
-    DEFAULT_ADDRESS,
-    DEFAULT_TIMEOUT,
-    StudyFile,
-    split_names,
-)
+from fedscaffold.flower.study.study_file import DEFAULT_ADDRESS, StudyFile, split_names
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -31,37 +25,14 @@ def command(
     file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The file to write.")],
     target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
     site: Annotated[list[str] | None, typer.Option(help="Names of sites; also writes their invitations.")] = None,
-    kind: Annotated[str, typer.Option(help="logistic, ridge, poisson or gamma.")] = "logistic",
-    name: Annotated[str | None, typer.Option(help="Name of the study.", show_default="the file's")] = None,
-    features: tables.Features = None,
-    ignore: Annotated[str | None, typer.Option(help="Columns that are not used, a,b,c.")] = None,
-    categorical: tables.Categorical = None,
-    classes: Annotated[
-        str | None, typer.Option(help="Classes of the target, a,b; those told unless given.")
-    ] = None,
+    kind: tables.StudyKind = "logistic",
     l2: tables.TablePenalty = None,
-    tolerance: tables.Tolerance = str(StudySettings.tolerance),
-    exposure: Annotated[str | None, typer.Option(help="Column of exposures, of counts and amounts.")] = None,
-    offset: Annotated[str | None, typer.Option(help="Column of offsets.")] = None,
-    weight: Annotated[str | None, typer.Option(help="Column of weights of rows.")] = None,
-    missing: Annotated[str, typer.Option(help="Missing values: error, or mean.")] = "error",
-    min_cell: Annotated[int, typer.Option(help="Sites tell no count below this.")] = StudySettings.min_cell,
-    trainer: Annotated[str, typer.Option(help="auto, scaffold or newton.")] = "auto",
-    evaluate: Annotated[float, typer.Option(help="Share of rows left out to judge the model; 0 for none.")] = 0.2,
     secure: tables.Secure = False,
-    secure_threshold: tables.SecureThreshold = None,
     epsilon: tables.Epsilon = None,
     protect: tables.Protect = "rows",
     delta: tables.Delta = None,
-    clip: tables.SiteClip = None,
     bounds: tables.BoundsFile = None,
-    seed: tables.Seed = 0,
-    missing_sites: Annotated[
-        str, typer.Option(help="A site that is offline or cannot take part: wait, 'leave out', or error.")
-    ] = "wait",
-    timeout: Annotated[
-        float, typer.Option(help="Seconds after which a silent site is left out.")
-    ] = DEFAULT_TIMEOUT,
+    settings: tables.Settings = None,
     address: Annotated[
         str | None, typer.Option(help="HOST:PORT under which sites reach you.", show_default=DEFAULT_ADDRESS)
     ] = None,
@@ -81,25 +52,11 @@ def command(
         )
         address = address or asked.text("Under which HOST:PORT do sites reach you?", None, DEFAULT_ADDRESS)
         asked.finish()
-        kinds: Any = kind
-        others: dict[str, Any] = {
-            "missing": missing, "trainer": trainer, "exposure": exposure, "offset": offset, "weight": weight,
-            "epsilon": epsilon, "delta": delta, "clip": clip, "protect": protect,
-            "bounds": tables.load_bounds(bounds),
-        }  # fmt: skip
-        settings = StudySettings(
-            target=target, kind=kinds, features=tables.parse_names(features),
-            ignore=tables.parse_names(ignore) or (), categorical=tables.parse_names(categorical) or (),
-            classes=tables.parse_names(classes), l2="auto" if l2 is None else l2,
-            tolerance=tables.parse_number(tolerance), min_cell=min_cell, evaluate=evaluate,
-            seed=seed, secure=secure, secure_threshold=secure_threshold,
-            **others,
+        chosen = tables.study_settings(
+            settings, target=target, kind=kind, l2=l2, secure=secure, epsilon=epsilon, protect=protect,
+            delta=delta, bounds=tables.load_bounds(bounds),
         )  # fmt: skip
-        absent: Any = missing_sites
-        study = StudyFile(
-            name=name or file.stem, settings=settings, sites=tuple(sites), missing=absent, timeout=timeout,
-            address=address,
-        )  # fmt: skip
+        study = StudyFile(name=file.stem, settings=chosen, sites=tuple(sites), address=address)
         write_text(file, study.text())
         invites = write_invites(file, list(sites))
     console = Console(highlight=False)

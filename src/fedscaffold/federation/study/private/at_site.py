@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from fedscaffold.data.public.bounds import LIMIT
+from fedscaffold.data.public import LIMIT
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.refusals import Refusal, RefusalCode

@@ -14,9 +14,9 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields
-from fedscaffold.data import arrow
-from fedscaffold.data.columns import some
+from fedscaffold.data import tables
 from fedscaffold.data.statistics import ColumnMoments
+from fedscaffold.data.tables import some
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.secure_sum.fixed_point import Words
 from fedscaffold.federation.study.greet import ColumnKind
@@ -85,7 +85,7 @@ class TableWords:
         missing += [self.settings.target] if found.target.missing else []
         if missing:
             raise Refusal(RefusalCode.MISSING_VALUES, f"column {some(missing)} has missing values; fill them")
-        read = arrow.frame_source(table).open(self._columns)
+        read = tables.frame_source(table).open(self._columns)
         parts = [_counts([found.rows]), SCALAR.encode([Fraction(found.exposure) * _values(found.target)])]
         for name in self._columns:
             column = found.target if name == self.settings.target else found.features[name]
@@ -180,8 +180,8 @@ def _exact_moments(read: Callable[[Sequence[str]], Any], name: str, count: int) 
     """
     total = squares = Fraction(0)
     there = 0
-    for block in arrow.blocks(read([name])):
-        values = np.asarray(arrow.numbers(arrow.by_name(block)[name]), dtype=np.float64)
+    for block in tables.blocks(read([name])):
+        values = np.asarray(tables.numbers(tables.by_name(block)[name]), dtype=np.float64)
         values = values[np.isfinite(values)]
         if values.size and np.abs(values).max() > LARGEST:
             raise InvalidInput(f"column {name!r} has numbers beyond {LARGEST:g}; nothing was sent")

@@ -1,7 +1,7 @@
-"""What is publicly known of a table's columns, in place of statistics of its rows.
+"""Public knowledge of a table's columns, in place of statistics of its rows.
 
-A number has a range, of which the middle counts as 0 and a sixth as 1, so that encoded numbers lie between −3 and
-3; what is outside the range counts as its end. A category has its values, the target of a classifier its classes;
+A number has a range, whose middle counts as 0 and a sixth of it as 1, so that encoded numbers lie between −3 and
+3; numbers outside the range count as its end. A category has its values, the target of a classifier its classes;
 counts and positive amounts have a range.
 """
 
@@ -19,16 +19,80 @@ from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import choice, given
 from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.data.arrow import Label, arrow_table, labels
-from fedscaffold.data.columns import some
 from fedscaffold.data.encoded import EncodedProblem, problem_class
-from fedscaffold.data.encoding import Category, Encoding, Number
-from fedscaffold.data.options import TableOptions
-from fedscaffold.data.public.encode_table import encode_table
-from fedscaffold.data.public.targets import LIMIT, PublicTarget
+from fedscaffold.data.encoding import Category, Encoding, Number, encode_table
+from fedscaffold.data.settings import TableSettings
+from fedscaffold.data.tables import Label, arrow_table, labels, some
 from fedscaffold.problems.families import FAMILIES, KINDS, Kind
 
-__all__ = ["LIMIT", "Bounds", "parse_bounds"]
+LIMIT = 3.0  # of encoded numbers: half of a range over a sixth of it, so that a sixth counts as one deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicTarget:
+    """The kind of model of a target, and its range or number of classes, which must fit.
+
+    Parameters
+    ----------
+    kind
+        "ridge", "logistic", "poisson" or "gamma".
+    n_classes
+        Number of classes; 0 for numbers.
+    ends
+        Lowest and highest number; not used for classes.
+
+    Examples
+    --------
+    >>> import math
+    >>> from fedscaffold.data.public import PublicTarget
+    >>> PublicTarget(kind="ridge", ends=(0.0, 12.0)).scale
+    2.0
+    >>> visits = PublicTarget(kind="poisson", ends=(0.0, 16.0))
+    >>> round(math.exp(visits.shift), 6)  # the mean at θ = 0
+    4.0
+    """
+
+    kind: Kind
+    n_classes: int = 0
+    ends: tuple[float, float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if self.kind == "logistic" and self.n_classes < 2:
+            raise InvalidInput(f"the target must have two classes or more, got {self.n_classes}")
+        family, (low, high) = FAMILIES[self.kind], self.ends
+        what = f"the range of {family.target}"
+        if family.least is not None and family.out_of_range(low) is not None:
+            raise InvalidInput(f"{what} must {family.out_of_range(low)}, got ({low:g}, {high:g})")
+        if family.whole and not (low.is_integer() and high.is_integer()):
+            raise InvalidInput(f"{what} must be whole numbers, got ({low:g}, {high:g})")
+
+    @property
+    def vectors(self) -> int:
+        """Number of vectors in θ: one per class if there are more than two, else one."""
+        return self.n_classes if self.n_classes > 2 else 1
+
+    @property
+    def shift(self) -> float:
+        """The middle of a range, for counts and amounts the logarithm of √(low · high); 0 for classes.
+
+        Counts have their middle between 1 and the highest, since a mean of 0 has no logarithm.
+        """
+        family, (low, high) = FAMILIES[self.kind], self.ends
+        if family.classes:
+            return 0.0
+        if family.log_link:
+            return 0.5 * (math.log(max(low, 1.0) if family.whole else low) + math.log(high))
+        return low + 0.5 * (high - low)
+
+    @property
+    def scale(self) -> float:
+        """A sixth of the range that a ridge model is fitted to; 1 for other kinds."""
+        return (self.ends[1] - self.ends[0]) / (2.0 * LIMIT) if self.kind == "ridge" else 1.0
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """Numbers beyond which targets count as the nearer one; None for classes."""
+        return None if FAMILIES[self.kind].classes else self.ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +113,7 @@ class Bounds:
 
     Examples
     --------
-    >>> from fedscaffold.data.public.bounds import Bounds
+    >>> from fedscaffold.data.public import Bounds
     >>> columns = {"age": (0, 120), "sex": ("f", "m"), "ill": ("no", "yes")}
     >>> bounds = Bounds.parse(columns, target="ill")
     >>> bounds.kind, bounds.encoding("hospital").names
@@ -71,7 +135,7 @@ class Bounds:
         categorical: Sequence[str] = (),
         as_text: bool = False,
     ) -> Self:
-        """Bounds from outside, refused with all that is wrong with them.
+        """Return checked bounds; raise with all their problems.
 
         Without a kind, a target with a range of numbers makes it "ridge", one with values "logistic". With
         `as_text` values of categories and classes are taken as text, as studies take them.
@@ -103,13 +167,13 @@ class Bounds:
         bounds = cls(columns=checked, target=target, kind=known, categorical=tuple(categorical))
         if kind in KINDS and target in checked:
             with found.catching():
-                bounds.public_target  # noqa: B018 - refused where the range does not fit the kind
+                bounds.public_target  # noqa: B018 - raises if the range does not fit the kind
         found.raise_any()
         return bounds
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """The columns in a TOML file with lines such as ``age = [0, 120]`` and ``sex = ["f", "m"]``."""
+        """Read the columns of a TOML file with lines such as ``age = [0, 120]`` and ``sex = ["f", "m"]``."""
         try:
             return tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -117,7 +181,7 @@ class Bounds:
 
     @property
     def public_target(self) -> PublicTarget:
-        """What is known of the target; refused where it does not fit the kind of model."""
+        """The target's range or classes, which must fit the kind of model."""
         values = self.columns[self.target]
         if FAMILIES[self.kind].classes:
             return PublicTarget(kind=self.kind, n_classes=len(values))
@@ -139,7 +203,7 @@ class Bounds:
         return tuple(len(self.columns[name]) if self.is_category(name) else 0 for name in self._features)
 
     def encoding(self, client: str) -> Encoding:
-        """How rows become numbers, with an intercept; `client` is the name of the column of clients."""
+        """Return how rows become numbers, with an intercept; `client` is the name of the column of clients."""
         columns = tuple(
             Category(name=name, values=self.columns[name], reference=self.columns[name][0])
             if self.is_category(name)
@@ -152,11 +216,11 @@ class Bounds:
         )
 
     def problem(self, table: Any, client: str, l2: Any) -> EncodedProblem:
-        """The problem of a table with a column of clients, in memory; clients count by their rows.
+        """Return the problem of a table with a column of clients, in memory; clients count by their rows.
 
         Nothing about the rows but their number enters its encoding.
         """
-        choices = TableOptions(target=self.target, client=client, kind=self.kind, l2=l2)
+        settings = TableSettings(target=self.target, client=client, kind=self.kind, l2=l2)
         encoding, known = self.encoding(client), self.public_target
         x, y = encode_table(
             table, encoding, target_shift=known.shift, target_scale=known.scale, limit=LIMIT, limits=known.limits
@@ -170,7 +234,7 @@ class Bounds:
         order = np.argsort(owners, kind="stable")
         clients: tuple[Label, ...] = tuple(names.tolist())
         return problem_class(encoding)(
-            np.ascontiguousarray(x[order]), y[order], offsets_of(sizes), l2=choices.penalty(len(y)),
+            np.ascontiguousarray(x[order]), y[order], offsets_of(sizes), l2=settings.penalty(len(y)),
             weights=sizes.astype(np.float64), client_names=clients, encoding=encoding,
         )  # fmt: skip
 
@@ -179,14 +243,14 @@ class Bounds:
         return [name for name in self.columns if name != self.target]
 
     def is_category(self, name: str) -> bool:
-        """Whether a column has values instead of a range."""
+        """Return whether a column has values instead of a range."""
         return name in self.categorical or not _is_range(self.columns[name])
 
 
 def parse_bounds(
     bounds: Any, *, target: str, kind: str | None = None, categorical: Sequence[str] = (), as_text: bool = False
 ) -> Bounds:
-    """Public bounds, which a privacy budget needs; refused with all that is wrong with them."""
+    """Return public bounds, which a privacy budget needs; raise with all their problems."""
     if bounds is None:
         raise InvalidInput(
             "epsilon requires bounds=...: the public range or values of the target and every feature, since "
@@ -196,7 +260,7 @@ def parse_bounds(
 
 
 def _is_range(value: Any) -> bool:
-    """Whether a value is a pair of numbers."""
+    """Return whether a value is a pair of numbers."""
     return (
         isinstance(value, Sequence)
         and len(value) == 2
@@ -205,7 +269,7 @@ def _is_range(value: Any) -> bool:
 
 
 def _column(name: str, value: Any, *, category: bool, wanted: str | None) -> tuple[Any, ...]:
-    """The bounds of one column as a tuple: a range of finite numbers, or different values of one kind."""
+    """Return the bounds of one column as a tuple: a range of finite numbers, or different values of one kind."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if not category and _is_range(value):

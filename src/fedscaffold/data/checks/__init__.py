@@ -1,1 +1,0 @@
-"""What a table is refused for, and what is only warned of."""

@@ -1,1 +1,0 @@
-"""Encoded rows in a folder, memory-mapped, for tables that are larger than memory."""

@@ -1,1 +1,0 @@
-"""Encodings that are known before the table is: from public bounds instead of statistics of the rows."""
