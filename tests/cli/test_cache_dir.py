@@ -17,7 +17,7 @@ def test_tables_that_do_not_fit_comfortably_are_kept_in_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, out = written(cancer(), tmp_path / "c.parquet"), tmp_path / "m"
-    words = ["fit", table, "--target", "diagnosis", *HERE, "--rounds", 5]
+    words = ["fit", table, "--target", "diagnosis", *HERE, "--set", "rounds=5"]
     printed = invoke(*words, "--out", tmp_path / "whole")
     assert "are read from" not in printed
     monkeypatch.setattr(folder, "default_max_bytes_in_memory", lambda: 1000)
@@ -39,12 +39,13 @@ def test_tables_that_do_not_fit_comfortably_are_kept_in_the_folder(
 
 def test_a_folder_for_records_may_be_given(tmp_path: Path) -> None:
     table, records = written(diabetes(), tmp_path / "d.parquet"), tmp_path / "numbers"
-    words = ["--target", "target", *HERE, "--cache-dir", records]
-    printed = invoke("fit", table, *words, "--rounds", 3, "--out", tmp_path / "m")
+    columns = ["--target", "target", *HERE]
+    words = [*columns, "--cache-dir", records]
+    printed = invoke("fit", table, *words, "--set", "rounds=3", "--out", tmp_path / "m")
     assert f"are read from {records}" in printed
     assert (records / "x.npy").exists()
-    assert "Run Scaffold with step_size=" in invoke("plan", table, *words)
-    assert "condition number" in invoke("inspect", table, *words)
+    assert "Run Scaffold with step_size=" in invoke("plan", table, *columns, "--set", f"cache_dir={records}")
+    assert "condition number" in invoke("inspect", table, *columns, "--set", f"cache_dir={records}")
     other = written(diabetes(), tmp_path / "e.parquet")
     assert "holds the records of another table, d.parquet" in refused(
         "fit", other, *words, "--out", tmp_path / "n", "--overwrite"
@@ -52,12 +53,12 @@ def test_a_folder_for_records_may_be_given(tmp_path: Path) -> None:
     assert (records / "x.npy").exists()
     csv = written(diabetes(), tmp_path / "d.csv")
     assert "--cache-dir is for Parquet" in refused("fit", csv, *words, "--out", tmp_path / "k")
-    assert "--cache-dir is for a table" in refused("plan", "1.0", "--cache-dir", records)
+    assert "--set is for a table" in refused("plan", "1.0", "--set", f"cache_dir={records}")
 
 
 def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, out = written(cancer(), tmp_path / "c.parquet"), tmp_path / "m"
-    words = ["fit", table, "--target", "diagnosis", *HERE, "--rounds", 5, "--out"]
+    words = ["fit", table, "--target", "diagnosis", *HERE, "--set", "rounds=5", "--out"]
     invoke(*words, tmp_path / "whole")
     monkeypatch.setattr(folder, "default_max_bytes_in_memory", lambda: 1000)
 
@@ -79,8 +80,8 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
     frame = diabetes()
     written(frame.iloc[:200], tmp_path / "parts" / "a.parquet")
     written(frame.iloc[200:], tmp_path / "parts" / "b.parquet")
-    invoke("fit", tmp_path / "parts", "--target", "target", *HERE, "--rounds", 2, "--out", tmp_path / "m")
+    invoke("fit", tmp_path / "parts", "--target", "target", *HERE, "--set", "rounds=2", "--out", tmp_path / "m")
     whole = written(frame, tmp_path / "d.parquet")
-    invoke("fit", whole, "--target", "target", *HERE, "--rounds", 2, "--out", tmp_path / "n")
+    invoke("fit", whole, "--target", "target", *HERE, "--set", "rounds=2", "--out", tmp_path / "n")
     one, two = (Model.load(tmp_path / name / "model.json") for name in "mn")
     assert one.equations == two.equations

@@ -198,7 +198,7 @@ def test_a_table_is_compared_to_the_tolerance_with_bits_and_newton(tmp_path: Pat
     result = runner.invoke(
         app,
         [
-            "compare", str(table), "--target", "diagnosis", "--client", "hospital", "--features", "mean area",
+            "compare", str(table), "--target", "diagnosis", "--client", "hospital", "--set", "features=mean area",
             "--tolerance", "0.1", "--method", "scaffold", "--method", "fednewton", "--batch-size", "full",
             "--step-sizes", "1", "--local-steps", "16", "--repetitions", "1", "--rounds", "100",
             "--out", str(tmp_path / "out"),
@@ -217,7 +217,7 @@ def test_a_table_is_compared_to_the_tolerance_with_bits_and_newton(tmp_path: Pat
     [
         (["t.csv", *PAIR], "a table needs --target and --client"),
         (["t.csv", *PAIR, "--clients", "4"], "--clients is for the paper's problems"),
-        ([*PAIR, "--missing", "mean"], "--missing is for a table, and none is given"),
+        ([*PAIR, "--set", "missing=mean"], "--set is for a table, and none is given"),
     ],
 )
 def test_options_of_the_other_kind_of_problem_are_refused(options: list[str], words: str) -> None:

@@ -45,7 +45,7 @@ def test_refusals(tables: list[Path], tmp_path: Path) -> None:
     assert "cannot read" in refused(tables[0], tmp_path / "none.csv", *target)
     assert "did you mean 'hospital'" in refused(whole, *target, "--client", "hospita")
     assert "kind must be" in refused(*tables, *target, "--kind", "probit")
-    assert "tolerance" in refused(*tables, *target, "--tolerance", "near")
+    assert "tolerance" in refused(*tables, *target, "--set", "tolerance=near")
     assert "exists and is not empty" in refused(*tables, *target, "--out", tmp_path)
     (tmp_path / "more").mkdir()
     twin = written(cancer(), tmp_path / "more" / tables[0].name)
@@ -162,8 +162,8 @@ def test_an_interrupt_leaves_no_process(tables: list[Path], tmp_path: Path, numb
         *map(str, tables[:2]),
         "--target",
         "diagnosis",
-        "--trainer",
-        "scaffold",
+        "--set",
+        "trainer=scaffold",
         "--out",
         str(out),
     ]
@@ -208,11 +208,13 @@ def test_a_relative_folder_and_a_budget_reach_the_study(tmp_path: Path, monkeypa
     assert settings.secure
     assert settings.features == ("mean radius",)
     assert "--epsilon must be a positive number" in refused(*words, "--epsilon", "0", "--bounds", "bounds.toml")
-    assert "--clip must be a positive number" in refused(
-        *words, "--epsilon", "1", "--clip", "0", "--bounds", "bounds.toml"
+    assert "clip must be a positive number" in refused(
+        *words, "--epsilon", "1", "--set", "clip=0", "--bounds", "bounds.toml"
     )
     assert "--epsilon requires --bounds" in refused(*words, "--epsilon", "1")
     assert "--protect sites requires --l2" in refused(
         *words, "--epsilon", "1", "--protect", "sites", "--bounds", "bounds.toml"
     )
-    assert "cannot be combined with --trainer" in refused(*words, "--epsilon", "1", "--trainer", "newton")
+    assert "cannot be combined with --set trainer=..." in refused(
+        *words, "--epsilon", "1", "--set", "trainer=newton"
+    )

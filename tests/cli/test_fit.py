@@ -81,7 +81,7 @@ def test_a_number_and_many_classes(tmp_path: Path) -> None:
 
 def test_new_rows_need_neither_target_nor_client(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "c.csv")
-    invoke("fit", table, "--target", "diagnosis", *HERE, "--rounds", 2, "--out", tmp_path / "m")
+    invoke("fit", table, "--target", "diagnosis", *HERE, "--set", "rounds=2", "--out", tmp_path / "m")
     bare = cancer().drop(columns=["diagnosis", "hospital"]).assign(ward="attic")
     model, new = tmp_path / "m" / "model.json", written(bare, tmp_path / "n.csv")
     assert "'attic' in row 0" in refused("score", model, new)
@@ -92,7 +92,18 @@ def test_new_rows_need_neither_target_nor_client(tmp_path: Path) -> None:
 
 def test_the_command_in_the_report_makes_the_same_model(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "a table.csv")
-    words = ["--target", "diagnosis", *HERE, "--batch-size", 16, "--rounds", 3, "--seed", 5, "--features"]
+    words = [
+        "--target",
+        "diagnosis",
+        *HERE,
+        "--set",
+        "batch_size=16",
+        "--set",
+        "rounds=3",
+        "--set",
+        "seed=5",
+        "--features",
+    ]
     invoke("fit", table, *words, "mean radius,ward", "--out", tmp_path / "one")
     report = (tmp_path / "one" / "report.html").read_text()
     command = unescape(report.split("<pre><code>")[1].split("</code>")[0])
@@ -106,22 +117,22 @@ def test_the_command_in_the_report_makes_the_same_model(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_fit_is_refused_and_stays(tmp_path: Path) -> None:
     table, out = written(cancer(), tmp_path / "c.csv"), tmp_path / "m"
-    words = ["fit", table, "--target", "diagnosis", *HERE, "--out", out, "--rounds"]
-    invoke(*words, 2)
+    words = ["fit", table, "--target", "diagnosis", *HERE, "--out", out, "--set"]
+    invoke(*words, "rounds=2")
     before = {file.name: file.read_bytes() for file in out.iterdir()}
-    assert "holds the model of another fit" in refused(*words, 3)
+    assert "holds the model of another fit" in refused(*words, "rounds=3")
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
-    invoke(*words, 2)
-    invoke(*words, 3, "--overwrite")
+    invoke(*words, "rounds=2")
+    invoke(*words, "rounds=3", "--overwrite")
     assert Model.load(out / "model.json").provenance["rounds"] == 3
     (out / "model.json").unlink()
-    assert "which is not this fit" in refused(*words, 3)
+    assert "which is not this fit" in refused(*words, "rounds=3")
     (out / "report.html").unlink()
     (out / "trace.npz").unlink()
     (out / "checkpoint.json").write_text("{}")
-    assert "unfinished fit of other data" in refused(*words, 3)
+    assert "unfinished fit of other data" in refused(*words, "rounds=3")
     (out / "notes.txt").write_text("mine")
-    invoke(*words, 3, "--overwrite")
+    invoke(*words, "rounds=3", "--overwrite")
     assert sorted(f.name for f in out.iterdir()) == ["model.json", "notes.txt", "report.html", "trace.npz"]
 
 
@@ -134,8 +145,8 @@ def start(words: list[str]) -> subprocess.Popen[str]:
 
 def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "c.csv")
-    words = ["fit", str(table), "--target", "diagnosis", *HERE, "--batch-size", "8", "--step-size", "0.01",
-             "--local-steps", "3000", "--rounds", "80", "--out"]  # fmt: skip
+    words = ["fit", str(table), "--target", "diagnosis", *HERE, "--set", "batch_size=8", "--set", "step_size=0.01",
+             "--set", "local_steps=3000", "--set", "rounds=80", "--out"]  # fmt: skip
     process = start([*words, str(tmp_path / "m")])
     checkpoint = tmp_path / "m" / "checkpoint.npz"
     begin = time.monotonic()
@@ -148,7 +159,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path: Path) -> None:
     assert "the same command resumes" in errors
     assert "Traceback" not in errors
     assert not (tmp_path / "m" / "model.json").exists()
-    assert "other data or settings" in refused(*words, tmp_path / "m", "--seed", 1)
+    assert "other data or settings" in refused(*words, tmp_path / "m", "--set", "seed=1")
     assert "Resuming a fit that was interrupted" in invoke(*words, tmp_path / "m")
     assert "Resuming" not in invoke(*words, tmp_path / "whole")
     one, two = (Model.load(tmp_path / name / "model.json") for name in ("m", "whole"))
@@ -157,7 +168,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path: Path) -> None:
 
 def test_model_json_holds_no_path_and_says_where_it_came_from(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "c.csv")
-    invoke("fit", table, "--target", "diagnosis", *HERE, "--rounds", 2, "--out", tmp_path / "m")
+    invoke("fit", table, "--target", "diagnosis", *HERE, "--set", "rounds=2", "--out", tmp_path / "m")
     text = (tmp_path / "m" / "model.json").read_text()
     assert str(tmp_path) not in text
     known = json.loads(text)["provenance"]
@@ -167,9 +178,11 @@ def test_model_json_holds_no_path_and_says_where_it_came_from(tmp_path: Path) ->
 def test_a_fit_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
     table, out = written(diabetes(), tmp_path / "d.csv"), tmp_path / "m"
     words = ["fit", table, "--target", "target", *HERE, "--features", "age,bmi", "--out", out]
-    assert "out of reach" in refused(*words, "--batch-size", 1, "--tolerance", 1e-7)
+    assert "out of reach" in refused(*words, "--set", "batch_size=1", "--tolerance", 1e-7)
     assert not out.exists()
-    result = runner.invoke(app, [*map(str, words), "--step-size", "9", "--local-steps", "50", "--rounds", "50"])
+    result = runner.invoke(
+        app, [*map(str, words), "--set", "step_size=9", "--set", "local_steps=50", "--set", "rounds=50"]
+    )
     assert result.exit_code == 1, result.output
     assert "step" in result.output
     assert not out.exists()
@@ -178,9 +191,9 @@ def test_a_fit_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
 def test_the_page_tells_what_was_given_instead_of_planned(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "c.csv")
     words = ["fit", table, "--target", "diagnosis", *HERE]
-    invoke(*words, "--step-size", 0.05, "--out", tmp_path / "m")
+    invoke(*words, "--set", "step_size=0.05", "--out", tmp_path / "m")
     assert "Some of this was given instead" in (tmp_path / "m" / "report.html").read_text()
-    stopped = ["--local-steps", 5, "--rounds", 2, "--step-size", 0.01, "--no-close"]
+    stopped = ["--set", "local_steps=5", "--set", "rounds=2", "--set", "step_size=0.01", "--set", "close=false"]
     invoke(*words, *stopped, "--out", tmp_path / "n")
     text = (tmp_path / "n" / "report.html").read_text()
     assert "Nothing was planned" in text
@@ -202,15 +215,24 @@ def test_a_dispersion_is_asked_for_by_a_flag(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": rng.normal(size=90), "hospital": ["a", "b", "c"] * 30})
     table = written(frame.assign(falls=rng.poisson(np.exp(frame.x))), tmp_path / "f.csv")
     words = ["fit", table, "--target", "falls", *HERE, "--kind", "poisson", "--out", tmp_path / "m"]
-    invoke(*words, "--dispersion", "pearson")
+    invoke(*words, "--set", "dispersion=pearson")
     assert Model.load(tmp_path / "m" / "model.json").summary().facts["family"] == "Poisson (quasi)"
-    assert "--dispersion must be a positive number or 'pearson'" in refused(*words, "--dispersion", "much")
+    assert "dispersion must be a positive number or 'pearson'" in refused(*words, "--set", "dispersion=much")
 
 
 def test_missing_values_can_be_filled(tmp_path: Path) -> None:
     frame = cancer()
     frame.loc[::7, "mean area"] = np.nan
-    words = ["fit", written(frame, tmp_path / "c.csv"), "--target", "diagnosis", *HERE, "--rounds", 2, "--out"]
+    words = [
+        "fit",
+        written(frame, tmp_path / "c.csv"),
+        "--target",
+        "diagnosis",
+        *HERE,
+        "--set",
+        "rounds=2",
+        "--out",
+    ]
     assert "column 'mean area' has 82" in refused(*words, tmp_path / "m")
     invoke(*words, tmp_path / "m", "--missing", "mean")
     columns = Model.load(tmp_path / "m" / "model.json").encoding.columns
@@ -232,7 +254,7 @@ def test_square_brackets_in_names_are_shown(tmp_path: Path) -> None:
     frame["hospital"] = "[red]" + frame["hospital"]
     table = written(frame, tmp_path / "c.csv")
     assert "[red]Bonn" in invoke("inspect", table, "--target", "[b]d", *HERE)
-    printed = invoke("fit", table, "--target", "[b]d", *HERE, "--rounds", 2, "--out", tmp_path / "m")
+    printed = invoke("fit", table, "--target", "[b]d", *HERE, "--set", "rounds=2", "--out", tmp_path / "m")
     assert "A federated model of [b]d" in printed
     assert "Predictions of [b]d" in invoke("score", tmp_path / "m" / "model.json", table)
 

@@ -28,7 +28,7 @@ def refused(folder: Path, *arguments: str) -> str:
     return " ".join(found.output.split())
 
 
-BUDGET = ("--bounds", "bounds.toml", "--epsilon", "0", "--delta", "2", "--clip", "-1")
+BUDGET = ("--bounds", "bounds.toml", "--epsilon", "0", "--delta", "2", "--set", "clip=-1")
 
 
 @pytest.mark.parametrize("command", [
@@ -38,14 +38,14 @@ BUDGET = ("--bounds", "bounds.toml", "--epsilon", "0", "--delta", "2", "--clip",
 ])  # fmt: skip
 def test_all_problems_of_a_budget_at_once(command: tuple[str, ...], folder: Path) -> None:
     told = refused(folder, *command, *BUDGET)
-    for flag in ("--epsilon", "--delta", "--clip"):
+    for flag in ("--epsilon", "--delta", "clip"):
         assert f"{flag} must be" in told
 
 
 @pytest.mark.parametrize("threshold", ["4", "1"])
 def test_thresholds_that_do_not_fit_the_sites(threshold: str, folder: Path) -> None:
-    options = ("--target", "ill", "--secure", "--secure-threshold", threshold)
-    assert "--secure-threshold must be" in refused(
+    options = ("--target", "ill", "--secure", "--set", f"secure_threshold={threshold}")
+    assert "secure_threshold must be" in refused(
         folder, "federate", "a.csv", "b.csv", "c.csv", *options, "--out", "out"
     )
-    assert "--secure-threshold must be" in refused(folder, "study", "new", "new.toml", "--site", "a,b,c", *options)
+    assert "secure_threshold must be" in refused(folder, "study", "new", "new.toml", "--site", "a,b,c", *options)

@@ -32,7 +32,7 @@ def study(*words: object, code: int = 0) -> str:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     found = tmp_path / "pilot.toml"
-    study("new", found, "--target", "ill", "--site", "bonn,lyon", "--site", "oslo", "--tolerance", "0.01")
+    study("new", found, "--target", "ill", "--site", "bonn,lyon", "--site", "oslo", "--set", "tolerance=0.01")
     return found
 
 
@@ -60,7 +60,9 @@ def test_new_refuses_what_it_cannot_use(file: Path, tmp_path: Path) -> None:
     assert "different names" in study("new", other, "--target", "ill", "--site", "bonn,bonn", code=2)
     assert "kind must be" in study("new", other, "--target", "ill", "--site", "a,b", "--kind", "probit", code=2)
     assert "HOST:PORT" in study("new", other, "--target", "ill", "--site", "a,b", "--address", "here", code=2)
-    assert "leave out" in study("new", other, "--target", "i", "--site", "a,b", "--missing-sites", "go", code=2)
+    assert "--set does not know 'missing_sites'" in study(
+        "new", other, "--target", "i", "--site", "a,b", "--set", "missing_sites=go", code=2
+    )
     assert "the name of a site must be" in study("new", other, "--target", "ill", "--site", "a,../b", code=2)
     assert not other.exists()
 
@@ -126,7 +128,7 @@ def test_join_refuses_what_it_cannot_use_and_shows_what_would_leave(file: Path, 
 
 def test_join_knows_the_classes_of_the_study(tmp_path: Path) -> None:
     file = tmp_path / "pilot.toml"
-    study("new", file, "--target", "ill", "--site", "a,b", "--classes", "no,yes")
+    study("new", file, "--target", "ill", "--site", "a,b", "--set", "classes=no,yes")
     data = written(visits(0).assign(ill=[0, 1] * 30), tmp_path / "visits.csv")
     told = study("join", tmp_path / "a.invite", "--data", data, "--accept", "auto", code=2)
     assert "the target 'ill' has the values '0', '1', but the classes of the study are 'no', 'yes'" in told
@@ -188,12 +190,15 @@ def test_a_study_under_a_privacy_budget(tmp_path: Path) -> None:
     for wrong, words in [
         (("--epsilon", 0), "--epsilon must be a positive number, got 0.0"),
         (("--epsilon", 1, "--delta", 1), "--delta must be below 1"),
-        (("--epsilon", 1, "--clip", 0), "--clip must be a positive number"),
+        (("--epsilon", 1, "--set", "clip=0"), "clip must be a positive number"),
         (("--epsilon", 1, "--protect", "sites", "--delta", 0.01), "--protect sites requires --l2"),
         (("--epsilon", 1, "--protect", "sites", "--l2", 0.1), "--protect sites requires --delta"),
         (("--epsilon", 1, "--protect", "sites", "--l2", 0.1, "--delta", 0.9), "--delta must be below"),
         (("--epsilon", 1, "--protect", "phones"), "--protect must be one of 'rows', 'sites'"),
-        (("--epsilon", 1, "--secure", "--trainer", "newton"), "--epsilon cannot be combined with --trainer"),
+        (
+            ("--epsilon", 1, "--secure", "--set", "trainer=newton"),
+            "cannot be combined with --set trainer=...",
+        ),
         ((), "--bounds requires --epsilon"),
     ]:
         assert words in study(*new, *wrong, code=2)

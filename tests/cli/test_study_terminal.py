@@ -67,7 +67,7 @@ def test_new_asks_for_what_is_missing(tmp_path: Path) -> None:
 def test_join_asks_before_it_takes_part(tmp_path: Path, secure: bool, yes: bool) -> None:
     file = tmp_path / "pilot.toml"
     more = ["--secure"] if secure else []
-    study("new", file, "--target", "ill", "--site", "bonn,graz,lyon", "--evaluate", "0", *more)
+    study("new", file, "--target", "ill", "--site", "bonn,graz,lyon", "--set", "evaluate=0", *more)
     visits(0).to_csv(tmp_path / "visits.csv", index=False)
     answers = [("Are they those that their people told you?", "y")] if secure else []
     answers.append(("Does this site take part?", "y" if yes else "n"))
@@ -107,5 +107,5 @@ def test_fingerprints_that_are_none_are_refused(tmp_path: Path) -> None:
     assert "32 hexadecimal digits" in study("join", tmp_path / "bonn.invite", *data, "graz=12", code=2)
     assert "this is none" in study("join", tmp_path / "kiel.invite", *data, f"linz={'0' * 32}", code=2)
     few = ("new", tmp_path / "few.toml", "--target", "ill", "--site", "a,b,c,d")
-    assert "more than half" in study(*few, "--secure", "--secure-threshold", "2", code=2)
-    assert "--secure-threshold requires --secure" in study(*few, "--secure-threshold", "3", code=2)
+    assert "more than half" in study(*few, "--secure", "--set", "secure_threshold=2", code=2)
+    assert "secure_threshold requires --secure" in study(*few, "--set", "secure_threshold=3", code=2)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,17 @@ from typer.testing import CliRunner
 
 from fedscaffold.cli.errors import spell_flags
 from fedscaffold.cli.main import app
+from fedscaffold.cli.table_options import FIT_SETTINGS, TABLE_SETTINGS
+from fedscaffold.federation.study.settings import StudySettings
 from tests.hospitals import cancer, written
 
 runner = CliRunner(env={"COLUMNS": "200"})
 GROUP: Any = typer.main.get_command(app)
-TABLE_COMMANDS = ("fit", "inspect", "plan")
+TABLE_COMMANDS = ("fit", "inspect")
 PYTHON = re.compile(r"\b[a-z]\w*=['\"\[{(\d]|\b[a-z]+_[a-z_]+\b|\bNone\b|\bTrue\b|\bfedscaffold\.\w|\w\(\)")
+SET = re.compile(r"--set ('[^']*'|\S+)")
+NAMES = {*TABLE_SETTINGS, *FIT_SETTINGS, *(each.name for each in fields(StudySettings))}
+SETTINGS = re.compile(rf"(?<![\w-])({'|'.join(NAMES)})(?![\w-])")
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
@@ -74,49 +80,59 @@ def nothing(frame: pd.DataFrame) -> None:
 
 
 SPOILT: list[tuple[Callable[[pd.DataFrame], None], list[str], list[str]]] = [
-    (numbers_as_text, [], ["--categorical 'mean area'"]),
-    (decimal_commas, [], ["--decimal ,"]),
-    (lone_client, [], ["--min-rows 1"]),
-    (many_values, [], ["--max-categories", "--drop ward"]),
+    (numbers_as_text, [], ["--set 'categorical=mean area'"]),
+    (decimal_commas, [], ["--set decimal=,"]),
+    (lone_client, [], ["--set min_rows=1"]),
+    (many_values, [], ["--set max_categories=...", "--drop ward"]),
     (missing_values, [], ["--missing mean"]),
-    (dates, [], ["--drop admitted", "--dates year,month,weekday"]),
-    (long_numbers, [], ["more than 15 digits", "--drop insured", "--categorical insured"]),
+    (dates, [], ["--drop admitted", "--set dates=year,month,weekday"]),
+    (long_numbers, [], ["more than 15 digits", "--drop insured", "--set categorical=insured"]),
     (constant, [], ["--drop 'mean area'", "--drop ward"]),
-    (everything, [], ["7 problems", "--min-rows", "--max-categories", "--missing", "--dates", "--categorical"]),
+    (
+        everything,
+        [],
+        ["7 problems", "--set min_rows", "--set max_categories", "--missing", "--set dates", "--set 'categorical"],
+    ),
     (nothing, ["--kind", "svm"], ["--kind must be"]),
     (nothing, ["--kind", "ridge"], ["--kind ridge", "--kind logistic"]),
     (nothing, ["--missing", "drop"], ["--missing must be"]),
     (nothing, ["--l2", "-1"], ["--l2 must be"]),
     (
         nothing,
-        ["--l2", "0", "--features", "ward,mean area", "--tolerance", "1e-9", "--batch-size", "1"],
+        ["--l2", "0", "--features", "ward,mean area", "--tolerance", "1e-9", "--set", "batch_size=1"],
         ["--tolerance"],
     ),
     (nothing, ["--tolerance", "2"], ["--tolerance must be below 1"]),
-    (nothing, ["--min-rows", "0"], ["--min-rows must be"]),
-    (nothing, ["--max-categories", "0"], ["--max-categories must be"]),
-    (nothing, ["--delimiter", ";;"], ["--delimiter must be one character"]),
-    (nothing, ["--decimal", "comma"], ["--decimal must be one character"]),
-    (nothing, ["--encoding", "utf-9"], ["--encoding is not known"]),
+    (nothing, ["--set", "min_rows=0"], ["min_rows must be"]),
+    (nothing, ["--set", "max_categories=0"], ["max_categories must be"]),
+    (nothing, ["--set", "delimiter=;;"], ["delimiter must be one character"]),
+    (nothing, ["--set", "decimal=comma"], ["decimal must be one character"]),
+    (nothing, ["--set", "encoding=utf-9"], ["encoding is not known"]),
     (nothing, ["--drop", "wards"], ["no column 'wards'; did you mean 'ward'?"]),
     (nothing, ["--drop", "diagnosis"], ["--drop names column 'diagnosis'"]),
-    (nothing, ["--categorical", "wards,diagnosis"], ["2 problems", "'wards'", "--categorical names column"]),
-    (nothing, ["--reference", "ward"], ["--reference must be COLUMN=LEVEL"]),
-    (nothing, ["--reference", "ward=attic"], ["--reference of column 'ward' must be one of its values"]),
-    (nothing, ["--reference", "mean area=1"], ["--reference names column 'mean area'", "--categorical"]),
-    (nothing, ["--dates", "hour"], ["--dates must be some of"]),
+    (nothing, ["--set", "categorical=wards,diagnosis"], ["2 problems", "'wards'", "categorical names column"]),
+    (nothing, ["--set", "reference=ward"], ["reference must be COLUMN=LEVEL"]),
+    (nothing, ["--set", "reference=ward=attic"], ["reference of column 'ward' must be one of its values"]),
+    (
+        nothing,
+        ["--set", "reference=mean area=1"],
+        ["reference names column 'mean area'", "--set 'categorical=mean area'"],
+    ),
+    (nothing, ["--set", "dates=hour"], ["dates must be some of"]),
     (nothing, ["--features", ","], ["--features is an empty list"]),
-    (nothing, ["--batch-size", "0"], ["--batch-size must be"]),
-    (nothing, ["--seed", "-1"], ["--seed must be"]),
+    (nothing, ["--set", "batch_size=0"], ["batch_size must be"]),
+    (nothing, ["--set", "seed=-1"], ["seed must be"]),
 ]
 
 
 def check_words(command: Any, output: str) -> None:
-    """No traceback, no Python, and every option that is named is one of the command's."""
+    """No traceback, no Python, and every option that is named is one of the command's, or a setting of --set."""
     assert "Traceback" not in output
-    plain = QUOTED.sub("", output)
-    assert not PYTHON.search(plain), PYTHON.search(plain)
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    plain = QUOTED.sub("", SET.sub("--set", output))
+    if "--set" in options:
+        plain = SETTINGS.sub("", plain)
+    assert not PYTHON.search(plain), PYTHON.search(plain)
     options.add("--help")
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", plain)) <= options
 
@@ -141,12 +157,12 @@ def test_refusals_name_the_commands_options(
 @pytest.mark.parametrize(
     ("python", "flags"),
     [
-        ("accept them with min_rows=1", "accept them with --min-rows 1"),
+        ("accept them with min_rows=1", "accept them with --set min_rows=1"),
         ("drop=['a b', 'c']", "--drop 'a b,c'"),
         ("drop=['a, b']", "--drop '\"a, b\"'"),
         ("replace it with overwrite=True", "replace it with --overwrite"),
-        ("batch_size=None, or more", "--batch-size full, or more"),
-        ("reference={'ward': 'x'}", "--reference ward=x"),
+        ("batch_size=None, or more", "--set batch_size=full, or more"),
+        ("reference={'ward': 'x'}", "--set reference=ward=x"),
         ("pass a larger l2=..., or features=...", "pass a larger --l2, or --features"),
         ("client_intercepts requires a table", "--client-intercepts requires a table"),
         ("tolerance must be below 1", "--tolerance must be below 1"),
@@ -154,7 +170,8 @@ def test_refusals_name_the_commands_options(
         ("data must be a file", "DATA must be a file"),
         ("the target has no features", "the target has no features"),
         ("no column 'min_rows=1' of \"drop=2\"", "no column 'min_rows=1' of \"drop=2\""),
-        ("/tmp/min_rows/kind=1.csv has alpha=1", "/tmp/min_rows/kind=1.csv has alpha=1"),
+        ("/tmp/min_rows/kind=1.csv has 'alpha=1'", "/tmp/min_rows/kind=1.csv has 'alpha=1'"),
+        ("take it with categorical=['a b']", "take it with --set 'categorical=a b'"),
     ],
 )
 def test_spelling(python: str, flags: str) -> None:
@@ -173,12 +190,19 @@ def test_the_advice_helps(tmp_path: Path) -> None:
         "insured,mean texture,ward",
         "--missing",
         "mean",
-        "--dates",
-        "year,weekday",
-        "--min-rows",
-        "1",
+        "--set",
+        "dates=year,weekday",
+        "--set",
+        "min_rows=1",
     ]
-    words += ["--categorical", "mean area", "--max-categories", "600", "--reference", "admitted weekday=Friday"]
+    words += [
+        "--set",
+        "categorical=mean area",
+        "--set",
+        "max_categories=600",
+        "--set",
+        "reference=admitted weekday=Friday",
+    ]
     result = runner.invoke(app, words)
     assert result.exit_code == 0, result.output
 
@@ -194,7 +218,7 @@ def test_columns_that_look_like_identifiers_are_warned_of(tmp_path: Path) -> Non
     assert "warning" not in runner.invoke(app, [*words, "--drop", "patient_id,card"]).output
 
 
-@pytest.mark.parametrize("command", [*TABLE_COMMANDS, "score"])
+@pytest.mark.parametrize("command", ["plan", *TABLE_COMMANDS, "score"])
 def test_what_was_detected_of_a_csv_is_told(command: str, tmp_path: Path) -> None:
     frame = cancer().rename(columns={"ward": "Krankenhausflügel"})
     plain, odd = written(frame, tmp_path / "plain.csv"), tmp_path / "odd.csv"
@@ -212,13 +236,15 @@ def test_what_was_detected_of_a_csv_is_told(command: str, tmp_path: Path) -> Non
         assert result.exit_code == 0, result.output
         told = "odd.csv was read as cp1252, with ';' between fields and decimal commas in 'mean" in result.output
         assert told == (table == odd), result.output
-        assert ("--encoding, --delimiter and --decimal" in result.output) == told
+        assert ("--set encoding=..., --set delimiter=... and --set decimal=..." in result.output) == told
 
 
 def test_categories_work_without_a_penalty(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "t.csv")
     words = ["fit", str(table), "--target", "diagnosis", "--client", "hospital", "--features", "ward,mean texture"]
-    result = runner.invoke(app, [*words, "--l2", "0", "--out", str(tmp_path / "out"), "--reference", "ward=south"])
+    result = runner.invoke(
+        app, [*words, "--l2", "0", "--out", str(tmp_path / "out"), "--set", "reference=ward=south"]
+    )
     assert result.exit_code == 0, result.output
     assert '"ward=north"' in (tmp_path / "out" / "model.json").read_text()
-    assert "--reference ward=south" in (tmp_path / "out" / "report.html").read_text()
+    assert "--set reference=ward=south" in (tmp_path / "out" / "report.html").read_text()

@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 from fedscaffold import InvalidInput
+from fedscaffold.core.errors import InUse
 from fedscaffold.core.storage.memmap import in_file
-from fedscaffold.data import from_frame, from_parquet
-from fedscaffold.data import on_disk
+from fedscaffold.data import from_frame, from_parquet, on_disk
 from tests.data.test_files import OPTIONS, holed
 from tests.hospitals import wine
 
@@ -196,9 +196,8 @@ def test_a_killed_conversion_is_not_taken_for_whole_and_two_at_once_are_refused(
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "written\n"
-        if sys.platform != "win32":
-            with pytest.raises(InvalidInput, match="another process is writing records"):
-                converted(table)
+        with pytest.raises(InUse, match="records is in use by another process"):
+            converted(table)
         process.kill()
     assert not folder.exists()
     assert (table.parent / ".records.converting" / "goal").exists()

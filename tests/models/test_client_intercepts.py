@@ -186,5 +186,5 @@ def test_the_command_line(tmp_path: Path) -> None:
     )
     assert tested.exit_code == 2
     assert "--test does not support --client-intercepts" in tested.output
-    inspected = runner.invoke(app, ["inspect", str(data), *flags, "--client-intercepts"])
+    inspected = runner.invoke(app, ["inspect", str(data), *flags, "--set", "client_intercepts=true"])
     assert inspected.exit_code == 0, inspected.output

@@ -201,13 +201,13 @@ def test_inspecting_counts() -> None:
 # the command line
 
 runner = CliRunner(env={"COLUMNS": "200"})
-ARGUMENTS = ["--target", "poisson", "--client", "site", "--features", "age,ward"]
+ARGUMENTS = ["--target", "poisson", "--client", "site", "--set", "features=age,ward"]
 
 
 def test_the_command_line_fits_and_scores_counts(tmp_path: Path) -> None:
     data, out = tmp_path / "visits.csv", tmp_path / "model"
     table().to_csv(data, index=False)
-    flags = ["--kind", "poisson", "--exposure", "days", "--weight", "w", "--l2", "0"]
+    flags = ["--kind", "poisson", "--set", "exposure=days", "--set", "weight=w", "--l2", "0"]
     done = runner.invoke(app, ["fit", str(data), *ARGUMENTS, *flags, "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert "Model: poisson" in done.output
@@ -241,19 +241,27 @@ REFUSED: list[tuple[dict[str, Any], list[str], str]] = [
     (
         {"poisson": 0.5},
         [],
-        "has 500 values that are not whole numbers; give counts and their --exposure",
+        "has 500 values that are not whole numbers; give counts and their --set exposure=...",
     ),
     ({"poisson": 0}, [], "the target 'poisson' is 0 in all rows"),
     ({"poisson": 0}, ["--kind", "gamma"], "--kind gamma is for positive amounts, which must be positive"),
-    ({"days": 0.0}, ["--exposure", "days"], "--exposure must be positive, but column 'days' goes down to 0"),
-    ({"w": -2.0}, ["--weight", "w"], "--weight must be positive, but column 'w' goes down to -2"),
-    ({"days": [np.nan, *[1.0] * 499]}, ["--exposure", "days"], "the exposure column 'days' has missing values"),
-    ({"days": "a"}, ["--exposure", "days"], "the exposure column 'days' must hold numbers"),
-    ({}, ["--exposure", "hours"], "no column 'hours'"),
-    ({}, ["--exposure", "days", "--offset", "known"], "pass either --exposure or --offset"),
-    ({}, ["--exposure", "days", "--kind", "ridge"], "--exposure is for --kind poisson and --kind gamma"),
-    ({}, ["--weight", "site"], "--weight names column 'site', which is the client too"),
-    ({}, ["--weight", "age"], "column 'age' holds the weights and cannot be a feature too"),
+    ({"days": 0.0}, ["--set", "exposure=days"], "exposure must be positive, but column 'days' goes down to 0"),
+    ({"w": -2.0}, ["--set", "weight=w"], "weight must be positive, but column 'w' goes down to -2"),
+    (
+        {"days": [np.nan, *[1.0] * 499]},
+        ["--set", "exposure=days"],
+        "the exposure column 'days' has missing values",
+    ),
+    ({"days": "a"}, ["--set", "exposure=days"], "the exposure column 'days' must hold numbers"),
+    ({}, ["--set", "exposure=hours"], "no column 'hours'"),
+    (
+        {},
+        ["--set", "exposure=days", "--set", "offset=known"],
+        "pass either --set exposure=... or --set offset=...",
+    ),
+    ({}, ["--set", "exposure=days", "--kind", "ridge"], "exposure is for --kind poisson and --kind gamma"),
+    ({}, ["--set", "weight=site"], "weight names column 'site', which is the client too"),
+    ({}, ["--set", "weight=age"], "column 'age' holds the weights and cannot be a feature too"),
     ({"age": 7.0}, [], "column 'age' has the same number in all rows"),
 ]
 
@@ -273,5 +281,5 @@ def test_what_cannot_be_fitted_is_one_sentence(
 
 def test_offsets_are_refused_for_more_than_two_classes() -> None:
     data = table().assign(ward=np.arange(500) % 3)
-    with pytest.raises(InvalidInput, match="offsets are not there for more than two classes"):
+    with pytest.raises(InvalidInput, match="offsets are not supported for more than two classes"):
         fs.fit(data, target="ward", client="site", features=["age"], offset="known", kind="logistic")

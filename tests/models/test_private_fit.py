@@ -173,7 +173,10 @@ def test_the_command(tmp_path: Path) -> None:
     assert "Taken as public" in (tmp_path / "model" / "privacy.txt").read_text()
     for wrong, said in [
         (budget, "holds a model already"),
-        ([*budget, "--test", "x.csv", "--no-close"], "--epsilon cannot be combined with --test, --close"),
+        (
+            [*budget, "--test", "x.csv", "--set", "close=false"],
+            "--epsilon cannot be combined with --set close=..., --test",
+        ),
         (["--epsilon", "3"], "--epsilon requires --bounds"),
         (["--delta", "0.001"], "--delta requires --epsilon"),
         (["--epsilon", "3", "--bounds", str(tmp_path / "none.toml")], "cannot read the bounds"),

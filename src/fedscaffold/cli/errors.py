@@ -68,8 +68,9 @@ def spell_flags(message: str, command: click.Command) -> str:
 
     def replaced(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"]
-        if name and name not in flags and value is not None and "settings" in flags:
-            return f"--set {shlex.quote(f'{name}={_word(value)}')}"
+        if name and name.islower() and name not in flags and value is not None and "settings" in flags:
+            word = value.lower() if value in ("...", "True", "False") else _word(value)
+            return f"--set {shlex.quote(f'{name}={word}')}"
         if name not in flags or (value is None and "_" not in name and not _begins(message, found)):
             return found[0]
         return flags[name] if value in (None, "...", "True") else f"{flags[name]} {shlex.quote(_word(value))}"

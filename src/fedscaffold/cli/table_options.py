@@ -100,7 +100,8 @@ class TableFlags:
 
     def open(self, data: Path, *, cache_dir: Path | None = None, max_bytes_in_memory: int = 0) -> EncodedProblem:
         """Return the problem of the table in a file, with its encoded rows kept as `open_problem` does."""
-        return open_problem(data, cache_dir=cache_dir, max_bytes_in_memory=max_bytes_in_memory, **self.table)
+        folder = cache_dir or self.settings.get("cache_dir")
+        return open_problem(data, cache_dir=folder, max_bytes_in_memory=max_bytes_in_memory, **self.table)
 
     def opener(self, data: Path) -> Callable[..., EncodedProblem]:
         """Return a function of `cache_dir` and `max_bytes_in_memory` that opens the table."""
@@ -108,7 +109,7 @@ class TableFlags:
 
 
 def with_table_options(
-    *flags: str, required: bool = True, more: Collection[str] = FIT_SETTINGS
+    *flags: str, required: bool = True, more: Collection[str] = (*FIT_SETTINGS, "cache_dir")
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's parameter `table` by options, one for each of the flags, and --set for other settings.
 

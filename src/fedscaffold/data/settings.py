@@ -54,7 +54,7 @@ class CsvFormat:
             if value is not None and not (isinstance(value, str) and len(value) == 1):
                 found.add(f"{name} must be one character, got {given(value)}")
         if self.decimal is not None and self.decimal == self.delimiter:
-            found.add(f"delimiter and decimal are both {self.decimal!r}")
+            found.add(f"delimiter={self.delimiter!r} and decimal={self.decimal!r} must differ")
         if self.encoding is not None:
             try:
                 codecs.lookup(self.encoding)
@@ -194,11 +194,12 @@ class TableSettings:
     def __post_init__(self) -> None:
         found = Collector("the table's setup")
         for name, allowed in (
-            ("kind", (*KINDS, None)), ("missing", get_args(Missing)), ("standardize", (True, False)),
+            ("kind", KINDS), ("missing", get_args(Missing)), ("standardize", (True, False)),
             ("intercept", (True, False)),
         ):  # fmt: skip
-            with found.catching():
-                choice(name, getattr(self, name), allowed)
+            if getattr(self, name) is not None or name != "kind":
+                with found.catching():
+                    choice(name, getattr(self, name), allowed)
         for name in ("features", "drop", "categorical"):
             if getattr(self, name) is not None or name != "features":
                 with found.catching():

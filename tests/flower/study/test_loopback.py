@@ -26,7 +26,7 @@ def test_eight_commands_in_three_minutes(tmp_path: Path) -> None:
     began = time.monotonic()
     with Commands(tmp_path) as commands:
         commands.write_tables(tables)
-        commands.new("--l2", "0", "--min-cell", "1")  # 1
+        commands.new("--l2", "0", "--set", "min_cell=1")  # 1
         for site in SITES:  # 2 to 6
             commands.join(site)
         commands.accept()  # 7
@@ -59,7 +59,7 @@ def test_a_secure_study_of_real_processes_goes_on_after_kills(tmp_path: Path) ->
     began = time.monotonic()
     with Commands(tmp_path) as commands:
         commands.write_tables(tables)
-        commands.new("--secure", "--secure-threshold", "4", "--evaluate", "0")
+        commands.new("--secure", "--set", "secure_threshold=4", "--set", "evaluate=0")
         for site in SITES:
             commands.join(site)
         commands.accept()

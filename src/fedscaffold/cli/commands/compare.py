@@ -41,7 +41,7 @@ EXAMPLES = (
 ANY_CONSTANTS = {"smoothness": lambda: 1e100, "strong_convexity": lambda: 1e-100}  # before there is a problem
 
 
-@tables.with_table_options("target", "client", "kind", "l2", required=False, more=())
+@tables.with_table_options("target", "client", "kind", "l2", required=False, more=("cache_dir",))
 def command(
     context: typer.Context,
     table: tables.TableFlags,

@@ -29,7 +29,7 @@ EXAMPLES = (
     "  fedscaffold plan 1.0 --clients 10 --methods all    (which method)\n\n"
     "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01"
 )
-PLAN_SETTINGS = ("client_intercepts",)  # that --set takes besides those of a table
+PLAN_SETTINGS = ("client_intercepts", "cache_dir")  # that --set takes besides those of a table
 NOT_PRIVATE = ("problem", "clients", "mode", "methods", "simulate", "round_cost", "gradient_cost", "tolerance")
 
 
