@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.cli.commands.run import RunOptions, run_with
+from fedscaffold.cli.options import engine_of
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.engines.jax_ import engine as jax_engine
 from fedscaffold.engines.jax_ import steps
@@ -235,6 +235,4 @@ def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_command_line_hands_over_the_precision() -> None:
-    settings = RunOptions(problem="regression", engine="jax", dtype="float32", clients=2, rounds=1, local_steps=2)
-    trace, _ = run_with(settings, None)
-    assert trace.provenance["engine"] == "jax-float32-cpu"
+    assert engine_of("jax:dtype=float32") == fs.engines.Jax(dtype="float32")

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,7 @@ from fedscaffold.core.display.figures import load_matplotlib
 from fedscaffold.core.errors import InvalidInput, MissingDependency
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage.files import check_writable
+from fedscaffold.engines import choose_engine
 from fedscaffold.federation.known_methods import find_method
 from fedscaffold.methods import (
     AmplifiedScaffold,
@@ -180,6 +181,15 @@ def _method_class(name: str) -> type[Any]:
     if not is_dataclass(found) or not hasattr(found, "update_clients"):
         raise InvalidInput(f"method={name!r} is not a method: {found!r}")
     return found
+
+
+def engine_of(text: str) -> Any:
+    """Parse NAME or NAME:FIELD=VALUE,... into an engine; "auto" is left for the run to decide."""
+    if text == "auto":
+        return text
+    engine: Any = choose_engine(text.partition(":")[0])
+    plain = [one.name for one in fields(engine) if isinstance(getattr(engine, one.name), int | str | None)]
+    return replace(engine, **fields_of("engine", text, allowed=plain)[1])
 
 
 def import_from_here(module: str) -> ModuleType:

@@ -62,11 +62,14 @@ def command(
             show_default="for tables what --tolerance means",
         ),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Budget of rounds. [default: 1000 if no budget]")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Budget of rounds.", show_default="1000 if no budget is given")
+    ] = None,
     gradients: Annotated[float | None, typer.Option(help="Budget of gradients per client.")] = None,
     vectors: Annotated[float | None, typer.Option(help="Budget of vectors received and sent per client.")] = None,
     step_sizes: Annotated[
-        str | None, typer.Option(help="Step sizes to try, with commas. [default: 4/L, 2/L, 1/L, ..., ten of them]")
+        str | None,
+        typer.Option(help="Step sizes to try, with commas.", show_default="4/L, 2/L, 1/L, ..., ten of them"),
     ] = None,
     local_steps: Annotated[
         str, typer.Option(help="Local steps to try, with commas; for proxskip 1/p.")

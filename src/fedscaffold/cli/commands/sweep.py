@@ -55,7 +55,7 @@ def command(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"{options.METHOD_NAMES}, or NAME:FIELD=VALUE,...; once for each method. [default: scaffold]"
+            help=f"{options.METHOD_NAMES}, or NAME:FIELD=VALUE,...; once for each method.", show_default="scaffold"
         ),
     ] = None,
     step_size: Annotated[str, typer.Option(help="γ, with commas.")] = "0.05",

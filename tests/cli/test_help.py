@@ -1,0 +1,43 @@
+"""Help pages: every default is shown, every command has an example, and options stay few."""
+
+import re
+from typing import Any
+
+import click
+import pytest
+
+from fedscaffold.cli.main import app
+from tests.cli.test_words import runner
+from tests.cli.test_words_everywhere import commands
+
+COMMANDS = dict(commands())
+
+
+def help_of(name: tuple[str, ...]) -> str:
+    result = runner.invoke(app, [*name, "--help"], env={"COLUMNS": "300", "NO_COLOR": "1"})
+    assert result.exit_code == 0
+    return result.output
+
+
+def default_of(option: Any) -> str | None:
+    """The default as the help shows it; None if it shows none."""
+    if isinstance(option.show_default, str):
+        return f"({option.show_default})"
+    if option.show_default is False or option.default in (None, "") or option.required or callable(option.default):
+        return None
+    if option.is_flag:
+        names = (option.opts[0], *option.secondary_opts)
+        return None if not option.secondary_opts else names[not option.default].removeprefix("--")
+    return str(option.default)
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_help_shows_every_default_and_an_example(name: tuple[str, ...]) -> None:
+    page = help_of(name)
+    texts = [option.help for option in COMMANDS[name].params if isinstance(option, click.Option) and option.help]
+    assert [text for text in texts if text.replace("\\[", "[") not in " ".join(page.split())] == []
+    for option in COMMANDS[name].params:
+        if isinstance(option, click.Option) and (default := default_of(option)) is not None:
+            (line,) = re.findall(rf"^.*{option.opts[0]}(?![\w-]).*\[.*$", page, flags=re.MULTILINE)[:1] or [""]
+            assert f"[default: {default}]" in line, (option.opts[0], default, line)
+    assert f"fedscaffold {' '.join(name)}" in page.partition("Usage")[2].partition("\n")[2]
