@@ -69,7 +69,7 @@ def test_join_asks_before_it_takes_part(tmp_path: Path, secure: bool, yes: bool)
     more = ["--secure"] if secure else []
     study("new", file, "--target", "ill", "--site", "bonn,graz,lyon", "--set", "evaluate=0", *more)
     visits(0).to_csv(tmp_path / "visits.csv", index=False)
-    answers = [("Are they those that their people told you?", "y")] if secure else []
+    answers = [("Are they the ones that their people gave you?", "y")] if secure else []
     answers.append(("Does this site take part?", "y" if yes else "n"))
     words = ["study", "join", "bonn.invite", "--data", "visits.csv"]
     code, shown = on_terminal(tmp_path, words, answers, NODE)
@@ -90,7 +90,7 @@ def test_join_refuses_keys_that_people_do_not_know(tmp_path: Path) -> None:
     study("new", tmp_path / "pilot.toml", "--target", "ill", "--site", "bonn,graz,lyon", "--secure")
     visits(0).to_csv(tmp_path / "visits.csv", index=False)
     words = ["study", "join", "bonn.invite", "--data", "visits.csv"]
-    code, shown = on_terminal(tmp_path, words, [("Are they those that their people told you?", "n")], NODE)
+    code, shown = on_terminal(tmp_path, words, [("Are they the ones that their people gave you?", "n")], NODE)
     assert code == 3, shown
     assert "keys were not accepted by bonn" in shown
     known = ["--accept", "auto", "--peer", f"graz={'0' * 32}", "--peer", f"lyon={'1' * 32}"]
@@ -105,7 +105,7 @@ def test_fingerprints_that_are_none_are_refused(tmp_path: Path) -> None:
     visits(0).to_csv(tmp_path / "visits.csv", index=False)
     data = ("--data", tmp_path / "visits.csv", "--peer")
     assert "32 hexadecimal digits" in study("join", tmp_path / "bonn.invite", *data, "graz=12", code=2)
-    assert "this is none" in study("join", tmp_path / "kiel.invite", *data, f"linz={'0' * 32}", code=2)
+    assert "which this one is not" in study("join", tmp_path / "kiel.invite", *data, f"linz={'0' * 32}", code=2)
     few = ("new", tmp_path / "few.toml", "--target", "ill", "--site", "a,b,c,d")
     assert "more than half" in study(*few, "--secure", "--set", "secure_threshold=2", code=2)
     assert "secure_threshold requires --secure" in study(*few, "--set", "secure_threshold=3", code=2)

@@ -2,16 +2,13 @@
 
 import signal
 import tempfile
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedscaffold.cli import table_options as tables
-from fedscaffold.cli.commands.study.progress import ProgressLines, print_result
-from fedscaffold.cli.commands.study.signals import ended_by_signal
+from fedscaffold.cli.commands.study import ProgressLines, ended_by_signal, print_result, say
 from fedscaffold.cli.errors import FAILED, refusals
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.federation.study.journal import private_folder
@@ -47,11 +44,6 @@ def command(
     Processes talk over TLS, and sites prove who they are with keys, all made for this run. The study is the one of
     `fedscaffold study`, with the commands of all its people given at once.
     """
-    console = Console(highlight=False)
-
-    def tell(sentence: str) -> None:
-        console.print(f"{datetime.now():%H:%M:%S} {sentence}", soft_wrap=True, markup=False)
-
     with refusals(interrupted="all processes were ended"), ended_by_signal(signal.SIGTERM):
         from fedscaffold.flower.study.local import LocalStudy, site_files
 
@@ -66,8 +58,8 @@ def command(
             named = (target, *(chosen.features or ()), *chosen.categorical)
             check = chosen.threshold if chosen.secure else int
             files = site_files(data, client, lambda: private_folder(folder), named, check)
-            study = LocalStudy(folder, files, chosen, tell)
-            found = study.run(ProgressLines(tell))
-            print_result(found, study.out, console, kept=out is not None)
+            study = LocalStudy(folder, files, chosen, say)
+            found = study.run(ProgressLines())
+            print_result(found, study.out, kept=out is not None)
     if found.state == "stopped":
         raise typer.Exit(FAILED)

@@ -1,8 +1,41 @@
 """`fedscaffold study`: one model for sites that keep their tables, a command for each person who takes part."""
 
-import typer
+import json
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
 
-from fedscaffold.cli.commands.study import accept, invite, join, new, run, status
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedscaffold.cli import table_options as tables
+from fedscaffold.cli.commands.status import EXIT_CODES
+from fedscaffold.cli.commands.study import new
+from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.storage.fields import shown
+from fedscaffold.data.encoding import Category
+from fedscaffold.federation.agreement import Agreement
+from fedscaffold.federation.client.files import SiteFolder
+from fedscaffold.federation.client.store import MemoryStore
+from fedscaffold.federation.payloads import Payload
+from fedscaffold.federation.study.messages import PHASE, refusal_in
+from fedscaffold.federation.study.report.dry_run import dry_run
+from fedscaffold.federation.study.report.site_page import write_site_page
+from fedscaffold.federation.study.report.status import StudyStatus, study_status
+from fedscaffold.federation.study.site import StudySite
+from fedscaffold.flower.study.invite import Invite, fingerprint, public_key_of, write_invites
+from fedscaffold.flower.study.site_folder import ACCEPT, JoinedSite
+from fedscaffold.flower.study.study_file import StudyFile, StudyFolder
+
+PAGE, AGREEMENT = "site.html", "agreement.json"
 
 app = typer.Typer(
     help="Run a study: one model for sites that keep their tables, which never leave them.",
@@ -11,7 +44,344 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-for name, module in (
-    ("new", new), ("invite", invite), ("join", join), ("accept", accept), ("run", run), ("status", status)
-):  # fmt: skip
-    app.command(name, epilog=module.EXAMPLES)(module.command)
+app.command("new", epilog=new.EXAMPLES)(new.command)
+
+
+@app.command("invite", epilog="Example:\n\n  fedscaffold study invite cancer.toml bonn graz")
+def invite(
+    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study's file.")],
+    site: Annotated[list[str], typer.Argument(metavar="SITE...", help="Names of sites, as in the file.")],
+) -> None:
+    """Write invitations: small files with the study's address, its certificate and what it asks for.
+
+    An invitation holds no secret: who may take part is decided by `fedscaffold study accept`.
+    """
+    with refusals(interrupted="some invitations may be missing"):
+        written = write_invites(file, site)
+    for path in written:
+        typer.echo(path)
+
+
+@app.command(
+    "join",
+    epilog=(
+        "Examples:\n\n"
+        "  fedscaffold study join bonn.invite --data visits.csv --dry-run\n\n"
+        "  fedscaffold study join bonn.invite --data visits.csv --accept auto"
+    ),
+)
+def join(
+    invite: Annotated[Path, typer.Argument(metavar="INVITE", help="The invitation that the coordinator sent.")],
+    data: Annotated[Path, typer.Option(help="This site's table, a .csv or .parquet file.")],
+    accept: Annotated[
+        str, typer.Option(help="The agreement on columns and coding: ask before it is accepted, or auto.")
+    ] = "ask",
+    policy: Annotated[
+        Path | None, typer.Option(help="A TOML file of what this site allows and sends.", show_default="safe")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder for key, log and state.", show_default="SITE-site beside INVITE")
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="SITE=FINGERPRINT, from that site's people, for secure sums; once for each site."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="CSV files: delimiter, decimal or encoding; repeatable."),
+    ] = None,
+) -> None:
+    """Take part in a study: check the table, make a key, show what will leave, and answer the coordinator.
+
+    Runs until the study is over. After a stop, whatever its reason, the same command continues. Everything that
+    leaves is logged in audit.jsonl in the folder before it does.
+    """
+    with refusals(interrupted="the same command joins again"), ended_by_signal(signal.SIGTERM, signal.SIGHUP):
+        if accept not in ACCEPT:
+            raise InvalidInput(f"--accept must be one of {', '.join(ACCEPT)}, got {accept!r}")
+        invited = Invite.load(invite)
+        joined = JoinedSite(
+            folder=(folder or invite.parent / f"{invited.site}-site").resolve(), invite=invited, data=data,
+            text=tables.csv_format(tables.parse_settings(settings, tables.CSV_SETTINGS)), policy=policy,
+            accept=accept, peers=_peers(peer or [], invited),
+        )  # fmt: skip
+        site = joined.site(MemoryStore())
+        schema = site.check(invited.settings)
+        rows = "" if schema.n_rows is None else f", {schema.n_rows:,} rows"
+        typer.echo(f"{data} fits the study {invited.study}: {len(schema.columns)} columns{rows}")
+        if show:
+            preview = dry_run(site.table.load(), invited.settings, rules=site.rules, policy=site.policy)
+            typer.echo(preview.text())
+            return
+        if accept == "ask" and not sys.stdin.isatty():
+            raise InvalidInput("--accept ask needs a terminal; pass --accept auto, or read the study's file first")
+        key = joined.save()
+        site.store = joined.store()
+        typer.echo(
+            f"key: send {key} to the coordinator, with its fingerprint: {fingerprint(key.read_text())}\n"
+            f"log: {joined.folder / 'audit.jsonl'} will have all that leaves this site; --dry-run shows it before"
+        )
+        if invited.settings.secure:
+            _print_fingerprint(site)
+        if accept == "ask":
+            site.accept = _asking(joined)
+            if not joined.peers:
+                site.accept_peers = _asking_about_peers()
+        _serve(joined, site)
+        _write_page(joined)
+    say(
+        f"the study is over; its result is in {joined.folder / 'result.json'}, what left in {joined.folder / PAGE}"
+    )
+
+
+def _serve(joined: JoinedSite, site: StudySite) -> None:
+    """Answer the coordinator until it has sent the result."""
+    from fedscaffold.flower.study.node import StudyNode
+
+    last = [""]
+
+    def answer(read: Callable[[], Payload]) -> Payload:
+        reply = joined.answer(site, read)
+        code = refusal_in(reply)
+        phase = str(reply.values.get(PHASE, "train")) if code is None else f"refused: {code}"
+        if phase != last[0]:
+            last[0] = phase
+            say(phase)
+        return reply
+
+    node = StudyNode(
+        address=joined.invite.address, authority=joined.invite.authority, private_key=joined.private_key,
+        answer=answer, tell=say,
+    )  # fmt: skip
+    node.run(lambda: last[0] == "finish")
+
+
+def _asking(joined: JoinedSite) -> Callable[[Agreement], bool]:
+    def accept(agreement: Agreement) -> bool:
+        path = joined.folder / AGREEMENT
+        agreement.save(path)
+        encoding = agreement.encoding
+        typer.echo(f"\nThe coordinator proposes (all of it is in {path}):")
+        for column in encoding.columns:
+            told = f"categories {', '.join(map(str, column.values))}" if isinstance(column, Category) else "number"
+            typer.echo(f"  {column.name}: {told}")
+        classes = "number" if encoding.classes is None else ", ".join(map(str, encoding.classes))
+        typer.echo(f"  to predict {encoding.target}: {classes}")
+        return typer.confirm("Does this site take part?")
+
+    return accept
+
+
+def _peers(given: list[str], invite: Invite) -> dict[str, str]:
+    """Fingerprints by site, from options such as graz='1234 5678 …'."""
+    pairs = [one.partition("=") for one in given]
+    wrong = [
+        site for site, _, text in pairs if not site or not re.fullmatch("[0-9a-f]{32}", text.replace(" ", ""))
+    ]
+    if wrong:
+        raise InvalidInput(f"--peer must be SITE=FINGERPRINT with 32 hexadecimal digits, got {wrong[0]!r}")
+    if given and not invite.settings.secure:
+        raise InvalidInput("--peer is for studies with secure sums, which this one is not")
+    return {site: text.replace(" ", "") for site, _, text in pairs}
+
+
+def _print_fingerprint(site: StudySite) -> None:
+    from fedscaffold.federation.study.secure.peers import own_fingerprint
+
+    typer.echo(
+        "secure sums: the coordinator will learn only sums over all sites. Give the people of the other sites, "
+        f"not by way of the coordinator, the fingerprint of this site: {own_fingerprint(site.store)}"
+    )
+
+
+def _asking_about_peers() -> Callable[[Mapping[str, str]], bool]:
+    def accept(fingerprints: Mapping[str, str]) -> bool:
+        typer.echo("\nThe other sites of the secure sums have these fingerprints, according to the coordinator:")
+        for site, one in fingerprints.items():
+            typer.echo(f"  {site}: {one}")
+        return typer.confirm("Are they the ones that their people gave you?")
+
+    return accept
+
+
+def _write_page(joined: JoinedSite) -> None:
+    store = SiteFolder(joined.folder)
+    accepted = store.load_note("accepted")
+    agreement = None if accepted is None else Agreement.from_json(accepted["agreement"])
+    if agreement is not None:
+        agreement.save(joined.folder / AGREEMENT)
+    write_site_page(
+        joined.folder, joined.folder / PAGE, site=joined.invite.site, study=joined.invite.study,
+        agreement=agreement, result=store.load_note("result"),
+    )  # fmt: skip
+
+
+@app.command("accept", epilog="Example:\n\n  fedscaffold study accept cancer.toml bonn.pub graz.pub")
+def accept(
+    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study's file.")],
+    key: Annotated[list[str], typer.Argument(metavar="KEY...", help="The files SITE.pub that sites sent.")],
+    replace: Annotated[bool, typer.Option(help="Accept a new key of a site that has one.")] = False,
+) -> None:
+    """Accept the keys of sites: from now on their nodes may connect, also while the study runs.
+
+    Compare the fingerprint with the one that the site was shown, over the telephone for example: a key may have
+    been exchanged on its way.
+    """
+    with refusals(interrupted="some keys may be missing"):
+        study, folder = StudyFile.load(file), StudyFolder(file)
+        accepted = folder.accepted()
+        found = dict(public_key_of(each) for each in key)
+        problems = [
+            f"{file} has no site called {site}; its sites are {', '.join(study.sites)}"
+            for site in found
+            if site not in study.sites
+        ]
+        if not replace:
+            problems += [
+                f"site {site} has another key already; --replace accepts the new one in its place"
+                for site, one in found.items()
+                if accepted.get(site, one) != one
+            ]
+        both = {**accepted, **found}
+        if len({fingerprint(one) for one in both.values()}) < len(both):
+            problems.append("two sites have the same key")
+        if problems:
+            raise InvalidInput("; ".join(problems))
+        for site, one in found.items():
+            folder.accept(site, one)
+            typer.echo(f"accepted {site}, whose key has the fingerprint {fingerprint(one)}")
+    waiting = [site for site in study.sites if site not in folder.accepted()]
+    typer.echo(f"not accepted yet: {', '.join(waiting)}" if waiting else "all sites are accepted")
+
+
+@app.command(
+    "run",
+    epilog=(
+        "Examples:\n\n"
+        "  fedscaffold study run cancer.toml --out cancer\n\n"
+        "  fedscaffold study run cancer.toml --out cancer --dashboard      a live page in the browser"
+    ),
+)
+def run(
+    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study's file.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model, the report and everything the study keeps.")],
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Serve a live page about the study.")] = False,
+    dashboard_address: Annotated[
+        str, typer.Option(help="HOST:PORT where the page listens; 0 for any free port.")
+    ] = "127.0.0.1:0",
+) -> None:
+    """Conduct the study: wait for the sites, agree, train, certify, evaluate, report.
+
+    After any stop, by Ctrl-C, a crash or a reboot, the same command continues. Every minute it prints which sites
+    it waits for.
+    """
+    with refusals(interrupted=RESUMABLE), ended_by_signal(signal.SIGTERM, signal.SIGHUP):
+        from fedscaffold.flower.study.link import CoordinatorLink
+
+        link = CoordinatorLink(file, out, say)
+        with ExitStack() as stack:
+            if dashboard:
+                from fedscaffold.dashboard import serve_dashboard
+
+                host, _, port = dashboard_address.rpartition(":")
+                if not host or not port.isdecimal() or int(port) > 65535:
+                    raise InvalidInput(f"dashboard_address must be HOST:PORT, got {dashboard_address!r}")
+                page = serve_dashboard(out, host=host, port=int(port))
+                say(f"The live page is at {stack.enter_context(page)}")
+            found = link.run(ProgressLines())
+    print_result(found, out)
+    if found.state == "stopped":
+        raise typer.Exit(FAILED)
+
+
+@app.command(
+    "status",
+    epilog=(
+        "Examples:\n\n"
+        "  fedscaffold study status cancer\n\n"
+        "  fedscaffold study status cancer --json\n\n"
+        "Exit codes: 0 the study has finished, 1 it was stopped by an error or killed, 2 this is not a study's "
+        "folder, 3 it is running."
+    ),
+)
+def status(
+    folder: Annotated[Path, typer.Argument(help="The folder that was given to `study run --out`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show the state of a study: its phase, the error against the tolerance, which sites are there or refused."""
+    with refusals(interrupted="nothing was changed"):
+        found = study_status(folder)
+        if as_json:
+            typer.echo(json.dumps(found.to_json(), ensure_ascii=True))
+        else:
+            Console(highlight=False).print(_table(found))
+    raise typer.Exit(EXIT_CODES[found.state])
+
+
+def _table(found: StudyStatus) -> Table:
+    table = Table(title=f"study {found.name}", show_header=False)
+    table.add_row("state", found.state)
+    table.add_row("phase", found.phase)
+    table.add_row("exchanges", f"{found.exchanges:,}")
+    if found.current_error is not None:
+        table.add_row("error", f"{found.current_error:.2g} (tolerance {found.tolerance})")
+    for name, site in found.sites.items():
+        table.add_row(f"site {name}", site.state + (f": {shown(site.why, longest=300)}" if site.why else ""))
+    for one in found.refused:
+        table.add_row(f"refused {shown(one['who'])}", shown(one["why"], longest=300))
+    if found.error:
+        table.add_row("stopped by", shown(found.error, longest=500))
+    return table
+
+
+def say(sentence: str) -> None:
+    """Print a sentence with the time of day."""
+    typer.echo(f"{datetime.now():%H:%M:%S} {sentence}")
+
+
+class ProgressLines:
+    """Callback that prints phases, decisions and errors of a study when they change."""
+
+    def __init__(self) -> None:
+        self.phase, self.points, self.notes = "", 0, 0
+
+    def __call__(self, status: StudyStatus) -> None:
+        """Print the news of a status."""
+        if status.phase != self.phase:
+            self.phase = status.phase
+            say(self.phase)
+        for note in status.notes[self.notes :]:
+            say(note)
+        self.notes = len(status.notes)
+        if len(status.history) > self.points and status.current_error is not None:
+            self.points = len(status.history)
+            aim = "" if status.aim is None else f", the aim is {status.aim:.2g}"
+            say(f"exchange {status.rounds}: error {status.current_error:.2g}{aim}")
+
+
+def print_result(found: StudyStatus, out: Path, *, kept: bool = True) -> None:
+    """Print the coefficients and where everything is, or why the study stopped."""
+    if found.state == "stopped":
+        typer.echo(f"error: {found.error}", err=True)
+        return
+    summary = out / "summary.txt"
+    if summary.exists():
+        typer.echo(summary.read_text(encoding="utf-8"))
+    if kept:
+        typer.echo(f"Model, coefficients and report are in {out}; open {out / 'report.html'}")
+
+
+@contextmanager
+def ended_by_signal(*numbers: int) -> Iterator[None]:
+    """Treat these signals as an interrupt."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
