@@ -61,4 +61,3 @@ def test_folders_that_are_no_servers(tmp_path: Path) -> None:
         done = RUNNER.invoke(app, ["status", str(folder)])
         assert done.exit_code == 2
         assert "is not the folder of a server that has begun a run" in done.output
-    assert RUNNER.invoke(app, ["status", str(tmp_path), "--json", "--prometheus"]).exit_code == 2

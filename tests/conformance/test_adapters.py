@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.conformance_league import PAGE, kept, page
+from fedscaffold.cli.commands import conformance
 from fedscaffold.cli.main import app
 from fedscaffold.conformance import Report, check
 from fedscaffold.conformance.adapters import LIBRARIES, environment
@@ -51,7 +52,8 @@ def test_a_library_is_checked_in_another_process_and_may_print(
 
 def test_a_library_that_does_not_run_is_one_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stub_environment(monkeypatch, tmp_path, "raise ImportError('no wheel for this Python')")
-    result = CliRunner().invoke(app, ["conformance", "--against", "declearn", "--environments", str(tmp_path)])
+    monkeypatch.setattr(conformance, "default_folder", lambda: tmp_path)
+    result = CliRunner().invoke(app, ["conformance", "--against", "declearn"])
     assert result.exit_code == 2
     assert "declearn could not be run" in result.output
     assert "no wheel for this Python" in result.output

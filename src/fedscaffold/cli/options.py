@@ -13,7 +13,8 @@ import typer
 
 from fedscaffold.core.checks import choice
 from fedscaffold.core.display.figures import load_matplotlib
-from fedscaffold.core.errors import InvalidInput, MissingDependency
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.optional import missing_extra
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage.files import check_writable
 from fedscaffold.engines import choose_engine
@@ -72,10 +73,10 @@ Simulate = Annotated[int, typer.Option(help="Also simulate so many runs, to comp
 
 
 def require_packages(*names: str) -> None:
-    """Refuse to start, rather than fail after the computation, where a package is not installed."""
+    """Raise before any work, rather than after the computation, if a package is not installed."""
     for name in names:
         if find_spec(name) is None:
-            raise MissingDependency(f"{name} is not installed; pip install 'fedscaffold[reproduce]'")
+            raise missing_extra(f"{name} is not installed", extra="reproduce")
 
 
 def method_of(name: str) -> type[Scaffold] | type[FedAvg]:

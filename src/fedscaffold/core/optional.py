@@ -1,9 +1,24 @@
-"""Optional packages: imported where they are needed; where they are missing, a sentence says what to install."""
+"""Optional packages, imported when they are needed; if one is missing, the error says how to install it."""
 
 import importlib
 from typing import Any
 
 from fedscaffold.core.errors import MissingDependency
+
+
+def missing_extra(needed_by: str, *, extra: str) -> MissingDependency:
+    """Return the error for a missing package.
+
+    Parameters
+    ----------
+    needed_by
+        The feature that needs it, with a verb: "figures need matplotlib".
+    extra
+        The extra of fedscaffold that installs it.
+    """
+    return MissingDependency(
+        f"{needed_by}; pip install 'fedscaffold[{extra}]' (from a checkout: pip install -e '.[{extra}]')"
+    )
 
 
 def load_optional(module: str, needed_by: str, *, extra: str) -> Any:
@@ -13,10 +28,12 @@ def load_optional(module: str, needed_by: str, *, extra: str) -> Any:
     ----------
     module
         Name of the module, such as "matplotlib.pyplot".
-    needed_by
-        What needs it, with a verb: "figures need matplotlib".
-    extra
-        The extra of fedscaffold that installs it.
+    needed_by, extra
+        The feature that needs it, and the extra that installs it; see `missing_extra`.
+
+    Returns
+    -------
+    The module.
 
     Raises
     ------
@@ -34,4 +51,4 @@ def load_optional(module: str, needed_by: str, *, extra: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
-        raise MissingDependency(f"{needed_by}; pip install 'fedscaffold[{extra}]'") from error
+        raise missing_extra(needed_by, extra=extra) from error

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fedscaffold.core.errors import MissingDependency
+from fedscaffold.core.optional import missing_extra
 
 if TYPE_CHECKING:
     from fedscaffold.dashboard.server import serve_dashboard
@@ -19,9 +19,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("starlette", "uvicorn"):
             raise
-        raise MissingDependency(
-            "the live page needs a web server; install it with: pip install 'fedscaffold[dashboard]'"
-        ) from error
+        raise missing_extra("the live page needs a web server", extra="dashboard") from error
     globals()[name] = serve_dashboard
     return serve_dashboard
 

@@ -7,7 +7,7 @@ finds nodes; the protocol is in `fedscaffold.federation`, whose names that an ap
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedscaffold.core.errors import MissingDependency
+from fedscaffold.core.optional import missing_extra
 
 if TYPE_CHECKING:
     from fedscaffold.federation import Agreement, LocalTask, ProblemTask, SitePolicy, TooFewClients
@@ -46,9 +46,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "flwr":
             raise
-        raise MissingDependency(
-            "federations need Flower; install it with: pip install 'fedscaffold[flower]'"
-        ) from error
+        raise missing_extra("federations need Flower", extra="flower") from error
     globals()[name] = found
     return found
 

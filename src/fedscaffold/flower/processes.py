@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedscaffold.core.errors import FedScaffoldError, InvalidInput, MissingDependency
+from fedscaffold.core.errors import FedScaffoldError, InvalidInput
+from fedscaffold.core.optional import missing_extra
 
 START_TIMEOUT = 60.0  # seconds for a process to open its port
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
@@ -72,7 +73,7 @@ def program(name: str) -> str:
     """The path of a program that is installed beside this Python, or elsewhere."""
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
-        raise MissingDependency(f"{name} is not installed; install it with: pip install 'fedscaffold[flower]'")
+        raise missing_extra(f"{name} is not installed", extra="flower")
     return found
 
 

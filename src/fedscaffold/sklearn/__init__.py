@@ -1,7 +1,7 @@
 """Estimators that follow scikit-learn's conventions and fit with Scaffold to rows that belong to clients."""
 
 from fedscaffold.core.checks import suggest_names
-from fedscaffold.core.errors import MissingDependency
+from fedscaffold.core.optional import missing_extra
 
 try:
     from fedscaffold.sklearn.classifier import FederatedLogisticRegression
@@ -10,7 +10,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name is None or not error.name.startswith("sklearn"):
         raise
-    raise MissingDependency("these estimators need scikit-learn; pip install 'fedscaffold[sklearn]'") from error
+    raise missing_extra("these estimators need scikit-learn", extra="sklearn") from error
 
 __all__ = [
     "FederatedGammaRegression",

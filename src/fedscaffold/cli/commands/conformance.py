@@ -1,7 +1,6 @@
 """`fedscaffold conformance`: put an implementation of Scaffold, one's own or a published one, through checks."""
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -34,10 +33,6 @@ def command(
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be repeated.")] = None,
     tolerance: Annotated[float, typer.Option(help="Distances up to this are zero; 1e-4 suits float32.")] = 1e-8,
-    seed: Annotated[int, typer.Option(help="Chooses the problems.")] = 0,
-    environments: Annotated[
-        Path | None, typer.Option(help="Folder of the environments; default: in the user's cache folder.")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Put an implementation of Scaffold through checks whose answers are known exactly.
@@ -45,14 +40,14 @@ def command(
     An implementation of your own, or with --against a published one, in an environment that is made for it.
     """
     with refusals(interrupted="an environment that was being made is made again next time"):
-        options: dict[str, Any] = {"tolerance": tolerance, "seed": seed, "only": only or None}
-        check_options(**options)
+        options: dict[str, Any] = {"tolerance": tolerance, "only": only or None}
+        check_options(seed=0, **options)
         if (implementation is None) == (against is None):
             raise InvalidInput("give either module:Class of your own or --against a library")
         if against is not None:
-            folder = environments or default_folder()
-            folder.mkdir(parents=True, exist_ok=True)
-            report = check_library(choice("against", against, tuple(LIBRARIES)), folder=folder, **options)
+            library = choice("against", against, tuple(LIBRARIES))
+            default_folder().mkdir(parents=True, exist_ok=True)
+            report = check_library(library, folder=default_folder(), **options)
         else:
             report = check(_load(str(implementation)), **options)
         typer.echo(json.dumps(report.to_dict(), ensure_ascii=True) if as_json else str(report))
@@ -60,7 +55,7 @@ def command(
 
 
 def _load(path: str) -> Any:
-    """What module:Class names, found from the current folder too, as Python itself would."""
+    """Return the object that module:Class names, found from the current folder too, as Python itself would."""
     module, _, name = path.partition(":")
     if not (module and name):
         raise InvalidInput(f"an implementation is given as module:Class, got {path!r}")

@@ -10,10 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedscaffold.cli.errors import FAILED, refusals
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import shown
-from fedscaffold.core.storage.files import read_text
-from fedscaffold.federation.server.status import METRICS, RunStatus, run_status
+from fedscaffold.federation.server.status import RunStatus, run_status
 
 RUNNING = 3
 EXIT_CODES = {"finished": 0, "running": RUNNING, "stopped": FAILED, "killed": FAILED}
@@ -21,7 +19,7 @@ EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold status /srv/federation/server\n\n"
     "  flwr run . my-federation --stream; fedscaffold status /srv/federation/server --json\n\n"
-    "Exit codes: 0 the run has finished, 1 it was stopped by an error or killed, 2 this is no server's folder, "
+    "Exit codes: 0 the run has finished, 1 it was stopped by an error or killed, 2 this is not a server's folder, "
     "3 it is running. Flower's own `flwr run` exits with 0 whatever the server's app did."
 )
 
@@ -29,19 +27,15 @@ EXAMPLES = (
 def command(
     folder: Annotated[Path, typer.Argument(help="The folder that was given to the server's Strategy.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    prometheus: Annotated[bool, typer.Option(help="Print the metrics in Prometheus' text format.")] = False,
 ) -> None:
-    """Say how a federated run stands: its round, whose updates counted, who was refused and why.
+    """Show the state of a federated run: its round, whose updates counted, who was refused and why.
 
-    Reads the server's audit log; the server may be running, stopped or gone.
+    Reads the server's audit log; the server may be running, stopped or gone. The file metrics.prom in the
+    folder has the same numbers in Prometheus' text format.
     """
     with refusals(interrupted="nothing was changed"):
-        if as_json and prometheus:
-            raise InvalidInput("choose one of --json and --prometheus")
         found = run_status(folder)
-        if prometheus:
-            typer.echo(read_text(folder.expanduser() / METRICS, "the metrics"), nl=False)
-        elif as_json:
+        if as_json:
             typer.echo(json.dumps(dataclasses.asdict(found), ensure_ascii=True))
         else:
             _print(found)

@@ -24,9 +24,10 @@ class EnvironmentFailed(FedScaffoldError):
 
 
 def default_folder() -> Path:
-    """Where environments are kept: ``fedscaffold/conformance`` in the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "fedscaffold" / "conformance"
+    """Return the folder where environments are kept, in the user's cache folder."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("fedscaffold") / "conformance"
 
 
 def make_environment(name: str, folder: Path) -> Path:

@@ -7,7 +7,7 @@ travel: `SecureSumClient` and `SecureSumServer` take and return plain values, an
 process. Ciphers, key exchange and signatures are those of the package cryptography.
 """
 
-from fedscaffold.core.errors import MissingDependency
+from fedscaffold.core.optional import missing_extra
 
 try:
     from fedscaffold.federation.secure_sum.client import SecureSumClient
@@ -18,7 +18,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name is None or error.name.split(".")[0] != "cryptography":
         raise
-    raise MissingDependency("secure sums need cryptography; pip install 'fedscaffold[secure]'") from error
+    raise missing_extra("secure sums need cryptography", extra="secure") from error
 
 __all__ = [
     "Announcement",
