@@ -17,22 +17,16 @@ from fedscaffold.core.types import Array
 
 Ids = NDArray[np.int64]
 
-MOST_LINES = 20
-
 
 def iid(y: ArrayLike, *, n_clients: int, seed: int, min_rows: int = 2) -> Ids:
-    """No skew: rows are dealt out at random, and clients' numbers of rows differ by at most one.
+    """Split without skew: rows are dealt out at random, and clients' numbers of rows differ by at most one.
 
     Parameters
     ----------
     y
         Anything with one entry per row, of which only the length counts.
-    n_clients
-        N, the number of clients.
-    seed
-        Seed of NumPy's generator: the same seed gives the same split.
-    min_rows
-        Smallest number of rows of a client; tables with fewer rows per client are refused.
+    n_clients, seed, min_rows
+        Number of clients, seed of NumPy's generator, and smallest number of rows of a client.
 
     Examples
     --------
@@ -46,7 +40,7 @@ def iid(y: ArrayLike, *, n_clients: int, seed: int, min_rows: int = 2) -> Ids:
 
 
 def dirichlet(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows: int = 2) -> Ids:
-    """Label skew: the rows of each class are shared out in proportions p ~ Dirichlet(α, ..., α) over clients.
+    """Split with label skew: each class is shared out over clients in proportions p ~ Dirichlet(α, ..., α).
 
     Small α gives each class to few clients, large α is close to i.i.d. with sizes that vary a little. Clients with
     fewer than `min_rows` rows then get rows, picked at random, from the clients that have the most.
@@ -55,14 +49,10 @@ def dirichlet(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows
     ----------
     y
         Each row's class, of any kind.
-    n_clients
-        N, the number of clients.
+    n_clients, seed, min_rows
+        Number of clients, seed of NumPy's generator, and smallest number of rows of a client.
     alpha
         Concentration; 0.1 is strong skew, 100 almost none.
-    seed
-        Seed of NumPy's generator: the same seed gives the same split.
-    min_rows
-        Smallest number of rows of a client.
 
     Examples
     --------
@@ -88,20 +78,16 @@ def dirichlet(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows
 
 
 def quantity(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows: int = 2) -> Ids:
-    """Quantity skew: `min_rows` rows each, and the rest in proportions p ~ Dirichlet(α, ..., α), rows at random.
+    """Split with quantity skew: `min_rows` random rows each, the rest in proportions p ~ Dirichlet(α, ..., α).
 
     Parameters
     ----------
     y
         Anything with one entry per row, of which only the length counts.
-    n_clients
-        N, the number of clients.
+    n_clients, seed, min_rows
+        Number of clients, seed of NumPy's generator, and smallest number of rows of a client.
     alpha
         Concentration; with small α a few clients hold most rows.
-    seed
-        Seed of NumPy's generator: the same seed gives the same split.
-    min_rows
-        Smallest number of rows of a client.
 
     Examples
     --------
@@ -123,7 +109,7 @@ def quantity(y: ArrayLike, *, n_clients: int, alpha: float, seed: int, min_rows:
 def feature_shift(
     X: ArrayLike, *, n_clients: int, strength: float, seed: int, column: int | None = None, min_rows: int = 2
 ) -> Ids:
-    """Feature skew: rows sorted by s·rank + (1 − s)·noise and cut into equal parts, client 0 the lowest.
+    """Split with feature skew: rows in the order of s·rank + (1 − s)·noise are cut into equal parts.
 
     The rank, between 0 and 1, is that of the row's projection on the first principal direction of X, or of one
     column; the noise is uniform. s = 0 is i.i.d., s = 1 sorts fully.
@@ -132,16 +118,12 @@ def feature_shift(
     ----------
     X
         Features, (rows, d).
-    n_clients
-        N, the number of clients.
+    n_clients, seed, min_rows
+        Number of clients, seed of NumPy's generator, and smallest number of rows of a client.
     strength
         s, between 0 (no skew) and 1 (fully sorted).
-    seed
-        Seed of NumPy's generator: the same seed gives the same split.
     column
         Sort by this column instead of the principal direction.
-    min_rows
-        Smallest number of rows of a client; tables with fewer rows per client are refused.
 
     Examples
     --------
@@ -221,11 +203,11 @@ class PartitionSummary:
         wide = max(6, *(len(name) for name in names))
         first = max(6, *(len(str(client)) for client in self.clients))
         lines = [f"{'client':>{first}}  {'rows':>7}  " + " ".join(f"{name:>{wide}}" for name in names)]
-        for client, count, shares in list(zip(self.clients, rows, self.shares, strict=True))[:MOST_LINES]:
+        for client, count, shares in list(zip(self.clients, rows, self.shares, strict=True))[:20]:
             cells = " ".join(f"{share:>{wide}.0%}" for share in shares)
             lines.append(f"{client!s:>{first}}  {count:>7}  {cells}")
-        if rows.size > MOST_LINES:
-            lines.append(f"... and {rows.size - MOST_LINES} more clients")
+        if rows.size > 20:
+            lines.append(f"... and {rows.size - 20} more clients")
         return "\n".join([head, *lines])
 
 
@@ -280,14 +262,14 @@ def _generator(rows: int, n_clients: int, seed: int, min_rows: int) -> np.random
 
 
 def _dealt(order: NDArray[np.int64], n_clients: int) -> Ids:
-    """Equal parts of an ordering of the rows."""
+    """Return equal parts of an ordering of the rows."""
     ids = np.empty(order.size, dtype=np.int64)
     ids[order] = np.arange(order.size) * n_clients // order.size
     return ids
 
 
 def fill_up(ids: Ids, n_clients: int, min_rows: int, rng: np.random.Generator) -> Ids:
-    """Move rows, one at a time from whoever has the most, to clients below `min_rows`."""
+    """Move rows, one at a time from the largest client, to clients below `min_rows`."""
     before = np.bincount(ids, minlength=n_clients)
     counts = np.maximum(before, min_rows)
     for _ in range(int(counts.sum()) - ids.size):
@@ -304,7 +286,7 @@ def fill_up(ids: Ids, n_clients: int, min_rows: int, rng: np.random.Generator) -
 
 
 def _principal(features: Array) -> Array:
-    """Projections on the direction of largest variance, its largest entry positive."""
+    """Return projections on the direction of largest variance, its largest entry positive."""
     centred = features - features.mean(axis=0)
     direction = np.linalg.eigh(centred.T @ centred)[1][:, -1]
     return centred @ (direction * np.sign(direction[np.abs(direction).argmax()]))

@@ -141,6 +141,11 @@ class Bounds:
         `as_text` values of categories and classes are taken as text, as studies take them.
         """
         found = Collector("bounds")
+        if columns is None:
+            raise InvalidInput(
+                "epsilon requires bounds=...: the public range or values of the target and every feature, since "
+                "statistics of the rows would not be covered by the budget"
+            )
         if not isinstance(columns, Mapping) or not all(isinstance(name, str) for name in columns):
             raise InvalidInput(f"bounds must be a dictionary from column to range or values, got {given(columns)}")
         if target not in columns:
@@ -186,16 +191,6 @@ class Bounds:
         if FAMILIES[self.kind].classes:
             return PublicTarget(kind=self.kind, n_classes=len(values))
         return PublicTarget(kind=self.kind, ends=(float(values[0]), float(values[1])))
-
-    @property
-    def target_shift(self) -> float:
-        """The middle of a numeric target's range, for counts and amounts in logarithms; 0 for classes."""
-        return self.public_target.shift
-
-    @property
-    def target_scale(self) -> float:
-        """A sixth of the range that a ridge model is fitted to; 1 for other kinds."""
-        return self.public_target.scale
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -245,18 +240,6 @@ class Bounds:
     def is_category(self, name: str) -> bool:
         """Return whether a column has values instead of a range."""
         return name in self.categorical or not _is_range(self.columns[name])
-
-
-def parse_bounds(
-    bounds: Any, *, target: str, kind: str | None = None, categorical: Sequence[str] = (), as_text: bool = False
-) -> Bounds:
-    """Return public bounds, which a privacy budget needs; raise with all their problems."""
-    if bounds is None:
-        raise InvalidInput(
-            "epsilon requires bounds=...: the public range or values of the target and every feature, since "
-            "statistics of the rows would not be covered by the budget"
-        )
-    return Bounds.parse(bounds, target=target, kind=kind, categorical=categorical, as_text=as_text)
 
 
 def _is_range(value: Any) -> bool:

@@ -22,26 +22,7 @@ Penalty = float | Literal["auto"]
 
 @dataclass(frozen=True, kw_only=True)
 class CsvFormat:
-    """The format of a CSV file; what is None is detected.
-
-    Parameters
-    ----------
-    delimiter
-        Character between fields; detected: a semicolon, tab or bar if the first line has one and has no comma
-        outside quotes, else a comma.
-    decimal
-        Decimal mark; detected: unless the delimiter is a comma, columns that hold only numbers with decimal commas
-        are read as numbers.
-    encoding
-        Name of the text encoding, such as "utf-8" or "latin-1"; detected: UTF-8, or Windows' code page 1252, a
-        superset of Latin-1.
-
-    Examples
-    --------
-    >>> from fedscaffold.data.settings import CsvFormat
-    >>> CsvFormat(delimiter=";", decimal=",").delimiter
-    ';'
-    """
+    """The format of a CSV file: `delimiter`, `decimal` and `encoding` of `TableSettings`; None is detected."""
 
     delimiter: str | None = None
     decimal: str | None = None
@@ -241,7 +222,7 @@ class TableSettings:
             found.add("pass either exposure=... or offset=..., its logarithm")
         if self.exposure is not None and (self.kind is None or (self.kind in KINDS and not self.family.log_link)):
             other = "pass kind=..." if self.kind is None else f"kind is {self.kind!r}"
-            found.add(f"exposure is for kind='poisson' and kind='gamma', where it multiplies the mean; {other}")
+            found.add(f"exposure is for kind='poisson' and kind='gamma', whose mean it multiplies; {other}")
 
     @property
     def family(self) -> TargetFamily:
@@ -313,25 +294,10 @@ TEXTS = {each.name for each in fields(TableSettings) if each.type in (str, str |
 
 
 def parse_setting(name: str, text: str) -> Any:
-    """Return the value of a setting from text: names separated by commas, COLUMN=LEVEL, or a TOML value.
+    """Return the value of a setting from text, not yet checked.
 
-    Parameters
-    ----------
-    name
-        Name of the setting; for `features` and the like, text is a list of names, for `reference` a list of
-        COLUMN=LEVEL.
-    text
-        The value. Text that is not valid TOML, such as poisson, is taken as it is.
-
-    Returns
-    -------
-    Any
-        The value, not yet checked.
-
-    Raises
-    ------
-    InvalidInput
-        If a level of `reference` is not written as COLUMN=LEVEL.
+    Names in a list are separated by commas, levels of `reference` are COLUMN=LEVEL, and other text that is not
+    valid TOML, such as poisson, is taken as it is.
 
     Examples
     --------

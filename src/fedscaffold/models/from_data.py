@@ -10,7 +10,7 @@ from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.files import read_table
 from fedscaffold.data.open import open_problem
-from fedscaffold.data.public import parse_bounds
+from fedscaffold.data.public import Bounds
 from fedscaffold.data.settings import FitTableSettings, Penalty, TableKeywords
 from fedscaffold.data.tables import frame_source, pick_all
 from fedscaffold.inference.closing import Dispersion
@@ -148,7 +148,7 @@ def fit(
             epsilon=epsilon, delta=delta, clip=clip, step_size=step_size, local_steps=local_steps, rounds=rounds
         )
         categorical = settings.get("categorical", ())
-        known = parse_bounds(bounds, target=target, kind=settings.get("kind"), categorical=categorical)
+        known = Bounds.parse(bounds, target=target, kind=settings.get("kind"), categorical=categorical)
         table = read_table(data) if isinstance(data, str | os.PathLike) else data
         pick_all(frame_source(table).names, [client, *known.columns])
         l2 = settings.get("l2", "auto")

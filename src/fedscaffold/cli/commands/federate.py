@@ -1,4 +1,4 @@
-"""`fedscaffold federate`: a whole study on this machine, every site a process of its own."""
+"""`fedscaffold federate`: a whole study on this machine, with a process for each site."""
 
 import signal
 import tempfile

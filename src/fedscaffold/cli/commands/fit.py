@@ -16,7 +16,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
 from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.data.files import existing_file, is_parquet, read_table
-from fedscaffold.data.public import parse_bounds
+from fedscaffold.data.public import Bounds
 from fedscaffold.data.tables import pick_all
 from fedscaffold.models import folder
 from fedscaffold.models.planning.planned import TOLERANCE
@@ -53,9 +53,7 @@ def command(
     test: Annotated[Path | None, typer.Option(help="A table of other rows, to score the model on.")] = None,
     client_intercepts: Annotated[
         bool,
-        typer.Option(
-            "--client-intercepts", help="Give each client an intercept of its own, which never leaves it."
-        ),
+        typer.Option("--client-intercepts", help="Fit an intercept for each client, which never leaves it."),
     ] = False,
     cache_dir: Annotated[
         Path | None, typer.Option(help="Parquet: keep the encoded rows in this folder, not in memory.")
@@ -136,7 +134,7 @@ def _fit_privately(
 ) -> None:  # fmt: skip
     """Fit under a privacy budget; model.json and privacy.txt are all that is written."""
     given = table.table
-    known = parse_bounds(
+    known = Bounds.parse(
         tables.load_bounds(bounds), target=table.target, kind=given.get("kind"),
         categorical=given.get("categorical", ()),
     )  # fmt: skip

@@ -47,7 +47,7 @@ def command(
 ) -> None:
     """Predict new rows: a value, or a class and the probability of each.
 
-    One prediction per row, in the table's order, and metrics where the table has the target column.
+    One prediction per row, in the table's order, and metrics if the table has the target column.
     """
     with refusals(interrupted="nothing was written"):
         if out is not None:

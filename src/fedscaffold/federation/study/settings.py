@@ -9,7 +9,7 @@ from fedscaffold.core.checks import choice, not_negative, seed_number, set_field
 from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.fields import Fields, shown
-from fedscaffold.data.public import Bounds, parse_bounds
+from fedscaffold.data.public import Bounds
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon
 from fedscaffold.problems.families import FAMILIES, KINDS, TargetFamily
@@ -242,7 +242,7 @@ class StudySettings:
             budget: Any = self.budget
             set_fields(self, epsilon=budget.epsilon, delta=budget.delta, clip=budget.clip, evaluate=0.0)
         with found.catching():
-            known = parse_bounds(
+            known = Bounds.parse(
                 self.bounds, target=self.target, kind=self.kind, categorical=self.categorical, as_text=True
             )
             columns = {name: list(value) for name, value in known.columns.items()}

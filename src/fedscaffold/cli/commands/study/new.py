@@ -69,7 +69,7 @@ def command(
 
 
 class _Questions:
-    """Asks for what is missing where somebody can answer; else says which options are needed, all at once."""
+    """Questions for missing options on a terminal; without one, an error that lists all of them."""
 
     def __init__(self) -> None:
         self.terminal = sys.stdin.isatty() and sys.stdout.isatty()
