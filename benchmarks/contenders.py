@@ -12,7 +12,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Multinomial, Ridge
-from fedscaffold.problems.client_arrays import aligned_empty
+from fedscaffold.problems.base import aligned_empty
 
 RECORDS, BATCH, LOCAL_STEPS, L2, CLASSES = 200, 10, 100, 0.01, 10
 SEED = 1

@@ -22,7 +22,7 @@ from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, ScaffLSA
 from fedscaffold.paper.claims import Claim
 from fedscaffold.problems import GarnetTD
-from fedscaffold.problems.linear.td import Observing
+from fedscaffold.problems.linear import Observing
 from fedscaffold.reports.layout import COLOURS, INK, PLATEAU_LABEL, legend_above, saved_panels
 from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.stages.stationarity import Plateau

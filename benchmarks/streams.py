@@ -29,7 +29,7 @@ from fedscaffold.engines.numba_.drawing import draw_features, draw_normals
 from fedscaffold.engines.numba_.intrinsics import pointer
 from fedscaffold.engines.numba_.streams import client_law
 from fedscaffold.engines.numba_.tables import sources
-from fedscaffold.problems.client_arrays import aligned_empty
+from fedscaffold.problems.base import aligned_empty
 
 DIM, LOCAL_STEPS, ROUNDS, RECORDS = 20, 10, 20, 200
 STREAM_CLIENTS, TABLE_CLIENTS = 1_000_000, 10_000

@@ -9,7 +9,7 @@ import fedscaffold as fs
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.engines import Numba, Reference
-from fedscaffold.problems.linear.td import Observing
+from fedscaffold.problems.linear import Observing
 from tests import naive
 from tests.samples import systems
 

@@ -8,7 +8,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.engines import Numba
-from fedscaffold.problems.linear.td import Observing
+from fedscaffold.problems.linear import Observing
 from tests.samples import systems
 
 METHOD = fs.ScaffLSA(step_size=0.05, local_steps=6)

@@ -121,7 +121,7 @@ def test_logistic_regression_by_hand_and_by_jax() -> None:
 def test_pieces_do_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     own, known = softmax_pair()
     theta = np.linspace(-1, 1, 12)
-    monkeypatch.setattr("fedscaffold.problems.autodiff.differentiable.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("fedscaffold.problems.differentiable.ROWS_AT_ONCE", 7)
     for name in ("loss", "gradient", "hessian"):
         np.testing.assert_allclose(getattr(own, name)(theta), getattr(known, name)(theta), rtol=0, atol=1e-14)
 

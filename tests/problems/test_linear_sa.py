@@ -12,7 +12,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import GarnetTD, LinearSA, MarkovChains
-from fedscaffold.problems.linear.garnet import matrices
+from fedscaffold.problems.linear import matrices
 from tests.samples import systems
 
 WEIGHTS = (1.0, 5.0, 2.0)

@@ -10,9 +10,8 @@ from scipy.special import expit
 import fedscaffold as fs
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.problems import LogisticStream, RidgeStream
-from fedscaffold.problems.streams import base as streams
-from fedscaffold.problems.streams import sigmoid
+from fedscaffold.problems import LogisticStream, RidgeStream, streams
+from fedscaffold.problems import logistic_stream as sigmoid
 
 KINDS: Any = [RidgeStream, LogisticStream]
 THETA = np.array([0.3, -0.8, 1.1])

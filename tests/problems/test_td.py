@@ -9,7 +9,7 @@ import fedscaffold as fs
 from fedscaffold.core.random.draws import positions
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.problems import GarnetTD
-from fedscaffold.problems.linear.garnet import matrices, stationary
+from fedscaffold.problems.linear import matrices, stationary
 from tests import naive
 
 SMALL: dict[str, Any] = {"n_clients": 4, "states": 9, "branching": 3, "dim": 4}

@@ -14,7 +14,6 @@ from fedscaffold.benchmarking.costs import holds_from
 from fedscaffold.benchmarking.curves import Curve
 from fedscaffold.benchmarking.newton import FedNewton
 from fedscaffold.core import provenance
-from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.checks import check_method, check_problem, given, positive, seed_number, whole_number
 from fedscaffold.core.display.progress import Progress, progress_bar
 from fedscaffold.core.errors import Diverged, InvalidInput
@@ -25,6 +24,7 @@ from fedscaffold.core.storage.files import folder_at
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.problems import Logistic, Ridge, paper
+from fedscaffold.problems.newton import SmoothFunction
 from fedscaffold.problems.paper import L2
 from fedscaffold.simulation.block import takes_anchor
 from fedscaffold.simulation.observers import squared_distance
@@ -232,7 +232,7 @@ def _simulate(setting: _Setting, name: str, method: Method, most: tuple[float, f
 def _newton(setting: _Setting, name: str, method: FedNewton) -> Curve:
     """Newton's path within the budget; each round takes one pass over the records."""
     problem, dim = setting.problem, setting.problem.dim
-    if not isinstance(problem, GeneralisedLinear):
+    if not isinstance(problem, SmoothFunction):
         raise InvalidInput(f"FedNewton needs the clients' Hessians, which {type(problem).__name__} does not have")
     batch = setting.batches.size
     per_round = {

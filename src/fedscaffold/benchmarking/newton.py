@@ -1,11 +1,12 @@
-"""Federated Newton: what methods of local steps are compared with where there are few coefficients."""
+"""Federated Newton, with which methods of local steps are compared if there are few coefficients."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedscaffold.core.capabilities import SmoothProblem
 from fedscaffold.core.types import Array
+from fedscaffold.problems.newton import NoMinimiser, SmoothFunction, minimise
 
 NUMBER_BITS = 64.0
 
@@ -14,9 +15,9 @@ NUMBER_BITS = 64.0
 class FedNewton:
     """θ⁺ = θ − (Σ_c w_c ∇²f_c(θ))⁻¹ Σ_c w_c ∇f_c(θ), from each client's loss, gradient and Hessian at θ.
 
-    A round costs a pass over all records and d(d + 1)/2 + d + 1 numbers from every client, where methods of local
-    steps send d. Where the loss has grown, the server goes half of the way back. It is no method of local steps:
-    `compare` takes it, `run` does not.
+    A round costs a pass over all records and d(d + 1)/2 + d + 1 numbers from every client, while methods of local
+    steps send d. If neither the loss nor the gradient has become smaller, the server goes half of the way back.
+    `compare` takes it, but not `run`, since it has no local steps.
 
     Examples
     --------
@@ -32,21 +33,16 @@ class FedNewton:
     512.0
     """
 
-    def path(self, problem: SmoothProblem, rounds: int) -> Array:
-        """θ before the first and after each round, from θ = 0, (rounds + 1, dim)."""
-        theta = accepted = np.zeros(problem.dim)
-        least, models = np.inf, [theta]
-        for _ in range(rounds):
-            loss = problem.loss(theta)
-            if loss > least + 1e-12 * abs(least):
-                theta = 0.5 * (theta + accepted)
-            else:
-                accepted, least = theta, loss
-                gradient = problem.weights @ problem.client_gradients(theta)
-                hessian = np.einsum("c,cij->ij", problem.weights, problem.client_hessians(theta))
-                theta = theta - np.linalg.solve(hessian, gradient)
-            models.append(theta)
-        return np.stack(models)
+    def path(self, problem: SmoothFunction, rounds: int) -> Array:
+        """Return θ before the first and after each round, from θ = 0, (rounds + 1, dim).
+
+        A step that must be halved takes a round for each half.
+        """
+        models = [np.zeros(problem.dim)]
+        with suppress(NoMinimiser):
+            minimise(problem, visit=models.append)
+        models = models[: rounds + 1]
+        return np.stack([*models, *models[-1:] * (rounds + 1 - len(models))])
 
     def bits(self, dim: int) -> float:
         """Bits that a client sends and receives in a round."""

@@ -18,7 +18,7 @@ from fedscaffold.data import tables
 from fedscaffold.data.settings import DatePart, check_date_parts
 from fedscaffold.data.tables import Label, some
 from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
-from fedscaffold.problems.record_weights import COLUMNS, OFFSET, TARGET, WEIGHT
+from fedscaffold.problems.tabular import COLUMNS, OFFSET, TARGET, WEIGHT
 
 Unknown = Literal["error", "ignore"]
 FORMAT = "fedscaffold encoding 1"

@@ -25,7 +25,7 @@ from fedscaffold.inference.families import family_of
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.planned import PreparedProblem
 from fedscaffold.problems.families import FAMILIES
-from fedscaffold.problems.record_weights import OFFSET, TARGET
+from fedscaffold.problems.tabular import OFFSET, TARGET
 
 SMALLEST = np.finfo(np.float64).tiny
 ODDS_RANGE = (1e-37, 1e37)  # within float32

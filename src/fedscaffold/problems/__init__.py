@@ -1,17 +1,13 @@
 """What is minimised: f = Σ_c w_c f_c, one f_c per client."""
 
 from fedscaffold.core.checks import suggest_names
-from fedscaffold.problems.autodiff.differentiable import Differentiable
-from fedscaffold.problems.linear.garnet import MarkovChains
-from fedscaffold.problems.linear.linear_sa import LinearSA
-from fedscaffold.problems.linear.td import GarnetTD
-from fedscaffold.problems.log_link import Gamma, Poisson
-from fedscaffold.problems.logistic import Logistic
+from fedscaffold.problems.differentiable import Differentiable
+from fedscaffold.problems.glm import Gamma, Logistic, Poisson, Ridge
+from fedscaffold.problems.linear import GarnetTD, LinearSA, MarkovChains
+from fedscaffold.problems.logistic_stream import LogisticStream
 from fedscaffold.problems.multinomial import Multinomial
 from fedscaffold.problems.paper import paper
-from fedscaffold.problems.ridge import Ridge
-from fedscaffold.problems.streams.logistic import LogisticStream
-from fedscaffold.problems.streams.ridge import RidgeStream
+from fedscaffold.problems.streams import RidgeStream
 
 __all__ = [
     "Differentiable",

@@ -11,11 +11,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.problems.log_link import Gamma, Poisson
-from fedscaffold.problems.logistic import Logistic
-from fedscaffold.problems.record_weights import OFFSET, TARGET
-from fedscaffold.problems.ridge import Ridge
-from fedscaffold.problems.special import expit
+from fedscaffold.problems.base import expit
+from fedscaffold.problems.glm import Gamma, Logistic, Poisson, Ridge
+from fedscaffold.problems.tabular import OFFSET, TARGET
 
 Kind = Literal["ridge", "logistic", "poisson", "gamma"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

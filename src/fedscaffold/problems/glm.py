@@ -13,13 +13,22 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.problems.client_arrays import flatten
+from fedscaffold.problems.base import expit, flatten
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.record_weights import clipped_slopes, of_records, with_columns
-from fedscaffold.problems.tabular import TabularProblem
+from fedscaffold.problems.tabular import (
+    OFFSET,
+    TARGET,
+    WEIGHT,
+    TabularProblem,
+    clipped_slopes,
+    of_records,
+    refuse_records,
+    with_columns,
+)
 
 
 class Glm(TabularProblem, ABC):
@@ -211,3 +220,365 @@ class Glm(TabularProblem, ABC):
         with np.errstate(over="ignore", invalid="ignore"):
             slopes = clipped_slopes(of_records(self.d1, x @ theta, self.y[at]), self.lengths[at], clip)
         return (slopes @ x / rows.size + noise) + self.penalty * theta
+
+
+class Ridge(Glm):
+    """f_c(θ) = mean of ½(xᵀθ − y)² over client c's records, plus l2/2 ‖θ‖²: linear regression.
+
+    Parameters
+    ----------
+    X
+        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
+    y
+        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
+    l2
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    n_unpenalised
+        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
+    sample_weight
+        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
+    offset
+        Numbers added to the margins xᵀθ, in the form of y; 0 by default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(4, 50, 3))  # 4 clients with 50 records of 3 features each
+    >>> problem = fs.problems.Ridge(X, X @ np.array([1.0, 2.0, 3.0]), l2=0.01)
+    >>> problem
+    Ridge(n_clients=4, dim=3, n_records=200, l2=0.01)
+    >>> problem.optimum().round(1)
+    array([1., 2., 3.])
+    """
+
+    kind = "ridge"
+    curvature = 1.0
+    loss_derivative_bounds = (0.0, 0.0)
+
+    @staticmethod
+    def value(z: Array, y: Array) -> Array:
+        """ℓ(z, y) = ½(z − y)²."""
+        return 0.5 * (z - y) ** 2
+
+    @staticmethod
+    def d1(z: Array, y: Array) -> Array:
+        """ℓ'(z, y) = z − y."""
+        return z - y
+
+    @staticmethod
+    def d2(z: Array, y: Array) -> Array:
+        """ℓ''(z, y) = 1."""
+        return np.ones_like(z)
+
+    @staticmethod
+    def d3(z: Array, y: Array) -> Array:
+        """ℓ'''(z, y) = 0."""
+        return np.zeros_like(z)
+
+    def strong_convexity(self) -> float:
+        """The smallest eigenvalue of any client's Hessian."""
+        hessians = self._client_hessians(np.zeros(self.dim))
+        return max(0.0, min(float(np.linalg.eigvalsh(hessian)[0]) for hessian in hessians))
+
+
+LOGISTIC_DERIVATIVE_BOUNDS = (1.0 / (6.0 * float(np.sqrt(3.0))), 1.0 / 8.0)  # of |ℓ'''| and |ℓ''''|
+
+
+class Logistic(Glm):
+    """f_c(θ) = mean of log(1 + exp(−y xᵀθ)) over client c's records, plus l2/2 ‖θ‖²: logistic regression.
+
+    Labels y are {0, 1} or {−1, 1}; they are kept as ±1.
+
+    Parameters
+    ----------
+    X
+        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
+    y
+        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
+    l2
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    n_unpenalised
+        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
+    sample_weight
+        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
+    offset
+        Numbers added to the margins xᵀθ, in the form of y; 0 by default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(4, 50, 3))  # 4 clients with 50 records of 3 features each
+    >>> problem = fs.problems.Logistic(X, X[:, :, 0] > 0, l2=0.1)
+    >>> problem
+    Logistic(n_clients=4, dim=3, n_records=200, l2=0.1)
+    >>> bool(problem.loss(problem.optimum()) < problem.loss(np.zeros(3)))
+    True
+    """
+
+    kind = "logistic"
+    curvature = 0.25
+    loss_derivative_bounds = LOGISTIC_DERIVATIVE_BOUNDS
+
+    @staticmethod
+    def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
+        """Labels as ±1; other labels than {0, 1} and {−1, 1} are refused."""
+        labels = np.unique(targets)
+        if np.isin(labels, (-1.0, 1.0)).all():
+            return targets
+        if np.isin(labels, (0.0, 1.0)).all():
+            return 2.0 * targets - 1.0
+        row = int(np.flatnonzero(~np.isin(targets, (0.0, 1.0) if 0.0 in labels else (-1.0, 1.0)))[0])
+        client = int(np.searchsorted(offsets, row, side="right")) - 1
+        raise InvalidInput(
+            f"labels must be 0 and 1, or -1 and 1; client {client}, record {row - offsets[client]} "
+            f"has {targets[row]:g}"
+        )
+
+    @staticmethod
+    def value(z: Array, y: Array) -> Array:
+        """ℓ(z, y) = log(1 + exp(−y z))."""
+        return np.logaddexp(0.0, -y * z)
+
+    @staticmethod
+    def d1(z: Array, y: Array) -> Array:
+        """ℓ'(z, y) = −y σ(−y z)."""
+        return -y * expit(-y * z)
+
+    @staticmethod
+    def margin_of_slope(slope: Array, y: Array) -> Array:
+        """The z with ℓ'(z, y) = slope; −∞ or ∞ where ℓ' is above or below it everywhere."""
+        share = np.clip(-y * slope, 0.0, 1.0)  # σ(−y z)
+        with np.errstate(divide="ignore"):
+            return -y * (np.log(share) - np.log1p(-share))
+
+    @staticmethod
+    @np.errstate(over="ignore")  # of large margins, whose ℓ' is then 0 as it should be
+    def d1_of_many(z: Array, y: Array) -> Array:
+        """ℓ'(z, y) = −y/(1 + exp(y z)), in place and with NumPy's vectorised exp: last bits differ from `d1`."""
+        found = np.atleast_1d(y * z)
+        np.exp(found, out=found)
+        found += 1.0
+        return np.divide(-y, found, out=found)
+
+    @staticmethod
+    def d2(z: Array, y: Array) -> Array:
+        """ℓ''(z, y) = σ(z) σ(−z)."""
+        return expit(z) * expit(-z)
+
+    @staticmethod
+    def d3(z: Array, y: Array) -> Array:
+        """ℓ'''(z, y) = σ(z) σ(−z) (σ(−z) − σ(z))."""
+        p, q = expit(z), expit(-z)
+        return p * q * (q - p)
+
+    def accuracy(self, theta: Array) -> float:
+        """Return the share of all records, sample weights counted, whose label is the sign of the margin at θ."""
+        right = of_records(lambda z, y: (z > 0.0) == (y > 0.0), self.x @ theta, self.y)
+        return float(right.mean() if self.y.ndim == 1 else right.sum() / self.y[:, WEIGHT].sum())
+
+
+NO_OPTIMUM = 4.0  # how many times its value at θ = 0 a curvature is taken for where there is no optimum
+
+
+class LogLink(Glm):
+    """A loss whose second derivative is convex in the margin and has no bound: e^z or e^−z times a constant."""
+
+    has_columns = True
+
+    def record_curvatures(self, x: Array, y: Array) -> Array:
+        """Bounds on the records' ℓ'' for all θ between 0 and θ*, weights included, (records,).
+
+        ℓ'' has no bound for all θ. Being convex in the margin, it is largest at an end of a segment. Where the
+        problem has no optimum of its own, as that of one client may, four times those at θ = 0.
+        """
+        at = y[:, OFFSET]
+        begin = self.d2(at, y[:, TARGET])
+        try:
+            end = self.d2(at + x @ self.optimum(), y[:, TARGET])
+        except InvalidInput:
+            end = NO_OPTIMUM * begin
+        return y[:, WEIGHT] * np.maximum(begin, end)
+
+    def _solve_optimum(self) -> Array:
+        """θ* by Newton's method, from least squares on the logarithm of what y and its mean are halfway between.
+
+        From θ = 0 a step could be so long that the exponential overflows.
+        """
+        total = weight = 0.0
+        for _, y, share in self.pieces():
+            total += float(share @ (y[:, WEIGHT] * y[:, TARGET]))
+            weight += float(share @ y[:, WEIGHT])
+        if total == 0.0:
+            raise InvalidInput("all counts are 0; there is nothing to learn from them")
+        gram, moment = np.diag(self.penalty), np.zeros(self.dim)
+        for x, y, share in self.pieces():
+            own = share * y[:, WEIGHT]
+            gram += (x.T * own) @ x
+            moment += (own * (np.log(0.5 * (y[:, TARGET] + total / weight)) - y[:, OFFSET])) @ x
+        with np.errstate(over="ignore", invalid="ignore"):  # where a step is too long, which is then halved
+            return minimise(self, np.asarray(np.linalg.lstsq(gram, moment)[0], dtype=np.float64))
+
+
+class Poisson(LogLink):
+    """f_c(θ) = mean of exp(xᵀθ) − y xᵀθ over client c's records, plus l2/2 ‖θ‖²: regression of counts y ≥ 0.
+
+    The mean of y is exp(xᵀθ), or with exposures E, such as days under observation, E exp(xᵀθ).
+
+    Parameters
+    ----------
+    X
+        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
+    y
+        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
+    l2
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    n_unpenalised
+        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
+    sample_weight
+        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
+    offset
+        Numbers added to the margins xᵀθ, in the form of y; 0 by default.
+    exposure
+        Positive numbers E in the form of y, in place of the offset log E.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.stack([rng.normal(size=(4, 500)), np.ones((4, 500))], axis=2)  # 4 clients; the last column is 1
+    >>> days = rng.uniform(1, 10, size=(4, 500))
+    >>> visits = rng.poisson(days * np.exp(X @ [0.5, -1.0]))
+    >>> fs.problems.Poisson(X, visits, exposure=days).optimum().round(1)
+    array([ 0.5, -1. ])
+    """
+
+    kind = "poisson"
+
+    def __init__(
+        self,
+        X: ArrayLike | Sequence[ArrayLike],
+        y: ArrayLike | Sequence[ArrayLike],
+        *,
+        exposure: ArrayLike | Sequence[ArrayLike] | None = None,
+        **more: Any,
+    ) -> None:
+        if exposure is not None:
+            if more.get("offset") is not None:
+                raise InvalidInput("give either exposure or offset, which is its logarithm")
+            more["offset"] = log_exposure(exposure)
+        super().__init__(X, y, **more)
+
+    @staticmethod
+    def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
+        """Counts; negative ones are refused."""
+        refuse_records(targets < 0.0, targets, offsets, "counts must not be negative")
+        return targets
+
+    @staticmethod
+    def value(z: Array, y: Array) -> Array:
+        """ℓ(z, y) = exp(z) − y z."""
+        return np.exp(z) - y * z
+
+    @staticmethod
+    def d1(z: Array, y: Array) -> Array:
+        """ℓ'(z, y) = exp(z) − y."""
+        return np.exp(z) - y
+
+    @staticmethod
+    def d2(z: Array, y: Array) -> Array:
+        """ℓ''(z, y) = exp(z)."""
+        return np.exp(z)
+
+    @staticmethod
+    def d3(z: Array, y: Array) -> Array:
+        """ℓ'''(z, y) = exp(z)."""
+        return np.exp(z)
+
+
+class Gamma(LogLink):
+    """f_c(θ) = mean of y exp(−xᵀθ) + xᵀθ over client c's records, plus l2/2 ‖θ‖²: regression of amounts y > 0.
+
+    The mean of y is exp(xᵀθ) and its standard deviation proportional to the mean, as with costs or durations.
+
+    Parameters
+    ----------
+    X
+        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
+    y
+        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
+    l2
+        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
+    weights
+        One positive weight per client, scaled to sum to one; uniform by default.
+    n_unpenalised
+        Number of last features without a penalty; 1 if the last one is an intercept's column of ones.
+    sample_weight
+        Factors s ≥ 0 of the records' losses, in the form of y; 1 by default.
+    offset
+        Numbers added to the margins xᵀθ, in the form of y; 0 by default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.stack([rng.normal(size=(4, 500)), np.ones((4, 500))], axis=2)  # 4 clients; the last column is 1
+    >>> costs = rng.gamma(2.0, np.exp(X @ [0.5, 3.0]) / 2.0)
+    >>> fs.problems.Gamma(X, costs).optimum().round(1)
+    array([0.5, 3. ])
+    """
+
+    kind = "gamma"
+
+    @staticmethod
+    def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
+        """Positive amounts; others are refused."""
+        refuse_records(targets <= 0.0, targets, offsets, "the targets of a Gamma regression must be positive")
+        return targets
+
+    @staticmethod
+    def value(z: Array, y: Array) -> Array:
+        """ℓ(z, y) = y exp(−z) + z."""
+        return y * np.exp(-z) + z
+
+    @staticmethod
+    def d1(z: Array, y: Array) -> Array:
+        """ℓ'(z, y) = 1 − y exp(−z)."""
+        return 1.0 - y * np.exp(-z)
+
+    @staticmethod
+    def d2(z: Array, y: Array) -> Array:
+        """ℓ''(z, y) = y exp(−z)."""
+        return y * np.exp(-z)
+
+    @staticmethod
+    def d3(z: Array, y: Array) -> Array:
+        """ℓ'''(z, y) = −y exp(−z)."""
+        return -y * np.exp(-z)
+
+
+def log_exposure(exposure: Any) -> list[Array]:
+    """Logarithm of positive exposures, one array per client; others are refused."""
+    try:
+        parts = [np.asarray(part, dtype=np.float64) for part in exposure]
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"exposure must hold one number per record, one array per client: {error}") from None
+    for client, part in enumerate(parts):
+        bad = ~(part > 0.0)
+        if bad.any():
+            record = int(bad.argmax())
+            raise InvalidInput(
+                f"exposures must be positive; client {client}, record {record} has {part.flat[record]:g}"
+            )
+    return [np.log(part) for part in parts]

@@ -13,11 +13,9 @@ from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.problems.client_arrays import flatten
+from fedscaffold.problems.base import flatten, log_softmax, softmax
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.record_weights import TARGET, WEIGHT, clipped_slopes, with_columns
-from fedscaffold.problems.special import log_softmax, softmax
-from fedscaffold.problems.tabular import TabularProblem
+from fedscaffold.problems.tabular import TARGET, WEIGHT, TabularProblem, clipped_slopes, with_columns
 
 MOST_CLASSES = 1_000_000
 

@@ -1,6 +1,7 @@
 """Newton's method for a smooth convex function of moderate dimension."""
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,22 +10,25 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 
-TOLERANCE = 1e-12
-MOST_STEPS = 100
-SINGULAR = 1e-13
-SETTLED = 1e-6  # of θ: the last step must be that small, which it never is where no minimiser exists
+TOLERANCE = 1e-12  # of the gradient at 0: some thousand times the rounding of sums over records
+MOST_STEPS = (
+    100  # convergence takes ten; a hundred halvings of separable labels' loss show that there is no minimiser
+)
+SINGULAR = 1e-13  # of the largest eigenvalue: a hundred times the rounding of eigenvalues
+SETTLED = 1e-6  # of θ: the last step must be that small, which it never is if no minimiser exists
 PENALISE = "pass a positive penalty l2=..."
-ROUNDING = 1e-15  # of the loss: what Newton's step would gain when rounding stops it
+ROUNDING = 1e-15  # of the loss: a gain below it cannot be seen in float64
 
 
 class NoMinimiser(InvalidInput):
-    """A function that has no minimiser, or many; `theta` is where the search for it was given up."""
+    """A function without a minimiser, or with many; `theta` is the last one tried."""
 
     def __init__(self, what: str, theta: Array) -> None:
         super().__init__(f"{what}; {PENALISE}")
         self.theta = theta
 
 
+@runtime_checkable
 class SmoothFunction(Protocol):
     """A function of θ with its first two derivatives, as Newton's method needs it."""
 
@@ -36,11 +40,27 @@ class SmoothFunction(Protocol):
 
 
 @one_blas_thread
-def minimise(f: SmoothFunction, start: Array | None = None) -> Array:
-    """Argmin f, until the gradient's norm is 1e-12 of the sizes that cancel in it; from `start`, or from 0.
+def minimise(
+    f: SmoothFunction, start: Array | None = None, visit: Callable[[Array], object] | None = None
+) -> Array:
+    """Return argmin f, to a gradient whose norm is 1e-12 of the sizes that cancel in it.
 
-    Steps are halved until the loss falls; near the end, where rounding hides the fall, full steps are
-    taken as long as the gradient shrinks.
+    Steps are halved until the loss falls; near the end, when rounding hides the fall, full steps are taken as
+    long as the gradient shrinks.
+
+    Parameters
+    ----------
+    f
+        The function; convex, with a unique minimiser.
+    start
+        The first θ; 0 by default.
+    visit
+        Called with every θ that is tried after the first, accepted or not.
+
+    Raises
+    ------
+    NoMinimiser
+        If a Hessian is singular, or if 100 steps do not settle.
     """
     theta = np.zeros(f.dim)
     gradient = f.gradient(theta)
@@ -56,16 +76,16 @@ def minimise(f: SmoothFunction, start: Array | None = None) -> Array:
         if settled and np.linalg.norm(gradient) <= TOLERANCE * norm:
             return _polished(f, theta, gradient, hessian)
         before = theta
-        theta, gradient = _descended(f, theta, gradient, step)
+        theta, gradient = _descended(f, theta, gradient, step, visit)
         if theta is before and gradient @ step <= ROUNDING * abs(f.loss(theta)):
             return theta
     raise NoMinimiser(f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable", theta)
 
 
 def _is_singular(hessian: Array) -> bool:
-    """Whether some direction has no curvature, with coordinates scaled to curvatures of one.
+    """Return whether some direction has no curvature, with coordinates scaled to curvatures of one.
 
-    Coordinates of very different curvature, such as an intercept beside strongly penalised features, are none.
+    So coordinates of very different curvature, such as an intercept beside strongly penalised features, are fine.
     """
     diagonal = np.diagonal(hessian)
     if not (diagonal > 0.0).all():
@@ -76,12 +96,18 @@ def _is_singular(hessian: Array) -> bool:
 
 
 def _descended(
-    f: SmoothFunction, theta: Array, gradient: Array, step: NDArray[np.floating[Any]]
+    f: SmoothFunction,
+    theta: Array,
+    gradient: Array,
+    step: NDArray[np.floating[Any]],
+    visit: Callable[[Array], object] | None,
 ) -> tuple[Array, Array]:
-    """θ after the longest of the steps 1, 1/2, 1/4, ... that helps."""
+    """Return θ and its gradient after the longest of the steps 1, 1/2, 1/4, ... that helps, if one does."""
     norm, loss = np.linalg.norm(gradient), f.loss(theta)
     for halvings in range(60):
         candidate = theta - step * 0.5**halvings
+        if visit is not None:
+            visit(candidate)
         there = f.gradient(candidate)
         if np.linalg.norm(there) < norm or f.loss(candidate) < loss:
             return candidate, there
@@ -89,6 +115,6 @@ def _descended(
 
 
 def _polished(f: SmoothFunction, theta: Array, gradient: Array, hessian: Array) -> Array:
-    """One more full step where it still shrinks the gradient."""
+    """Return θ after one more full step if that shrinks the gradient, otherwise θ."""
     candidate = theta - np.linalg.solve(hessian, gradient)
     return candidate if np.linalg.norm(f.gradient(candidate)) < np.linalg.norm(gradient) else theta

@@ -9,10 +9,8 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.optional import load_optional
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
-from fedscaffold.problems.base import freeze
-from fedscaffold.problems.client_arrays import aligned_empty
-from fedscaffold.problems.logistic import Logistic
-from fedscaffold.problems.ridge import Ridge
+from fedscaffold.problems.base import aligned_empty, freeze
+from fedscaffold.problems.glm import Logistic, Ridge
 
 FEATURES = 20
 RECORDS_PER_CLIENT = 200

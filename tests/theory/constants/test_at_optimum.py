@@ -105,7 +105,7 @@ def test_third_and_fourth_derivatives_are_the_largest_over_all_directions() -> N
 def test_hessians_of_records_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, _ = margin_pair()
     theta = np.linspace(-1, 1, 5)
-    monkeypatch.setattr("fedscaffold.problems.autodiff.differentiable.NUMBERS_AT_ONCE", 7 * 25)
+    monkeypatch.setattr("fedscaffold.problems.differentiable.NUMBERS_AT_ONCE", 7 * 25)
     pieces = list(problem.record_hessians(1, theta))
     assert [len(piece) for piece in pieces] == [7, 7, 3]
     np.testing.assert_allclose(

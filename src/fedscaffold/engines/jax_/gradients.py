@@ -46,7 +46,7 @@ SLOPES = {  # ℓ'(z, y) of each record, by kind
 class OfLoss:
     """Gradient of a loss by reverse-mode differentiation; of each record alone where records are clipped."""
 
-    loss: Any  # `problems.autodiff.derivatives.FlatLoss`
+    loss: Any  # `problems.autodiff.FlatLoss`
     clip: float | None = None
 
     def __call__(self, theta: Any, batch: Any, share: Any) -> Any:
@@ -101,7 +101,7 @@ class OfMargins:
 
 
 def _clipped(slopes: Any, x: Any, clip: float) -> Any:
-    """`problems.record_weights.clipped_slopes`, which says why nothing may be infinite or NaN."""
+    """`problems.tabular.clipped_slopes`, which says why nothing may be infinite or NaN."""
     finite = jnp.finfo(slopes.dtype).max
     limits = jnp.minimum(jnp.asarray(clip, slopes.dtype) / _norms(x), finite)
     if slopes.ndim == 1:

@@ -9,7 +9,7 @@ import numpy as np
 from fedscaffold.core.types import Array
 from fedscaffold.data.public import LIMIT, PublicTarget
 from fedscaffold.problems import Gamma, Logistic, Multinomial, Poisson, Ridge
-from fedscaffold.problems.special import expit, softmax
+from fedscaffold.problems.base import expit, softmax
 
 CORRELATION = 0.5  # of any two numbers
 EXPLAINED = 0.5  # share of a numeric target's variance, for amounts of its logarithm's

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
+from fedscaffold.problems.base import softmax
 from fedscaffold.problems.multinomial import Multinomial
-from fedscaffold.problems.record_weights import OFFSET, TARGET, plain_columns
-from fedscaffold.problems.special import softmax
+from fedscaffold.problems.tabular import OFFSET, TARGET, plain_columns
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,8 +18,7 @@ from fedscaffold.core.optional import load_optional
 from fedscaffold.core.privacy import clipped_rows
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.problems.base import RecordsProblem, freeze
-from fedscaffold.problems.client_arrays import client_weights
+from fedscaffold.problems.base import RecordsProblem, client_weights, freeze
 from fedscaffold.problems.newton import minimise
 
 Tree = Any
@@ -87,23 +86,22 @@ class Differentiable(RecordsProblem):
         weights: ArrayLike | None = None,
     ) -> None:
         jax = load_optional("jax", "problems.Differentiable needs JAX", extra="jax")
-        from fedscaffold.problems.autodiff import derivatives as autodiff
-        from fedscaffold.problems.autodiff import trees
+        from fedscaffold.problems import autodiff
 
         function: Any = loss
         if not callable(function) or not isinstance(function, Hashable):
             raise InvalidInput(f"loss must be a function of (params, batch), got {given(loss)}")
         self.l2 = not_negative("l2", l2)
-        self.records, self.offsets = trees.joined(clients)
-        self.initial, structure, shapes = trees.ravelled(params)
+        self.records, self.offsets = autodiff.joined(clients)
+        self.initial, structure, shapes = autodiff.ravelled(params)
         self.batch_loss = autodiff.FlatLoss(loss, structure, shapes, self.l2)
         self.sizes: NDArray[np.int64] = np.diff(self.offsets)
         self.n_clients, self.dim = self.sizes.size, self.initial.size
         self.weights = client_weights(weights, self.n_clients)
         freeze(self.offsets, self.initial, self.sizes, self.weights)
         with jax.enable_x64(True):
-            few = self._rows(np.arange(min(trees.FEW, int(self.offsets[-1]))))
-            trees.check_loss(loss, self.unravel(self.initial), few)
+            few = self._rows(np.arange(min(autodiff.FEW, int(self.offsets[-1]))))
+            autodiff.check_loss(loss, self.unravel(self.initial), few)
 
     def unravel(self, theta: Array) -> Tree:
         """The tree of parameters that a vector stands for."""
@@ -291,7 +289,7 @@ class Differentiable(RecordsProblem):
         """A function of `autodiff` of the loss at θ, in float64, as a NumPy array."""
         import jax
 
-        from fedscaffold.problems.autodiff import derivatives as autodiff
+        from fedscaffold.problems import autodiff
 
         with jax.enable_x64(True):
             point = np.asarray(theta, dtype=np.float64)

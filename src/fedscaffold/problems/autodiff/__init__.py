@@ -1,1 +1,0 @@
-"""Any loss that JAX can differentiate."""

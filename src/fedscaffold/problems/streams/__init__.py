@@ -1,1 +1,0 @@
-"""Clients that are distributions instead of tables: records are drawn when they are used."""
