@@ -11,9 +11,7 @@ from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 
 TOLERANCE = 1e-12  # of the gradient at 0: some thousand times the rounding of sums over records
-MOST_STEPS = (
-    100  # convergence takes ten; a hundred halvings of separable labels' loss show that there is no minimiser
-)
+MOST_STEPS = 100  # convergence takes about ten
 SINGULAR = 1e-13  # of the largest eigenvalue: a hundred times the rounding of eigenvalues
 SETTLED = 1e-6  # of θ: the last step must be that small, which it never is if no minimiser exists
 PENALISE = "pass a positive penalty l2=..."
