@@ -8,7 +8,7 @@ import pytest
 from fedscaffold import InvalidInput, Scaffold, run
 from fedscaffold.core.types import Array, ServerState
 from fedscaffold.methods.variates import ControlVariates
-from fedscaffold.paper.coupling import ChainStart, Coupling, contracts, couple, to_stationarity
+from fedscaffold.paper.coupling import ChainStart, Coupling, couple, to_stationarity
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import constants
 from fedscaffold.theory.bounds import ScaffoldBounds
@@ -26,6 +26,14 @@ class WrongSign(Scaffold):
     ) -> ControlVariates:
         right = super().update_clients(memory, sent, before, after).xi
         return ControlVariates(xi=2 * memory.xi - right)
+
+
+def contracts(coupling: Coupling, *, errors: float = 4.0) -> bool:
+    """Whether D_{t+1} − (1 − γμ/4)^H D_t has mean ≤ 0 in every round, up to some standard errors: Lemma 4.1."""
+    D = coupling.distances
+    excess = D[:, 1:] - coupling.factor.value * D[:, :-1]
+    spread = excess.std(axis=0, ddof=1) / np.sqrt(len(D)) if len(D) > 1 else np.zeros(excess.shape[1])
+    return bool((excess.mean(axis=0) <= errors * spread + coupling.rounding).all())
 
 
 def problem_of(kind: Kind, N: int = 5) -> Ridge | Logistic:

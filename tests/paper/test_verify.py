@@ -11,11 +11,28 @@ import numpy as np
 import pytest
 
 import fedscaffold.theory
-from fedscaffold.paper.verify import Budget, StatementRow, covariance_bounds, expansions, failures, verify
-from fedscaffold.paper.verify.chains import StationaryChains, gradients_at, simulate
-from fedscaffold.paper.verify.report import measured, other, summary, to_markdown
-from fedscaffold.paper.verify.rows import FAILURES, Measured, Printed, jackknife, norms, over_groups, worst
+from fedscaffold.paper.verify import Budget, StatementRow, failures, stationary, verify
+from fedscaffold.paper.verify.rows import (
+    FAILURES,
+    Measured,
+    Printed,
+    jackknife,
+    measured_text,
+    norms,
+    over_groups,
+    printed_text,
+    summary,
+    to_markdown,
+    worst,
+)
 from fedscaffold.paper.verify.settings import WIDE, make, strict
+from fedscaffold.paper.verify.stationary import (
+    StationaryChains,
+    bound_rows,
+    expansion_rows,
+    gradients_at,
+    simulate,
+)
 from fedscaffold.theory import bounds
 from fedscaffold.theory.bounds import Bound, Condition
 
@@ -110,7 +127,7 @@ def test_a_printed_formula_may_fail_and_is_shown() -> None:
     assert found.verdict == "holds"
     assert found.printed_verdict == "fails"
     assert failures([found]) == []
-    assert other(found) == "printed: fails (-1, 2e+02 % off)"
+    assert printed_text(found) == "printed: fails (-1, 2e+02 % off)"
     assert "printed: fails" in to_markdown([found])
     assert replace(found, printed=None).printed_verdict is None
     assert replace(found, printed=Printed("1.05", 1.05)).printed_verdict == "holds"
@@ -119,8 +136,11 @@ def test_a_printed_formula_may_fail_and_is_shown() -> None:
 def test_how_far_off_is_told() -> None:
     """A printed formula in shares of what was measured, arrays in shares of what was predicted."""
     twice = row(predicted=2.0, measured=2.0, tolerance=0.1, printed=Printed("1", 1.0))
-    assert other(twice) == "printed: fails (1, 50 % off)"
-    assert measured(row(predicted=2.0, measured=1.0, difference=0.5, standard_error=0.01)) == "1 ± 0.01, 25 % off"
+    assert printed_text(twice) == "printed: fails (1, 50 % off)"
+    assert (
+        measured_text(row(predicted=2.0, measured=1.0, difference=0.5, standard_error=0.01))
+        == "1 ± 0.01, 25 % off"
+    )
 
 
 def test_the_summary_counts_every_verdict() -> None:
@@ -190,16 +210,16 @@ def fail(rows: list[StatementRow]) -> list[bool]:
 
 def test_wrong_expansions_fail(ridge_chains: StationaryChains, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cov θ twice as large spoils Cov θ and Cov(θ, ξ_c); noise of clients that is half as large, all but Cov θ."""
-    assert fail(expansions.rows(ridge_chains, SMALL)) == [False] * 4
+    assert fail(expansion_rows(ridge_chains, SMALL)) == [False] * 4
     right = fedscaffold.theory.expansion
     monkeypatch.setattr(
-        expansions, "expansion", lambda *a, **k: replace(right(*a, **k), cov_theta=2.0 * right(*a, **k).cov_theta)
+        stationary, "expansion", lambda *a, **k: replace(right(*a, **k), cov_theta=2.0 * right(*a, **k).cov_theta)
     )
-    assert fail(expansions.rows(ridge_chains, SMALL)) == [True, True, False, False]
+    assert fail(expansion_rows(ridge_chains, SMALL)) == [True, True, False, False]
     monkeypatch.setattr(
-        expansions, "expansion", lambda *a, **k: replace(right(*a, **k), noise=0.5 * right(*a, **k).noise)
+        stationary, "expansion", lambda *a, **k: replace(right(*a, **k), noise=0.5 * right(*a, **k).noise)
     )
-    assert fail(expansions.rows(ridge_chains, SMALL)) == [False, True, True, True]
+    assert fail(expansion_rows(ridge_chains, SMALL)) == [False, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -221,15 +241,15 @@ def test_bounds_that_are_too_small_fail(
     def wrong(*a: Any, **k: Any) -> Bound:
         return replace(right(*a, **k), value=right(*a, **k).value / 5000.0)
 
-    assert fail(covariance_bounds.rows(ridge_chains)) == [False] * 12
+    assert fail(bound_rows(ridge_chains)) == [False] * 12
     monkeypatch.setattr(bounds.ScaffoldBounds, name, wrong)
-    assert fail(covariance_bounds.rows(ridge_chains)) == [k in at for k in range(12)]
+    assert fail(bound_rows(ridge_chains)) == [k in at for k in range(12)]
 
 
 def test_a_wrong_inequality_of_lemma_4_7_fails(ridge_chains: StationaryChains) -> None:
     """θ's covariance ten times as large as it is."""
     wrong = replace(ridge_chains, theta=10.0 * ridge_chains.theta)
-    assert covariance_bounds.rows(wrong)[-1].verdict == "fails"
+    assert bound_rows(wrong)[-1].verdict == "fails"
 
 
 # all statements

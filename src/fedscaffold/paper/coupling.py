@@ -24,11 +24,9 @@ from fedscaffold.simulation.setup import divergence_limit, validate_run
 from fedscaffold.theory import constants
 from fedscaffold.theory.bounds import Bound, ScaffoldBounds
 
-ROUNDING = 1e-13  # of the state's size: a distance below it is arithmetic, not Scaffold
-
 
 class ChainStart(NamedTuple):
-    """Where a chain starts: θ, (dim,) or (repetitions, dim), and ξ, (n_clients, dim); None for zero."""
+    """Start of a chain: θ, (dim,) or (repetitions, dim), and ξ, (n_clients, dim); None for zero."""
 
     theta: ArrayLike
     control_variates: ArrayLike | None = None
@@ -45,7 +43,7 @@ class Coupling:
     factor
         Lemma 4.1: an upper bound on the mean of D_{t+1}/D_t, and its conditions.
     rounding
-        Distances below this are rounding errors.
+        Distances below this, 1e-13 of the state's size, squared, are rounding errors.
     """
 
     distances: Array
@@ -70,23 +68,6 @@ class Coupling:
         return mean[1:last] / mean[: max(last - 1, 0)]
 
 
-def contracts(coupling: Coupling, *, errors: float = 4.0) -> bool:
-    """Whether D_{t+1} − (1 − γμ/4)^H D_t has mean ≤ 0 in every round: Lemma 4.1's inequality, measured.
-
-    Parameters
-    ----------
-    coupling
-        From `couple` or `to_stationarity`.
-    errors
-        How many standard errors above 0 a mean may be. With 4, Gaussian means that are exactly 0 pass a round with
-        probability 1 − 3e-5.
-    """
-    D = coupling.distances
-    excess = D[:, 1:] - coupling.factor.value * D[:, :-1]
-    spread = excess.std(axis=0, ddof=1) / np.sqrt(len(D)) if len(D) > 1 else np.zeros(excess.shape[1])
-    return bool((excess.mean(axis=0) <= errors * spread + coupling.rounding).all())
-
-
 def couple(
     problem: Ridge | Logistic,
     method: Scaffold,
@@ -101,7 +82,7 @@ def couple(
     engine: str | Engine = "auto",
     burn_in: int = 0,
 ) -> Coupling:
-    """D_t of two chains that draw the same records, and Lemma 4.1's factor.
+    """Return D_t of two chains that draw the same records, and Lemma 4.1's factor.
 
     Parameters
     ----------
@@ -138,27 +119,17 @@ def couple(
         for _ in range(rounds):
             a, b = after(a), after(b)
             distances.append(_distance2(a, b, method, problem.weights))
-    return Coupling(distances=np.stack(distances, axis=1), factor=factor, rounding=ROUNDING**2 * size)
+    return Coupling(distances=np.stack(distances, axis=1), factor=factor, rounding=1e-26 * size)
 
 
 def to_stationarity(
     problem: Ridge | Logistic, method: Scaffold, start: ChainStart, *, burn_in: int, **settings: Any
 ) -> Coupling:
-    """The chain from `start` against one that has become stationary: mean D_t ≥ W₂² to the stationary law.
+    """Couple the chain from `start` with one that has become stationary: mean D_t ≥ W₂² to the stationary law.
 
     The second chain starts at (θ*, −∇f_c(θ*)) and runs alone for `burn_in` rounds, after which, by Theorem 4.2,
     its law is within (1 − γμ/4)^{H·burn_in/2} of the stationary one, in units of its first distance.
-
-    Parameters
-    ----------
-    problem, method
-        As in `couple`.
-    start
-        Where the first chain starts.
-    burn_in
-        Rounds that the second chain runs alone.
-    settings
-        Rounds, batch size and the other settings of `couple`.
+    `settings` go to `couple`.
     """
     optimum = problem.optimum()
     ideal = -problem.client_gradients(optimum)
@@ -177,7 +148,7 @@ def _state(problem: Ridge | Logistic, method: Scaffold, start: ChainStart, repet
 
 
 def squared_norm(theta: Array, xi: Array, method: Scaffold, weights: Array) -> Array:
-    """‖(θ, ξ)‖²_Λ = ‖θ‖² + γ²H² Σ_c w_c ‖ξ_c‖², one per repetition."""
+    """Return ‖(θ, ξ)‖²_Λ = ‖θ‖² + γ²H² Σ_c w_c ‖ξ_c‖², one per repetition."""
     length = method.step_size * method.uniform_local_steps
     return np.square(theta).sum(axis=1) + length**2 * (np.square(xi).sum(axis=2) @ weights)
 

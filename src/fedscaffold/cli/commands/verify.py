@@ -14,7 +14,7 @@ from fedscaffold.cli import options
 from fedscaffold.cli.errors import FAILED, refusals
 from fedscaffold.core.display.progress import progress_bar
 from fedscaffold.paper import verify as experiment
-from fedscaffold.paper.verify import report
+from fedscaffold.paper.verify import rows as report
 from fedscaffold.paper.verify.rows import FAILURES, StatementRow
 
 EXAMPLES = (
@@ -61,7 +61,7 @@ def show(rows: Sequence[StatementRow], console: Console) -> None:
     for row in rows:
         colour = "red" if row.verdict in FAILURES else "green" if row.verdict == "holds" else "yellow"
         lines = [escape(row.claim), f"[dim]{escape(row.setting)}[/dim]", f"[bold]{escape(_numbers(row))}[/bold]"]
-        lines += [escape(note) for note in (report.other(row), report.missed(row)) if note]
+        lines += [escape(note) for note in (report.printed_text(row), report.missed_text(row)) if note]
         table.add_row(row.statement, "\n".join(lines), f"[{colour}]{row.verdict}[/{colour}]")
     console.print(table)
     console.print(report.summary(rows), highlight=False, soft_wrap=True)
@@ -69,5 +69,5 @@ def show(rows: Sequence[StatementRow], console: Console) -> None:
 
 def _numbers(row: StatementRow) -> str:
     if row.relation == "is":
-        return report.measured(row)
-    return f"measured {report.measured(row)}; predicted {report.predicted(row)}"
+        return report.measured_text(row)
+    return f"measured {report.measured_text(row)}; predicted {report.predicted_text(row)}"

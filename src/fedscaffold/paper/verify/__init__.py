@@ -4,17 +4,7 @@ import re
 from collections.abc import Callable
 
 from fedscaffold.core.display.progress import Advance
-from fedscaffold.paper.verify import (
-    assumptions,
-    chains,
-    convergence,
-    covariance_bounds,
-    expansions,
-    figure,
-    predictor,
-    speed_up,
-    table1,
-)
+from fedscaffold.paper.verify import assumptions, convergence, experiment, stationary
 from fedscaffold.paper.verify.rows import StatementRow, failures
 from fedscaffold.paper.verify.settings import DEFAULT, FULL, Budget, Kind, strict
 
@@ -22,30 +12,28 @@ __all__ = ["DEFAULT", "FULL", "Budget", "StatementRow", "failures", "verify"]
 
 
 def _stationary(kind: Kind) -> Callable[[Budget], list[StatementRow]]:
-    """One simulation for Lemma 4.6 to Theorem 4.8 and all of Section 5."""
+    """Return the rows of one simulation, on Lemma 4.6 to Theorem 4.8 and all of Section 5."""
 
     def rows(budget: Budget) -> list[StatementRow]:
-        found = chains.simulate(strict(kind), budget)
-        return [*covariance_bounds.rows(found), *expansions.rows(found, budget)]
+        found = stationary.simulate(strict(kind), budget)
+        return [*stationary.bound_rows(found), *stationary.expansion_rows(found, budget)]
 
     return rows
 
 
 PARTS: tuple[tuple[int, Callable[[Budget], list[StatementRow]]], ...] = (  # with rough shares of the time
     (1, assumptions.rows),
-    (2, convergence.rows),
+    (14, convergence.rows),
     (8, _stationary("ridge")),
     (12, _stationary("logistic")),
-    (6, speed_up.rows),
-    (6, table1.rows),
-    (12, predictor.rows),
-    (6, figure.rows),
+    (12, experiment.rows),
+    (6, experiment.figure_rows),
 )
 ORDER = ("A", "Lemma 4", "Theorem 4", "Corollary 4", "Lemma 5", "Theorem 5", "Lemma E", "Sharp", "Figure", "Table")
 
 
 def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: None) -> list[StatementRow]:
-    """All rows, in the paper's order.
+    """Check all statements, and return their rows in the paper's order.
 
     Parameters
     ----------
@@ -53,6 +41,11 @@ def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: N
         How much to simulate.
     advance
         Called with (done, total) after each part.
+
+    Returns
+    -------
+    list of StatementRow
+        One for each statement and setting; `failures` lists the ones that fail.
     """
     total, done, found = sum(share for share, _ in PARTS), 0, list[StatementRow]()
     advance(0, total)
@@ -64,7 +57,7 @@ def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: N
 
 
 def _place(row: StatementRow) -> tuple[int, tuple[int, ...]]:
-    """Section 4's statements by number, whatever they are called; the others by ORDER."""
+    """Return the place of a row: Section 4's statements by number, whatever their kind; the others by ORDER."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", row.statement))
     at = next(k for k, start in enumerate(ORDER) if row.statement.startswith(start))
     return (1 if ORDER[at].endswith(" 4") else at), numbers

@@ -1,30 +1,65 @@
-"""Lemma 4.1 to Corollary 4.5: contraction by coupling, drift, and the bounds without speed-up."""
+"""Rows on Lemma 4.1 to Corollary 4.5, Theorem 4.9, Corollary 4.10 and Table 1: runs from a given start."""
+
+from dataclasses import replace
 
 import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
+from fedscaffold.paper.acceleration import crossing
 from fedscaffold.paper.coupling import ChainStart, Coupling, couple, squared_norm, to_stationarity
-from fedscaffold.paper.verify.rows import Measured, StatementRow, bounded, over_groups
-from fedscaffold.paper.verify.settings import INSIDE, KINDS, Budget, Case, crude
+from fedscaffold.paper.verify.rows import (
+    Measured,
+    Printed,
+    StatementRow,
+    bounded,
+    close,
+    jackknife,
+    over_groups,
+    worst,
+)
+from fedscaffold.paper.verify.settings import (
+    BATCH,
+    INSIDE,
+    KINDS,
+    MODERATE,
+    Budget,
+    Case,
+    Kind,
+    crude,
+    describe,
+    make,
+    strict,
+)
+from fedscaffold.problems import Logistic, Ridge
+from fedscaffold.simulation.observers import squared_distance
+from fedscaffold.simulation.run_method import run
+from fedscaffold.theory import constants, expansion
+from fedscaffold.theory.bounds import Bound, bound_curve, complexity, noise_pair
 
-COUPLED_ROUNDS, BURN = 30, 10.0  # rounds; relaxation times
-COUPLED_SHARE = 4  # couplings have so many times fewer repetitions: their noise is shared and so small
+COUPLED_ROUNDS = 30
+TARGETS: dict[Kind, float] = {"ridge": 0.1, "logistic": 0.5}  # of ‖θ⁰ − θ*‖²; a guarantee costs many steps
+MOST_STEPS = 32  # of Table 1: H for the smallest N, or for the smallest ε
 
 
 def rows(budget: Budget) -> list[StatementRow]:
-    """For ridge and logistic regression, just inside the conditions."""
+    """Return rows for ridge and logistic regression, just inside the conditions."""
     found = []
     for kind in KINDS:
         case = crude(kind)
         found += [contraction(case, budget), *_wasserstein(case, budget)]
         found += [_drift(case, budget, "zero"), _drift(case, budget, "X*"), _drift_as_printed(case, budget)]
         found += [_crude_mse(case, budget), _stationary(case, budget)]
-    return found
+        found += [*_finite_time(strict(kind), budget), _guarantee(kind, budget)]
+        found += [_in_clients(kind, budget), _in_precision(kind, budget)]
+    return [*found, _doubling(budget)]
 
 
-def contraction(case: Case, budget: Budget, where: str = "") -> StatementRow:
-    """Two chains from random starts: the largest rate of any round."""
+# Lemma 4.1 to Corollary 4.5
+
+
+def contraction(case: Case, budget: Budget, place: str = "") -> StatementRow:
+    """Couple two chains from random starts: the largest rate of any round."""
     rng = np.random.default_rng(3)
     xi = rng.normal(size=case.ideal.shape)
     starts = (
@@ -36,12 +71,12 @@ def contraction(case: Case, budget: Budget, where: str = "") -> StatementRow:
         repetitions=_few(budget),
     )  # fmt: skip
     at, rate = _largest_rate(coupling)
-    claim = f"{where}coupled chains: E‖X⁺−X'⁺‖²_Λ/‖X−X'‖²_Λ ≤ (1−γμ/4)^H; largest, in round {at + 1}"
-    return bounded("Lemma 4.1", claim, case.text, rate, [coupling.factor])
+    claim = f"{place}coupled chains: E‖X⁺−X'⁺‖²_Λ/‖X−X'‖²_Λ ≤ (1−γμ/4)^H; largest, in round {at + 1}"
+    return bounded(claim, case.text, rate, [coupling.factor])
 
 
 def _largest_rate(coupling: Coupling) -> tuple[int, Measured]:
-    """Ratio of means, with the standard error of D_{t+1} − rate·D_t over the mean of D_t."""
+    """Return a ratio of means, with the standard error of D_{t+1} − rate·D_t over the mean of D_t."""
     rates = coupling.rates
     before, after = coupling.distances[:, : rates.size], coupling.distances[:, 1 : rates.size + 1]
     errors = (after - rates * before).std(axis=0, ddof=1) / np.sqrt(len(before)) / before.mean(axis=0)
@@ -50,30 +85,26 @@ def _largest_rate(coupling: Coupling) -> tuple[int, Measured]:
 
 
 def _wasserstein(case: Case, budget: Budget) -> list[StatementRow]:
-    """Mean squared distance to a stationary chain with the same noise, which is at least W₂²."""
+    """Measure the mean squared distance to a stationary chain with the same noise, which is at least W₂²."""
     coupling = to_stationarity(
         case.problem, case.method, ChainStart(np.zeros(case.problem.dim)), rounds=COUPLED_ROUNDS,
-        batch_size=case.batch_size, burn_in=int(BURN * case.relaxation), repetitions=_few(budget),
+        batch_size=case.batch_size, burn_in=int(10.0 * case.relaxation), repetitions=_few(budget),
     )  # fmt: skip
     measured = over_groups(coupling.distances)
-    rounds = range(1, COUPLED_ROUNDS + 1)
-    now, first = float(measured.value[0]), case.initial_distance2
-    decays = [case.bounds.wasserstein_decay(rounds=T, initial_wasserstein2=now) for T in rounds]
-    starts = [case.bounds.wasserstein_from_start(rounds=T, initial_distance2=first) for T in rounds]
+    later, now, first = range(1, COUPLED_ROUNDS + 1), float(measured.value[0]), case.initial_distance2
+    decays = [case.bounds.wasserstein_decay(rounds=T, initial_wasserstein2=now) for T in later]
+    starts = [case.bounds.wasserstein_from_start(rounds=T, initial_distance2=first) for T in later]
     return [
-        bounded(
-            "Theorem 4.2", f"W₂² to the stationary law after T rounds ≤ {what}", case.text,
-            measured.at(np.s_[1:]), limits,
-        )
-        for what, limits in (
+        bounded(f"W₂² to the stationary law after T rounds ≤ {formula}", case.text, measured.at(np.s_[1:]), limits)
+        for formula, limits in (
             ("(1−γμ/4)^{HT} W₂² at T = 0", decays),
             ("(1−γμ/4)^{HT} (‖X⁰−X*‖_Λ + √(8γσ²/μ))²", starts),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _drift(case: Case, budget: Budget, start: str, note: str = "") -> StatementRow:
-    """From θ = 0 and ξ_c = 0, or from X*."""
+    """Run one round from θ = 0 and ξ_c = 0, or from X*."""
     zero = start == "zero"
     theta = np.zeros(case.problem.dim) if zero else case.problem.optimum()
     xi = np.zeros_like(case.ideal) if zero else case.ideal
@@ -83,11 +114,11 @@ def _drift(case: Case, budget: Budget, start: str, note: str = "") -> StatementR
     )
     after = over_groups(distance2(case, trace.theta, trace.control_variates))
     claim = f"one round from {start}: E‖X⁺−X*‖²_Λ ≤ (1−γμ/4)^H‖X−X*‖²_Λ + 2γ²Hσ²{note}"
-    return bounded("Lemma 4.3", claim, case.text, after, [case.bounds.drift(distance2=before)])
+    return bounded(claim, case.text, after, [case.bounds.drift(distance2=before)])
 
 
 def _drift_as_printed(case: Case, budget: Budget) -> StatementRow:
-    """H = 1 and γ(L + μ) ≤ 1: inside the printed condition, outside γ ≤ 1/(4L), which the proof uses."""
+    """Take H = 1 and γ(L + μ) ≤ 1: inside the printed condition, outside γ ≤ 1/(4L), which the proof uses."""
     known = case.constants
     method = Scaffold(step_size=INSIDE / (known.L + known.mu), local_steps=1)
     wide = Case(case.problem, method, case.batch_size, known)
@@ -99,24 +130,154 @@ def _crude_mse(case: Case, budget: Budget) -> StatementRow:
     first = case.initial_distance2
     limits = [case.bounds.crude_mse(rounds=T, initial_distance2=first) for T in range(1, trace.rounds + 1)]
     claim = "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}‖X⁰−X*‖²_Λ + 8γσ²/μ"
-    later = over_groups(trace.mse).at(np.s_[1:])
-    return bounded("Theorem 4.4", claim, case.text, later, limits)
+    return bounded(claim, case.text, over_groups(trace.mse).at(np.s_[1:]), limits)
 
 
 def _stationary(case: Case, budget: Budget) -> StatementRow:
     trace = case.run(
-        rounds=int(BURN * case.relaxation) + 1, seed=6, repetitions=budget.repetitions,
+        rounds=int(10.0 * case.relaxation) + 1, seed=6, repetitions=budget.repetitions,
         theta0=case.problem.optimum(), control_variates0=case.ideal, record=(),
     )  # fmt: skip
     found = over_groups(distance2(case, trace.theta, trace.control_variates))
     claim = "stationary law: E‖X−X*‖²_Λ, so E‖θ−θ*‖², ≤ 8γσ²/μ"
-    return bounded("Corollary 4.5", claim, case.text, found, [case.bounds.stationary_mse()])
+    return bounded(claim, case.text, found, [case.bounds.stationary_mse()])
 
 
 def distance2(case: Case, theta: Array, xi: Array) -> Array:
-    """‖X − X*‖²_Λ, one per repetition."""
+    """Return ‖X − X*‖²_Λ, one per repetition."""
     return squared_norm(theta - case.problem.optimum(), xi - case.ideal, case.method, case.problem.weights)
 
 
 def _few(budget: Budget) -> int:
-    return max(2, budget.repetitions // COUPLED_SHARE)
+    """Return a quarter of the repetitions: the two chains of a coupling share their noise, so errors are small."""
+    return max(2, budget.repetitions // 4)
+
+
+# Theorem 4.9 and Corollary 4.10
+
+
+def _finite_time(case: Case, budget: Budget) -> list[StatementRow]:
+    """Return Theorem 4.9 by fourth moments, and with the paper's constants, as proved and as printed."""
+    rounds = int(3.0 * case.relaxation) + 1
+    trace = case.run(rounds=rounds, seed=8, repetitions=_few(budget))
+    measured, start = over_groups(trace.mse).at(np.s_[1:]), case.initial_distance2
+    sharp = bound_curve(case.problem, case.method, batch_size=BATCH, rounds=rounds)
+    assert sharp.values is not None
+    theorem = case.bounds.finite_time_mse(rounds=1, initial_distance2=start)
+    limits = [replace(theorem, value=float(value)) for value in sharp.values[1:]]
+    claim = "E‖θ^T−θ*‖² ≤ ((1−7γμ/4)^{HT/2}{‖X⁰−X*‖_Λ + √(0.6γσ*²/μ)} + √(Theorem 4.8))², by fourth moments"
+    first = bounded(claim, case.text, measured, limits)
+    as_proved = case.bounds_by("paper")
+    paper = [as_proved.finite_time_mse(rounds=T, initial_distance2=start) for T in range(1, rounds + 1)]
+    claim = "E‖θ^T−θ*‖² ≤ (1−γμ/4)^{HT}{4‖X⁰−X*‖²_Λ + 64γσ*²/μ} + 2·Theorem 4.8, as the paper proves it"
+    at, *_ = worst(measured, [bound.value for bound in paper])
+    formula = "(1−γμ/4)^{HT}{2‖X⁰−X*‖²_Λ + 64σ*²/(Lμ)} + 2d·(Theorem 4.8, its last term over N)"
+    printed = Printed(formula, printed_finite_time(case, at + 1, start))
+    return [first, replace(bounded(claim, case.text, measured, paper), printed=printed)]
+
+
+def printed_finite_time(case: Case, T: int, start: float) -> float:
+    """Return Theorem 4.9 as printed: 2 for 4, 1/L for γ, a factor d, and 1/N in the last term, without a proof."""
+    gamma, H = case.method.step_size, case.method.uniform_local_steps
+    N, d, known = case.problem.n_clients, case.problem.dim, case.constants
+    mu, L, Q = known.mu, known.L, known.Q
+    sigma2, _ = noise_pair(known, mu / (19.0 * gamma))
+    left = (1 - gamma * mu / 4) ** (H * T) * (2 * start + 64 * sigma2 / (L * mu))
+    stationary = 20 * d * gamma * sigma2 / (N * mu) + 12 * 15080 * d * gamma**1.5 * Q * sigma2**1.5 / mu**2.5
+    return float(left + stationary + 96 * 600**2 * d * gamma**3 * H * Q**2 * sigma2**2 / (N * mu**3))
+
+
+def _guarantee(kind: Kind, budget: Budget) -> StatementRow:
+    """Run γ, H, T of the corollary: the error must be below the target."""
+    problem = make(kind, 4, 3, MODERATE[kind])
+    square = float(problem.optimum() @ problem.optimum())
+    target, known = TARGETS[kind] * square, constants(problem, batch_size=BATCH)
+    plan = complexity(known, target=target, n_clients=problem.n_clients, squared_error=square)
+    trace = run(
+        problem, Scaffold(step_size=plan.step_size, local_steps=plan.local_steps), rounds=plan.rounds,
+        batch_size=BATCH, seed=9, repetitions=max(2, budget.repetitions // 64), progress=False, record=(),
+    )  # fmt: skip
+    return bounded(
+        f"with its γ, H and T = {plan.rounds:,} rounds E‖θ^T−θ*‖² ≤ ε²",
+        describe(problem, plan.step_size, plan.local_steps, BATCH),
+        over_groups(squared_distance(trace.theta, problem.optimum())),
+        [Bound(target, plan.bound.conditions, "Corollary 4.10")],
+    )
+
+
+def _doubling(budget: Budget) -> StatementRow:
+    """Compute sufficient gradients per client, N against 2N, below the largest N; no simulation."""
+    problem = make("ridge", 4, 3, MODERATE["ridge"])
+    known = constants(problem, batch_size=BATCH)
+    square = float(problem.optimum() @ problem.optimum())
+    few, many = (complexity(known, target=1e-3 * square, n_clients=n, squared_error=square) for n in (4, 8))
+    return close(
+        "Corollary 4.10",
+        f"gradients per client fall as 1/N up to N = {few.largest_n_clients:,}: those for N = 4 over N = 8",
+        f"ridge, B = {BATCH}, ε² = 0.001 ‖θ*‖²",
+        2.0,
+        Measured(np.array(few.gradients_per_client / many.gradients_per_client), np.zeros(())),
+        0.1 * budget.loosen,
+        conditions=few.bound.conditions,
+    )
+
+
+# Table 1, Scaffold's row: gradients per client fall as 1/N, rounds grow as log(1/ε). Clients are repeated, so that
+# f and the mean noise do not depend on N. As in Corollary 4.10 γ grows with Nε² and γH is fixed; ε² is eight times
+# the plateau that Lemma 5.1 gives, and the time to reach it is measured.
+
+
+def _in_clients(kind: Kind, budget: Budget) -> StatementRow:
+    """Take γ ∝ N and H ∝ 1/N at fixed ε: log(HT) against log N."""
+    length = _round_length(kind)
+    copies, costs = (1, 2, 4, 8, 16), []
+    for each in copies:
+        problem, H = make(kind, 2, 3, MODERATE[kind], copies=each), MOST_STEPS // each
+        costs.append(H * _rounds_needed(problem, length / H, H, budget))
+    x = np.log(copies) - np.log(copies).mean()
+    slope, error = over_groups(x @ np.log(np.stack(costs)) / (x @ x))
+    return close(
+        "Table 1",
+        "gradients per client to reach ε² fall as 1/N: slope of log(HT) in log N",
+        f"{kind}, γH = {length:.3g}, B = {BATCH}, N = {2 * copies[0]} to {2 * copies[-1]}",
+        -1.0,
+        Measured(slope, error),
+        0.1 * budget.loosen,
+        finding=f"95 % interval [{slope - 2.26 * error:.3f}, {slope + 2.26 * error:.3f}]",
+    )
+
+
+def _in_precision(kind: Kind, budget: Budget) -> StatementRow:
+    """Take γ ∝ ε² and H ∝ 1/ε² at fixed N: with ε² divided by 4 and by 4 again, T grows by equal steps."""
+    length = _round_length(kind)
+    problem = make(kind, 2, 3, MODERATE[kind], copies=4)
+    steps = (MOST_STEPS // 16, MOST_STEPS // 4, MOST_STEPS)
+    first, second, third = (_rounds_needed(problem, length / H, H, budget) for H in steps)
+    rounds = ", ".join(f"{group.mean():.0f}" for group in (first, second, third))
+    return close(
+        "Table 1",
+        "rounds grow as log(1/ε): growth from ε²/4 to ε²/16 over that from ε² to ε²/4",
+        f"{kind}, γH = {length:.3g}, B = {BATCH}, N = {problem.n_clients}, T = {rounds}",
+        1.0,
+        jackknife(lambda a, b, c: float((c - b) / (b - a)), first, second, third),
+        0.2 * budget.loosen,
+    )
+
+
+def _round_length(kind: Kind) -> float:
+    """Return γH, inside Theorem 4.9's conditions."""
+    known = constants(make(kind, 2, 3, MODERATE[kind]), batch_size=BATCH)
+    return INSIDE / (48.0 * ((known.L_record if known.Q > 0 else known.L) + known.mu))
+
+
+def _rounds_needed(problem: Ridge | Logistic, gamma: float, H: int, budget: Budget) -> Array:
+    """Return T with mean squared error ε², interpolated, for each of ten groups of runs from zero."""
+    method = Scaffold(step_size=gamma, local_steps=H)
+    target = 8.0 * float(np.trace(expansion(problem, method, batch_size=BATCH).cov_theta))
+    slowest = float(np.linalg.eigvalsh(problem.hessian(problem.optimum()))[0])
+    trace = run(
+        problem, method, rounds=int(4.0 / (gamma * H * slowest)), batch_size=BATCH, seed=10, progress=False,
+        repetitions=budget.speed_up_repetitions // 10 * 10,
+    )  # fmt: skip
+    curves = trace.mse.reshape(10, -1, trace.rounds + 1).mean(axis=1)
+    return np.array([crossing(curve, target) for curve in curves])

@@ -15,45 +15,25 @@ from fedscaffold.theory.bounds import Proof, ScaffoldBounds
 
 Kind = Literal["ridge", "logistic"]
 KINDS: tuple[Kind, Kind] = ("ridge", "logistic")
-RECORDS, BATCH = 12, 4
+RECORDS, BATCH = 12, 4  # few records of a client and small batches, so that gradients are noisy
 INSIDE = 0.99  # of the largest step size that a condition allows
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much to simulate; more repetitions give smaller standard errors.
+    """How much to simulate; more repetitions give smaller standard errors."""
 
-    Attributes
-    ----------
-    samples
-        Random points at which an assumption is checked.
-    repetitions
-        Runs from a given start.
-    chains, rounds
-        Stationary chains, and rounds in which their covariances are taken.
-    paper_clients, paper_repetitions, paper_rounds
-        The paper's experiment, against the predictor; repetitions for ten clients, fewer for more.
-    curve_repetitions
-        Runs from zero there, of thirty rounds.
-    figure_clients
-        Figure 1.
-    speed_up_repetitions
-        Runs for Table 1.
-    loosen
-        Factor on all tolerances.
-    """
-
-    samples: int = 200
-    repetitions: int = 400
-    chains: int = 10_000
-    rounds: int = 600
-    paper_clients: tuple[int, ...] = (10,)
-    paper_repetitions: int = 40
+    samples: int = 200  # random points at which an assumption is checked
+    repetitions: int = 400  # runs from a given start
+    chains: int = 10_000  # stationary ones
+    rounds: int = 600  # in which the covariances of chains are taken
+    paper_clients: tuple[int, ...] = (10,)  # of the paper's experiment, against the predictor
+    paper_repetitions: int = 40  # there, for ten clients; fewer for more
     paper_rounds: int = 400
-    curve_repetitions: int = 1000
+    curve_repetitions: int = 1000  # runs from zero there, of thirty rounds
     figure_clients: tuple[int, ...] = (10, 50, 200)
-    speed_up_repetitions: int = 200
-    loosen: float = 1.0
+    speed_up_repetitions: int = 200  # runs for Table 1
+    loosen: float = 1.0  # factor on all tolerances
 
 
 DEFAULT = Budget()
@@ -99,7 +79,7 @@ class Case:
         )
 
     def run(self, **more: Any) -> Trace:
-        """`fedscaffold.run` with this case's problem, method and batch size."""
+        """Run this case's problem, method and batch size."""
         return run(self.problem, self.method, batch_size=self.batch_size, progress=False, **more)
 
     @property
@@ -122,13 +102,13 @@ class Case:
 
 
 def describe(problem: Ridge | Logistic, gamma: float, H: int, B: int) -> str:
-    """Problem, γ, H, B, N in one line."""
+    """Return problem, γ, H, B, N in one line."""
     return f"{problem.kind}, γ = {gamma:.3g}, H = {H}, B = {B}, N = {problem.n_clients}"
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How clients differ: least and largest scale of their features, how far apart their centres are, penalty."""
+    """Differences of clients: least and largest scale of their features, distance of their centres, penalty."""
 
     least: float = 0.6
     largest: float = 1.4
@@ -143,7 +123,7 @@ WIDE: dict[Kind, Spread] = {"ridge": Spread(), "logistic": Spread(0.5, 2.0, 1.5,
 def make(
     kind: Kind, n_clients: int, dim: int, spread: Spread, *, copies: int = 1, seed: int = 0
 ) -> Ridge | Logistic:
-    """Clients with 12 records, each with a true model of its own.
+    """Build clients with 12 records and different true models.
 
     `copies` repeats all clients, which leaves f and the mean covariance of the noise as they are.
     """
@@ -157,7 +137,7 @@ def make(
 
 
 def case(problem: Ridge | Logistic, *, parts: int, H: int, batch_size: int = BATCH) -> Case:
-    """γH(L + μ) a little below 1/parts; with 48 parts and Q > 0 the L of every record, as Theorem 4.8 needs."""
+    """Take γH(L + μ) a little below 1/parts; with 48 parts and Q > 0 the L of every record, for Theorem 4.8."""
     known = constants(problem, batch_size=batch_size)
     L = known.L_record if parts == 48 and known.Q > 0 else known.L
     gamma = INSIDE / (parts * H * (L + known.mu))
@@ -165,10 +145,10 @@ def case(problem: Ridge | Logistic, *, parts: int, H: int, batch_size: int = BAT
 
 
 def crude(kind: Kind) -> Case:
-    """For Lemma 4.1 to Corollary 4.5."""
+    """Return the setting of Lemma 4.1 to Corollary 4.5."""
     return case(make(kind, 4, 3, MODERATE[kind]), parts=1, H=5)
 
 
 def strict(kind: Kind) -> Case:
-    """For Lemma 4.6 to Theorem 5.3."""
+    """Return the setting of Lemma 4.6 to Theorem 5.3."""
     return case(make(kind, 3, 2, WIDE[kind]), parts=48, H=2)
