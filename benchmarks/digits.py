@@ -21,7 +21,7 @@ from fedscaffold.data import partition
 from fedscaffold.engines import Jax
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Differentiable
-from fedscaffold.reports.layout import COLOURS, saved_panels
+from fedscaffold.reports.figures import COLOURS, saved_panels
 from fedscaffold.simulation.run_method import run
 
 TEST_RECORDS, CLIENTS = 360, 50

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import measured
-from fedscaffold.benchmarking.costs import LineFit, fit_line
-from fedscaffold.benchmarking.plateaus import reached_plateau
+from fedscaffold.benchmarking.fits import LineFit, fit_line, reached_plateau
 from fedscaffold.core.display.figures import plain_grid
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, ScaffLSA
 from fedscaffold.paper.claims import Claim
 from fedscaffold.problems import GarnetTD
 from fedscaffold.problems.linear import Observing
-from fedscaffold.reports.layout import COLOURS, INK, PLATEAU_LABEL, legend_above, saved_panels
+from fedscaffold.reports.figures import COLOURS, INK, PLATEAU_LABEL, legend_above, saved_panels
 from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.stages.stationarity import Plateau
 
@@ -35,7 +34,7 @@ TITLES: dict[Observing, str] = {"iid": "independent transitions", "markov": "alo
 
 
 class PlateauPoint(NamedTuple):
-    """Plateau of one method's squared error, from `benchmarking.plateaus.reached_plateau`."""
+    """Plateau of one method's squared error, from `benchmarking.fits.reached_plateau`."""
 
     sampling: Observing
     n_clients: int

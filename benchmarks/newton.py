@@ -10,7 +10,7 @@ from rich.table import Table
 
 import fedscaffold as fs
 from benchmarks import measured
-from fedscaffold.benchmarking import FedNewton, cheapest, compare
+from fedscaffold.benchmarking import FedNewton, compare
 from fedscaffold.core.random.batches import Batches
 
 CLIENTS, RECORDS, RELATIVE = 10, 400, 1e-3
@@ -32,12 +32,12 @@ def measure(dim: int) -> dict[str, dict[str, float]]:
         for factor in (1.0, 0.5, 0.25)
     ]
     target = RELATIVE**2 * float(np.square(problem.optimum()).sum())
-    curves = compare(
+    comparison = compare(
         problem, {"scaffold": candidates, "newton": FedNewton()}, rounds=300, targets=[target], repetitions=1,
         progress=False,
     )  # fmt: skip
     found = {}
-    for cost in cheapest(curves, [target]):
+    for cost in comparison.costs:
         if cost.cheapest_in == "rounds":
             assert cost.rounds is not None
             assert cost.bits is not None

@@ -18,7 +18,7 @@ from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper
-from fedscaffold.reports.layout import MARKERS, legend_above, saved_panels
+from fedscaffold.reports.figures import MARKERS, legend_above, saved_panels
 from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run_method import run

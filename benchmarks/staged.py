@@ -16,7 +16,7 @@ from fedscaffold.core.display.figures import plain_grid
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper
-from fedscaffold.reports.layout import ERROR_LABEL, INK, legend_above, saved_panels
+from fedscaffold.reports.figures import ERROR_LABEL, INK, legend_above, saved_panels
 from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.stages.staged import Stage, staged
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 import fedscaffold as fs
-from fedscaffold.benchmarking import Family, Sweep, compare, sweep
+from fedscaffold.benchmarking import Sweep, compare, sweep
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.data import partition
 from fedscaffold.federation.client.policy import SitePolicy
@@ -65,8 +65,9 @@ RUN = {"rounds": 2, "batch_size": 2, "seed": 0, "repetitions": 1, "engine": "ref
 TABLE_OPTIONS = {"target": "y", "client": "site", "features": None, "categorical": (), "kind": "ridge", "l2": 0.1,
                  "weights": "rows", "missing": "error", "standardize": False, "intercept": True, "min_rows": 1,
                  "max_categories": 10}  # fmt: skip
-GRID = Sweep(family=Family(name="ridge-stream", settings={"dim": 2}), clients=(2,), methods=[METHOD], rounds=2,
-             batch_sizes=(1,), seeds=1, seed=0, start="zero")  # fmt: skip
+STREAM = partial(fs.problems.RidgeStream, dim=2)
+STUDY_OF_RUNS = {"problem": STREAM, "grid": {"n_clients": [2], "step_size": 0.1}, "method": METHOD, "rounds": 2,
+                 "batch_size": 1, "repetitions": 1, "seed": 0, "start": "zero"}  # fmt: skip
 DIFFERENTIABLE = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
 ESTIMATOR = {"X": X.reshape(-1, 2), "clients": FRAME["site"].to_numpy(), "sample_weight": None, "fit_intercept": True,
              "standardize": True, "step_size": 0.1, "local_steps": 2, "rounds": 2, "batch_size": None, "tolerance": 0.5,
@@ -158,17 +159,15 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             fs.models.FitSettings,
             {"tolerance": 0.1, "batch_size": "auto", "step_size": None, "local_steps": None, "rounds": None, "seed": 0},
         ),
-        "Family": (Family, {"name": "ridge-stream", "settings": {"dim": 2}, "seed": 0}),
-        "Sweep": (
-            Sweep,
-            {"family": Family(name="ridge-stream", settings={"dim": 2}), "clients": (2,), "methods": [METHOD],
-             "rounds": 2, "batch_sizes": (1,), "seeds": 1, "seed": 0, "start": "zero"},
+        "Sweep": (Sweep, STUDY_OF_RUNS),
+        "sweep": (
+            partial(sweep, progress=False),
+            {"study": Sweep(**STUDY_OF_RUNS), "out": None, "engine": "reference", "predict": False},
         ),
-        "sweep": (partial(sweep, progress=False), {"grid": GRID, "out": None, "engine": "reference", "predict": False}),
         "compare": (
             partial(compare, progress=False),
             {"problem": PROBLEM, "methods": {"Scaffold": METHOD}, "rounds": 2, "gradients": None, "vectors": None,
-             "targets": (), "batch_size": 2, "sampling": "with_replacement", "seed": 0, "repetitions": 1,
+             "targets": (), "record": "mse", "batch_size": 2, "sampling": "with_replacement", "seed": 0, "repetitions": 1,
              "engine": "reference", "cells": None},
         ),
         "fit": (

@@ -14,52 +14,64 @@ import pytest
 from typer.testing import CliRunner
 
 import fedscaffold as fs
+from fedscaffold.cli.commands.compare import _nested
 from fedscaffold.cli.main import app
 from fedscaffold.cli.options import candidates_of
 from fedscaffold.core.random.batches import Batches
 from tests.hospitals import cancer, written
 
-QUICK = ["compare", "--clients", "4", "--repetitions", "2", "--step-sizes", "0.4,0.1", "--local-steps", "1,8"]
+QUICK = ["compare", "--clients", "4", "--repetitions", "2", "--step-size", "0.4,0.1", "--local-steps", "1,8"]
 PAIR = ["--method", "scaffold", "--method", "proxskip"]
 runner = CliRunner()
 
 
 def test_costs_to_reach_a_target(tmp_path: Path) -> None:
-    out, plot, costs = tmp_path / "new" / "out", tmp_path / "curves.png", tmp_path / "costs.svg"
-    options = ["--squared-error", "1,0.3", "--rounds", "60", "--plot", str(plot), "--plot-costs", str(costs)]
-    command = [*QUICK, *PAIR, *options, "--out", str(out)]
+    out, plot = tmp_path / "new" / "out", tmp_path / "curves.png"
+    command = [*QUICK, *PAIR, "--reach", "1,0.3", "--rounds", "60", "--plot", str(plot), "--out", str(out)]
     result = runner.invoke(app, command)
     assert result.exit_code == 0, result.output
-    tables = {"costs.csv", "costs.parquet", "curves.csv", "curves.parquet", "comparison.json"}
-    assert {file.name for file in out.iterdir()} == tables | {"cells"}
+    assert {file.name for file in out.iterdir()} == {"curves.parquet", "comparison.json", "cells"}
     assert len(list((out / "cells").iterdir())) == 8
     assert plot.read_bytes().startswith(b"\x89PNG")
-    for text in ("scaffold", "proxskip", "rounds", "squared error"):
-        assert text in costs.read_text()
-    frame = pd.read_parquet(out / "costs.parquet")
-    assert len(frame) == 2 * 2 * 2  # methods, targets, rounds or gradients
-    pd.testing.assert_frame_equal(frame, pd.read_csv(out / "costs.csv"), check_dtype=False)
     found = json.loads((out / "comparison.json").read_text())
-    assert found["settings"]["grid"] == {"step_sizes": [0.4, 0.1], "local_steps": [1, 8]}
+    assert found["settings"]["step_size"] == [0.4, 0.1]
+    assert len(found["costs"]) == 2 * 2 * 2  # methods, targets, rounds or gradients
     for row in found["costs"]:
         assert f"{row['target']:g}" in result.output
         if row["rounds"] is not None:
             assert row["method"]["step_size"] in (0.4, 0.1)
     curves = pd.read_parquet(out / "curves.parquet")
     assert set(curves["method"]) == {"scaffold", "proxskip"}
-    again = runner.invoke(app, command)
+    again = runner.invoke(app, [word.replace("--reach", "--squared-error") for word in command])
     assert again.output == result.output
 
 
 def test_an_equal_budget() -> None:
     fixed = ["--method", "scaffold:local_steps=8,step_size=0.1", "--method", "fedavg:participation=0.5"]
-    result = runner.invoke(app, [*QUICK, *fixed, "--vectors", "40"])
+    result = runner.invoke(app, [*QUICK, *fixed, "--gradients", "160"])
     assert result.exit_code == 0, result.output
     problem = fs.problems.paper("classification", n_clients=4)
     method = fs.Scaffold(step_size=0.1, local_steps=8)
     trace = fs.run(problem, method, rounds=20, batch_size=10, repetitions=2, progress=False)
     assert f"{trace.mse[:, -1].mean():.3g}" in result.output
     assert "γ=0.1 H=8" in result.output
+
+
+def test_methods_are_compared_by_loss() -> None:
+    fixed = ["--method", "scaffold:local_steps=8,step_size=0.1", "--rounds", "20", "--record", "loss"]
+    result = runner.invoke(app, [*QUICK, *fixed, "--batch-size", "auto"])
+    assert result.exit_code == 0, result.output
+    problem = fs.problems.paper("classification", n_clients=4)
+    trace = fs.run(problem, fs.Scaffold(step_size=0.1, local_steps=8), rounds=20, record=("loss",))
+    assert f"{trace.loss[0, -1]:.3g}" in result.output
+
+
+def test_smaller_problems_are_parts_of_the_largest() -> None:
+    found = {each.n_clients: each for each in _nested("regression", [4, 10, 2], l2=0.01, seed=1)}
+    assert list(found) == [2, 4, 10]
+    whole = fs.problems.paper("regression", n_clients=10, l2=0.01, seed=1)
+    assert found[10].fingerprint() == whole.fingerprint()
+    assert found[4].fingerprint() == whole.subset([0, 1, 5, 6]).fingerprint()
 
 
 def test_candidates() -> None:
@@ -122,32 +134,26 @@ def test_apda_is_compared_with_the_constants_of_the_problem() -> None:
         ([], "give different methods"),
         (["--method", "fedavg", "--method", "fedavg"], "give different methods"),
         (["--method", "foo"], "must begin with one of scaffold, fedavg"),
-        (["--method", "scaffold:speed=3"], "give some of step_size"),
-        (["--method", "scaffold:local_steps"], "give some of step_size"),
+        (["--method", "scaffold:speed=3"], "give some of 'step_size'"),
+        (["--method", "scaffold:local_steps"], "give some of 'step_size'"),
         (["--method", "scaffold:local_steps=2.5"], "--local-steps must be a whole number"),
         (["--method", "scaffold:participation=2"], "participation is a share"),
-        (["--method", "fedlin:correction_gradients=none"], "correction gradients must be one of"),
-        ([*PAIR, "--step-sizes", "0.1,0"], "step size must be a positive number"),
-        ([*PAIR, "--step-sizes", "a"], "--step-sizes must be numbers with commas"),
+        (["--method", "fedlin:correction_gradients=none"], "correction_gradients must be one of"),
+        ([*PAIR, "--step-size", "0.1,0"], "--step-size must be a positive number"),
+        ([*PAIR, "--step-size", "a"], "--step-size must be numbers with commas"),
         ([*PAIR, "--local-steps", "1,1"], "--local-steps must be different numbers"),
         ([*PAIR, "--local-steps", "0"], "--local-steps must be at least 1"),
         ([*PAIR, "--clients", "5"], "even"),
         ([*PAIR, "--clients", "4,x"], "--clients must be whole numbers with commas"),
-        ([*PAIR, "--squared-error", "-1"], "--squared-error must be positive"),
-        ([*PAIR, "--squared-error", "nan"], "--squared-error must be positive"),
+        ([*PAIR, "--reach", "-1"], "target must be a positive number"),
+        ([*PAIR, "--reach", "nan"], "targets must be finite"),
+        ([*PAIR, "--record", "speed"], "unknown observer 'speed'"),
         ([*PAIR, "--rounds", "0"], "rounds must be"),
         ([*PAIR, "--gradients", "0"], "gradients must be"),
         ([*PAIR, "--repetitions", "0"], "repetitions must be"),
         ([*PAIR, "--problem", "foo"], "--problem must be one of 'regression', 'classification'"),
         ([*PAIR, "--batch-size", "some"], "a whole number or 'full'"),
         ([*PAIR, "--plot", "a.doc"], "--plot must end in"),
-        ([*PAIR, "--plot-costs", "a.doc"], "--plot-costs must end in"),
-        ([*PAIR, "--plot-costs", "a.png"], "give some with --squared-error"),
-        (
-            [*PAIR, "--plot-costs", "a.png", "--squared-error", "1"],
-            "several squared errors",
-        ),
-        ([*PAIR, "--threads", "0"], "threads must be"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(options: list[str], message: str) -> None:
@@ -165,7 +171,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_a_target_out_of_reach_is_said() -> None:
-    result = runner.invoke(app, [*QUICK, "--method", "fedavg", "--squared-error", "1e-9", "--rounds", "3"])
+    result = runner.invoke(app, [*QUICK, "--method", "fedavg", "--reach", "1e-9", "--rounds", "3"])
     assert result.exit_code == 0, result.output
     assert "not in the budget" in result.output
 
@@ -193,14 +199,14 @@ def test_help_has_examples() -> None:
         assert "Examples" in result.output
 
 
-def test_a_table_is_compared_to_the_tolerance_with_bits_and_newton(tmp_path: Path) -> None:
+def test_a_table_is_compared_with_bits_and_newton(tmp_path: Path) -> None:
     table = written(cancer(), tmp_path / "t.csv")
     result = runner.invoke(
         app,
         [
             "compare", str(table), "--target", "diagnosis", "--client", "hospital", "--set", "features=mean area",
-            "--tolerance", "0.1", "--method", "scaffold", "--method", "fednewton", "--batch-size", "full",
-            "--step-sizes", "1", "--local-steps", "16", "--repetitions", "1", "--rounds", "100",
+            "--reach", "0.01", "--method", "scaffold", "--method", "fednewton", "--batch-size", "full",
+            "--step-size", "1", "--local-steps", "16", "--repetitions", "1", "--rounds", "100",
             "--out", str(tmp_path / "out"),
         ],
     )  # fmt: skip
@@ -217,7 +223,7 @@ def test_a_table_is_compared_to_the_tolerance_with_bits_and_newton(tmp_path: Pat
     [
         (["t.csv", *PAIR], "a table needs --target and --client"),
         (["t.csv", *PAIR, "--clients", "4"], "--clients is for the paper's problems"),
-        ([*PAIR, "--set", "missing=mean"], "--set is for a table, and none is given"),
+        ([*PAIR, "--set", "features=age"], "--set is for a table, and none is given"),
     ],
 )
 def test_options_of_the_other_kind_of_problem_are_refused(options: list[str], words: str) -> None:

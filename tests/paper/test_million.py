@@ -8,7 +8,7 @@ import pytest
 from fedscaffold.core.types import Array
 from fedscaffold.paper.claims import Claim
 from fedscaffold.paper.million import claims
-from fedscaffold.reports.plateaus import PlateauSeries
+from fedscaffold.reports.figures import PlateauSeries
 
 CLIENTS = np.array([10.0, 100.0, 1000.0, 10_000.0])
 Law = Callable[[Array], Array]
@@ -19,7 +19,8 @@ def verdicts(ridge: Law, logistic: Law, *, predicted: Law | None = None, saturat
     found = {}
     for name, law, other in (("ridge-stream", ridge, ridge), ("logistic-stream", logistic, predicted or logistic)):
         found[name] = PlateauSeries(
-            clients=CLIENTS, plateau=law(CLIENTS), error=0.01 * law(CLIENTS), predicted=other(CLIENTS),
+            x=CLIENTS, stationary=np.full(4, True), plateau=law(CLIENTS), error=0.01 * law(CLIENTS),
+            predicted=other(CLIENTS),
             saturation=(None, saturates if name == "logistic-stream" else None),
         )  # fmt: skip
     return claims(found)

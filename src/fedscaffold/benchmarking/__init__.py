@@ -1,45 +1,28 @@
-"""Methods compared at equal cost, what it costs to reach a target error, and sweeps over grids of settings.
+"""Methods compared at equal cost, sweeps over grids of settings, and an audit of privacy.
 
-- `compare` runs several methods on one problem with the same random draws; `cheapest`, `best` and `growth` say
-  what each needs to reach a target, which ends with the smallest error, and how costs grow.
-- `sweep` runs every cell of a grid `Sweep` and returns a table of plateaus; `fit_saturation` says from which
-  number of clients on more clients stop helping.
+- `compare` runs several methods on one problem with the same random draws and returns a `MethodComparison`: the
+  cost of each method to reach a target, the best of each, tables and figures.
+- `Sweep` takes a function that makes problems and a grid of settings; its `run`, or `sweep`, returns a table of
+  plateaus. `fit_saturation` finds the number of clients from which on more clients stop helping.
 - `audit_privacy` attacks a private run and bounds ε from below.
 """
 
-from fedscaffold.benchmarking.comparison import compare, nested_problems
-from fedscaffold.benchmarking.costs import Cost, Growth, LineFit, best, cheapest, fit_line, growth, holds_from
-from fedscaffold.benchmarking.curves import Curve, curves_to_frame
-from fedscaffold.benchmarking.newton import FedNewton
+from fedscaffold.benchmarking.comparison import FedNewton, MethodComparison, compare, holds_from
+from fedscaffold.benchmarking.fits import fit_line, fit_saturation
 from fedscaffold.benchmarking.privacy_audit import Audit, audit_privacy
-from fedscaffold.benchmarking.sweeps.cells import SweepRow
-from fedscaffold.benchmarking.sweeps.grid import Cell, Family, Sweep
-from fedscaffold.benchmarking.sweeps.loop import sweep
-from fedscaffold.benchmarking.sweeps.saturation import Saturation, fit_saturation, predict_saturation
+from fedscaffold.benchmarking.sweeps import Sweep, SweepTable, sweep
 
 __all__ = [
     "Audit",
-    "Cell",
-    "Cost",
-    "Curve",
-    "Family",
     "FedNewton",
-    "Growth",
-    "LineFit",
-    "Saturation",
+    "MethodComparison",
     "Sweep",
-    "SweepRow",
+    "SweepTable",
     "audit_privacy",
-    "best",
-    "cheapest",
     "compare",
-    "curves_to_frame",
     "fit_line",
     "fit_saturation",
-    "growth",
     "holds_from",
-    "nested_problems",
-    "predict_saturation",
     "sweep",
 ]
 

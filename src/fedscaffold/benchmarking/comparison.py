@@ -1,104 +1,467 @@
-"""Several methods on one problem, at equal rounds, gradients or vectors, with the same random draws for all."""
+"""Several methods on one problem, at equal rounds, gradients or vectors, with the same random draws for all.
 
-import hashlib
+`compare` runs every candidate of every method and returns a `MethodComparison`: a `Curve` for each candidate, the
+`Cost` at which each method reached each target, the best curve of each method, tables, files and figures.
+"""
+
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from fedscaffold.benchmarking.client_numbers import check_client_numbers
-from fedscaffold.benchmarking.costs import holds_from
-from fedscaffold.benchmarking.curves import Curve
-from fedscaffold.benchmarking.newton import FedNewton
+from fedscaffold.benchmarking.cells import BatchSize, Cell, chosen_batch, finished, text_table
 from fedscaffold.core import provenance
-from fedscaffold.core.checks import check_method, check_problem, given, positive, seed_number, whole_number
+from fedscaffold.core.checks import check_method, check_problem, choice, given, positive, seed_number, whole_number
 from fedscaffold.core.display.progress import Progress, progress_bar
 from fedscaffold.core.errors import Diverged, InvalidInput
-from fedscaffold.core.protocols import Engine, Method, Problem
+from fedscaffold.core.optional import load_optional
+from fedscaffold.core.protocols import Engine, Method, Observer, Problem, Watch
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.storage import npz as arrays
-from fedscaffold.core.storage.files import folder_at
+from fedscaffold.core.storage import npz
+from fedscaffold.core.storage.files import folder_at, write_frame, write_text
 from fedscaffold.core.types import Array
-from fedscaffold.engines import choose_engine
-from fedscaffold.problems import Logistic, Ridge, paper
-from fedscaffold.problems.newton import SmoothFunction
-from fedscaffold.problems.paper import L2
-from fedscaffold.simulation.block import takes_anchor
-from fedscaffold.simulation.observers import squared_distance
+from fedscaffold.problems.newton import NoMinimiser, SmoothFunction, minimise
+from fedscaffold.reports.figures import CurvePanel, draw_curves, draw_panel
+from fedscaffold.simulation.observers import resolve_observers
 from fedscaffold.simulation.rounds import initial_state, open_rounds
 from fedscaffold.simulation.run_method import bits, costs
-from fedscaffold.simulation.setup import RunSetup, divergence_limit
+from fedscaffold.simulation.setup import RunSetup, validate_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+CostName = Literal["rounds", "gradients", "vectors", "bits"]
+DRAWN: dict[CostName, str] = {
+    "rounds": "round",
+    "gradients": "gradients per client",
+    "vectors": "vectors per client",
+}
+UNLIMITED = np.inf
+FILES = ("comparison.json", "curves.parquet")
+
+
+@dataclass(frozen=True)
+class FedNewton:
+    """θ⁺ = θ − (Σ_c w_c ∇²f_c(θ))⁻¹ Σ_c w_c ∇f_c(θ), from each client's loss, gradient and Hessian at θ.
+
+    A round costs a pass over all records and d(d + 1)/2 + d + 1 numbers from every client, while methods of local
+    steps send d. If neither the loss nor the gradient has become smaller, the server goes half of the way back.
+    Only `compare` takes it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedscaffold as fs
+    >>> from fedscaffold.benchmarking import FedNewton
+    >>> rng = np.random.default_rng(0)
+    >>> problem = fs.problems.Ridge(rng.normal(size=(4, 20, 2)), rng.normal(size=(4, 20)), l2=0.1)
+    >>> path = FedNewton().path(problem, rounds=1)  # one step solves a quadratic problem
+    >>> bool(np.allclose(path[1], problem.optimum()))
+    True
+    >>> FedNewton().bits(dim=2)  # sent and received by a client in a round
+    512.0
+    """
+
+    def path(self, problem: SmoothFunction, rounds: int) -> Array:
+        """Return θ before the first and after each round, from θ = 0, (rounds + 1, dim).
+
+        A step that must be halved takes a round for each half.
+        """
+        models = [np.zeros(problem.dim)]
+        with suppress(NoMinimiser):
+            minimise(problem, visit=models.append)
+        models = models[: rounds + 1]
+        return np.stack([*models, *models[-1:] * (rounds + 1 - len(models))])
+
+    def bits(self, dim: int) -> float:
+        """Return the bits that a client sends and receives in a round."""
+        return 64.0 * (dim * (dim + 1) / 2 + dim + 1 + dim)
+
 
 Candidate = Method | FedNewton
 Methods = Mapping[str, Candidate | Sequence[Candidate]]
-UNLIMITED = np.inf
-NEWTON_ROUNDS = 100  # more are never needed where it converges at all
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Curve:
+    """One candidate by round: the recorded values and the costs, from round 0 to the round in which it stopped.
+
+    Attributes
+    ----------
+    name
+        Name under which the method was given to `compare`.
+    method
+        Type and fields of the candidate, as plain data.
+    n_clients
+        N.
+    values
+        Recorded values, (repetitions, rounds + 1); ‖θ_t − θ*‖² unless another observer was given.
+    gradients
+        Stochastic gradients per client up to each round, mean over repetitions, (rounds + 1,).
+    vectors
+        Vectors received and sent per client up to each round, (rounds + 1,).
+    bits
+        Bits received and sent per client up to each round, (rounds + 1,).
+    metric
+        Name of the observer.
+    diverged
+        Whether the run ended because θ left every bound.
+    """
+
+    name: str
+    method: dict[str, Any]
+    n_clients: int
+    values: Array
+    gradients: Array
+    vectors: Array
+    bits: Array
+    metric: str = "mse"
+    diverged: bool = False
+
+    def __repr__(self) -> str:
+        rounds = self.values.shape[1] - 1
+        end = "diverged" if self.diverged else f"final {self.metric} {self.mean[-1]:.3g}"
+        return f"Curve({self.name}, N = {self.n_clients:,}, rounds 0 to {rounds:,}, {end})"
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the values over the repetitions, (rounds + 1,)."""
+        return self.values.mean(axis=0)
+
+    @property
+    def mse(self) -> Array:
+        """Squared errors ‖θ_t − θ*‖², (repetitions, rounds + 1), if these were recorded."""
+        if self.metric != "mse":
+            raise AttributeError(f"this curve recorded {self.metric}, not squared errors; use .values")
+        return self.values
+
+    def cost(self, name: CostName) -> Array:
+        """Return one cost up to each round, (rounds + 1,): "rounds", "gradients", "vectors" or "bits"."""
+        choice("cost", name, get_args(CostName))
+        return np.arange(self.values.shape[1], dtype=np.float64) if name == "rounds" else getattr(self, name)
+
+
+def holds_from(mean: Array, target: float) -> int | None:
+    """Return the first round t with m_t ≤ target and mean(m_t, ..., m_2t) ≤ target.
+
+    The second condition excludes curves that fall below the target for a few rounds only, through noise or on
+    their way to another point.
+
+    Parameters
+    ----------
+    mean
+        m, mean value by round, (rounds + 1,).
+    target
+        The value to reach.
+
+    Returns
+    -------
+    The round; None if no round satisfies both conditions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedscaffold.benchmarking import holds_from
+    >>> holds_from(np.array([8.0, 0.5, 4.0, 1.0, 1.0, 0.5, 0.5]), target=1.0)  # round 1 is not kept
+    3
+    """
+    last = (mean.size - 1) // 2
+    sums = np.concatenate([[0.0], np.cumsum(mean)])
+    t = np.arange(last + 1)
+    with np.errstate(invalid="ignore"):  # after divergence
+        kept = (sums[2 * t + 1] - sums[t]) / (t + 1.0)
+    found = np.flatnonzero((mean[: last + 1] <= target) & (kept <= target))
+    return int(found[0]) if found.size else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Cost at which the cheapest of a method's candidates reached a target; None if no candidate reached it.
+
+    Attributes
+    ----------
+    name, n_clients, target
+        The method's name, N, and the target.
+    cheapest_in
+        Whether the candidate has the fewest "rounds" or the fewest "gradients".
+    rounds, gradients, vectors, bits
+        Rounds, and stochastic gradients, vectors and bits per client, up to the round in which the target is
+        reached.
+    method
+        Type and fields of the candidate.
+    """
+
+    name: str
+    n_clients: int
+    target: float
+    cheapest_in: Literal["rounds", "gradients"]
+    rounds: int | None = None
+    gradients: float | None = None
+    vectors: float | None = None
+    bits: float | None = None
+    method: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MethodComparison:
+    """A sequence of curves, one for each candidate, with the costs, tables and figures that follow from them.
+
+    Attributes
+    ----------
+    curves
+        One for each candidate, in the order in which they were given to `compare`.
+    targets
+        Values to reach; empty if every candidate uses up the budget.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.paper("regression", n_clients=4)
+    >>> methods = {"Scaffold": [fs.Scaffold(step_size=g, local_steps=5) for g in (0.05, 0.01)]}
+    >>> found = fs.benchmarking.compare(problem, methods, rounds=10, repetitions=2, batch_size=10)
+    >>> len(found), found.best[0].method["step_size"]
+    (2, 0.05)
+    """
+
+    curves: Sequence[Curve]
+    targets: Sequence[float] = ()
+
+    def __getitem__(self, index: int) -> Curve:
+        return self.curves[index]
+
+    def __iter__(self) -> Iterator[Curve]:
+        return iter(self.curves)
+
+    def __len__(self) -> int:
+        return len(self.curves)
+
+    def __repr__(self) -> str:
+        return self.table()
+
+    @property
+    def costs(self) -> list[Cost]:
+        """The candidate with the fewest rounds, and the one with the fewest gradients, by method, N and target.
+
+        If candidates are equal in one, the other decides. All candidates of one method send the same number of
+        vectors a round, so the fewest rounds are also the fewest vectors. Targets fall.
+        """
+        found = []
+        for (name, n_clients), candidates in self._by_method().items():
+            for target in sorted(self.targets, reverse=True):
+                reached = [(at, each) for each in candidates if (at := holds_from(each.mean, target)) is not None]
+                for measure in ("rounds", "gradients"):
+                    cost = Cost(name=name, n_clients=n_clients, target=target, cheapest_in=measure)
+                    if reached:
+                        at, curve = min(reached, key=lambda pair: _order(pair[0], pair[1], measure))
+                        spent: dict[str, Any] = {
+                            each: float(curve.cost(each)[at]) for each in ("gradients", "vectors", "bits")
+                        }
+                        cost = replace(cost, rounds=at, method=curve.method, **spent)
+                    found.append(cost)
+        return found
+
+    @property
+    def best(self) -> list[Curve]:
+        """The candidate with the smallest mean value at its end, by method and N; diverged ones are left out."""
+        ended = [[curve for curve in group if not curve.diverged] for group in self._by_method().values()]
+        return [min(group, key=lambda curve: float(curve.mean[-1])) for group in ended if group]
+
+    def table(self) -> str:
+        """Return the costs to reach the targets, or without targets the smallest values, as lines of text."""
+        metric = self.curves[0].metric if self.curves else "mse"
+        if not self.targets:
+            columns = ["method", "N", metric, "rounds", "gradients", "vectors", "with"]
+            rows = [
+                [curve.name, f"{curve.n_clients:,}", f"{curve.mean[-1]:.3g}"]
+                + [f"{curve.cost(name)[-1]:,.0f}" for name in DRAWN]
+                + [_settings(curve.method)]
+                for curve in self.best
+            ]
+            return f"Best of each method at the end of the budget, per client\n{text_table(columns, rows)}"
+        columns = ["method", "N", metric, "fewest", "rounds", "gradients", "kbit", "with"]
+        rows = []
+        for cost in self.costs:
+            row = [cost.name, f"{cost.n_clients:,}", f"{cost.target:g}", cost.cheapest_in]
+            if cost.rounds is None or cost.method is None:
+                rows.append([*row, "–", "–", "–", "not in the budget"])
+            else:
+                spent = [f"{cost.rounds:,}", f"{cost.gradients:,.0f}", f"{(cost.bits or 0.0) / 1000:,.4g}"]
+                rows.append([*row, *spent, _settings(cost.method)])
+        return f"Cost to reach each target, per client\n{text_table(columns, rows)}"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the curves as a DataFrame with one row per curve, repetition and round."""
+        pd = load_optional("pandas", "tables need pandas", extra="reproduce")
+        parts = []
+        for curve in self.curves:
+            repetitions, length = curve.values.shape
+            columns = {
+                "method": curve.name,
+                "settings": json.dumps(curve.method),
+                "n_clients": curve.n_clients,
+                "repetition": np.repeat(np.arange(repetitions), length),
+                "round": np.tile(np.arange(length), repetitions),
+                **{f"{name}_per_client": np.tile(curve.cost(name), repetitions)
+                   for name in ("gradients", "vectors", "bits")},
+                curve.metric: curve.values.reshape(-1),
+            }  # fmt: skip
+            parts.append(pd.DataFrame(columns))
+        return pd.concat(parts, ignore_index=True)
+
+    def plot(self, ax: "Axes | None" = None, *, cost: CostName = "rounds") -> "Axes":
+        """Draw one curve of each method against one cost, for the largest N; return the axes."""
+        choice("cost", cost, get_args(CostName))
+        return draw_panel(self._panel(cost, max(curve.n_clients for curve in self.curves)), ax)
+
+    def draw(self, file: Path) -> None:
+        """Draw a row of panels for each number of clients, a panel for each cost, to a PNG, SVG or PDF file."""
+        numbers = sorted({curve.n_clients for curve in self.curves})
+        draw_curves([[self._panel(cost, n) for cost in DRAWN] for n in numbers], [file])
+
+    def save(self, out: Path, settings: Mapping[str, Any]) -> None:
+        """Write costs and settings to comparison.json, and one curve for each method to curves.parquet."""
+        costs = [asdict(cost) for cost in self.costs]
+        content = {"settings": dict(settings), "costs": costs, **provenance.origin()}
+        write_text(out / "comparison.json", json.dumps(content, indent=2) + "\n")
+        shown = {id(curve): curve for cost in DRAWN for curve in self._shown(cost)}
+        if shown:
+            write_frame(out / "curves.parquet", MethodComparison(list(shown.values())).to_frame())
+
+    def _by_method(self) -> dict[tuple[str, int], list[Curve]]:
+        found: dict[tuple[str, int], list[Curve]] = {}
+        for curve in self.curves:
+            found.setdefault((curve.name, curve.n_clients), []).append(curve)
+        return found
+
+    def _shown(self, cost: CostName) -> list[Curve]:
+        """Return the curve that stands for each method and N.
+
+        With targets it is the cheapest to the smallest target that the method reached, otherwise the best.
+        """
+        if not self.targets:
+            return self.best
+        cheapest_in = "gradients" if cost == "gradients" else "rounds"
+        rows = [each for each in self.costs if each.cheapest_in == cheapest_in and each.rounds is not None]
+        last = {(row.name, row.n_clients): row.method for row in rows}  # targets fall
+        return [curve for curve in self.curves if last.get((curve.name, curve.n_clients)) == curve.method]
+
+    def _panel(self, cost: CostName, n_clients: int) -> CurvePanel:
+        curves = [curve for curve in self._shown(cost) if curve.n_clients == n_clients]
+        if not curves:
+            raise InvalidInput("nothing to draw: no method reached a target; give a larger budget or target")
+        lines = {curve.name: (curve.cost(cost), curve.values) for curve in curves}
+        label = DRAWN.get(cost, "bits per client")
+        return CurvePanel(
+            title=f"N = {n_clients:,}", x=label, y=curves[0].metric, lines=lines, levels=self.targets, log_x=True
+        )
+
+
+def _order(at: int, curve: Curve, measure: str) -> tuple[float, float]:
+    """Return the sort key of a candidate that reached a target in round `at`."""
+    pair = float(at), float(curve.gradients[at])
+    return pair if measure == "rounds" else pair[::-1]
+
+
+def _settings(method: Mapping[str, Any]) -> str:
+    """Return step size and local steps of a candidate, for tables."""
+    if "step_size" not in method:
+        return ""
+    steps = f" H={method['local_steps']}" if "local_steps" in method else ""
+    if "communication_probability" in method:
+        steps = f" 1/p={1 / method['communication_probability']:.3g}"
+    return f"γ={method['step_size']:g}{steps}"
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """What all candidates of a comparison share."""
+    """The settings that all candidates of a comparison share, on one problem."""
 
     problem: Problem
-    optimum: Array
+    observer: Observer
+    watch: Watch
     batches: Batches
     seed: int
     repetitions: int
-    engine: Engine
-    budget: dict[str, float]
+    engine: str | Engine
+    budget: Mapping[CostName, float]
     target: float | None
 
-    def identity(self, method: Method, most: tuple[float, float]) -> dict[str, Any]:
+    def setup(self, method: Method) -> RunSetup:
+        """Return the settings of a run of this method, checked; the rounds are counted here."""
+        return validate_run(
+            self.problem, method, rounds=1, batch_size=self.batches.size, sampling=self.batches.sampling,
+            seed=self.seed, repetitions=self.repetitions, engine=self.engine, theta0=None,
+        )  # fmt: skip
+
+    def identity(self, method: Candidate, most: tuple[float, float]) -> dict[str, Any]:
         return {
             "problem": self.problem.fingerprint(),
             "method": provenance.describe(method),
+            "record": provenance.describe(self.observer),
             "batches": provenance.describe(self.batches),
             "seed": self.seed,
             "repetitions": self.repetitions,
-            "engine": self.engine.name,
+            "engine": None if isinstance(method, FedNewton) else self.setup(method).engine.name,
             "budget": {name: value for name, value in self.budget.items() if value < UNLIMITED},
             "target": self.target,
             "most": [None if value == UNLIMITED else value for value in most],
-            "version": provenance.versions()["fedscaffold"],
         }
+
+    def values(self, round: int, theta: Array, previous: Array | None) -> Array:
+        """Return the recorded value of every repetition."""
+        found = np.asarray(self.watch(round, theta, previous), dtype=np.float64)
+        if found.shape != (len(theta),):
+            raise InvalidInput(
+                f"compare needs an observer that records one number per repetition and round; "
+                f"{self.observer.name!r} records an array of shape {found.shape}"
+            )
+        return found
 
 
 def compare(
-    problem: Problem,
+    problem: Problem | Iterable[Problem],
     methods: Methods,
     *,
     rounds: int | None = None,
     gradients: float | None = None,
     vectors: float | None = None,
     targets: Iterable[float] = (),
-    batch_size: int | None = None,
+    record: str | Observer = "mse",
+    batch_size: BatchSize = None,
     sampling: Sampling = "with_replacement",
     seed: int = 0,
     repetitions: int = 10,
     engine: str | Engine = "auto",
     cells: Path | None = None,
     progress: Progress = None,
-) -> list[Curve]:
+) -> MethodComparison:
     """Run every candidate of every method, with the same draws for all, within one budget.
 
     Without targets every candidate uses the budget up. With targets a candidate stops when the smallest of them is
-    reached and kept (`costs.holds_from`), or when it can no longer be the cheapest of its method for any target,
-    neither in rounds nor in gradients; this changes no result of `costs.cheapest`.
+    reached and kept (`holds_from`), or when it can no longer be the cheapest of its method for any target, neither
+    in rounds nor in gradients; this changes no cost.
 
     Parameters
     ----------
     problem
-        The federated problem.
+        The federated problem, or several with different numbers of clients.
     methods
         By name, a method or a sequence of candidates among which the best is to be found; `FedNewton()` too.
     rounds, gradients, vectors
         The budget: rounds, stochastic gradients per client, vectors received and sent per client. At least one.
     targets
-        Mean squared errors to reach.
-    batch_size, sampling, seed, repetitions, engine
+        Values to reach: mean squared errors, or levels of another observer.
+    record
+        The observer to compare by: "mse" (needs θ*), "loss", or an object that records one number per round, which
+        falls as the model improves.
+    batch_size
+        Records in each stochastic gradient, None for all, or "auto": all if clients have few, else a small batch.
+    sampling, seed, repetitions, engine
         As in `fedscaffold.run`.
     cells
         A folder. Each finished candidate is kept there, and the same call does not compute it again.
@@ -107,7 +470,12 @@ def compare(
 
     Returns
     -------
-    One `Curve` per candidate, in the order in which they were given.
+    A sequence with one `Curve` per candidate, in the order in which they were given, and what follows from them.
+
+    Raises
+    ------
+    InvalidInput
+        If there is no budget, or a problem, method or setting cannot be used.
 
     Examples
     --------
@@ -122,86 +490,71 @@ def compare(
     >>> bool(scaffold.mean[-1] < 1e-3 * fedavg.mean[-1])  # full gradients: FedAvg keeps its bias
     True
     """
-    check_problem(problem)
+    problems = _problems(problem)
     budget = _budget(rounds, gradients, vectors)
     candidates = _candidates(methods)
-    try:
-        target = min((positive("target", target) for target in targets), default=None)
-    except TypeError:
-        raise InvalidInput(f"targets must be a list of numbers, got {given(targets)}") from None
+    (observer,) = resolve_observers((record,))
+    if observer.keep != "every":
+        raise InvalidInput(
+            f"compare needs an observer that records every round, such as 'loss'; got {given(record)}"
+        )
+    wanted = _targets(targets, squared=observer.name == "mse")
     repetitions, seed = whole_number("repetitions", repetitions, least=1), seed_number("seed", seed)
-    batches = Batches(batch_size, sampling)
-    batches.check_fits(problem.sizes)
-    anchored = any(not isinstance(m, FedNewton) and takes_anchor(m, problem.dim) for _, m in candidates)
-    chosen = choose_engine(engine, problem, anchored=anchored)
-    cells = None if cells is None else folder_at(cells)
-    for _, method in candidates:
-        if not isinstance(method, FedNewton):
-            initial_state(problem, method, np.zeros((1, problem.dim)))
-            method.local_step_counts(problem.n_clients, np.full(1, 0.5))
-            method.participants(problem.n_clients)
-
+    folder = None if cells is None else folder_at(cells)
+    settings = []
+    for each in problems:
+        batches, target = Batches(chosen_batch(batch_size, each), sampling), min(wanted, default=None)
+        watch = observer.watch(each)
+        settings.append(_Setting(each, observer, watch, batches, seed, repetitions, engine, budget, target))
+        for _, method in candidates:
+            if isinstance(method, FedNewton):
+                batches.check_fits(each.sizes)
+            else:
+                settings[-1].setup(method)  # raises before any work
     curves: list[Curve] = []
-    most: dict[str, tuple[float, float]] = {}
-    setting = _Setting(problem, problem.optimum(), batches, seed, repetitions, chosen, budget, target)
-    with progress_bar(f"N = {problem.n_clients:,}", progress) as advance:
-        for done, (name, method) in enumerate(candidates):
-            advance(done, len(candidates))
-            worth = most.get(name, (UNLIMITED, UNLIMITED))
-            found = _cell(setting, name, method, worth, cells)
-            curves.append(found)
-            at = None if target is None else holds_from(found.mean, target)
-            if at is not None:
-                most[name] = min(worth[0], float(at)), min(worth[1], float(found.gradients[at]))
-        advance(len(candidates), len(candidates))
-    return curves
+    with progress_bar("Compare", progress) as advance:
+        for setting in settings:
+            most: dict[str, tuple[float, float]] = {}
+            for name, method in candidates:
+                advance(len(curves), len(problems) * len(candidates))
+                worth = most.get(name, (UNLIMITED, UNLIMITED))
+                found = _curve(setting, name, method, worth, folder)
+                curves.append(found)
+                at = None if setting.target is None else holds_from(found.mean, setting.target)
+                if at is not None:
+                    most[name] = min(worth[0], float(at)), min(worth[1], float(found.gradients[at]))
+        advance(len(curves), len(curves))
+    return MethodComparison(curves, wanted)
 
 
-def _cell(setting: _Setting, name: str, method: Candidate, most: tuple[float, float], cells: Path | None) -> Curve:
-    """The curve of one candidate, read from its file if there is one."""
-    if isinstance(method, FedNewton):
-        return _newton(setting, name, method)
-    if cells is None:
-        return _simulate(setting, name, method, most)
-    identity = arrays.plain(setting.identity(method, most))
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
-    file = cells / f"{type(method).__name__.lower()}-{setting.problem.n_clients}-{digest}.npz"
-    stored = _stored(file, identity, name)
-    if stored is not None:
-        return stored
-    found = _simulate(setting, name, method, most)
-    kept = {"mse": found.mse, "gradients": found.gradients, "vectors": found.vectors, "bits": found.bits}
-    arrays.write(file, kept, {"identity": identity, "diverged": found.diverged})
-    return found
+def _curve(
+    setting: _Setting, name: str, method: Candidate, most: tuple[float, float], folder: Path | None
+) -> Curve:
+    """Return the curve of one candidate, from its file if there is one."""
 
+    def compute() -> Cell:
+        if isinstance(method, FedNewton):
+            return _newton(setting, method), {"diverged": False}
+        return _simulate(setting, method, most)
 
-def _stored(file: Path, identity: dict[str, Any], name: str) -> Curve | None:
-    """The curve in a file; None if it must be computed: no file, a damaged one, or another candidate's."""
-    try:
-        kept, description = arrays.read(file)
-    except (FileNotFoundError, ValueError):
-        return None
-    if description.get("identity") != identity or not {"mse", "gradients", "vectors", "bits"} <= kept.keys():
-        return None
-    n_clients = int(file.name.split("-")[1])
+    kind = f"{type(method).__name__.lower()}-{setting.problem.n_clients}"
+    arrays, facts = finished(folder, kind, setting.identity(method, most), compute)
     return Curve(
-        name=name, method=identity["method"], n_clients=n_clients, diverged=bool(description["diverged"]), **kept
-    )
+        name=name, method=npz.plain(provenance.describe(method)), n_clients=setting.problem.n_clients,
+        metric=setting.observer.name, diverged=bool(facts["diverged"]), **arrays,
+    )  # fmt: skip
 
 
-def _simulate(setting: _Setting, name: str, method: Method, most: tuple[float, float]) -> Curve:
-    """Rounds until the budget is used up; with a target, until it is kept or cannot be reached at less cost."""
+def _simulate(setting: _Setting, method: Method, most: tuple[float, float]) -> Cell:
+    """Run rounds until the budget is used up, or a target is kept or cannot be reached at less cost."""
     problem, target = setting.problem, setting.target
     allowed, gradients, vectors = _affordable(setting, method)
     last = allowed if target is None else 2 * allowed  # a target reached at round t must be kept until 2t
-    state = initial_state(problem, method, np.zeros((setting.repetitions, problem.dim)))
-    errors = [squared_distance(state.theta, setting.optimum)]
-    means = [float(errors[0].mean())]
+    setup = setting.setup(method)
+    state = initial_state(problem, method, setup.theta)
+    values = [setting.values(0, state.theta, None)]
+    means = [float(values[0].mean())]
     diverged = False
-    setup = RunSetup(
-        problem=problem, method=method, engine=setting.engine, theta=state.theta, batches=setting.batches,
-        seed=setting.seed, limit=divergence_limit(state.theta),
-    )  # fmt: skip
     with np.errstate(over="ignore", invalid="ignore"), open_rounds(setup) as step:
         while state.round < last:
             half = state.round // 2
@@ -215,46 +568,50 @@ def _simulate(setting: _Setting, name: str, method: Method, most: tuple[float, f
             except Diverged:
                 diverged = True
                 break
-            errors.append(squared_distance(state.theta, setting.optimum))
-            means.append(float(errors[-1].mean()))
-    return Curve(
-        name=name,
-        method=arrays.plain(provenance.describe(method)),
-        n_clients=problem.n_clients,
-        mse=np.stack(errors, axis=1),
-        gradients=gradients[: len(errors)],
-        vectors=vectors[: len(errors)],
-        bits=np.sum(bits(problem, method, rounds=len(errors) - 1), axis=0),
-        diverged=diverged,
-    )
+            values.append(setting.values(state.round, state.theta, values[-1]))
+            means.append(float(values[-1].mean()))
+    arrays = {
+        "values": np.stack(values, axis=1),
+        "gradients": gradients[: len(values)],
+        "vectors": vectors[: len(values)],
+        "bits": np.sum(bits(problem, method, rounds=len(values) - 1), axis=0),
+    }
+    return arrays, {"diverged": diverged}
 
 
-def _newton(setting: _Setting, name: str, method: FedNewton) -> Curve:
-    """Newton's path within the budget; each round takes one pass over the records."""
+def _newton(setting: _Setting, method: FedNewton) -> dict[str, Array]:
+    """Compute Newton's path within the budget; each round takes one pass over the records."""
     problem, dim = setting.problem, setting.problem.dim
     if not isinstance(problem, SmoothFunction):
         raise InvalidInput(f"FedNewton needs the clients' Hessians, which {type(problem).__name__} does not have")
     batch = setting.batches.size
-    per_round = {
+    per_round: dict[CostName, float] = {
         "rounds": 1.0,
         "gradients": float(np.mean(problem.sizes)) / batch if batch else 1.0,
         "vectors": method.bits(dim) / (64.0 * dim),
     }
-    allowed = int(min([NEWTON_ROUNDS, *(setting.budget[each] / per_round[each] for each in per_round)]))
+    most = 100  # Newton's method has converged long before, if it converges at all
+    allowed = int(min([most, *(setting.budget[each] / per_round[each] for each in per_round)]))
     done = np.arange(1 + (allowed if setting.target is None else 2 * allowed), dtype=np.float64)
-    errors = squared_distance(method.path(problem, len(done) - 1), setting.optimum)
-    return Curve(
-        name=name, method={"type": "FedNewton"}, n_clients=problem.n_clients,
-        mse=np.tile(errors, (setting.repetitions, 1)), gradients=per_round["gradients"] * done,
-        vectors=per_round["vectors"] * done, bits=method.bits(dim) * done,
-    )  # fmt: skip
+    path = method.path(problem, len(done) - 1)
+    values: list[Array] = []
+    for round, theta in enumerate(path):
+        values.append(setting.values(round, theta[None], values[-1] if values else None))
+    return {
+        "values": np.tile(np.concatenate(values), (setting.repetitions, 1)),
+        "gradients": per_round["gradients"] * done,
+        "vectors": per_round["vectors"] * done,
+        "bits": method.bits(dim) * done,
+    }
 
 
 def _affordable(setting: _Setting, method: Method) -> tuple[int, Array, Array]:
-    """The most rounds within the budget, and gradients and vectors per client up to twice as many."""
+    """Return the most rounds within the budget, and gradients and vectors per client up to twice that round."""
     budget, problem = setting.budget, setting.problem
     share = method.participants(problem.n_clients) / problem.n_clients
-    per_round = {"rounds": 1.0, "gradients": share, "vectors": share * method.vectors_per_round}
+    per_round: dict[CostName, float] = {
+        "rounds": 1.0, "gradients": share, "vectors": share * method.vectors_per_round,
+    }  # fmt: skip
     bound = int(min(budget[name] / least for name, least in per_round.items()))  # a round has a gradient at least
     rounds = min(64, bound)
     while True:
@@ -268,7 +625,16 @@ def _affordable(setting: _Setting, method: Method) -> tuple[int, Array, Array]:
         rounds = min(4 * rounds, bound)
 
 
-def _budget(rounds: int | None, gradients: float | None, vectors: float | None) -> dict[str, float]:
+def _problems(problem: Any) -> list[Problem]:
+    several = [problem] if hasattr(problem, "n_clients") or not isinstance(problem, Iterable) else list(problem)
+    for each in several:
+        check_problem(each)
+    if not several or len({each.n_clients for each in several}) < len(several):
+        raise InvalidInput("give one problem, or several with different numbers of clients")
+    return several
+
+
+def _budget(rounds: int | None, gradients: float | None, vectors: float | None) -> dict[CostName, float]:
     if rounds is None and gradients is None and vectors is None:
         raise InvalidInput("a comparison needs a budget: rounds, gradients or vectors")
     return {
@@ -276,6 +642,17 @@ def _budget(rounds: int | None, gradients: float | None, vectors: float | None) 
         "gradients": UNLIMITED if gradients is None else positive("gradients", gradients),
         "vectors": UNLIMITED if vectors is None else positive("vectors", vectors),
     }
+
+
+def _targets(targets: Any, *, squared: bool) -> list[float]:
+    """Return the targets as numbers; squared errors must be positive."""
+    try:
+        found = np.array(list(targets), dtype=np.float64).tolist()
+    except (TypeError, ValueError):
+        raise InvalidInput(f"targets must be a list of numbers, got {given(targets)}") from None
+    if not np.isfinite(found).all():
+        raise InvalidInput(f"targets must be finite, got {found}")
+    return [positive("target", target) for target in found] if squared else found
 
 
 def _candidates(methods: Any) -> list[tuple[str, Candidate]]:
@@ -289,38 +666,3 @@ def _candidates(methods: Any) -> list[tuple[str, Candidate]]:
             if not isinstance(method, FedNewton):
                 check_method(method)
     return [(name, method) for name, several in lists.items() for method in several]
-
-
-def nested_problems(
-    kind: Literal["regression", "classification"], clients: Sequence[int], *, l2: float = L2, seed: int = 0
-) -> dict[int, Ridge | Logistic]:
-    """The paper's problem for several numbers of clients N, the smaller ones on some clients of the largest.
-
-    So f is nearly the same for all N; the paper's data generated for each N would be different problems.
-
-    Parameters
-    ----------
-    kind
-        "regression" or "classification".
-    clients
-        Even, different numbers of clients.
-    l2, seed
-        As in `fedscaffold.problems.paper`.
-
-    Returns
-    -------
-    Problems by number of clients, from the smallest to the largest.
-
-    Examples
-    --------
-    >>> from fedscaffold.benchmarking import nested_problems
-    >>> {n: problem.n_clients for n, problem in nested_problems("regression", [8, 2]).items()}
-    {2: 2, 8: 8}
-    """
-    check_client_numbers(clients, multiple_of=2)
-    whole = paper(kind, n_clients=max(clients), l2=l2, seed=seed)
-    middle = whole.n_clients // 2
-    return {
-        n: whole if n == whole.n_clients else whole.subset([*range(n // 2), *range(middle, middle + n // 2)])
-        for n in sorted(clients)
-    }

@@ -69,6 +69,21 @@ Penalty = Annotated[float, typer.Option("--l2", help="Penalty.")]
 BatchSize = Annotated[str, typer.Option(help="Records per step, or 'full'.")]
 Seed = Annotated[int, typer.Option(help="Seed of data and noise.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw the curves to this file: .png, .svg or .pdf.")]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method", help=f"{METHOD_NAMES}, fednewton (compare), or NAME:FIELD=VALUE,...; may be repeated."
+    ),
+]
+SeveralClients = Annotated[str, typer.Option("--clients", help="Numbers of clients, with commas.")]
+SeveralStepSizes = Annotated[
+    str | None, typer.Option("--step-size", help="γ, with commas.", show_default="4/L, 2/L, 1/L, ..., ten of them")
+]
+SeveralLocalSteps = Annotated[str, typer.Option("--local-steps", help="H, with commas; for proxskip 1/p.")]
+Repetitions = Annotated[int, typer.Option(help="Independent runs, side by side.")]
+ResultFolder = Annotated[
+    Path | None, typer.Option("--out", help="Folder for tables and for finished runs, which are not run again.")
+]
 Simulate = Annotated[int, typer.Option(help="Also simulate so many runs, to compare.")]
 
 
@@ -118,6 +133,14 @@ def numbers_of(option: str, text: str, kind: type[int] | type[float]) -> list[An
         raise InvalidInput(f"{option} must be {what} with commas, such as 1,2; got {text!r}") from None
     if len(set(found)) < len(found):
         raise InvalidInput(f"{option} must be different numbers, got {text!r}")
+    return found
+
+
+def lengths_of(text: str) -> list[int]:
+    """Parse numbers of local steps, each at least one."""
+    found: list[int] = numbers_of("--local-steps", text, int)
+    if min(found) < 1:
+        raise InvalidInput(f"--local-steps must be at least 1, got {text}")
     return found
 
 
@@ -201,6 +224,14 @@ def import_from_here(module: str) -> ModuleType:
     return import_module(module)
 
 
+def imported(option: str, module: str, name: str) -> Any:
+    """Import a name from a module, which may be in the working folder; raise if there is none."""
+    try:
+        return getattr(import_from_here(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInput(f"{option} {module}.{name} cannot be imported: {error}") from None
+
+
 def fields_of(option: str, text: str, *, allowed: Sequence[str] | None = None) -> tuple[str, dict[str, Any]]:
     """Parse NAME or NAME:FIELD=VALUE,... into the name and the values of allowed fields, each once."""
     name, _, rest = text.partition(":")
@@ -208,7 +239,7 @@ def fields_of(option: str, text: str, *, allowed: Sequence[str] | None = None) -
     for part in rest.split(",") if rest else ():
         field, equals, value = part.partition("=")
         if not equals or field in given or (allowed is not None and field not in allowed):
-            some = "fields, each once," if allowed is None else f"some of {', '.join(allowed)}"
+            some = "fields, each once," if allowed is None else f"some of {', '.join(map(repr, allowed))}"
             raise InvalidInput(f"{option} {text!r}: after the colon, give {some} as NAME=VALUE")
         given[field] = _value(value)
     return name, given

@@ -113,7 +113,7 @@ class ModelComparison(Summarised):
         ax
             matplotlib axes to draw on; by default those of a new figure.
         """
-        from fedscaffold.reports.distances import draw_distances
+        from fedscaffold.reports.figures import draw_distances
 
         return draw_distances(self.distances, tolerance=self.tolerance, ax=ax)
 

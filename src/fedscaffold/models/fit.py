@@ -160,7 +160,7 @@ class Fit(Summarised):
         ax
             matplotlib axes to draw on; by default those of a new figure.
         """
-        from fedscaffold.reports.distances import draw_distances
+        from fedscaffold.reports.figures import draw_distances
 
         return draw_distances({"Scaffold": self.relative_distances}, tolerance=self.planned.aim, ax=ax)
 

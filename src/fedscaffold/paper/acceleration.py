@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedscaffold.benchmarking.client_numbers import check_client_numbers
-from fedscaffold.benchmarking.costs import LineFit, fit_line
+from fedscaffold.benchmarking.fits import LineFit, fit_line
 from fedscaffold.core.checks import positive, seed_number
 from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.errors import Diverged, InvalidInput
@@ -22,9 +21,9 @@ from fedscaffold.core.protocols import Method
 from fedscaffold.core.storage.files import write_frame
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedLin, ProxSkip, Scaffold
-from fedscaffold.paper.claims import Claim, save_claims
+from fedscaffold.paper.claims import Claim, check_client_numbers, save_claims
 from fedscaffold.problems import LogisticStream, Ridge
-from fedscaffold.reports.layout import INK, MARKERS, PALETTE, legend_above, powers_of_ten, saved_panels
+from fedscaffold.reports.figures import INK, MARKERS, PALETTE, legend_above, powers_of_ten, saved_panels
 from fedscaffold.simulation.run_method import run
 from fedscaffold.theory import predict
 

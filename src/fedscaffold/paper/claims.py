@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedscaffold.core.checks import whole_number
+from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
 
 VERDICTS = {True: "yes", False: "NO", None: "not tested"}
@@ -46,3 +48,14 @@ def to_markdown(found: Sequence[Claim]) -> str:
     lines = ["| claim | measured | holds |", "|---|---|---|"]
     lines += [f"| {claim.claim} | {claim.measured} | {claim.verdict} |" for claim in found]
     return "\n".join(lines) + "\n"
+
+
+def check_client_numbers(clients: Sequence[int], *, multiple_of: int = 1, fewest: int = 1) -> None:
+    """Raise if numbers of clients are repeated, fewer than `fewest`, or not multiples of `multiple_of`."""
+    for n_clients in clients:
+        if whole_number("clients", n_clients, least=multiple_of) % multiple_of:
+            wanted = "even" if multiple_of == 2 else f"a multiple of {multiple_of}"
+            raise InvalidInput(f"each number of clients must be {wanted}, got {n_clients}")
+    if len(set(clients)) < max(fewest, len(clients)):
+        many = "" if fewest == 1 else f"{fewest} or more "
+        raise InvalidInput(f"clients must be {many}different numbers, got {list(clients)}")

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.benchmarking.client_numbers import check_client_numbers
-from fedscaffold.benchmarking.costs import fit_line
-from fedscaffold.benchmarking.plateaus import reached_plateau
+from fedscaffold.benchmarking.fits import fit_line, reached_plateau
 from fedscaffold.core.checks import seed_number, whole_number
 from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.storage.files import write_frame, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, Scaffold
-from fedscaffold.paper.claims import Claim, save_claims, to_markdown
+from fedscaffold.paper.claims import Claim, check_client_numbers, save_claims, to_markdown
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
-from fedscaffold.reports.curves import draw as draw_grid
+from fedscaffold.reports.figures import ERROR_LABEL, CurvePanel, draw_curves
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.stages.stationarity import Plateau
@@ -188,11 +186,20 @@ def _flattens(plateaus: dict[int, float]) -> Claim:
 def draw(curves: Sequence[PanelCurve], files: Sequence[Path]) -> None:
     """The paper's eight panels: a row per problem, a column per number of clients."""
     titles = {"regression": "linear regression", "classification": "logistic regression"}
-    rows: dict[str, dict[str, dict[str, Array]]] = {title: {} for title in titles.values()}
+    rows: dict[str, dict[int, dict[str, Array]]] = {}
     for curve in curves:
-        panel = rows[titles[curve.kind]].setdefault(f"N = {curve.n_clients:,}", {})
-        panel[curve.method] = curve.trace.mse
-    draw_grid(rows, files)
+        rows.setdefault(curve.kind, {}).setdefault(curve.n_clients, {})[curve.method] = curve.trace.mse
+    panels = [
+        [
+            CurvePanel(
+                title=f"N = {n:,}", y=f"{titles[kind]}\n{ERROR_LABEL}",
+                lines={name: (np.arange(mse.shape[1], dtype=np.float64), mse) for name, mse in lines.items()},
+            )
+            for n, lines in row.items()
+        ]
+        for kind, row in rows.items()
+    ]  # fmt: skip
+    draw_curves(panels, files)
 
 
 def save(curves: Sequence[PanelCurve], found: Sequence[Claim], settings: Figure1Settings, out: Path) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from fedscaffold import methods as of
 from fedscaffold.benchmarking import compare
-from fedscaffold.benchmarking.costs import LineFit, fit_line
+from fedscaffold.benchmarking.comparison import CostName
+from fedscaffold.benchmarking.fits import LineFit, fit_line
 from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
@@ -16,8 +17,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, FedLin, FedSplit, ProxSkip, Scaffold, Tamuna, TwoSidedScaffold
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.reports import comparison, growth
-from fedscaffold.reports.comparison import CostPanel
+from fedscaffold.reports.figures import CurvePanel, draw_curves
 from fedscaffold.simulation.availability import Periodic
 from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.trace import Trace
@@ -63,8 +63,8 @@ def _by_round(problem: Ridge | Logistic, methods: Methods, rounds: int, **option
     return found
 
 
-def _panel(title: str, lines: Lines, *, spread: bool = True) -> CostPanel:
-    return CostPanel(title, "round", lines, log=False, spread=spread)
+def _panel(title: str, lines: Lines, *, spread: bool = True) -> CurvePanel:
+    return CurvePanel(title=title, lines=lines, spread=spread)
 
 
 def participation(files: Files) -> None:
@@ -81,7 +81,7 @@ def participation(files: Files) -> None:
     }
     left = _panel("some of the clients", _by_round(scattered(), cohorts, 600))
     right = _panel("unequal steps and weights", _by_round(scattered(weights=True), weighted, 600))
-    comparison.draw([[left, right]], files)
+    draw_curves([[left, right]], files)
 
 
 def two_sided(files: Files) -> None:
@@ -99,18 +99,19 @@ def two_sided(files: Files) -> None:
     lines |= _by_round(scattered(), minibatch, 40, batch_size=40, repetitions=40)
     some = _by_round(scattered(), cohorts, 150, batch_size=4, repetitions=40)
     left = _panel("everyone, γη = 0.03", lines, spread=False)
-    comparison.draw([[left, _panel("5 of 50 clients, γ = 0.03", some, spread=False)]], files)
+    draw_curves([[left, _panel("5 of 50 clients, γ = 0.03", some, spread=False)]], files)
 
 
 def fedlin(files: Files) -> None:
     """Draw FedLin against Scaffold at the same γ and H, without noise, by rounds and by vectors."""
     each: Methods = {kind.__name__: kind(step_size=0.1, local_steps=10) for kind in (Scaffold, FedLin, FedAvg)}
     curves = compare(scattered(), each, vectors=200, repetitions=1, progress=False)
+    axes: dict[CostName, str] = {"rounds": "round", "vectors": "vectors per client"}
     panels = [
-        CostPanel("no noise", label, {c.name: (c.cost(axis), c.mse) for c in curves}, log=False)
-        for axis, label in (("rounds", "round"), ("vectors", "vectors per client"))
+        CurvePanel(title="no noise", x=label, lines={c.name: (c.cost(axis), c.mse) for c in curves})
+        for axis, label in axes.items()
     ]
-    comparison.draw([panels], files)
+    draw_curves([panels], files)
 
 
 def fedavg(files: Files) -> None:
@@ -119,7 +120,7 @@ def fedavg(files: Files) -> None:
         f"FedAvg, H = {steps}": FedAvg(step_size=0.1, local_steps=steps) for steps in (1, 4, 16)
     }
     methods |= {f"Scaffold, H = {steps}": Scaffold(step_size=0.1, local_steps=steps) for steps in (1, 16)}
-    comparison.draw([[_panel("no noise", _by_round(scattered(), methods, 250))]], files)
+    draw_curves([[_panel("no noise", _by_round(scattered(), methods, 250))]], files)
 
 
 def fedprox(files: Files) -> None:
@@ -129,7 +130,7 @@ def fedprox(files: Files) -> None:
         methods[f"FedProx, λ = {weight:g}"] = of.FedProx(step_size=0.05, local_steps=20, proximal_weight=weight)
     methods["FedSplit, λ = 0.3"] = FedSplit(step_size=0.05, local_steps=20, proximal_weight=0.3)
     methods["Scaffold"] = Scaffold(step_size=0.05, local_steps=20)
-    comparison.draw([[_panel("no noise", _by_round(scattered(30), methods, 150))]], files)
+    draw_curves([[_panel("no noise", _by_round(scattered(30), methods, 150))]], files)
 
 
 def compression(files: Files) -> None:
@@ -146,7 +147,7 @@ def compression(files: Files) -> None:
     for name, trace in traces.items():
         kept = trace.bits_sent_per_client <= most
         shown[name] = (trace.bits_sent_per_client[kept], trace.mse[:, kept])
-    comparison.draw([[CostPanel("d = 50, κ = 30, no noise", "bits sent per client", shown, log=False)]], files)
+    draw_curves([[CurvePanel(title="d = 50, κ = 30, no noise", x="bits sent per client", lines=shown)]], files)
 
 
 def amplified(files: Files) -> None:
@@ -159,7 +160,7 @@ def amplified(files: Files) -> None:
     for name, factor in (("Amplified, P = 4", 1.0), ("Amplified, P = 4, a = 1.5", 1.5)):
         methods[name] = of.AmplifiedScaffold(step_size=0.02, local_steps=10, window=4, amplification=factor)
     lines = _by_round(scattered(40, 30), methods, 400, availability=Periodic(4))
-    comparison.draw([[_panel("a quarter by turns", lines)]], files)
+    draw_curves([[_panel("a quarter by turns", lines)]], files)
 
 
 def svrg(files: Files) -> None:
@@ -173,7 +174,7 @@ def svrg(files: Files) -> None:
         "VRProxSkip": of.VRProxSkip(step_size=0.1, communication_probability=0.05),
     }
     lines = _by_round(problem, methods, 150, batch_size=5, repetitions=4)
-    comparison.draw([[_panel("batches of 5", lines, spread=False)]], files)
+    draw_curves([[_panel("batches of 5", lines, spread=False)]], files)
 
 
 @dataclass(frozen=True)
@@ -242,10 +243,14 @@ def accelerated_scaling(conditions: Sequence[float] = (10.0, 31.6, 100.0, 316.0,
 
 def _draw_scaling(found: Sequence[Scaling], files: Files) -> None:
     series = {
-        f"{each.name}, slope {each.fit.slope:.2f}": (np.array(each.conditions), np.array(each.rounds))
+        f"{each.name}, slope {each.fit.slope:.2f}": (
+            np.array(each.conditions),
+            np.array([each.rounds], dtype=np.float64),
+        )
         for each in found
     }
-    growth.draw([growth.GrowthPanel("", "condition number κ", "communications", series)], files)
+    panel = CurvePanel(title="", x="condition number κ", y="communications", lines=series, log_x=True)
+    draw_curves([[panel]], files)
 
 
 FIGURES: dict[str, Callable[[Files], None]] = {

@@ -5,33 +5,35 @@ start at θ* for the same reason; the control variates start at zero. Small numb
 ones, whose plateaus hardly vary, once.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from fedscaffold.benchmarking import Family, Sweep, sweep
-from fedscaffold.benchmarking.client_numbers import check_client_numbers
-from fedscaffold.benchmarking.sweeps import saturation
-from fedscaffold.benchmarking.sweeps.figure import series
+from fedscaffold.benchmarking import Sweep, SweepTable
+from fedscaffold.benchmarking.fits import fit_saturation
+from fedscaffold.benchmarking.sweeps import SweepRow
 from fedscaffold.core.checks import seed_number
 from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.protocols import Engine
+from fedscaffold.core.storage.files import write_frame
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
-from fedscaffold.paper.claims import Claim
-from fedscaffold.reports.plateaus import PlateauSeries
-from fedscaffold.reports.plateaus import draw as draw_panels
-
-if TYPE_CHECKING:
-    import pandas as pd
+from fedscaffold.paper.claims import Claim, check_client_numbers
+from fedscaffold.problems import LogisticStream, RidgeStream
+from fedscaffold.reports.figures import PlateauSeries, draw_plateaus
 
 CLIENTS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 STREAMS = {
     "ridge-stream": Scaffold(step_size=0.02, local_steps=10),
     "logistic-stream": Scaffold(step_size=0.05, local_steps=10),
+}
+PROBLEMS: dict[str, Callable[..., Any]] = {
+    "ridge-stream": partial(RidgeStream, dim=20, spectrum=np.ones(20)),
+    "logistic-stream": partial(LogisticStream, dim=20, spectrum=np.ones(20)),
 }
 TITLES = {"ridge-stream": "linear regression", "logistic-stream": "logistic regression"}
 ROUNDS, BATCH_SIZE = 150, 1
@@ -49,7 +51,7 @@ class MillionSettings:
 
     def __post_init__(self) -> None:
         seed_number("seed", self.seed)
-        check_client_numbers(self.clients, fewest=saturation.FEWEST)
+        check_client_numbers(self.clients, fewest=3)
 
 
 def simulate(
@@ -58,43 +60,45 @@ def simulate(
     out: Path,
     engine: str | Engine = "auto",
     advance: Advance = lambda done, total: None,
-) -> "pd.DataFrame":
-    """All plateaus, in Parquet files of a folder, where an interrupted call goes on."""
-    import pandas as pd
-
-    grids = [
-        (name, Sweep(
-            family=Family(name=name, settings={"spectrum": 1.0}, seed=settings.seed),
-            clients=(n,),
-            methods=(method,),
-            batch_sizes=(BATCH_SIZE,),
-            rounds=ROUNDS,
-            seeds=max(1, min(MOST_SEEDS, MODELS // n)),
-            seed=settings.seed,
-            start="optimum",
-        ))
-        for name, method in STREAMS.items()
-        for n in sorted(settings.clients)
-    ]  # fmt: skip
-    total = sum(cell.steps() for _, grid in grids for cell in grid.cells())
-    before, frames = 0.0, []
-    for name, grid in grids:
-        own = sum(cell.steps() for cell in grid.cells())
-        progress = _counting(advance, before, own, total)
-        frames.append(sweep(grid, out=out / f"{name}.parquet", engine=engine, predict=True, progress=progress))
-        before += own
-    advance(int(total), int(total))
-    return pd.concat(frames, ignore_index=True)
+) -> dict[str, SweepTable]:
+    """Measure all plateaus of each problem, and keep them in a folder, from which an interrupted call resumes."""
+    clients = sorted(settings.clients)
+    total, tables = len(STREAMS) * sum(clients), {}
+    before = 0
+    for name, method in STREAMS.items():
+        rows: list[SweepRow] = []
+        for n in clients:
+            study = Sweep(
+                problem=PROBLEMS[name],
+                grid={"n_clients": n, "seed": settings.seed},
+                method=method,
+                batch_size=BATCH_SIZE,
+                rounds=ROUNDS,
+                repetitions=max(1, min(MOST_SEEDS, MODELS // n)),
+                seed=settings.seed,
+                start="optimum",
+            )
+            progress = _counting(advance, before, n, total)
+            rows += study.run(out=out / name, engine=engine, predict=True, progress=progress).rows
+            before += n
+        tables[name] = SweepTable(rows, name)
+        write_frame(out / name / "sweep.parquet", tables[name].to_frame())
+    advance(total, total)
+    return tables
 
 
-def _counting(advance: Advance, before: float, own: float, total: float) -> Advance:
-    """Progress of one cell as progress of the whole."""
-    return lambda done, all: advance(int(before + own * done / max(all, 1)), int(total))
+def _counting(advance: Advance, before: int, own: int, total: int) -> Advance:
+    """Return the progress of one number of clients as progress of the whole."""
+    return lambda done, all: advance(before + own * done // max(all, 1), total)
 
 
-def lines(frame: "pd.DataFrame") -> dict[str, PlateauSeries]:
-    """Plateaus by number of clients, for each problem."""
-    return {name: series(frame[frame["problem"] == name]) for name in STREAMS}
+def lines(tables: dict[str, SweepTable]) -> dict[str, PlateauSeries]:
+    """Return plateaus by number of clients, for each problem."""
+    found = {}
+    for name, table in tables.items():  # repetitions follow from the number of clients
+        rows = [replace(row, settings={**row.settings, "repetitions": None}) for row in table.rows]
+        (found[name],) = SweepTable(rows).series().values()
+    return found
 
 
 def claims(found: dict[str, PlateauSeries]) -> list[Claim]:
@@ -104,13 +108,13 @@ def claims(found: dict[str, PlateauSeries]) -> list[Claim]:
 
 
 def _falls(line: PlateauSeries) -> Claim:
-    slope = float(np.polyfit(np.log(line.clients), np.log(line.plateau), 1, w=line.plateau / line.error)[0])
-    span = f"N = {line.clients.min():,.0f} to {line.clients.max():,.0f}"
+    slope = float(np.polyfit(np.log(line.x), np.log(line.plateau), 1, w=line.plateau / line.error)[0])
+    span = f"N = {line.x.min():,.0f} to {line.x.max():,.0f}"
     return Claim("Ridge stream: the plateau falls as 1/N", f"slope {slope:.3f}, {span}", abs(slope + 1.0) < STEEP)
 
 
 def _no_floor(line: PlateauSeries) -> Claim:
-    fit = saturation.fit_saturation(line.clients, line.plateau, line.error)
+    fit = fit_saturation(line.x, line.plateau, line.error)
     assert fit is not None
     level = f"a floor of {fit.floor:.1g} ± {fit.floor_error:.1g}, smallest plateau {line.plateau.min():.2g}"
     return Claim("Ridge stream: no floor", level, fit.n_clients is None)
@@ -118,7 +122,7 @@ def _no_floor(line: PlateauSeries) -> Claim:
 
 def _floor(line: PlateauSeries) -> Claim:
     claim = f"Logistic stream: saturates where predicted, within {100 * CLOSE:.0f} %"
-    fit, predicted = saturation.fit_saturation(line.clients, line.plateau, line.error), line.saturation[1]
+    fit, predicted = fit_saturation(line.x, line.plateau, line.error), line.saturation[1]
     if fit is None or fit.n_clients is None or fit.standard_error is None or predicted is None:
         return Claim(claim, "no floor is seen up to this number of clients", None)
     ratio = fit.n_clients / predicted
@@ -130,9 +134,7 @@ def _as_predicted(name: str, line: PlateauSeries) -> Claim:
     ratio: Array = line.plateau / line.predicted
     worst = int(np.abs(np.log(ratio)).argmax())
     span = f"{ratio.min():.2f} to {ratio.max():.2f} times what was predicted"
-    most = (
-        f"{ratio[worst]:.2f} ± {line.error[worst] / line.predicted[worst]:.2f}, at N = {line.clients[worst]:,.0f}"
-    )
+    most = f"{ratio[worst]:.2f} ± {line.error[worst] / line.predicted[worst]:.2f}, at N = {line.x[worst]:,.0f}"
     claim = f"{name.replace('-', ' ').capitalize()}: plateaus as predicted, within {100 * CLOSE:.0f} %"
     return Claim(claim, f"{span}; furthest {most}", bool(np.abs(ratio - 1.0).max() < CLOSE))
 
@@ -143,4 +145,4 @@ def draw(found: dict[str, PlateauSeries], files: Sequence[Path]) -> None:
         f"{TITLES[name]}, γ = {STREAMS[name].step_size:g}, H = 10, B = 1": {"Scaffold": line}
         for name, line in found.items()
     }
-    draw_panels(panels, files)
+    draw_plateaus(panels, files)

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.reports.layout import COLOURS, saved_panels
+from fedscaffold.reports.figures import COLOURS, saved_panels
 from fedscaffold.theory import Prediction
 from fedscaffold.theory.error_curves import draw_error_curve
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscaffold.benchmarking.plateaus import reached_plateau
+from fedscaffold.benchmarking.fits import reached_plateau
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
