@@ -12,9 +12,14 @@ from typer.testing import CliRunner
 import fedscaffold as fs
 from fedscaffold.cli import table_options
 from fedscaffold.cli.main import app
-from fedscaffold.core.docs import parameter_entries
 from fedscaffold.data import from_csv, from_frame, from_parquet, open_problem
-from fedscaffold.data.settings import FitTableSettings, TableKeywords, TableSettings, parse_setting
+from fedscaffold.data.settings import (
+    FitTableSettings,
+    TableKeywords,
+    TableSettings,
+    parameter_entries,
+    parse_setting,
+)
 from tests.hospitals import cancer, written
 
 OPTIONAL = [each.name for each in fields(TableSettings) if each.name not in ("target", "client")]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.random.messages import MessageDraws
+from fedscaffold.core.random.draws import MessageDraws
 from fedscaffold.core.types import Array
 from fedscaffold.methods.compression import compressor_of
 from fedscaffold.methods.compression.masks import CoordinateMasks

@@ -12,12 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from fedscaffold.cli import options
-from fedscaffold.core.docs import parameter_entries
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.open import open_problem
 from fedscaffold.data.public import Bounds
-from fedscaffold.data.settings import CsvFormat, TableSettings, parse_setting
+from fedscaffold.data.settings import CsvFormat, TableSettings, parameter_entries, parse_setting
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.models.planning.planned import BatchSize, FitSettings
 

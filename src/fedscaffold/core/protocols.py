@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.draws import Draws
-from fedscaffold.core.random.messages import MessageDraws
+from fedscaffold.core.random.draws import Draws, MessageDraws
 from fedscaffold.core.random.stream import Stream
 from fedscaffold.core.sums import PartialSum
 from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray, RoundInfo, WorstClient

@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import json_value
-from fedscaffold.core.storage.lock import exclusive
+from fedscaffold.core.storage.files import exclusive, json_value
 from fedscaffold.core.storage.memmap import AT_ONCE, let_go
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import (

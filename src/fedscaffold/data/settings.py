@@ -2,17 +2,19 @@
 
 import codecs
 import csv
+import inspect
+import textwrap
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from fedscaffold.core.checks import choice, given, not_negative, set_fields, whole_number
 from fedscaffold.core.collector import Collector
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
 
+T = TypeVar("T")
 DatePart = Literal["year", "month", "weekday"]
 DATE_PARTS: tuple[DatePart, ...] = get_args(DatePart)
 Missing = Literal["error", "mean"]
@@ -249,6 +251,49 @@ class TableSettings:
         """Raise if the format of a CSV file is given for another table."""
         if self.csv_format != DETECTED:
             raise InvalidInput(f"delimiter=..., decimal=... and encoding=... are for CSV, but {what}")
+
+
+def shared_parameters(source: Any, *, leave_out: Collection[str] = ()) -> Callable[[T], T]:
+    """Return a decorator that shows the documented parameters of a class of settings in a function or class.
+
+    A line {Name} in the decorated docstring, with the name of the class, is replaced by the entries of its section
+    Parameters, and **settings in a function's signature by its parameters with their defaults.
+
+    Parameters
+    ----------
+    source
+        The class of settings.
+    leave_out
+        Names of parameters that are not shown.
+    """
+
+    def decorate(target: Any) -> Any:
+        entries = parameter_entries(source.__doc__ or "")
+        shown = "\n".join(entry for name, entry in entries.items() if name not in leave_out)
+        target.__doc__ = inspect.cleandoc(target.__doc__ or "").replace(f"{{{source.__name__}}}", shown)
+        if not isinstance(target, type):
+            signature = inspect.signature(target)
+            own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+            hidden = {*leave_out, *(one.name for one in own)}
+            added = [one for one in inspect.signature(source).parameters.values() if one.name not in hidden]
+            target.__signature__ = signature.replace(parameters=[*own, *added])
+        return target
+
+    return decorate
+
+
+def parameter_entries(docstring: str) -> dict[str, str]:
+    """Return the entries of the section Parameters of a numpydoc docstring, not indented, by name."""
+    _, _, after = inspect.cleandoc(docstring).partition("Parameters\n----------\n")
+    found: dict[str, str] = {}
+    name = ""
+    for line in textwrap.dedent(after.partition("\n\n")[0]).splitlines():
+        if line.startswith(" "):
+            found[name] += f"\n{line}"
+        else:
+            name = line
+            found[name] = line
+    return found
 
 
 @shared_parameters(TableSettings)

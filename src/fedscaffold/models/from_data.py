@@ -6,12 +6,11 @@ from typing import Any, Required, TypedDict, Unpack, overload
 
 from fedscaffold.core.checks import suggest_names
 from fedscaffold.core.display.progress import Progress
-from fedscaffold.core.docs import shared_parameters
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.files import read_table
 from fedscaffold.data.open import open_problem
 from fedscaffold.data.public import Bounds
-from fedscaffold.data.settings import FitTableSettings, Penalty, TableKeywords
+from fedscaffold.data.settings import FitTableSettings, Penalty, TableKeywords, shared_parameters
 from fedscaffold.data.tables import frame_source, pick_all
 from fedscaffold.inference.closing import Dispersion
 from fedscaffold.models.fit import Fit, run_fit

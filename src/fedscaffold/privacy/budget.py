@@ -16,8 +16,7 @@ from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Sampling
 from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import json_value, read_text, write_text
-from fedscaffold.core.storage.lock import exclusive
+from fedscaffold.core.storage.files import exclusive, json_value, read_text, write_text
 from fedscaffold.privacy.accounting import Adjacency, NoisySteps, composed_epsilon
 
 WHAT = "a client's privacy budget"

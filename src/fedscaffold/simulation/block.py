@@ -9,7 +9,7 @@ import numpy as np
 
 from fedscaffold.core.protocols import LocalSgd, Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.messages import MessageDraws
+from fedscaffold.core.random.draws import MessageDraws
 from fedscaffold.core.sums import PartialSum, partial_sums, partial_sums_of_cohort
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 

@@ -1,9 +1,12 @@
-"""Records drawn with given probabilities, each by itself or along a Markov chain, from the words of the stream.
+"""Draws from the words of the stream: records by probabilities or along a Markov chain, and words for messages.
 
 A record's share of the words 0..2³² − 1 is an interval, so that one word draws one record by inverting the
 cumulative distribution, with probabilities exact to 2⁻³². Along a chain, position 0 of a round is drawn by
 itself and every later position among the records that may follow the one before: so a round is one stretch of a
 stationary chain, and still a pure function of (seed, repetition, round, client, position).
+
+Words for messages are in a slot of their own: repetition r's are those of repetition 2³¹ + r. So compression draws
+the same in every engine, on any shard and at a site, and reads nothing that local steps read.
 """
 
 from collections.abc import Iterator
@@ -14,7 +17,8 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.stream import Stream, words
+from fedscaffold.core.random.stream import SERVER, Stream, philox, words
+from fedscaffold.core.types import IntArray
 
 WORDS = 2**32
 
@@ -79,3 +83,36 @@ def check_drawable(batches: Batches) -> None:
             "this problem draws its records by their probabilities, so a batch may hold one twice; "
             "use sampling='with_replacement'"
         )
+
+
+class MessageDraws(NamedTuple):
+    """What compressors draw from in one round: who sends, and the random words."""
+
+    seed: int
+    round: int
+    clients: IntArray  # (repetitions, senders), indices among all n_clients
+    places: IntArray  # (repetitions, senders), their places among the round's participants
+    participants: int
+    n_clients: int
+
+    def own_words(self, count: int) -> NDArray[np.uint32]:
+        """`count` words of each sender's own, shape (repetitions, senders, count)."""
+        return self._words(self.clients, count)
+
+    def shared_words(self, count: int) -> NDArray[np.uint32]:
+        """`count` words that all participants of a repetition share, shape (repetitions, count)."""
+        return self._words(np.full((len(self.clients), 1), SERVER), count)[:, 0]
+
+    def _words(self, clients: IntArray, count: int) -> NDArray[np.uint32]:
+        counter = np.empty((*clients.shape, (count + 3) // 4, 4), dtype=np.uint32)
+        counter[..., 0] = np.arange((count + 3) // 4)
+        counter[..., 1] = self.round
+        counter[..., 2] = clients[..., None]
+        counter[..., 3] = ((1 << 31) + np.arange(len(clients)))[:, None, None]
+        words = philox(counter.reshape(-1, 4), (self.seed & 0xFFFFFFFF, self.seed >> 32))
+        return words.reshape(*clients.shape, 4 * counter.shape[-2])[..., :count]
+
+
+def uniforms(words: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """Numbers in (0, 1), one of each word."""
+    return (words.astype(np.float64) + 0.5) / 2.0**32

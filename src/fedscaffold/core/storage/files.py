@@ -5,13 +5,14 @@ import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.checks import given
-from fedscaffold.core.errors import InvalidInput, NotWritten
+from fedscaffold.core.errors import InUse, InvalidInput, NotWritten
 
 RANDOM = r"[a-z0-9_]{8}"  # of the names that tempfile.mkstemp gives
 
@@ -107,18 +108,67 @@ def _target(path: str | os.PathLike[str]) -> Path:
 
 
 def _lock(handle: int) -> bool:
-    """Lock an open file, unless another process has it locked; where a file system has no locks, True."""
-    if os.name == "nt":
-        return True
-    import fcntl
-
+    """Lock an open temporary file, as `_try_lock` does; return True if there are no such locks."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return os.name == "nt" or _try_lock(handle)  # which there would keep others from writing to the file
     except OSError:
         return True
+
+
+def _try_lock(handle: int) -> bool:
+    """Lock an open file; return False if another process holds the lock."""
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # the latter on Windows
+        return False
     return True
+
+
+@contextmanager
+def exclusive(path: str | os.PathLike[str], what: str, *, wait: float = 0.0) -> Iterator[None]:
+    """Hold the lock file `path` while the block runs, alone among all processes and threads of this machine.
+
+    The system releases the lock when the process ends, however it ends.
+
+    Parameters
+    ----------
+    path
+        The lock file, which is made, with its folder, and left there empty.
+    what
+        The object that is locked, for the error: "the server's folder results/server".
+    wait
+        Seconds to wait for another process that holds the lock.
+
+    Raises
+    ------
+    InUse
+        If another process holds the lock after that.
+    """
+    end = time.monotonic() + wait
+    if not os.access(path, os.W_OK):
+        folder_at(Path(path).parent)
+    with open(path, "ab") as file:
+        while not _try_lock(file.fileno()):
+            if time.monotonic() >= end:
+                raise InUse(f"{what} is in use by another process; wait until it has ended, or choose another one")
+            time.sleep(0.05)
+        yield  # closing the file releases the lock
+
+
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Return whether some process holds the lock file `path` now."""
+    try:
+        with open(path, "rb") as file:
+            return not _try_lock(file.fileno())
+    except OSError:
+        return False
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -3,14 +3,16 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.storage.files import json_value, replacing
-from fedscaffold.core.storage.interrupts import interrupts_delayed
 
 DESCRIPTION, DIGEST = "description", "digest"
 NAMES = "arrays"  # in the description, since a damaged table of contents may lose some without an error
@@ -70,3 +72,23 @@ def _json(description: dict[str, Any]) -> str:
         raise TypeError(f"cannot write {item!r} to a file: not a number, a text, or a list of those")
 
     return json.dumps(description, allow_nan=False, default=number)
+
+
+@contextmanager
+def interrupts_delayed() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block, on the main thread.
+
+    An archive that is interrupted while it is being opened cannot be closed: Python then prints a traceback of its
+    own beside ours. A block that ends by an error raises that error, and Ctrl-C is forgotten.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+    if caught:
+        os.kill(os.getpid(), signal.SIGINT)

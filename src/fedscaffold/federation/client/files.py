@@ -10,8 +10,7 @@ from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError, InUse
 from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import folder_at, json_value, replacing
-from fedscaffold.core.storage.lock import exclusive
+from fedscaffold.core.storage.files import exclusive, folder_at, json_value, replacing
 from fedscaffold.core.storage.vectors import open_vectors, write_vectors
 from fedscaffold.federation.audit import AuditLog
 from fedscaffold.federation.client.policy import SitePolicy

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.storage.lock import exclusive
+from fedscaffold.core.storage.files import exclusive
 from fedscaffold.data.files import read_table
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.rules import SiteRules

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedscaffold.core.random.messages import MessageDraws
+from fedscaffold.core.random.draws import MessageDraws
 from fedscaffold.core.types import Array
 from fedscaffold.methods.compression.base import BITS, kept_entries, largest_first, ranks
 

@@ -6,7 +6,7 @@ from math import ceil, log2
 import numpy as np
 
 from fedscaffold.core.checks import set_fields
-from fedscaffold.core.random.messages import MessageDraws
+from fedscaffold.core.random.draws import MessageDraws
 from fedscaffold.core.types import Array
 from fedscaffold.methods.compression.base import BITS, SameLength, checked_share, kept_entries, largest_first
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedscaffold.core.checks import set_fields, whole_number
-from fedscaffold.core.random.messages import MessageDraws, uniforms
+from fedscaffold.core.random.draws import MessageDraws, uniforms
 from fedscaffold.core.types import Array
 from fedscaffold.methods.compression.base import BITS, SameLength, checked_share, kept_entries, largest_first
 

@@ -12,8 +12,7 @@ from typing import Any, Literal, Self
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.provenance import now
 from fedscaffold.core.storage.fields import Fields, shown
-from fedscaffold.core.storage.files import json_value, read_text, write_text
-from fedscaffold.core.storage.lock import is_locked
+from fedscaffold.core.storage.files import is_locked, json_value, read_text, write_text
 from fedscaffold.federation.study.report.history import ErrorPoint
 
 STATUS, LOCK = "status.json", "lock"
