@@ -249,26 +249,12 @@ def _parts(length: float, seed: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Point:
-    """The result of a run.
-
-    Attributes
-    ----------
-    cell
-        The method, the problem and the target.
-    rounds
-        Rounds until the mean squared error over repetitions is at the target, with a fraction; NaN if never.
-    error
-        Standard error of `rounds`, by leaving out one repetition after another; NaN with fewer than three.
-    predicted
-        The same by theory; NaN if it was not asked, or never.
-    diverged
-        Whether the run diverged.
-    """
+    """The result of a run: rounds until the mean squared error is at the target, with a fraction; NaN if never."""
 
     cell: AccelerationRun
     rounds: float
-    error: float
-    predicted: float
+    error: float  # standard error of `rounds`, by leaving out one repetition; NaN with fewer than three
+    predicted: float  # rounds by theory; NaN if it was not asked
     diverged: bool = False
 
     @property

@@ -10,31 +10,19 @@ from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import write_text
 
-VERDICTS = {True: "yes", False: "NO", None: "not tested"}
-
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that a figure is to show, and what was measured.
-
-    Attributes
-    ----------
-    claim
-        The sentence.
-    measured
-        The measured numbers in words.
-    holds
-        Whether they agree with the sentence; None where the chosen numbers of clients cannot say.
-    """
+    """A sentence that a figure is to show, and the measurement in words."""
 
     claim: str
     measured: str
-    holds: bool | None
+    holds: bool | None  # None if the chosen numbers of clients cannot decide
 
     @property
     def verdict(self) -> str:
         """The words "yes", "NO" or "not tested"."""
-        return VERDICTS[self.holds]
+        return {True: "yes", False: "NO", None: "not tested"}[self.holds]
 
 
 def save_claims(found: Sequence[Claim], settings: Any, file: Path) -> None:
@@ -44,7 +32,7 @@ def save_claims(found: Sequence[Claim], settings: Any, file: Path) -> None:
 
 
 def to_markdown(found: Sequence[Claim]) -> str:
-    """Claims as a Markdown table."""
+    """Return claims as a Markdown table."""
     lines = ["| claim | measured | holds |", "|---|---|---|"]
     lines += [f"| {claim.claim} | {claim.measured} | {claim.verdict} |" for claim in found]
     return "\n".join(lines) + "\n"

@@ -34,31 +34,16 @@ class ChainStart(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Coupling:
-    """Distances by round of two chains that draw the same records.
+    """Distances by round of two chains that draw the same records."""
 
-    Attributes
-    ----------
-    distances
-        D_t, (repetitions, rounds + 1).
-    factor
-        Lemma 4.1: an upper bound on the mean of D_{t+1}/D_t, and its conditions.
-    rounding
-        Distances below this, 1e-13 of the state's size, squared, are rounding errors.
-    """
-
-    distances: Array
-    factor: Bound
-    rounding: float
+    distances: Array  # D_t, (repetitions, rounds + 1)
+    factor: Bound  # Lemma 4.1's, on the mean of D_{t+1}/D_t
+    rounding: float  # distances below this, the square of 1e-13 of the state's size, are rounding errors
 
     @property
     def mean(self) -> Array:
         """Mean of D_t over repetitions, (rounds + 1,)."""
         return self.distances.mean(axis=0)
-
-    @property
-    def bound(self) -> Array:
-        """(1 − γμ/4)^{Ht} times the mean of D_0: Theorem 4.2, an upper bound on the mean of D_t, (rounds + 1,)."""
-        return self.mean[0] * self.factor.value ** np.arange(self.distances.shape[1])
 
     @property
     def rates(self) -> Array:
@@ -84,20 +69,7 @@ def couple(
 ) -> Coupling:
     """Return D_t of two chains that draw the same records, and Lemma 4.1's factor.
 
-    Parameters
-    ----------
-    problem
-        Ridge or logistic regression.
-    method
-        Scaffold with its γ and H.
-    first, second
-        Where the two chains start.
-    rounds
-        How many rounds both run.
-    batch_size, repetitions, seed, sampling, engine
-        As in `fedscaffold.run`.
-    burn_in
-        Rounds that the second chain runs alone before the first one starts.
+    The second chain runs alone for `burn_in` rounds before the first starts; the rest is as in `fedscaffold.run`.
     """
     setup = validate_run(
         problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,

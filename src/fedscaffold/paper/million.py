@@ -36,10 +36,9 @@ PROBLEMS: dict[str, Callable[..., Any]] = {
     "logistic-stream": partial(LogisticStream, dim=20, spectrum=np.ones(20)),
 }
 TITLES = {"ridge-stream": "linear regression", "logistic-stream": "logistic regression"}
-ROUNDS, BATCH_SIZE = 150, 1
-MODELS, MOST_SEEDS = 100_000, 30  # clients times seeds that run side by side, at least one seed
-CLOSE = 0.2  # measured and predicted saturation
-STEEP = 0.15  # of the slope −1
+ROUNDS = 150  # from the optimum, plateaus are reached in a third of them
+MODELS = 100_000  # clients times repetitions that run side by side: plateaus of more clients hardly vary
+CLOSE = 0.2  # largest relative difference of measured and predicted numbers: three or four standard errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +71,9 @@ def simulate(
                 problem=PROBLEMS[name],
                 grid={"n_clients": n, "seed": settings.seed},
                 method=method,
-                batch_size=BATCH_SIZE,
+                batch_size=1,
                 rounds=ROUNDS,
-                repetitions=max(1, min(MOST_SEEDS, MODELS // n)),
+                repetitions=max(1, min(30, MODELS // n)),
                 seed=settings.seed,
                 start="optimum",
             )
@@ -110,7 +109,7 @@ def claims(found: dict[str, PlateauSeries]) -> list[Claim]:
 def _falls(line: PlateauSeries) -> Claim:
     slope = float(np.polyfit(np.log(line.x), np.log(line.plateau), 1, w=line.plateau / line.error)[0])
     span = f"N = {line.x.min():,.0f} to {line.x.max():,.0f}"
-    return Claim("Ridge stream: the plateau falls as 1/N", f"slope {slope:.3f}, {span}", abs(slope + 1.0) < STEEP)
+    return Claim("Ridge stream: the plateau falls as 1/N", f"slope {slope:.3f}, {span}", abs(slope + 1.0) < 0.15)
 
 
 def _no_floor(line: PlateauSeries) -> Claim:

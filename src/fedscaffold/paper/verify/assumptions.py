@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -32,18 +33,9 @@ def rows(budget: Budget) -> list[StatementRow]:
         parts = [_curvature(problem, known, points), *_smoothness(problem, known, points)]
         parts += _higher(problem, known, points) if kind == "logistic" else []
         parts += _heterogeneity(problem, known)
-        found += [
-            StatementRow(
-                statement=statement,
-                claim=claim,
-                setting=setting,
-                relation=relation,
-                predicted=predicted,
-                measured=measured,
-                tolerance=1e-5 * budget.loosen if relation == "≈" else 0.0,
-            )
-            for statement, claim, relation, predicted, measured in parts
-        ]
+        names = ("statement", "claim", "relation", "predicted", "measured")
+        each: list[dict[str, Any]] = [dict(zip(names, part, strict=True)) for part in parts]
+        found += [StatementRow(**one, setting=setting, tolerance=1e-5 * budget.loosen) for one in each]
         found.append(_noise(problem, known, rng, setting))
     return found
 

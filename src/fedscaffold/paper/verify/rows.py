@@ -34,23 +34,11 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Printed:
-    """Another formula against the same measurement, for example the paper's if it is wrong.
+    """Another formula against the same measurement, for example the paper's if it is wrong."""
 
-    Attributes
-    ----------
-    formula
-        In plain text.
-    predicted
-        Its value, or the norm of it.
-    difference
-        Norm of measured minus predicted, if they are not numbers.
-    label
-        Its name, in a word or two.
-    """
-
-    formula: str
-    predicted: float
-    difference: float | None = None
+    formula: str  # in plain text
+    predicted: float  # its value, or the norm of it
+    difference: float | None = None  # norm of measured minus predicted, if they are not numbers
     label: str = "printed"
 
 

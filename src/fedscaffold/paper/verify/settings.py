@@ -38,17 +38,10 @@ class Budget:
 
 DEFAULT = Budget()
 FULL = Budget(
-    samples=2000,
-    repetitions=2000,
-    chains=20_000,
-    rounds=2000,
-    paper_clients=(10, 100, 1000),
-    paper_repetitions=100,
-    paper_rounds=400,
-    curve_repetitions=4000,
-    figure_clients=(10, 100, 1000, 10_000),
+    samples=2000, repetitions=2000, chains=20_000, rounds=2000, paper_clients=(10, 100, 1000),
+    paper_repetitions=100, curve_repetitions=4000, figure_clients=(10, 100, 1000, 10_000),
     speed_up_repetitions=1000,
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

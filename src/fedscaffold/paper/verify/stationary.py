@@ -41,34 +41,16 @@ ORDERS: tuple[Order, ...] = (2, 4, 6)
 
 @dataclass(frozen=True)
 class StationaryChains:
-    """Means over chains and rounds, one for each of 20 groups of chains: errors come from their spread.
-
-    Attributes
-    ----------
-    theta
-        (θ − θ*)(θ − θ*)ᵀ, (groups, d, d).
-    theta_xi
-        (θ − θ*)(ξ_c − ξ*_c)ᵀ, (groups, N, d, d).
-    xi
-        (ξ_c − ξ*_c)(ξ_c' − ξ*_c')ᵀ, (groups, N, N, d, d).
-    distance
-        ‖X − X*‖_Λ to the powers 2, 4 and 6, (groups, 3).
-    local
-        ‖θ_c^h − θ*‖ to the powers 2, 4 and 6 for h = 0, ..., H, (groups, 3, H + 1, N).
-    bias
-        E θ − θ*, (groups, d).
-    bias_xi
-        E ξ_c − ξ*_c, (groups, N, d).
-    """
+    """Means over chains and rounds, one for each of 20 groups of chains: errors come from their spread."""
 
     case: Case
-    theta: Array
-    theta_xi: Array
-    xi: Array
-    distance: Array
-    local: Array
-    bias: Array
-    bias_xi: Array
+    theta: Array  # (θ − θ*)(θ − θ*)ᵀ, (groups, d, d)
+    theta_xi: Array  # (θ − θ*)(ξ_c − ξ*_c)ᵀ, (groups, N, d, d)
+    xi: Array  # (ξ_c − ξ*_c)(ξ_c' − ξ*_c')ᵀ, (groups, N, N, d, d)
+    distance: Array  # ‖X − X*‖_Λ to the powers 2, 4 and 6, (groups, 3)
+    local: Array  # ‖θ_c^h − θ*‖ to the powers 2, 4 and 6 for h = 0, ..., H, (groups, 3, H + 1, N)
+    bias: Array  # E θ − θ*, (groups, d)
+    bias_xi: Array  # E ξ_c − ξ*_c, (groups, N, d)
 
 
 def simulate(case: Case, budget: Budget, *, seed: int = 7) -> StationaryChains:
