@@ -133,13 +133,6 @@ class Curve:
         """Mean of the values over the repetitions, (rounds + 1,)."""
         return self.values.mean(axis=0)
 
-    @property
-    def mse(self) -> Array:
-        """Squared errors ‖θ_t − θ*‖², (repetitions, rounds + 1), if these were recorded."""
-        if self.metric != "mse":
-            raise AttributeError(f"this curve recorded {self.metric}, not squared errors; use .values")
-        return self.values
-
     def cost(self, name: CostName) -> Array:
         """Return one cost up to each round, (rounds + 1,): "rounds", "gradients", "vectors" or "bits"."""
         choice("cost", name, get_args(CostName))
@@ -316,12 +309,12 @@ class MethodComparison:
     def plot(self, ax: "Axes | None" = None, *, cost: CostName = "rounds") -> "Axes":
         """Draw one curve of each method against one cost, for the largest N; return the axes."""
         choice("cost", cost, get_args(CostName))
-        return draw_panel(self._panel(cost, max(curve.n_clients for curve in self.curves)), ax)
+        return draw_panel(self._panel(cost, max((each.n_clients for each in self._shown(cost)), default=0)), ax)
 
     def draw(self, file: Path) -> None:
         """Draw a row of panels for each number of clients, a panel for each cost, to a PNG, SVG or PDF file."""
-        numbers = sorted({curve.n_clients for curve in self.curves})
-        draw_curves([[self._panel(cost, n) for cost in DRAWN] for n in numbers], [file])
+        numbers = {curve.n_clients for curve in self._shown("rounds")} or {0}  # N at which a target was reached
+        draw_curves([[self._panel(cost, n) for cost in DRAWN] for n in sorted(numbers)], [file])
 
     def save(self, out: Path, settings: Mapping[str, Any]) -> None:
         """Write costs and settings to comparison.json, and one curve for each method to curves.parquet."""

@@ -3,11 +3,11 @@
 Client c's records are canaries, one for each coordinate of θ: its gradient points along that coordinate alone and
 is always clipped, which no record can exceed. Each canary is in or, by a coin, an empty record. From the messages
 the attacker computes every client's noisy gradients, control variates included, and adds them up: the best score
-there is. So the bound is near what the accountant says, and above it when clipping, noise or counting is at fault.
+possible. So the bound is near the accountant's ε, and above it if clipping, noise or counting is at fault.
 
-Where clients are protected, each client is a canary: what it sends points along a coordinate of its own and is
-always clipped. The attacker sees the noisy sums and adds them up. What clients remember does not come in, since
-these clients would send the same whatever they remember.
+If clients are protected, each client is a canary: its message points along one coordinate and is always clipped.
+The attacker sees the noisy sums and adds them up. Client state plays no part, since these clients would send the same
+whatever they remember.
 """
 
 import math
@@ -34,28 +34,27 @@ from fedscaffold.simulation.rounds import open_rounds
 from fedscaffold.simulation.setup import RunSetup
 
 Protect = Literal["records", "clients"]
-CLIENTS, GUESSED = 2, 0.1
 FAR = 1e6  # targets that no model comes near, so that every canary is clipped in every step
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Audit(Summarised):
-    """What an attack on a run found: the result of `fedscaffold.benchmarking.audit_privacy`.
+    """Result of an attack on a private run, from `fedscaffold.benchmarking.audit_privacy`.
 
     Attributes
     ----------
     accounted
         ε by the accountant, of a record or client that is removed.
     attacked
-        ε that the run must exceed, since the attacker guessed so many canaries right; for noise of any kind.
+        Lower bound on ε from the number of canaries that the attacker guessed right, for noise of any kind.
     attacked_gaussian
-        The same for noise that is known to be Gaussian, which is much nearer.
+        The same for noise that is known to be Gaussian, a much tighter bound.
     delta, confidence
-        δ, and how sure the lower bounds are.
+        δ, and the confidence of the lower bounds.
     canaries
         Number of canaries, of all clients together.
     protect
-        What the canaries are: "records" or "clients".
+        Kind of the canaries: "records" or "clients".
 
     Examples
     --------
@@ -75,7 +74,7 @@ class Audit(Summarised):
 
     @property
     def passed(self) -> bool:
-        """Whether both lower bounds stay below what the accountant says."""
+        """Whether both lower bounds stay below the accountant's ε."""
         return max(self.attacked, self.attacked_gaussian) <= self.accounted
 
     def _facts(self) -> dict[str, object]:
@@ -104,23 +103,32 @@ def audit_privacy(
     protect: Protect = "records",
     privacy: Privacy | None = None,
 ) -> Audit:
-    """Attack a private run of Scaffold and compare what the attack finds with what the accountant says.
+    """Attack a private run of Scaffold and compare the lower bound on ε with the accountant's ε.
 
     Parameters
     ----------
     noise_multiplier, local_steps, rounds
-        Of the run that is attacked; the accountant counts with these.
+        Settings of the run that is attacked, with which the accountant counts.
     canaries
-        How many records are looked for, over two clients, or how many clients; a multiple of four.
+        Number of records that the attacker looks for, over two clients, or of clients; a multiple of four.
     delta, confidence
-        δ of the bounds, and how sure they are.
+        δ of the bounds, and their confidence.
     engine, seed
         As in `fedscaffold.run`.
     protect
         "records", by noise in every local step; or "clients", by noise in parts in the sum of their messages.
     privacy
-        What the run really does: by default `RecordLevel(clip=1, noise_multiplier=noise_multiplier)`, or
-        `ClientLevel(clip=1, noise_multiplier=noise_multiplier, summed=True)`.
+        Clipping and noise of the run, if they are not those that are accounted for: a `RecordLevel` or a
+        `ClientLevel` with summed=True.
+
+    Returns
+    -------
+    Both lower bounds and the accountant's ε.
+
+    Raises
+    ------
+    InvalidInput
+        If a setting cannot be used, or the noise is too small to protect anything.
 
     Examples
     --------
@@ -147,7 +155,7 @@ def audit_privacy(
     steps = rounds if clients else local_steps * rounds
     accounted = epsilon(noise_multiplier=noise_multiplier, delta=delta, steps=steps, adjacency="remove")
     if not math.isfinite(accounted):
-        raise InvalidInput("noise_multiplier is so small that it protects nothing")
+        raise InvalidInput("noise_multiplier is too small to protect anything")
     inside = np.random.default_rng(seed).random(canaries) < 0.5
     if clients:
         usual: Privacy = ClientLevel(clip=1.0, noise_multiplier=noise_multiplier, summed=True)
@@ -156,10 +164,10 @@ def audit_privacy(
     else:
         usual = RecordLevel(clip=1.0, noise_multiplier=noise_multiplier)
         method = Scaffold(step_size=1.0, local_steps=local_steps)
-        each = inside.reshape(CLIENTS, -1)
+        each = inside.reshape(2, -1)  # two clients
         scores = _scores(each, method, rounds, privacy or usual, choose_engine(engine), seed)
     mu = gaussian_bound(scores, inside, confidence=confidence)
-    guesses = int(GUESSED * canaries) // 2 * 2
+    guesses = int(0.1 * canaries) // 2 * 2  # the tenth of the canaries that the attacker is surest of
     return Audit(
         accounted=accounted,
         attacked=guessing_bound(
@@ -175,7 +183,7 @@ def audit_privacy(
 def _scores(
     inside: NDArray[np.bool_], method: Scaffold, rounds: int, privacy: Privacy, engine: Engine, seed: int
 ) -> Array:
-    """What the attacker computes from the messages: each client's noisy gradients, added up, (canaries,)."""
+    """Return the attacker's scores from the messages: each client's noisy gradients, added up, (canaries,)."""
     count = inside.shape[1]
     problem = Ridge(inside[:, :, None] * np.eye(count), np.full(inside.shape, FAR))
     H, gamma = method.uniform_local_steps, method.step_size
@@ -198,7 +206,7 @@ def _scores(
 def _scores_of_clients(
     inside: NDArray[np.bool_], method: GradientScaffold, rounds: int, privacy: Privacy, engine: Engine, seed: int
 ) -> Array:
-    """What the attacker computes from the sums of all rounds: how far θ went along each client's coordinate."""
+    """Return the attacker's scores from the sums of all rounds: how far θ went along each client's coordinate."""
     count = inside.size
     problem = Ridge((inside[:, None] * np.eye(count))[:, None, :], np.full((count, 1), FAR))
     setup = RunSetup(

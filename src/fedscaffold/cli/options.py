@@ -72,12 +72,13 @@ Plot = Annotated[Path | None, typer.Option(help="Draw the curves to this file: .
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        "--method", help=f"{METHOD_NAMES}, fednewton (compare), or NAME:FIELD=VALUE,...; may be repeated."
+        "--method",
+        help=f"{METHOD_NAMES}, or fednewton (compare only); NAME:FIELD=VALUE,... fixes fields. Repeatable.",
     ),
 ]
 SeveralClients = Annotated[str, typer.Option("--clients", help="Numbers of clients, with commas.")]
 SeveralStepSizes = Annotated[
-    str | None, typer.Option("--step-size", help="γ, with commas.", show_default="4/L, 2/L, 1/L, ..., ten of them")
+    str | None, typer.Option("--step-size", help="γ, with commas; else compare tries 4/L, 2/L, ...")
 ]
 SeveralLocalSteps = Annotated[str, typer.Option("--local-steps", help="H, with commas; for proxskip 1/p.")]
 Repetitions = Annotated[int, typer.Option(help="Independent runs, side by side.")]

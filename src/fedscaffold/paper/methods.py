@@ -108,7 +108,7 @@ def fedlin(files: Files) -> None:
     curves = compare(scattered(), each, vectors=200, repetitions=1, progress=False)
     axes: dict[CostName, str] = {"rounds": "round", "vectors": "vectors per client"}
     panels = [
-        CurvePanel(title="no noise", x=label, lines={c.name: (c.cost(axis), c.mse) for c in curves})
+        CurvePanel(title="no noise", x=label, lines={c.name: (c.cost(axis), c.values) for c in curves})
         for axis, label in axes.items()
     ]
     draw_curves([panels], files)

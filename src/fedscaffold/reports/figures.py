@@ -21,16 +21,7 @@ if TYPE_CHECKING:
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255")
 COLOURS = {"Scaffold": PALETTE[0], "FedAvg": PALETTE[1]}
 STYLES = ("-", "--", "-.", ":")
-MARKERS = (
-    "o",
-    "s",
-    "^",
-    "D",
-    "v",
-    "P",
-    "X",
-    "*",
-)  # one more than colours, so that no pair repeats before 56 lines
+MARKERS = "os^DvPX"  # one fewer than colours: no pair of both repeats before 56 lines
 INK = "#222222"
 ERROR_LABEL = "$\\|\\theta_t-\\theta^*\\|^2$"
 PLATEAU_LABEL = f"plateau of {ERROR_LABEL}"

@@ -107,14 +107,14 @@ def command(
             rounds=1000 if rounds is None and gradients is None else rounds, record=record, batch_size=batch,
             seed=seed, repetitions=repetitions, cells=cells,
         )  # fmt: skip
-        if plot is not None:
-            found.draw(plot)
         if out is not None:
             plain = {name: str(each) if isinstance(each, Path) else each for name, each in context.params.items()}
             found.save(out, {**plain, "reach": targets, "step_size": sizes, "local_steps": lengths})
-    typer.echo(found.table())
-    if out is not None:
-        typer.echo(f"Tables are in {out}")
+        typer.echo(found.table())
+        if out is not None:
+            typer.echo(f"Tables are in {out}")
+        if plot is not None:
+            found.draw(plot)
 
 
 def _nested(kind: Any, clients: Sequence[int], *, l2: float, seed: int) -> list[Ridge | Logistic]:

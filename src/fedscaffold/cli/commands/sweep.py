@@ -80,11 +80,11 @@ def command(
         chosen = options.engine_of(engine)
         options.check_figure(plot)
         table = study.run(out=out, engine=chosen, predict=predict)
+        typer.echo(table.table())
+        if out is not None:
+            typer.echo(f"The table and finished cells are in {out}")
         if plot is not None:
             table.draw(plot)
-    typer.echo(table.table())
-    if out is not None:
-        typer.echo(f"The table and finished cells are in {out}")
 
 
 def _problem(text: str) -> tuple[Callable[..., Any], dict[str, Any]]:
