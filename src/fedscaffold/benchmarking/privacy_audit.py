@@ -6,8 +6,8 @@ the attacker computes every client's noisy gradients, control variates included,
 possible. So the bound is near the accountant's ε, and above it if clipping, noise or counting is at fault.
 
 If clients are protected, each client is a canary: its message points along one coordinate and is always clipped.
-The attacker sees the noisy sums and adds them up. Client state plays no part, since these clients would send the same
-whatever they remember.
+The attacker sees the noisy sums and adds them up. Client state plays no part, since these clients would send the
+same whatever they remember.
 """
 
 import math
