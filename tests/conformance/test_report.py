@@ -135,7 +135,7 @@ class Lacking:
         (WrongShape, "model() must return one vector of shape (3,), got shape (3, 1)"),
         (WrongStart, "model() must return task.theta0 before the first round"),
         (NanCorrection, "correction() returned NaN or infinite values"),
-        (Lacking, "what start(task) returns must have the functions round, model, correction"),
+        (Lacking, "the object that start(task) returns must have the functions round, model, correction"),
     ],
 )
 def test_faults_of_the_adapter_are_named(start: Any, words: str) -> None:

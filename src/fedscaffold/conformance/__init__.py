@@ -6,8 +6,7 @@ They need NumPy only and do not import the simulator, so the library's own metho
 import traceback
 from collections.abc import Sequence
 
-from fedscaffold.conformance.checks import CHECKS
-from fedscaffold.conformance.finding import Check
+from fedscaffold.conformance.checks import CHECKS, Check
 from fedscaffold.conformance.recording import Bench
 from fedscaffold.conformance.report import Entry, Report, Verdict
 from fedscaffold.conformance.task import Federation, NotSupported, Start, Task
@@ -21,7 +20,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-LARGEST_TOLERANCE = 1e-3
+LARGEST_TOLERANCE = 1e-3  # ten times the one for float32: larger distances are not rounding errors
 RAISED = "the implementation, or the adapter around it, raised an exception"
 
 
@@ -32,13 +31,23 @@ def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0, only: Sequenc
     ----------
     start
         Takes a `Task` and returns a new `Federation` at its beginning; a class whose constructor takes the task
-        will do. What the implementation cannot do it refuses with `NotSupported`.
+        will do. It raises `NotSupported` for settings that the implementation cannot handle.
     tolerance
-        Distances up to this count as zero; at most 0.001. The default suits float64; for float32 take 1e-4.
+        Distances up to this count as zero; at most 0.001. The default suits float64; use 1e-4 for float32.
     seed
         Chooses the problems, and the clients that take part in each round.
     only
         Names of the checks to run, for example ``["reaches the optimum", "lost replies"]``; None for all.
+
+    Returns
+    -------
+    Report
+        One entry per check, with the likely cause of each failure.
+
+    Raises
+    ------
+    InvalidInput
+        If an option cannot be used.
 
     Examples
     --------
@@ -81,7 +90,22 @@ def check(start: Start, *, tolerance: float = 1e-8, seed: int = 0, only: Sequenc
 
 
 def check_options(*, tolerance: float, seed: int, only: Sequence[str] | None) -> tuple[str, ...]:
-    """Refuse options that `check` cannot use, before any work; returns the names of the checks to run.
+    """Raise if `check` cannot use these options; return the names of the checks to run.
+
+    Parameters
+    ----------
+    tolerance, seed, only
+        As for `check`.
+
+    Returns
+    -------
+    tuple of str
+        Names of the checks, in the order of the report.
+
+    Raises
+    ------
+    InvalidInput
+        If an option cannot be used.
 
     Examples
     --------

@@ -1,31 +1,44 @@
 """The checks of `conformance.check`: each turns recordings of an implementation into a finding."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 
-from fedscaffold.conformance.finding import LOCAL_STEP, Check, Finding
-from fedscaffold.conformance.paths import KNOWN_PATHS
 from fedscaffold.conformance.recording import Bench, Recording, Scenario, Stop, goes_on_changing, record, require
-from fedscaffold.conformance.task import NotSupported, Task, fedavg_fixed_point, fedavg_map, optimum
-from fedscaffold.conformance.variates import (
-    are_mean_gradients,
-    gradient_errors,
-    own_control_variates,
-    sums_to_zero,
+from fedscaffold.conformance.task import (
+    Array,
+    NotSupported,
+    Task,
+    fedavg_fixed_point,
+    fedavg_map,
+    mean_gradients,
+    optimum,
 )
 
-FEDAVG_NEAR = 0.05  # of the distance between FedAvg's fixed point and the optimum
-FEDAVG_ROUNDS = 6
-PATH_ROUNDS = 30
-EARLY_ROUNDS = 6  # of those in which settings change: each of them, twice
+LOCAL_STEP = "θ ← θ − γ(g + ξ_c), with ξ_c = c − c_i if there is a server variate"
+FEDAVG_NEAR = 0.05  # of FedAvg's bias: nearer than this is FedAvg's fixed point; Scaffold ends at a distance of 1
+PATH_ROUNDS = 30  # the first, in which the paths of different methods differ most
+VARIATE_ROUNDS = 3  # early, while control variates still change by much more than the tolerance
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The worst value that a check measured over its tasks, whether it is acceptable, and a likely cause."""
+
+    measured: float
+    expected: str
+    ok: bool
+    hint: str
+
+
+Check = Callable[[Bench, float], Finding]
 
 
 def reaches(scenario: str, settled_hint: str, bench: Bench, tolerance: float) -> Finding:
-    """‖θ_T − θ*‖ in the recordings of a scenario; `settled_hint` is for a model that settles elsewhere."""
+    """Measure ‖θ_T − θ*‖ in a scenario; `settled_hint` is for a model that settles elsewhere."""
     recordings = bench.recordings(scenario)
     errors = [float(np.linalg.norm(rec.models[-1] - optimum(rec.scenario.task))) for rec in recordings]
     errors = [error if np.isfinite(error) else np.inf for error in errors]
@@ -61,13 +74,13 @@ def _bias(task: Task) -> float:
 
 
 def differs_from_fedavg(bench: Bench, tolerance: float) -> Finding:
-    """How far from FedAvg's path in rounds 2 to 6, and from its fixed point at the end, in units of its bias."""
+    """Measure the distance to FedAvg's path in rounds 2 to 6 and to its end, in units of its bias."""
     closest = np.inf
     for rec in bench.recordings("everyone"):
         task = rec.scenario.task
         m, b = fedavg_map(task)
         theta, early = m @ task.theta0 + b, []
-        for model in rec.models[2 : FEDAVG_ROUNDS + 1]:
+        for model in rec.models[2:7]:
             theta = m @ theta + b
             early.append(float(np.linalg.norm(model - theta)))
         at_end = float(np.linalg.norm(rec.models[-1] - fedavg_fixed_point(task)))
@@ -82,8 +95,43 @@ def differs_from_fedavg(bench: Bench, tolerance: float) -> Finding:
     )
 
 
+def one_variate(scenario: Scenario, rounds: int) -> Array:
+    """Return models under ξ_c ← ξ_c + (θ_c − θ⁺)/(γH) for the cohort, which keeps Σ_c ξ_c = 0."""
+    task, theta = scenario.task, scenario.task.theta0
+    xi, models = np.zeros((task.n_clients, task.dim)), [theta]
+    for cohort in scenario.cohorts[:rounds]:
+        who = list(cohort)
+        moved = mean_gradients(task, who, theta, xi) + xi[who]  # (θ − θ_c)/(γH)
+        xi[who] -= moved - moved.mean(axis=0)
+        theta = theta - task.step_size * task.local_steps[0] * moved.mean(axis=0)
+        models.append(theta)
+    return np.stack(models)
+
+
+def _two_variates(scenario: Scenario, rounds: int, option: int) -> Array:
+    """Return models under ξ_c = c − c_i, c = mean c_i; c_i is the mean gradient on c's path (2) or at θ (1)."""
+    task, theta = scenario.task, scenario.task.theta0
+    own, models = np.zeros((task.n_clients, task.dim)), [theta]
+    for cohort in scenario.cohorts[:rounds]:
+        who = list(cohort)
+        xi = own.mean(axis=0) - own
+        on_path = mean_gradients(task, who, theta, xi)
+        own[who] = on_path if option == 2 else np.stack([task.gradient(c, theta) for c in who])
+        theta = theta - task.step_size * task.local_steps[0] * (on_path + xi[who]).mean(axis=0)
+        models.append(theta)
+    return np.stack(models)
+
+
+KNOWN_PATHS: dict[str, Callable[[Scenario, int], Array]] = {
+    "one variate": one_variate,
+    "option II": lambda scenario, rounds: _two_variates(scenario, rounds, 2),
+    "option I": lambda scenario, rounds: _two_variates(scenario, rounds, 1),
+}
+"""Model after each round, (rounds + 1, dim), for tasks with equal weights and equal local steps."""
+
+
 def follows_a_known_path(bench: Bench, tolerance: float) -> Finding:
-    """max_t ‖θ_t − θ'_t‖ over ‖θ_0 − θ*‖, θ' the nearest known form of Scaffold; needs no control variates."""
+    """Measure max_t ‖θ_t − θ'_t‖ / ‖θ_0 − θ*‖, θ' the nearest known form of Scaffold, from models alone."""
     gaps = []
     for rec in bench.recordings("everyone") + bench.completed("some"):
         models = rec.models[: PATH_ROUNDS + 1]
@@ -104,7 +152,7 @@ def follows_a_known_path(bench: Bench, tolerance: float) -> Finding:
 
 
 def changing_settings(bench: Bench, tolerance: float) -> Finding:
-    """The larger of ‖θ_T − θ*‖ and the error of control variates when step size and local steps change."""
+    """Measure ‖θ_T − θ*‖ and the error of control variates when step size and local steps change."""
     require(bench, "reconfigure")
     end = reaches(
         "changing",
@@ -116,7 +164,7 @@ def changing_settings(bench: Bench, tolerance: float) -> Finding:
         error
         for rec in bench.recordings("changing")
         if not isinstance(rec.read_corrections, NotSupported)
-        for error, _ in gradient_errors(rec, rec.corrections(), rounds=EARLY_ROUNDS)
+        for error, _ in gradient_errors(rec, rec.corrections(), rounds=6)  # each of three settings, twice
     ]
     worst = max([end.measured, *errors])
     return Finding(
@@ -129,7 +177,7 @@ def changing_settings(bench: Bench, tolerance: float) -> Finding:
 
 
 def lost_replies(bench: Bench, tolerance: float) -> Finding:
-    """‖θ_T − θ*‖ when some replies never reached the server."""
+    """Measure ‖θ_T − θ*‖ when some replies never reached the server."""
     require(bench, "round_with_lost_replies")
     return reaches(
         "lost", "does a client whose reply was lost change its control variate all the same?", bench, tolerance
@@ -143,7 +191,7 @@ def restart(
     bench: Bench,
     tolerance: float,
 ) -> Finding:
-    """max_t ‖θ_t − θ'_t‖ between runs without and with clients or a server that come back from what they saved."""
+    """Measure max_t ‖θ_t − θ'_t‖ between a run and one whose clients or server restart from saved state."""
     require(bench, *functions)
     first = bench.scenarios["everyone"][0]
     if goes_on_changing(bench.start, first, stops_of(first)[0].client):
@@ -161,7 +209,7 @@ def restart(
 
 
 def client_stops(scenario: Scenario) -> tuple[Stop, ...]:
-    """Two clients that stop early on, until the next round they are in; two or more are missed if any."""
+    """Return stops of two clients, early on and until their next round; they miss two rounds or more if any."""
     missed = 0 if len(scenario.cohorts[0]) == scenario.task.n_clients else 2
     stops = []
     for client in range(scenario.task.n_clients):
@@ -171,8 +219,142 @@ def client_stops(scenario: Scenario) -> tuple[Stop, ...]:
 
 
 def server_stops(scenario: Scenario) -> tuple[Stop, ...]:
-    """The server stops after rounds 3 and 7, and comes back at once."""
+    """Return two stops of the server, after rounds 3 and 7, each with an immediate restart."""
     return tuple(Stop(None, done, done + 1) for done in (3, 7))
+
+
+def sums_to_zero(bench: Bench, tolerance: float) -> Finding:
+    """Measure max_t ‖Σ_c w_c ξ_c‖ over the largest ‖ξ_c‖ or heterogeneity of gradients."""
+    worst, hint = 0.0, ""
+    for rec, xi in bench.with_corrections("some", "steps", "weights", "weighted cohorts"):
+        task = rec.scenario.task
+        sums = np.linalg.norm(np.einsum("c,tcj->tj", task.weights, xi), axis=1)
+        sizes = np.maximum.accumulate(np.linalg.norm(xi, axis=2).max(axis=1))
+        drift = sums / np.maximum(sizes, _heterogeneity(task))
+        if drift.max() > tolerance and not hint:  # the first failure says most about the cause
+            hint = "control variates must start at zero" if drift[0] > tolerance else _imbalance_hint(rec, xi)
+        worst = max(worst, float(drift.max()))
+    return Finding(
+        worst, f"|Σ w_c ξ_c| over its terms' size ≤ {tolerance:g} in all rounds", worst <= tolerance, hint
+    )
+
+
+def _imbalance_hint(rec: Recording, xi: Array) -> str:
+    """Explain why Σ w_c ξ_c moves away from 0, from the moves of the server variate c.
+
+    An absent client keeps its c_i, so its ξ = c − c_i shows how c moves, and from c follow the c_i of the others.
+    """
+    task, cohorts = rec.scenario.task, rec.scenario.cohorts[: len(xi) - 1]
+    absent = [sorted(set(range(task.n_clients)) - set(cohort)) for cohort in cohorts]
+    usual = (
+        "the server variate must stay the mean of all c_i: after a round it moves by Σ w_c (change of c_i) over "
+        "the cohort; unequal weights and unequal local steps enter that mean"
+    )
+    if not all(absent):
+        return usual
+    moves = [xi[t + 1, who[0]] - xi[t, who[0]] for t, who in enumerate(absent)]
+    server = np.concatenate([np.zeros((1, task.dim)), np.cumsum(moves, axis=0)])
+    own = server[:, None, :] - xi
+    as_if_all, of_seen, own_weights = [], [], []  # the server variate after each round, by three wrong rules
+    seen: set[int] = set()
+    for t, cohort in enumerate(cohorts):
+        who, w = list(cohort), task.weights[list(cohort)]
+        seen |= set(cohort)
+        known = sorted(seen)
+        in_cohort = w @ (own[t + 1, who] - own[t, who]) / w.sum()
+        as_if_all.append(server[t] + in_cohort)
+        own_weights.append(server[t] + len(who) / task.n_clients * in_cohort)
+        of_seen.append(task.weights[known] @ own[t + 1, known] / task.weights[known].sum())
+    rules = (
+        (as_if_all, "is |S|/N missing? The server variate moves by the cohort's mean change, as if all took part"),
+        (of_seen, "the server variate is a mean over the clients seen so far: the others count too, with c_i = 0"),
+        (own_weights, "the change of the server variate has weights that are normalised within the cohort"),
+    )
+    explained = 1e-3 * np.abs(server).max()  # a rule that explains the moves this closely is named
+    fitting = [text for path, text in rules if np.abs(np.stack(path) - server[1:]).max() <= explained]
+    return fitting[0] if fitting else usual
+
+
+def _heterogeneity(task: Task) -> float:
+    star = optimum(task)
+    return max(float(np.linalg.norm(task.gradient(c, star))) for c in range(task.n_clients))
+
+
+def own_control_variates(bench: Bench, tolerance: float) -> Finding:
+    """Measure the share of pairs with wrong ξ_a − ξ_b: 0 after a round with both, or changed without either."""
+    wrong = pairs = 0
+    for rec, xi in bench.with_corrections("some"):
+        task = rec.scenario.task
+        for t, cohort in enumerate(rec.scenario.cohorts[: min(VARIATE_ROUNDS, len(xi) - 1)]):
+            expected = mean_gradients(task, range(task.n_clients), rec.models[t], xi[t])
+            for a, b in combinations(cohort, 2):
+                pairs += 1
+                wrong += bool(_distance(xi[t + 1, [a, b]]) < 1e-3 * _distance(expected[[a, b]]))
+            for a, b in combinations(sorted(set(range(task.n_clients)) - set(cohort)), 2):
+                pairs += 1
+                moved = xi[t + 1, a] - xi[t + 1, b] - xi[t, a] + xi[t, b]
+                wrong += bool(np.linalg.norm(moved) > tolerance * max(_heterogeneity(task), np.abs(xi[t]).max()))
+    return Finding(
+        wrong / pairs,
+        "share of pairs of clients whose control variates mix is 0",
+        wrong == 0,
+        "clients that took part have the same control variate, or absent ones changed theirs: do clients share "
+        "one buffer, is it written at all, and does round() keep to its cohort?",
+    )
+
+
+def _distance(two: Array) -> float:
+    return float(np.linalg.norm(two[0] - two[1]))
+
+
+def are_mean_gradients(bench: Bench, tolerance: float) -> Finding:
+    """Compare ξ_c with mean_S p − p_c + a constant, p_c the mean gradient on c's path (option II) or at θ (I)."""
+    worst, hint = 0.0, ""
+    for rec, xi in bench.with_corrections("some"):
+        for error, factor in gradient_errors(rec, xi, rounds=VARIATE_ROUNDS):
+            if error > tolerance and not hint:  # the first failure says most about the cause
+                hint = _factor_hint(factor, rec.scenario.task.local_steps[0])
+            worst = max(worst, error)
+    return Finding(
+        worst,
+        f"control variates against the last round's gradients, relative error ≤ {tolerance:g}",
+        worst <= tolerance,
+        hint,
+    )
+
+
+def gradient_errors(rec: Recording, xi: Array, rounds: int) -> Iterator[tuple[float, float]]:
+    """Yield the relative error of the control variates after each of the first rounds, and their factor."""
+    for t, cohort in enumerate(rec.scenario.cohorts[: min(rounds, len(xi) - 1)]):
+        task = rec.scenario.task_in(t)
+        found = _centred(xi[t + 1, list(cohort)])
+        on_path = -_centred(mean_gradients(task, cohort, rec.models[t], xi[t]))
+        at_model = -_centred(np.stack([task.gradient(c, rec.models[t]) for c in cohort]))
+        error = min(float(np.linalg.norm(found - p) / np.linalg.norm(p)) for p in (on_path, at_model))
+        yield error, float(np.vdot(found, on_path) / np.vdot(on_path, on_path))
+
+
+def _centred(rows: Array) -> Array:
+    return rows - rows.mean(axis=0)
+
+
+def _factor_hint(factor: float, steps: int) -> str:
+    """Return the likely cause of control variates that are `factor` times what they should be."""
+    known = {
+        -1.0: "the sign is wrong: does correction() return what is added to the gradient, c − c_i?",
+        steps / (steps + 1): "is the change divided by γ(H + 1) instead of γH?",
+        steps / (steps - 1): "is the change divided by γ(H − 1) instead of γH?",
+        float(steps): "is the change divided by γ instead of γH?",
+        0.0: "is the control variate written at all, and to the client it belongs to?",
+    }
+    nearest = min(known, key=lambda value: abs(value - factor))
+    reason = known[nearest]
+    if not abs(nearest - factor) <= 0.02 * max(1.0, abs(nearest)):  # NaN too
+        reason = (
+            "is the change of the control variate divided by γH, with the H of the steps really taken, and is the "
+            f"correction that is reported the one that is applied? The local step is {LOCAL_STEP}"
+        )
+    return f"with H = {steps} control variates are {factor:.3g} times what they should be: {reason}"
 
 
 CHECKS: dict[str, Check] = {

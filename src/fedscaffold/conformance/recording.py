@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from fedscaffold.conformance.task import Array, Federation, NotSupported, Start, Task, draw_cohorts, make_task
 from fedscaffold.core.errors import InvalidInput
 
-EVERYONE_ROUNDS = 100
-COHORT_ROUNDS = 300
-DIVERGED = 1e6
+EVERYONE_ROUNDS = 100  # enough for correct implementations to reach 1e-8 on all tasks
+COHORT_ROUNDS = 300  # the same if a third of the clients take part
+DIVERGED = 1e6  # a coordinate this large has diverged: optima and starts are of size 1 to 10
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """A task and who takes part in each round, with what disturbs it.
+    """A task, the clients of each round, and disturbances.
 
     Attributes
     ----------
@@ -36,9 +36,9 @@ class Scenario:
     cohorts
         The clients of each round.
     settings
-        Step size and local steps of each round; empty where they stay those of the task.
+        Step size and local steps of each round; empty if they never change.
     lost
-        The clients of each round whose reply does not reach the server; empty where all replies do.
+        The clients of each round whose reply does not reach the server; empty if all do.
     stops
         Clients, or the server, that restart.
     """
@@ -50,14 +50,14 @@ class Scenario:
     stops: tuple[Stop, ...] = ()
 
     def task_in(self, round: int) -> Task:
-        """The task with the step size and the local steps of a round, counted from 0."""
+        """Return the task with the step size and the local steps of a round, counted from 0."""
         if not self.settings:
             return self.task
         step_size, local_steps = self.settings[round]
         return replace(self.task, step_size=step_size, local_steps=local_steps)
 
     def run_round(self, federation: Federation, round: int) -> None:
-        """Run one round of the scenario, counted from 0, on a federation that has run those before it."""
+        """Run one round of the scenario, counted from 0, on a federation that has run the earlier ones."""
         if self.settings and (round == 0 or self.settings[round] != self.settings[round - 1]):
             federation.reconfigure(copy.deepcopy(self.task_in(round)))  # type: ignore[attr-defined]
         lost = self.lost[round] if self.lost else ()
@@ -76,7 +76,7 @@ class Recording:
     read_corrections: Array | Exception
 
     def corrections(self) -> Array:
-        """ξ_c before the first and after each round; raises what reading them raised."""
+        """Return ξ_c before the first and after each round; raise the error that reading them raised."""
         if isinstance(self.read_corrections, Exception):
             raise self.read_corrections
         return self.read_corrections
@@ -112,7 +112,7 @@ def record(start: Start, scenario: Scenario) -> Recording:
 
 
 def goes_on_changing(start: Start, scenario: Scenario, client: int | None) -> bool:
-    """Whether what a client, or the server (None), saved after one round is changed by the next round."""
+    """Return whether the next round changes the state that a client, or the server (None), has saved."""
     federation = begin(start, scenario.task)
     scenario.run_round(federation, 0)
     saved = _save(federation, client)
@@ -135,18 +135,18 @@ def require(bench: "Bench", *names: str) -> None:
 
 
 def begin(start: Start, task: Task) -> Federation:
-    """A new federation with its own copy of the task, checked to start at θ0."""
+    """Return a new federation with a copy of the task; raise if it does not start at θ0."""
     federation = start(copy.deepcopy(task))
     missing = [name for name in ("round", "model", "correction") if not callable(getattr(federation, name, None))]
     if missing:
-        raise InvalidInput(f"what start(task) returns must have the functions {', '.join(missing)}")
+        raise InvalidInput(f"the object that start(task) returns must have the functions {', '.join(missing)}")
     if not np.allclose(_vector("model()", federation.model(), task.dim), task.theta0, rtol=1e-5):
         raise InvalidInput("model() must return task.theta0 before the first round")
     return federation
 
 
 def _read_corrections(federation: Federation, task: Task) -> Array | Exception:
-    """All corrections, or why they cannot be read: only the checks that need them then raise it."""
+    """Return all corrections, or the error of reading them, which the checks that need them raise."""
     try:
         rows = np.stack(
             [_vector("correction()", federation.correction(c), task.dim) for c in range(task.n_clients)]
@@ -166,7 +166,7 @@ def _vector(name: str, value: ArrayLike, dim: int) -> Array:
 
 
 class Bench:
-    """Scenarios by name, each run once when first asked for; a failed run fails again when asked for again."""
+    """Scenarios by name, each run once on first use; a failed run fails again on each use."""
 
     def __init__(self, start: Start, seed: int) -> None:
         self.start = start
@@ -174,7 +174,7 @@ class Bench:
         self._outcomes: dict[str, list[Recording] | Exception] = {}
 
     def recordings(self, name: str) -> list[Recording]:
-        """What the implementation did in all scenarios of that name; raises what it raised."""
+        """Return the recordings of all scenarios of a name; raise the error that the implementation raised."""
         if name not in self._outcomes:
             try:
                 self._outcomes[name] = [record(self.start, scenario) for scenario in self.scenarios[name]]
@@ -186,14 +186,14 @@ class Bench:
         return outcome
 
     def completed(self, name: str) -> list[Recording]:
-        """The same, but an empty list if it raised: another check reports on this scenario."""
+        """Return the recordings, or an empty list if it raised: another check reports on this scenario."""
         try:
             return self.recordings(name)
         except Exception:
             return []
 
     def with_corrections(self, *names: str) -> list[tuple[Recording, Array]]:
-        """Recordings and corrections of "everyone", and of the named scenarios as far as they are supported."""
+        """Return recordings and corrections of "everyone", and of the named scenarios that are supported."""
         needed = [(recording, recording.corrections()) for recording in self.recordings("everyone")]
         others = [recording for name in names for recording in self.completed(name)]
         return needed + [
@@ -202,7 +202,7 @@ class Bench:
 
 
 def scenarios(seed: int) -> dict[str, list[Scenario]]:
-    """All problems, drawn from the seed; step sizes, local steps, scales and heterogeneity differ widely."""
+    """Draw all problems from the seed; step sizes, local steps, scales and heterogeneity differ widely."""
 
     def everyone(task: Task) -> Scenario:
         return Scenario(task, (tuple(range(task.n_clients)),) * EVERYONE_ROUNDS)
@@ -211,7 +211,7 @@ def scenarios(seed: int) -> dict[str, list[Scenario]]:
         return Scenario(task, draw_cohorts(rng, task, size, COHORT_ROUNDS))
 
     def lossy(task: Task, size: int) -> Scenario:
-        """Cohorts in which, for the first fifth of the rounds, the reply of one client is lost."""
+        """Lose the reply of one client in each of the first fifth of the rounds."""
         cohorts = draw_cohorts(rng, task, size, COHORT_ROUNDS)
         early = COHORT_ROUNDS // 5
         return Scenario(
@@ -219,7 +219,7 @@ def scenarios(seed: int) -> dict[str, list[Scenario]]:
         )
 
     def changing(task: Task) -> Scenario:
-        """Rounds by turns with the task's settings, with half the step size, and with twice as many steps."""
+        """Alternate between the task's settings, half the step size, and twice as many steps."""
         longer = tuple(2 * steps for steps in task.local_steps)
         turns = (
             (task.step_size, task.local_steps),

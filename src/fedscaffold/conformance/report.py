@@ -6,9 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Verdict = Literal["passed", "failed", "not supported"]
-WIDTH = 80
-INDENT = 15
-ROUNDING = 1e-12
+WIDTH, INDENT = 80, 15  # of the printed report, which suits a terminal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,15 +16,15 @@ class Entry:
     Attributes
     ----------
     name
-        What should hold.
+        The statement that is checked.
     verdict
         "passed", "failed" or "not supported".
     measured
-        A number, the worst of all tasks; None if the check did not get that far.
+        The worst value over all tasks; None if the check did not get that far.
     expected
-        What the number means and what it should be.
+        The meaning of the number, and its limit.
     hint
-        A sentence: the likely cause of a failure, or what is not supported; empty when passed.
+        The likely cause of a failure, or the reason why it is not supported; empty if passed.
     error
         The traceback of an exception that the implementation raised; None if it raised none.
 
@@ -63,13 +61,13 @@ class Entry:
 
 
 def _number(value: float) -> str:
-    """Three digits; rounding errors, which differ between machines, only as below a bound."""
-    return f"< {ROUNDING:g}" if 0.0 < value < ROUNDING else f"{value:.3g}"
+    """Format with three digits; rounding errors, which differ between machines, are only called small."""
+    return "< 1e-12" if 0.0 < value < 1e-12 else f"{value:.3g}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Report:
-    """One entry per check, in the order in which failures are best mended.
+    """One entry per check, in the order in which failures are best fixed.
 
     Examples
     --------
@@ -87,7 +85,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed and at least one passed. Those not supported count neither way: see `count`."""
+        """Whether at least one check passed and none failed; checks that are not supported do not count."""
         return self.count("failed") == 0 and self.count("passed") > 0
 
     @property
@@ -96,11 +94,11 @@ class Report:
         return tuple(entry.name for entry in self.entries if entry.verdict == "failed")
 
     def count(self, verdict: Verdict) -> int:
-        """Number of checks with this verdict."""
+        """Return the number of checks with this verdict."""
         return sum(entry.verdict == verdict for entry in self.entries)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for `json.dumps`; a measured number that is not finite becomes None."""
+        """Return plain data for `json.dumps`; a measured number that is not finite becomes None."""
         rows = [asdict(entry) for entry in self.entries]
         for row in rows:
             if row["measured"] is not None and not math.isfinite(row["measured"]):
@@ -109,7 +107,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Report":
-        """The report that `to_dict` wrote; a measured number that was not finite stays None."""
+        """Return the report that `to_dict` wrote; a measured number that was not finite stays None."""
         return cls(entries=tuple(Entry(**row) for row in data["checks"]))
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 
 
 class NotSupported(FedScaffoldError):
-    """Raised by an adapter for what the wrapped implementation cannot do: reported, never counted as passed.
+    """Error of an adapter whose implementation cannot do what a check needs; reported, never counted as passed.
 
     Examples
     --------
@@ -33,7 +33,7 @@ class Task:
     hessians
         A_c, one symmetric positive definite matrix per client: (n_clients, dim, dim).
     minimisers
-        m_c, where each client alone would end: (n_clients, dim).
+        m_c, the minimiser of each client's own loss: (n_clients, dim).
     weights
         w_c, positive, summing to one, whole multiples of 0.01: ``round(100 * w)`` serves as a number of records.
     local_steps
@@ -87,18 +87,18 @@ class Task:
         return len(set(self.local_steps)) == 1
 
     def gradient(self, client: int, theta: ArrayLike) -> Array:
-        """∇f_c(θ) = A_c (θ − m_c)."""
+        """Return ∇f_c(θ) = A_c (θ − m_c)."""
         return self.hessians[client] @ (np.asarray(theta, dtype=np.float64) - self.minimisers[client])
 
 
 class Federation(Protocol):
     """A Scaffold under test.
 
-    It may also have, each for checks of its own:
+    It may also have, each for further checks:
 
     - `reconfigure(task)`: from the next round on, use this task's step size and local steps;
     - `round_with_lost_replies(cohort, lost)`: a round in which the replies of some clients do not arrive;
-    - `save(client)` and `restart(client, saved)`: what a client writes to disk, and a new client from that;
+    - `save(client)` and `restart(client, saved)`: return the state of a client, and start a new client from it;
     - `save_server()` and `restart_server(saved)`: the same for the server.
 
     Examples
@@ -123,13 +123,13 @@ class Federation(Protocol):
     """
 
     def round(self, cohort: tuple[int, ...]) -> None:
-        """One communication round in which these clients, and no others, take part."""
+        """Run one communication round with these clients and no others."""
 
     def model(self) -> ArrayLike:
-        """θ, the server's model after the last round."""
+        """Return θ, the server's model after the last round."""
 
     def correction(self, client: int) -> ArrayLike:
-        """ξ_c, what this client would add to its gradients in the next round: θ_c ← θ_c − γ(g_c + ξ_c)."""
+        """Return ξ_c, which this client adds to its gradients in the next round: θ_c ← θ_c − γ(g_c + ξ_c)."""
 
 
 Start = Callable[[Task], Federation]
@@ -146,7 +146,7 @@ def make_task(
     spread: float = 1.0,
     equal_weights: bool = True,
 ) -> Task:
-    """Random A_c with eigenvalues in [L/4, L], m_c of size `spread`, and γ = reach / (L · mean H_c)."""
+    """Draw A_c with eigenvalues in [L/4, L] and m_c of size `spread`; γ = reach / (L · mean H_c)."""
     values = smoothness * rng.uniform(0.25, 1.0, size=(n_clients, dim))
     bases = np.linalg.qr(rng.normal(size=(n_clients, dim, dim)))[0]
     weights = np.full(n_clients, 1.0 / n_clients)
@@ -163,7 +163,7 @@ def make_task(
 
 
 def optimum(task: Task, weights: Array | None = None) -> Array:
-    """θ* = (Σ w_c A_c)⁻¹ Σ w_c A_c m_c."""
+    """Return θ* = (Σ w_c A_c)⁻¹ Σ w_c A_c m_c."""
     w = task.weights if weights is None else weights
     return np.linalg.solve(
         np.einsum("c,cij->ij", w, task.hessians), np.einsum("c,cij,cj->i", w, task.hessians, task.minimisers)
@@ -171,7 +171,7 @@ def optimum(task: Task, weights: Array | None = None) -> Array:
 
 
 def fedavg_map(task: Task) -> tuple[Array, Array]:
-    """One round of FedAvg: θ ← M θ + b with M = Σ w_c (I − γA_c)^{H_c}, b = Σ w_c (I − (I − γA_c)^{H_c}) m_c."""
+    """Return M and b of a round of FedAvg, θ ← M θ + b: M = Σ w_c (I − γA_c)^{H_c}, b = Σ w_c (I − that) m_c."""
     eye = np.eye(task.dim)
     steps = zip(eye - task.step_size * task.hessians, task.local_steps, strict=True)
     powers = np.stack([np.linalg.matrix_power(step, h) for step, h in steps])
@@ -180,13 +180,13 @@ def fedavg_map(task: Task) -> tuple[Array, Array]:
 
 
 def fedavg_fixed_point(task: Task) -> Array:
-    """Where FedAvg ends: (I − M)⁻¹ b."""
+    """Return the fixed point of FedAvg, (I − M)⁻¹ b."""
     m, b = fedavg_map(task)
     return np.asarray(np.linalg.solve(np.eye(task.dim) - m, b), dtype=np.float64)
 
 
 def mean_gradients(task: Task, clients: Iterable[int], theta: Array, corrections: Array) -> Array:
-    """(1/H) Σ_h ∇f_c(θ_c^h) along each client's corrected path from θ: what its control variate should hold."""
+    """Return (1/H) Σ_h ∇f_c(θ_c^h) along each client's corrected path from θ: its correct control variate."""
     means = []
     for c in clients:
         local, total = theta.copy(), np.zeros(task.dim)
@@ -199,5 +199,5 @@ def mean_gradients(task: Task, clients: Iterable[int], theta: Array, corrections
 
 
 def draw_cohorts(rng: np.random.Generator, task: Task, size: int, rounds: int) -> tuple[tuple[int, ...], ...]:
-    """`size` clients for each round, without repetition."""
+    """Draw `size` different clients for each round."""
     return tuple(tuple(sorted(rng.permutation(task.n_clients)[:size].tolist())) for _ in range(rounds))

@@ -1,7 +1,7 @@
-"""Adapters from published implementations of Scaffold to `conformance.check`, each in an environment of its own.
+"""Adapters from published implementations of Scaffold to `conformance.check`, each in a separate environment.
 
 An adapter drives the library's own classes on the suite's tasks, without a network. It is a module of this folder
-that imports its library: so it is imported where that library is installed, and nowhere else.
+that imports its library, so it can be imported only if that library is installed.
 """
 
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class Library:
     release
         The library's package and version, which is installed without its dependencies.
     needs
-        The packages that the parts which are checked import, with versions, as one writes them behind pip install;
-        pip adds what these depend on. Most libraries ask for much more, from web servers to GPU code, and would
-        take many times longer to install.
+        The packages that the checked parts import, with versions, as arguments of pip install; pip adds their
+        dependencies. Most libraries require much more, from web servers to GPU code, and would take many times
+        longer to install.
     implements
         The parts of the library that are checked.
 
@@ -107,7 +107,22 @@ LIBRARIES = {
 
 
 def adapter(name: str) -> Start:
-    """The adapter to a library, for `conformance.check`; the library must be installed here.
+    """Return the adapter to a library, for `conformance.check`; the library must be installed here.
+
+    Parameters
+    ----------
+    name
+        A key of `LIBRARIES`.
+
+    Returns
+    -------
+    Start
+        The class that wraps the library's Scaffold.
+
+    Raises
+    ------
+    InvalidInput
+        If there is no adapter to a library of this name.
 
     Examples
     --------

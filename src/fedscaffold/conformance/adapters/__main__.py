@@ -1,7 +1,7 @@
 """Check the library of an adapter where it is installed, and print the report as one line of JSON.
 
-`python -m fedscaffold.conformance.adapters NAME '{"seed": 0, "tolerance": 1e-8, "only": null}'`. What the library
-prints goes to standard error.
+`python -m fedscaffold.conformance.adapters NAME '{"seed": 0, "tolerance": 1e-8, "only": null}'`. Output of the
+library goes to standard error.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Environments of their own for other people's libraries, which need other versions of packages than we do."""
+"""Separate environments for libraries that need other versions of packages than fedscaffold does."""
 
 import json
 import os
@@ -16,11 +16,10 @@ from fedscaffold.core.storage.files import write_text
 
 READY = "ready.json"
 CPU_BUILDS = "https://download.pytorch.org/whl/cpu"  # of PyTorch, a tenth as large as those for GPUs
-LINES_SHOWN = 5
 
 
 class EnvironmentFailed(FedScaffoldError):
-    """An environment that could not be made, or a library that could not be run in it."""
+    """An environment that could not be created, or a library that could not be run in it."""
 
 
 def default_folder() -> Path:
@@ -31,9 +30,9 @@ def default_folder() -> Path:
 
 
 def make_environment(name: str, folder: Path) -> Path:
-    """Install a library, and this package's checks, in an environment of its own; returns its Python.
+    """Install a library, and this package's checks, in a separate environment; return its Python.
 
-    An environment that is there already, with the same requirements, is taken as it is.
+    An existing environment with the same requirements is used as it is.
     """
     library = LIBRARIES[choice("library", name, tuple(LIBRARIES))]
     home = folder / f"{name}-{library.version}"
@@ -58,7 +57,7 @@ def make_environment(name: str, folder: Path) -> Path:
 def check_library(
     name: str, *, folder: Path, tolerance: float = 1e-8, seed: int = 0, only: Sequence[str] | None = None
 ) -> Report:
-    """Run `conformance.check` on a library in its environment, which is made where it is missing."""
+    """Run `conformance.check` on a library in its environment, which is created if it is missing."""
     python = make_environment(name, folder)
     options = json.dumps({"tolerance": tolerance, "seed": seed, "only": None if only is None else list(only)})
     printed = _run(
@@ -68,12 +67,12 @@ def check_library(
 
 
 def _run(command: Sequence[str], failure: str) -> str:
-    """Standard output of a process that sees no other packages than those of its environment."""
+    """Return the standard output of a process that sees only the packages of its environment."""
     ours = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
     settings = {key: value for key, value in os.environ.items() if key not in ours}
     done = subprocess.run(command, capture_output=True, text=True, env=settings, check=False)
     if done.returncode:
-        last = "\n".join(done.stderr.strip().splitlines()[-LINES_SHOWN:])
+        last = "\n".join(done.stderr.strip().splitlines()[-5:])
         raise EnvironmentFailed(
             f"{failure} with Python {sys.version_info.major}.{sys.version_info.minor}:\n{last}"
         )

@@ -37,14 +37,14 @@ class FedBiomedScaffold:
         self.round_with_lost_replies(cohort, ())
 
     def round_with_lost_replies(self, cohort: tuple[int, ...], lost: tuple[int, ...]) -> None:
-        """One round in which the nodes of `lost` train, and the aggregator hears nothing of them."""
-        told = self.aggregator.create_aggregator_args(self.theta, [str(c) for c in cohort])
+        """Run one round in which the nodes of `lost` train, but their replies do not reach the aggregator."""
+        args = self.aggregator.create_aggregator_args(self.theta, [str(c) for c in cohort])
         rate = {"theta": self.task.step_size}
         plan = SimpleNamespace(
             local_params=None, get_model_params=lambda **unused: self.theta,
             optimizer=lambda: SimpleNamespace(get_learning_rate=lambda: rate),
         )  # fmt: skip
-        local = {str(c): self._trained(c, told[str(c)]["aggregator_correction"]["theta"]) for c in cohort}
+        local = {str(c): self._trained(c, args[str(c)]["aggregator_correction"]["theta"]) for c in cohort}
         heard = {node: params for node, params in local.items() if int(node) not in lost}
         replies = {node: {"optimizer_args": {"lr": rate}} for node in heard}
         self.theta = self.aggregator.aggregate(
@@ -53,7 +53,7 @@ class FedBiomedScaffold:
         self.rounds += 1
 
     def _trained(self, client: int, correction: Any) -> dict[str, Any]:
-        """The node's loop: gradients minus the correction, then the optimizer's step."""
+        """Run the node's loop: gradients minus the correction, then the optimizer's step."""
         model = TorchLinearModel(as_array(self.theta["theta"]))
         sgd = torch.optim.SGD(model.parameters(), lr=self.task.step_size)
         x, y = records(self.task, client)
@@ -65,20 +65,20 @@ class FedBiomedScaffold:
         return {"theta": model.theta.detach().clone()}
 
     def model(self) -> Array:
-        """The server's model θ."""
+        """Return the server's model θ."""
         return as_array(self.theta["theta"])
 
     def correction(self, client: int) -> Array:
         """Minus what the aggregator would send the node, which the node subtracts."""
-        told = self.aggregator.create_aggregator_args(self.theta, [str(client)])
-        return -as_array(told[str(client)]["aggregator_correction"]["theta"])
+        args = self.aggregator.create_aggregator_args(self.theta, [str(client)])
+        return -as_array(args[str(client)]["aggregator_correction"]["theta"])
 
     def save_server(self) -> Any:
-        """The model, and the aggregator's control variates."""
+        """Return the model and the aggregator's control variates."""
         return copy.deepcopy((self.theta, self.rounds, self.aggregator.__dict__ | {"_fds": None}))
 
     def restart_server(self, saved: Any) -> None:
-        """A new aggregator with that state."""
+        """Start a new aggregator with that state."""
         nodes = self.aggregator._fds
         self.theta, self.rounds, state = copy.deepcopy(saved)
         self.aggregator = Scaffold(fds=nodes)

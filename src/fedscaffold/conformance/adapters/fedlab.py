@@ -17,13 +17,13 @@ scaffold = without_torchvision("fedlab.contrib.algorithm.scaffold")
 
 
 class OneBatch:
-    """A data set of which each client's loader has one batch: all of its records."""
+    """A data set whose loaders have one batch: all records of the client."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     def get_dataloader(self, client: int, batch_size: int) -> list[tuple[Any, Any]]:
-        """The client's only batch."""
+        """Return the client's only batch."""
         return [records(self.task, client)]
 
 
@@ -57,10 +57,10 @@ class FedLabScaffold:
             self.server.load(package)
 
     def model(self) -> Array:
-        """The server's model θ."""
+        """Return the server's model θ."""
         return as_array(self.server.model_parameters)
 
     def correction(self, client: int) -> Array:
-        """The correction c − c_i; a client that never took part has no c_i yet."""
+        """Return the correction c − c_i; a client that never took part has no c_i yet."""
         own = self.trainer.cs[client]
         return as_array(self.server.global_c - (torch.zeros_like(self.server.global_c) if own is None else own))

@@ -42,11 +42,11 @@ class FlukeScaffold:
         self.server.aggregate(eligible, self.server.receive_client_models(eligible, state_dict=False))
 
     def model(self) -> Array:
-        """The server's model θ."""
+        """Return the server's model θ."""
         return as_array(self.server.model.theta)
 
     def correction(self, client: int) -> Array:
-        """The correction c − c_i; a client that never took part has no c_i yet."""
+        """Return the correction c − c_i; a client that never took part has no c_i yet."""
         self.clients[client]._load_from_cache()
         own = self.clients[client].control
         self.clients[client]._save_to_cache()

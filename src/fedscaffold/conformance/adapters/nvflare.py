@@ -35,11 +35,11 @@ class NVFlareScaffold:
         self.task = task
 
     def round(self, cohort: tuple[int, ...]) -> None:
-        """One round, with the controller's rule for model and server variate."""
+        """Run one round, with the controller's rule for model and server variate."""
         self.round_with_lost_replies(cohort, ())
 
     def round_with_lost_replies(self, cohort: tuple[int, ...], lost: tuple[int, ...]) -> None:
-        """One round in which the clients of `lost` train, and the server hears nothing of them."""
+        """Run one round in which the clients of `lost` train, but their replies do not reach the server."""
         replies = {c: self._trained(c) for c in cohort}
         heard = scaffold_aggregate_fn([replies[c] for c in cohort if c not in lost])
         updated = FLModelUtils.update_model(FLModel(params={"theta": self.theta}), heard)
@@ -67,19 +67,19 @@ class NVFlareScaffold:
         return FLModel(params=change, params_type=ParamsType.DIFF, meta=meta, current_round=0)
 
     def model(self) -> Array:
-        """The server's model θ."""
+        """Return the server's model θ."""
         return self.theta
 
     def correction(self, client: int) -> Array:
-        """The correction c − c_i."""
+        """Return the correction c − c_i."""
         return self.c - as_array(self.helpers[client].c_local.state_dict()["theta"])
 
     def save(self, client: int) -> Any:
-        """A client's control variate."""
+        """Return a client's control variate."""
         return copy.deepcopy(self.helpers[client].c_local.state_dict())
 
     def restart(self, client: int, saved: Any) -> None:
-        """A new helper with that control variate."""
+        """Start a new helper with that control variate."""
         self.helpers[client] = PTScaffoldHelper()
         self.helpers[client].init(self.models[client])
         self.helpers[client].c_local.load_state_dict(copy.deepcopy(saved))

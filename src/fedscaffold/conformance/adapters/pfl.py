@@ -20,7 +20,7 @@ class WithLoss(TorchLinearModel):
     """The linear model with the functions that pfl asks of a module."""
 
     def loss(self, x: Any, y: Any, **unused: Any) -> Any:
-        """½‖Xθ − y‖² of all records."""
+        """Return ½‖Xθ − y‖² of all records."""
         return half_squared_error(self(x), y)
 
     def metrics(self, x: Any, y: Any, **unused: Any) -> dict[str, Any]:
@@ -59,19 +59,19 @@ class PflResearchScaffold:
         start, total = model.get_parameters().apply_elementwise(torch.clone), None
         for c in cohort:
             model.set_parameters(start)
-            told, _ = self.algorithm.train_one_user(start, model, self.users[c], contexts[0])
-            told = told.apply_elementwise(torch.clone)
-            total = told if total is None else total + told
+            update, _ = self.algorithm.train_one_user(start, model, self.users[c], contexts[0])
+            update = update.apply_elementwise(torch.clone)
+            total = update if total is None else total + update
         model.set_parameters(start)
         self.algorithm.process_aggregated_statistics(contexts[0], Metrics(), model, total)
         self.iteration += 1
 
     def model(self) -> Array:
-        """The server's model θ."""
+        """Return the server's model θ."""
         return as_array(self.local_model.get_parameters()["theta"])
 
     def correction(self, client: int) -> Array:
-        """The correction c − c_i, as the bridge to PyTorch adds it; zero before the first round."""
+        """Return the correction c − c_i, as the bridge to PyTorch adds it; zero before the first round."""
         try:
             own: Any = as_array(self.storage.load_state(str(client), "local_c")["theta"])
         except UserNotFoundError:

@@ -53,22 +53,22 @@ class SubstraFLScaffold:
         )  # fmt: skip
 
     def round(self, cohort: tuple[int, ...]) -> None:
-        """One round: local steps from the last averages, then new averages."""
+        """Run one round: local steps from the last averages, then new averages."""
         if len(cohort) < self.task.n_clients:
             raise NotSupported("all organisations take part in every round")
-        told = [
+        states = [
             algorithm.train(data_from_opener=data, shared_state=self.averages, _skip=True)
             for algorithm, data in zip(self.algorithms, self.records, strict=True)
         ]
-        self.averages = self.strategy.avg_shared_states(shared_states=told, _skip=True)
+        self.averages = self.strategy.avg_shared_states(shared_states=states, _skip=True)
         self.theta = self.theta + self.averages.avg_parameters_update[0]
 
     def model(self) -> Array:
-        """The model θ, the sum of all average updates."""
+        """Return the model θ, the sum of all average updates."""
         return np.asarray(self.theta)
 
     def correction(self, client: int) -> Array:
-        """The correction c − c_i; zero before the first round."""
+        """Return the correction c − c_i; zero before the first round."""
         own = self.algorithms[client]._client_control_variate
         if own is None or self.averages is None:
             return np.zeros(self.task.dim)

@@ -15,7 +15,7 @@ torch.set_num_threads(1)
 
 
 def without_torchvision(module: str) -> Any:
-    """A module of a library that imports torchvision for data sets; nothing here uses them, nor installs it."""
+    """Import a module of a library that needs torchvision, which is not installed, for data sets alone."""
     for name in ("torchvision", "torchvision.datasets", "torchvision.io", "torchvision.transforms"):
         sys.modules.setdefault(name, MagicMock())
     return import_module(module)
@@ -29,17 +29,17 @@ class TorchLinearModel(torch.nn.Module):
         self.theta = torch.nn.Parameter(torch.tensor(np.asarray(theta)))
 
     def forward(self, x: Any) -> Any:
-        """Predictions Xθ for the rows of X, shape (rows,)."""
+        """Return the predictions Xθ for the rows of X, shape (rows,)."""
         return x @ self.theta
 
 
 def half_squared_error(predicted: Any, target: Any) -> Any:
-    """½‖Xθ − y‖², summed over records: rows of zeros change nothing."""
+    """Return ½‖Xθ − y‖², summed over records: rows of zeros change nothing."""
     return 0.5 * ((predicted - target) ** 2).sum()
 
 
 def records(task: Task, client: int, count: int | None = None) -> tuple[Any, Any]:
-    """X and y of a client; with `count` rows, of which those beyond the first `dim` are zeros."""
+    """Return X and y of a client, with `count` rows; the rows beyond the first `dim` are zeros."""
     root = np.linalg.cholesky(task.hessians[client]).T
     x = np.zeros((task.dim if count is None else count, task.dim))
     x[: task.dim] = root
@@ -47,10 +47,10 @@ def records(task: Task, client: int, count: int | None = None) -> tuple[Any, Any
 
 
 def record_counts(task: Task) -> list[int]:
-    """Numbers of records in the proportion of the weights, each at least as large as `dim`."""
+    """Return numbers of records in proportion to the weights, each at least `dim`."""
     return [round(1000 * weight) for weight in task.weights]
 
 
 def as_array(tensor: Any) -> Array:
-    """A copy of a tensor as an array."""
+    """Return a copy of a tensor as an array."""
     return np.array(tensor.detach().cpu().numpy(), dtype=np.float64)
