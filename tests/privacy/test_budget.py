@@ -37,7 +37,7 @@ def test_another_setting_does_not_forget(tmp_path: Path) -> None:
     own = budget(tmp_path)
     own.spend(3)
     for change in ({"delta": 1e-4}, {"records": 201}, {"adjacency": "remove"}):
-        with pytest.raises(fs.InvalidInput, match="another table or another δ"):
+        with pytest.raises(fs.InvalidInput, match="another table, δ or adjacency"):
             replace(own, **change).spend(1)
     assert own.steps == 3
 

@@ -1,7 +1,7 @@
-"""Differential privacy: clipping and noise, what they protect, and what is left of a budget.
+"""Differential privacy: clipping and noise, the (ε, δ) that they give, and budgets.
 
-`RecordLevel` and `ClientLevel` say what a run or a federation does; `epsilon` and `noise_for` say what that
-protects.
+`RecordLevel` and `ClientLevel` set the noise of a run or a federation; `epsilon` and `noise_for` convert between
+noise and (ε, δ).
 """
 
 from fedscaffold.core.privacy import ClientLevel, RecordLevel

@@ -1,13 +1,13 @@
-"""What noise protects: (ε, δ) of many steps with Gaussian noise, by Google's `dp-accounting`.
+"""(ε, δ) of many steps with Gaussian noise, by Google's `dp-accounting`.
 
-Two tables are neighbours where one record differs from the other's: "replace" (any other record in its place) or
-"remove" (nothing in its place: it counts as a record without gradient). The number of records is public in both.
+Two tables are neighbours if they differ in one record: "replace" (any other record in its place) or "remove"
+(nothing in its place: it counts as a record without gradient). The number of records is public in both.
 Replacing changes the sum of clipped gradients by up to 2 · clip, removing by up to clip.
 
 Steps on all records are Gaussian mechanisms, whose composition is one again: exact (Balle & Wang 2018). Steps on
 batches drawn without replacement are amplified by it as Wang, Balle & Kasiviswanathan (2019) show for replaced
 records; that bound needs each step to draw its batch anew and to keep it secret. A batch drawn with replacement
-may hold one record many times, which none of these bounds allows: it is refused.
+may hold one record many times, which none of these bounds allows: it is rejected.
 """
 
 import math
@@ -27,10 +27,10 @@ from fedscaffold.core.types import Array
 
 Adjacency = Literal["replace", "remove"]
 SENSITIVITY = {"replace": 2.0, "remove": 1.0}  # of a sum of vectors of norm up to 1
-ENOUGH = 1e-6  # relative precision of a noise multiplier
-LARGEST_MEAN = 1e70  # of Gaussian mechanisms, beyond which they protect nothing that a float64 could say
+ENOUGH = 1e-6  # relative precision of a noise multiplier: far below the four digits that pages print
+LARGEST_MEAN = 1e70  # of a Gaussian mechanism: beyond it ε, about mean²/2, exceeds 1e139 and counts as infinite
 AMPLIFIED = 1e-3, 1e6  # noise for which Rényi divergences of batches are computed; dp-accounting fails far outside
-WANTED = 1e-9, 1e9  # ε for which noise is looked for
+WANTED = 1e-9, 1e9  # ε for which noise is searched: no budget in use is near either end
 
 
 def epsilon(
@@ -43,7 +43,7 @@ def epsilon(
     sampling: Sampling = "without_replacement",
     adjacency: Adjacency = "replace",
 ) -> float:
-    """ε such that many steps with Gaussian noise are (ε, δ)-differentially private together.
+    """Return ε such that many steps with Gaussian noise are (ε, δ)-differentially private together.
 
     Parameters
     ----------
@@ -52,15 +52,25 @@ def epsilon(
     delta
         δ, less than one over the number of records (or of clients).
     steps
-        How often noisy sums are taken: local steps times rounds for `RecordLevel`, rounds for `ClientLevel`.
+        Number of noisy sums: local steps times rounds for `RecordLevel`, rounds for `ClientLevel`.
     batch_size
-        Records in each step; None where every step takes all of them, and for clients.
+        Records in each step; None if every step uses all of them, and for clients.
     records
-        How many records the client has; needed with a batch size.
+        Number of records of the client; required with a batch size.
     sampling
-        How a batch is drawn; "with_replacement" is refused, since a record may then count many times.
+        How a batch is drawn; "with_replacement" raises, since a record may then count many times.
     adjacency
-        Which tables must look alike: "replace", with any other record in a record's place, or "remove", with none.
+        Tables that must look alike: "replace", with any other record in a record's place, or "remove", with none.
+
+    Returns
+    -------
+    float
+        ε; infinity without noise.
+
+    Raises
+    ------
+    InvalidInput
+        If no bound is known for this combination of sampling and adjacency, or a number is out of range.
 
     Examples
     --------
@@ -78,7 +88,7 @@ def epsilon(
 
 
 class NoisySteps(NamedTuple):
-    """Some steps with the same noise and batches.
+    """Steps with the same noise and batches.
 
     Parameters
     ----------
@@ -101,10 +111,10 @@ class NoisySteps(NamedTuple):
 def composed_epsilon(
     parts: Sequence[NoisySteps], *, delta: float, records: int | None = None, adjacency: Adjacency = "replace"
 ) -> float:
-    """ε of steps with different noise or batches, all on the same records.
+    """Return ε of steps with different noise or batches, all on the same records.
 
-    Steps on all records are Gaussian mechanisms of which the squares of the inverse noise add up; batches are
-    composed by their Rényi divergences.
+    For steps on all records, the squares of the inverse noise add up; batches are composed by their Rényi
+    divergences.
 
     Parameters
     ----------
@@ -112,6 +122,16 @@ def composed_epsilon(
         The steps.
     delta, records, adjacency
         As for `fedscaffold.privacy.epsilon`.
+
+    Returns
+    -------
+    float
+        ε; 0 without steps.
+
+    Raises
+    ------
+    InvalidInput
+        As `fedscaffold.privacy.epsilon` does.
 
     Examples
     --------
@@ -139,7 +159,7 @@ def noise_for(
     sampling: Sampling = "without_replacement",
     adjacency: Adjacency = "replace",
 ) -> float:
-    """The least noise multiplier, to 1e-6 relative, whose `epsilon` is at most the given one.
+    """Return the least noise multiplier, to 1e-6 relative, whose `epsilon` is at most the given one.
 
     Parameters
     ----------
@@ -147,6 +167,16 @@ def noise_for(
         ε > 0, the budget.
     delta, steps, batch_size, records, sampling, adjacency
         As for `fedscaffold.privacy.epsilon`.
+
+    Returns
+    -------
+    float
+        Standard deviation of the noise in the sum, in units of the clipping norm.
+
+    Raises
+    ------
+    InvalidInput
+        As `fedscaffold.privacy.epsilon` does, and if ε is not between 1e-9 and 1e9.
 
     Examples
     --------
@@ -172,11 +202,11 @@ def client_epsilons(
     sampling: Sampling = "without_replacement",
     adjacency: Adjacency = "replace",
 ) -> Array:
-    """ε of every client of a run, (n_clients,): of its records, or with `ClientLevel` of its whole table.
+    """Return ε of every client of a run, (n_clients,): of its records, or with `ClientLevel` of its whole table.
 
-    A client's records are used by that client alone, so that each has a budget of its own. What it sends is
-    computed from its noisy local steps, and its control variates from what it sent: neither costs more. A client
-    that is chosen for some rounds only is counted as if for all, since the server knows who was chosen.
+    A client's records are used by that client alone, so each client has a separate budget. Its messages are
+    computed from its noisy local steps, and its control variates from its messages: neither costs more. A client
+    that takes part in some rounds only is counted as if in all, since the server knows who was chosen.
 
     Parameters
     ----------
@@ -184,6 +214,16 @@ def client_epsilons(
         As for `fedscaffold.run`.
     delta, adjacency
         As for `fedscaffold.privacy.epsilon`.
+
+    Returns
+    -------
+    Array
+        ε of each client.
+
+    Raises
+    ------
+    InvalidInput
+        As `fedscaffold.privacy.epsilon` does, and if the method's number of local steps is random.
 
     Examples
     --------
@@ -204,8 +244,8 @@ def client_epsilons(
     fewest, most = (method.local_step_counts(n, np.full(1, u)) for u in (1e-6, 1.0 - 1e-6))
     if not np.array_equal(fewest, most):
         raise InvalidInput(
-            f"{type(method).__name__} takes a random number of local steps, so that what it spends is not known "
-            "before; use a method with a fixed number"
+            f"{type(method).__name__} takes a random number of local steps, so its privacy cost is not known in "
+            "advance; use a method with a fixed number"
         )
     steps = np.broadcast_to(most.max(axis=0), n)
     return np.array([
@@ -220,7 +260,7 @@ def client_epsilons(
 def _checked(
     delta: Any, steps: Any, batch_size: Any, records: Any, sampling: Any, adjacency: Any
 ) -> tuple[float, int, float, str]:
-    """δ, number of steps, sampled share and adjacency, where they make sense together."""
+    """Return δ, number of steps, sampled share and adjacency; raise if they cannot be combined."""
     delta, steps = positive("delta", delta), whole_number("steps", steps, least=1)
     choice("sampling", sampling, get_args(Sampling))
     choice("adjacency", adjacency, get_args(Adjacency))
@@ -249,14 +289,14 @@ def _checked(
 
 
 def _epsilon(parts: tuple[tuple[float, int, float], ...], delta: float, adjacency: str) -> float:
-    """ε of (noise, steps, share)s: exact for all records, with batches the better of that and the amplified."""
+    """Return ε of (noise, steps, share)s: exact for all records; for batches the smaller of that and amplified."""
     alone = [(z / SENSITIVITY[adjacency], steps, share) for z, steps, share in parts]
     if any(z == 0.0 for z, _, _ in alone):
         return math.inf
     mean = math.hypot(*(math.sqrt(steps) / z for z, steps, _ in alone))  # of one Gaussian mechanism of variance 1
     if mean > LARGEST_MEAN:
         return math.inf
-    with np.errstate(divide="ignore"):  # of log 0, where δ alone suffices
+    with np.errstate(divide="ignore"):  # of log 0, if δ alone suffices
         whole = float(_library().get_epsilon_gaussian(1.0 / max(mean, 1.0 / LARGEST_MEAN), delta))
     if all(share == 1.0 for _, _, share in alone) or any(z < AMPLIFIED[0] for z, _, _ in alone):
         return whole
@@ -264,7 +304,7 @@ def _epsilon(parts: tuple[tuple[float, int, float], ...], delta: float, adjacenc
 
 
 def _amplified(parts: Sequence[tuple[float, int, float]], delta: float) -> float:
-    """ε by Rényi divergences of Gaussian mechanisms, on samples without replacement where the share is below 1."""
+    """Return ε by Rényi divergences of Gaussian mechanisms, on samples without replacement if the share is < 1."""
     dp, rdp = _library(), _library("dp_accounting.rdp")
     accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
     for z, steps, share in parts:
@@ -277,13 +317,13 @@ def _amplified(parts: Sequence[tuple[float, int, float]], delta: float) -> float
 
 @lru_cache(maxsize=4096)
 def _noise_for(wanted: float, delta: float, steps: int, share: float, adjacency: str) -> float:
-    """The least noise multiplier for ε; found by its logarithm, in which log ε is nearly a straight line."""
+    """Return the least noise multiplier for ε, by a search in its logarithm: log ε is nearly linear in it."""
     from scipy.optimize import brentq
 
     def excess(log_z: float) -> float:
         return math.log(_epsilon(((math.exp(log_z), steps, share),), delta, adjacency) / wanted)
 
-    # what steps on all records need, which is known, is always enough
+    # noise that suffices for steps on all records, which is known, always suffices
     with np.errstate(divide="ignore"):
         enough = SENSITIVITY[adjacency] * math.sqrt(steps) * float(_library().get_sigma_gaussian(wanted, delta))
     highest = math.log(enough) + ENOUGH

@@ -1,7 +1,7 @@
-"""What a client has left of its privacy budget, kept in a file of its own and never given back.
+"""A client's privacy budget, whose spending is kept in a file and never given back.
 
-A step is paid for before it is taken: what was lost with a crash stays spent. The file holds numbers of steps and
-the noise that they had, nothing of the records.
+A step is paid for before it is taken: steps that a crash lost stay spent. The file holds numbers of steps and
+their noise, nothing of the records.
 """
 
 import json
@@ -20,7 +20,7 @@ from fedscaffold.core.storage.files import exclusive, json_value, read_text, wri
 from fedscaffold.privacy.accounting import Adjacency, NoisySteps, composed_epsilon
 
 WHAT = "a client's privacy budget"
-LOCK_WAIT = 10.0  # seconds
+LOCK_WAIT = 10.0  # seconds; another process holds the lock for milliseconds
 
 
 class BudgetSpent(InvalidInput):
@@ -31,23 +31,22 @@ class BudgetSpent(InvalidInput):
 class PrivacyBudget:
     """A privacy budget whose spending is kept in a file.
 
-    Steps may have different noise and batches, and are counted together. The file belongs to one table and δ: that
-    of another is refused, so that nothing is forgotten by changing one of them. ε may change: all that was ever
-    spent counts towards the new one.
+    Steps may have different noise and batches, and are counted together. The file belongs to one table and δ; with
+    another table or δ, reading it raises, so nothing is forgotten by changing one of them. ε may change: all past
+    spending counts towards the new one.
 
     Parameters
     ----------
     file
-        Where the steps so far are kept; made by the first `spend`.
+        The file of all steps so far; created by the first `spend`.
     epsilon, delta
         The budget, for everything that is ever computed from the table with this file.
     noise_multiplier, batch_size, sampling
         Of the steps that are spent next, as for `fedscaffold.privacy.epsilon`.
     records, adjacency
-        As there; no number of records where whole tables are protected.
+        As there; no number of records if whole tables are protected.
     run, run_epsilon
-        The run that steps are spent for next, and what the steps of this run alone may spend; `epsilon` unless
-        given.
+        The run that steps are spent for next, and the ε that this run alone may spend; `epsilon` unless given.
 
     Examples
     --------
@@ -81,7 +80,18 @@ class PrivacyBudget:
         self._after([], 1)  # which checks all the rest
 
     def spend(self, steps: int) -> None:
-        """Write down that so many steps are taken, before they are; `BudgetSpent` where that is too much."""
+        """Record steps before they are taken.
+
+        Parameters
+        ----------
+        steps
+            Number of steps.
+
+        Raises
+        ------
+        BudgetSpent
+            If they would exceed the budget; nothing is recorded then.
+        """
         steps = whole_number("steps", steps, least=1)
         with exclusive(f"{os.fspath(self.file)}.lock", f"the budget {os.fspath(self.file)}", wait=LOCK_WAIT):
             before = self._runs()
@@ -98,23 +108,22 @@ class PrivacyBudget:
 
     @property
     def parts(self) -> list[NoisySteps]:
-        """All steps so far, those of a run with the same noise and batches together."""
+        """All steps so far; steps of a run with the same noise and batches are one part."""
         return [part for parts in self._runs().values() for part in parts]
 
     def _runs(self) -> dict[str, list[NoisySteps]]:
-        """The steps so far of each run."""
+        """Read the steps so far of each run."""
         if not Path(self.file).exists():
             return {}
         name = os.fspath(self.file)
         try:
             found = Fields(json_value(read_text(self.file, "the budget")), name)
         except ValueError as error:
-            raise InvalidInput(f"{name} is no privacy budget: {error}") from None
+            raise InvalidInput(f"{name} is not a privacy budget: {error}") from None
         found.only("what", "budget", "spent")
         if found.value("what") != WHAT or found.value("budget") != self._budget():
             raise InvalidInput(
-                f"{name} is the budget of another table or another δ, or protects something else; spending cannot "
-                "be moved between them"
+                f"{name} is the budget of another table, δ or adjacency; spending cannot be moved between budgets"
             )
         runs: dict[str, list[NoisySteps]] = {}
         for one in found.items("spent"):
@@ -123,7 +132,7 @@ class PrivacyBudget:
         return runs
 
     def _limits(self, runs: dict[str, list[NoisySteps]]) -> list[tuple[list[NoisySteps], float, str]]:
-        """Steps that are counted together, what they may spend, and how that is called."""
+        """Return the steps that are counted together, the ε that they may spend, and its name in messages."""
         everything = [part for parts in runs.values() for part in parts]
         limits = [(everything, self.epsilon, "a budget")]
         if self.run_epsilon is not None:
@@ -132,17 +141,17 @@ class PrivacyBudget:
 
     @property
     def steps(self) -> int:
-        """Number of steps so far, whatever their noise."""
+        """Number of steps so far, of any noise."""
         return sum(part.steps for part in self.parts)
 
     @property
     def spent(self) -> float:
-        """ε that has been spent so far."""
+        """ε spent so far."""
         return self._epsilon(self.parts)
 
     @property
     def steps_left(self) -> int:
-        """How many more steps with this noise and these batches the budget allows."""
+        """Number of further steps with this noise and these batches that the budget allows."""
         low, high = 0, 1
         limits = self._limits(self._runs())
 
@@ -157,14 +166,14 @@ class PrivacyBudget:
         return low
 
     def _with(self, parts: Sequence[NoisySteps], steps: int) -> list[NoisySteps]:
-        """Some steps, and so many more of this budget's noise and batches."""
+        """Return some steps and further ones of this budget's noise and batches."""
         own = NoisySteps(self.noise_multiplier, steps, self.batch_size, self.sampling)
         same = [part for part in parts if part._replace(steps=steps) == own]
         others = [part for part in parts if part._replace(steps=steps) != own]
         return [*others, own._replace(steps=steps + sum(part.steps for part in same))]
 
     def _after(self, parts: Sequence[NoisySteps], steps: int) -> float:
-        """ε of some steps and so many more."""
+        """Return ε of some steps and further ones."""
         return self._epsilon(self._with(parts, steps))
 
     def _epsilon(self, parts: Sequence[NoisySteps]) -> float:

@@ -1,7 +1,7 @@
-"""Lower bounds on ε by attack: how well whoever sees a run's messages can tell which records were in it.
+"""Lower bounds on ε by attack: how well an observer of a run's messages recognises the records that were in it.
 
-Each of m canary records was in the run or not by the toss of a fair coin. The attacker has a score for each,
-higher for those it believes to have been in.
+Each of m canary records was in the run or not by the toss of a fair coin. The attacker has a score for each, which
+is higher the more it believes that the record was in.
 """
 
 import math
@@ -13,13 +13,13 @@ from scipy.stats import beta, binom, norm
 
 from fedscaffold.core.types import Array
 
-LARGEST = 50.0  # ε that is looked for
+LARGEST = 50.0  # of ε in the search; e⁻⁵⁰ is below the rounding errors of probabilities near 1
 
 
 def guessing_bound(
     scores: Array, inside: NDArray[np.bool_], *, delta: float, guesses: int, confidence: float
 ) -> float:
-    """ε that (ε, δ)-differential privacy must exceed, by Steinke, Nasr & Jagielski (2023), whatever the mechanism.
+    """Return a lower bound on ε for any mechanism (Steinke, Nasr & Jagielski 2023).
 
     The attacker guesses that the canaries with the highest scores were in and those with the lowest were not,
     `guesses` in all; (ε, δ) bounds how many of these can be right.
@@ -37,7 +37,7 @@ def guessing_bound(
     right = int((~inside[order[:k]]).sum() + inside[order[m - k :]].sum())
 
     def chance(epsilon: float) -> float:
-        """Probability of so many right guesses, at most."""
+        """Return the largest probability of this many right guesses."""
         p = 1.0 / (1.0 + math.exp(-epsilon))
         i = np.arange(1, right + 1)
         excess = float((np.cumsum(binom.pmf(right - i, 2 * k, p)) / i).max()) if right else 0.0
@@ -47,10 +47,10 @@ def guessing_bound(
 
 
 def gaussian_bound(scores: Array, inside: NDArray[np.bool_], *, confidence: float) -> float:
-    """μ that must be exceeded where the noise is known to be Gaussian (Nasr et al. 2023).
+    """Return a lower bound on μ for Gaussian noise (Nasr et al. 2023).
 
-    Of a mechanism of which no attack distinguishes more than N(0, 1) from N(μ, 1), errors of both kinds a and b
-    have Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ. The threshold is the middle between the mean scores of one half of the canaries;
+    If attacks do no better than telling N(0, 1) from N(μ, 1), their errors a and b of both kinds have
+    Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ. The threshold is the middle between the mean scores of one half of the canaries;
     errors are counted on the other half, with upper confidence limits (Clopper & Pearson).
 
     Examples
@@ -71,7 +71,7 @@ def gaussian_bound(scores: Array, inside: NDArray[np.bool_], *, confidence: floa
 
 
 def _largest(rejected: Callable[[float], bool]) -> float:
-    """The largest ε that is rejected, to 1e-6; 0 where none is."""
+    """Return the largest ε that is rejected, to 1e-6; 0 if none is."""
     low, high = 0.0, LARGEST
     if not rejected(low):
         return 0.0

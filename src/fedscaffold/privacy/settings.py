@@ -1,4 +1,4 @@
-"""What a person decides about a fit under a privacy budget."""
+"""Settings of a fit under a privacy budget."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,19 +11,18 @@ from fedscaffold.core.collector import Collector
 from fedscaffold.core.errors import InvalidInput
 
 OF_ROWS = ("exposure", "offset", "weight", "sample_weight", "class_weight")
-SHARE = 0.1  # δ in units of one over the rows of the largest client, unless given
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacySettings:
-    """A privacy budget, and those settings of the training that should not be chosen for it.
+    """A privacy budget, and settings of the training; settings that are None are chosen for the budget.
 
     Parameters
     ----------
     epsilon
-        ε > 0 of every row, for all that the fit gives away; or of every client.
+        ε > 0 of every row, for everything that the fit publishes; or of every client.
     delta
-        δ, below one over the number of rows of every client; a tenth of that for the largest unless given.
+        δ, below one over the number of rows of every client; by default a tenth of that of the largest client.
     clip
         The largest norm of one row's gradient, or of what one client sends.
     step_size, local_steps, rounds
@@ -57,13 +56,18 @@ class PrivacySettings:
         found.raise_any()
 
     def delta_for(self, sizes: NDArray[np.int64] | list[int], what: str = "rows of the largest client") -> float:
-        """δ for clients with so many rows; refused unless it is below one over the rows of each.
+        """Return δ for clients of these sizes; raise unless it is below one over the size of each.
 
-        With one number it is for so many of something else, which `what` names.
+        Parameters
+        ----------
+        sizes
+            Numbers of rows, or of something else, which `what` names.
+        what
+            Name of the largest size in the error message.
         """
         largest = int(np.max(sizes))
         if self.delta is None:
-            return SHARE / largest
+            return 0.1 / largest
         if self.delta >= 1.0 / largest:
             raise InvalidInput(
                 f"delta must be below {1.0 / largest:.3g}, one over the {largest:,} {what}; got {self.delta:g}"
@@ -72,17 +76,17 @@ class PrivacySettings:
 
 
 def refuse_beside_epsilon(given: dict[str, Any], usual: dict[str, Any]) -> None:
-    """Refuse options that would give something away which no budget covers, all at once."""
+    """Raise if options would publish something that no budget covers; the message names all of them."""
     found = [name for name, value in given.items() if name not in usual or not _same(value, usual[name])]
     if found:
         listed = ", ".join(f"{name}=..." for name in found)
-        why = "it would read the rows outside of the budget, or has no meaning here"
+        why = "it would read rows outside of the budget, or has no meaning here"
         if set(found) <= set(OF_ROWS):
-            why = "what a row counts for would change how curved losses can be, of which bounds say nothing"
+            why = "weights of rows change the largest curvature of the loss, which the bounds do not cover"
         raise InvalidInput(f"epsilon cannot be combined with {listed}: {why}")
 
 
 def _same(value: Any, usual: Any) -> bool:
-    """Whether an option has its usual value; arrays never have it."""
+    """Return whether an option has its usual value; arrays never do."""
     plain = isinstance(value, tuple) or np.ndim(value) == 0
     return value is usual or (plain and bool(value == usual))
