@@ -318,7 +318,7 @@ def test_requests_with_other_noise_spend_the_same_budget(tmp_path: Path) -> None
     louder = private_request(name="third", privacy=RecordLevel(clip=1.0, noise_multiplier=enough))
     with pytest.raises(Refusal, match="would spend ε = 1"):
         handle_request(louder, task(), tmp_path, policy)
-    with pytest.raises(Refusal, match="another table or another δ"):
+    with pytest.raises(Refusal, match="another table, δ or adjacency"):
         handle_request(louder, task(), tmp_path, SitePolicy(epsilon=2.0, delta=1e-4))
     handle_request(louder, task(), tmp_path, SitePolicy(epsilon=2.0, delta=1e-3))  # its people allow more
 
