@@ -11,7 +11,7 @@ from fedscaffold.core.types import IntArray
 
 
 def evenly_spaced_clients(n_clients: int, count: int) -> IntArray:
-    """Numbers of `count` clients of 0, ..., n_clients − 1, as far apart from each other as possible.
+    """Return the numbers of `count` clients of 0, ..., n_clients − 1, as far apart from each other as possible.
 
     Examples
     --------
@@ -23,7 +23,7 @@ def evenly_spaced_clients(n_clients: int, count: int) -> IntArray:
 
 
 def offsets_of(sizes: Sequence[int] | IntArray) -> IntArray:
-    """Offsets 0, n_0, n_0 + n_1, ..., shape (N + 1,), from the clients' numbers of records n_c.
+    """Return offsets 0, n_0, n_0 + n_1, ..., shape (N + 1,), for clients with n_c records.
 
     Client c's records are rows offsets[c] to offsets[c + 1] - 1.
     """
@@ -31,7 +31,7 @@ def offsets_of(sizes: Sequence[int] | IntArray) -> IntArray:
 
 
 def chosen_clients(clients: Any, n_clients: int) -> IntArray:
-    """Numbers of some clients, at least one, as an array; refused unless they are whole numbers below `n_clients`.
+    """Return numbers of some clients as an array; raise unless they are whole numbers below `n_clients`.
 
     Negative ones count from the last client, as in NumPy.
 

@@ -1,7 +1,6 @@
-"""Arguments are checked and converted here, so that nonsense is refused before work starts.
+"""Checks and conversions of arguments, so that wrong ones raise before any work.
 
-Whoever keeps a number keeps what these functions return: a plain int, float or float64 array. NumPy's integers
-would overflow where Python's do not.
+Callers keep the returned values, plain ints, floats and float64 arrays: NumPy's integers would overflow.
 """
 
 import functools
@@ -21,7 +20,7 @@ LARGEST = 2**63 - 1  # of the whole numbers that arrays and compiled code can ho
 
 
 def whole_number(name: str, value: Any, *, least: int, most: int = LARGEST) -> int:
-    """Value as an int, refused unless it is a whole number from `least` to `most`."""
+    """Return the value as an int; raise unless it is a whole number from `least` to `most`."""
     whole = not isinstance(value, bool) and isinstance(value, Integral)
     if not whole or value < least:
         raise InvalidInput(f"{name} must be a whole number of at least {least}, got {given(value)}")
@@ -31,28 +30,28 @@ def whole_number(name: str, value: Any, *, least: int, most: int = LARGEST) -> i
 
 
 def positive(name: str, value: Any) -> float:
-    """Value as a float, refused unless it is finite and > 0."""
+    """Return the value as a float; raise unless it is finite and > 0."""
     if not 0 < _number(value) < math.inf:
         raise InvalidInput(f"{name} must be a positive number, got {given(value)}")
     return float(value)
 
 
 def not_negative(name: str, value: Any) -> float:
-    """Value as a float, refused unless it is finite and >= 0."""
+    """Return the value as a float; raise unless it is finite and >= 0."""
     if not 0 <= _number(value) < math.inf:
         raise InvalidInput(f"{name} must be a number of at least 0, got {given(value)}")
     return float(value)
 
 
 def seed_number(name: str, value: Any) -> int:
-    """Value as an int, refused unless it is a whole number from 0 to 2⁶⁴ − 1."""
+    """Return the value as an int; raise unless it is a whole number from 0 to 2⁶⁴ − 1."""
     if whole_number(name, value, least=0, most=max(LARGEST, 2**64)) >= 2**64:
         raise InvalidInput(f"{name} must be below 2**64, got {given(value)}")
     return int(value)
 
 
 def choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
-    """The value, refused unless it is one of these words (or None, True or False, where that is a choice)."""
+    """Return the value; raise unless it is one of these words (or None, True or False, if that is a choice)."""
     if not isinstance(value, str | bool | None) or value not in choices:
         words = ", ".join(repr(word) for word in choices)
         raise InvalidInput(f"{name} must be one of {words}, got {given(value)}")
@@ -60,10 +59,10 @@ def choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
 
 
 def numbers(value: Any) -> Array:
-    """Anything array-like as float64, the same array where it is one already.
+    """Return anything array-like as float64, the same array if it is one already.
 
-    Text, dates, complex and masked numbers, and whole numbers beyond float64, which NumPy would convert to
-    something else, drop or trip over, are refused: TypeError or ValueError, whose text says what is wrong.
+    Raise TypeError or ValueError for text, dates, complex or masked numbers, and whole numbers beyond float64,
+    which NumPy would convert to something else, or drop.
     """
     array = np.asanyarray(value)
     if array.dtype.kind not in "biufO":
@@ -80,7 +79,7 @@ def numbers(value: Any) -> Array:
 
 
 def vector(name: str, value: Any, wanted: str, length: int) -> Array:
-    """A new array of `length` numbers; anything else is refused, and told what is wanted."""
+    """Return a new array of `length` numbers; raise an error that says what is `wanted` for anything else."""
     try:
         found = numbers(value).copy()
     except (TypeError, ValueError) as error:
@@ -97,12 +96,12 @@ def set_fields(frozen: Any, **values: Any) -> None:
 
 
 def given(value: Any) -> str:
-    """A refused value in the text of an error: short, and printable whatever it is."""
+    """Return a value for the text of an error: short, and printable whatever it is."""
     return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
 
 
 def check_problem_and_method(problem: Any, method: Any) -> None:
-    """Refuse arguments that are not a problem and a method, in this order."""
+    """Raise unless the arguments are a problem and a method, in this order."""
     if hasattr(problem, "update_clients") and hasattr(method, "n_clients"):
         raise InvalidInput(
             f"the problem comes first and the method second; got {type(problem).__name__} and "
@@ -113,7 +112,7 @@ def check_problem_and_method(problem: Any, method: Any) -> None:
 
 
 def check_problem(problem: Any) -> None:
-    """Refuse what is not a problem."""
+    """Raise unless the argument is a problem."""
     if not hasattr(problem, "n_clients") or not hasattr(problem, "fingerprint") or isinstance(problem, type):
         raise InvalidInput(
             f"problem must be a problem such as fedscaffold.problems.Ridge(X, y), got {given(problem)}"
@@ -121,7 +120,7 @@ def check_problem(problem: Any) -> None:
 
 
 def check_method(method: Any) -> None:
-    """Refuse what is not a method."""
+    """Raise unless the argument is a method."""
     if not hasattr(method, "update_clients") or isinstance(method, type):
         raise InvalidInput(
             f"method must be a method such as Scaffold(step_size=0.05, local_steps=100), got {given(method)}"
@@ -129,7 +128,7 @@ def check_method(method: Any) -> None:
 
 
 def _number(value: Any) -> float:
-    """A real number as a float, infinite where it has no such; NaN for anything else."""
+    """Return a real number as a float, infinite if it is too large; NaN for anything else."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return math.nan
     try:
@@ -139,13 +138,13 @@ def _number(value: Any) -> float:
 
 
 def _power(most: int) -> str:
-    """2**63 - 1 instead of its nineteen digits."""
+    """Return a number as text, with 2**63 - 1 in place of its nineteen digits."""
     bits = most.bit_length()
     return f"2**{bits} - 1" if most == 2**bits - 1 and bits > 16 else str(most)
 
 
 def _holds_masked(value: Any) -> bool:
-    """Whether some numbers of an array, or of arrays in a list, are masked: joining drops the masks."""
+    """Return whether some numbers of an array, or of arrays in a list, are masked: joining drops the masks."""
     if isinstance(value, list | tuple):
         return any(_holds_masked(item) for item in value if isinstance(item, list | tuple | np.ma.MaskedArray))
     return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))

@@ -45,7 +45,7 @@ class NotWritten(FedScaffoldError):
 
 
 class EngineFailed(FedScaffoldError):
-    """An engine that could not start, such as Ray where no cluster answers."""
+    """An engine that could not start, such as Ray if no cluster answers."""
 
 
 class NotStationary(FedScaffoldError):

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def load_on_demand(package: str, module_of: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's `__getattr__`, which imports the module of a public name and returns the name's value.
+    """Return a package's `__getattr__`, which imports the module of a public name and returns the name's value.
 
     Modules of the package are found as well, as if they had been imported: `fedscaffold.methods.compression`.
 

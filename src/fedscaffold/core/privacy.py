@@ -1,4 +1,4 @@
-"""What protects records and clients: clipped contributions and Gaussian noise."""
+"""Protection of records and clients: clipped contributions and Gaussian noise."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from fedscaffold.core.types import Array
 
 @dataclass(frozen=True, kw_only=True)
 class RecordLevel:
-    """Protects single records: every record's gradient is clipped, and every local step gets noise.
+    """Protection of single records: every record's gradient is clipped, and every local step gets noise.
 
     In each local step the gradient of every record of the batch, without the penalty, is shortened to norm `clip`
-    where it is longer; their mean gets noise N(0, (noise_multiplier · clip / B)² I), with B the batch size or,
+    if it is longer; their mean gets noise N(0, (noise_multiplier · clip / B)² I), with B the batch size or,
     with full gradients, the number of the client's records (DP-SGD of Abadi et al. 2016, within Scaffold the
     DP-Scaffold of Noble et al. 2022). `fedscaffold.privacy.epsilon` says what that protects.
 
@@ -54,9 +54,9 @@ class RecordLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientLevel:
-    """Protects whole clients: the change that a client sends is clipped and gets noise.
+    """Protection of whole clients: the change that a client sends is clipped and gets noise.
 
-    What a client sends minus θ is shortened to norm `clip` where it is longer, and gets Gaussian noise.
+    The difference between the message and θ is shortened to norm `clip` if it is longer, and gets Gaussian noise.
 
     Parameters
     ----------
@@ -65,15 +65,15 @@ class ClientLevel:
     noise_multiplier
         Standard deviation of the noise in units of `clip`.
     summed
-        False where the server sees every message: each gets noise of standard deviation noise_multiplier · clip,
-        and the client remembers the noisy message, so that control variates still sum to zero.
-        True where the server learns only their weighted sum (secure sums): each client then adds its part, so that
+        False if the server sees every message: each gets noise of standard deviation noise_multiplier · clip, and
+        the client remembers the noisy message, so that control variates still sum to zero.
+        True if the server learns only their weighted sum (secure sums): each client then adds its part, so that
         the sum has noise of standard deviation noise_multiplier · clip · max w_c. The client remembers the clipped
-        message without its part: otherwise later sums would tell what noise the earlier ones had. For methods
-        whose clients remember one round at most, FedAvg and `GradientScaffold`.
+        message without its part: otherwise later sums would reveal the noise of earlier ones. For methods whose
+        clients remember one round at most, FedAvg and `GradientScaffold`.
     honest_clients
-        With `summed`, the number of clients whose parts alone have to suffice, where others may tell theirs to the
-        server; by default all that take part. With fewer every part is larger.
+        With `summed`, the number of clients whose parts alone have to suffice, if others may reveal theirs to the
+        server; by default all participants. With fewer every part is larger.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class ClientLevel:
                 raise InvalidInput("honest_clients requires summed=True (noise that clients add in parts)")
 
     def noise_scales(self, weights: Array, largest: float, participants: int) -> Array:
-        """Standard deviation of each client's noise, by its weight; `largest` is the largest weight of all."""
+        """Return the standard deviation of each client's noise, by its weight; `largest` is the largest of all."""
         if not self.summed:
             return np.full(weights.shape, self.noise_multiplier * self.clip)
         count = participants if self.honest_clients is None else self.honest_clients
@@ -114,10 +114,7 @@ Privacy = RecordLevel | ClientLevel
 
 
 def clipped_rows(rows: Array, clip: float) -> Array:
-    """Vectors along the last axis, shortened to norm `clip` where they are longer.
-
-    Whatever a vector is, it is no longer than `clip` afterwards; one that is not finite becomes zero.
-    """
+    """Return vectors along the last axis shortened to norm `clip` if they are longer; zero if not finite."""
     finite = np.isfinite(rows).all(axis=-1, keepdims=True)
     rows = np.where(finite, rows, 0.0)
     largest = np.abs(rows).max(axis=-1, keepdims=True, initial=0.0)

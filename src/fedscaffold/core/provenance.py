@@ -1,4 +1,4 @@
-"""Where a result came from."""
+"""The origin of a result: versions, machine, settings and time."""
 
 import dataclasses
 import os
@@ -12,13 +12,13 @@ PACKAGES = ("fedscaffold", "numpy", "scipy", "numba", "jax", "optax")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that compute; "not installed" where one is missing."""
+    """Return versions of Python and of the packages that compute; "not installed" for missing ones."""
     return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}}
 
 
 @cache
 def _version(package: str) -> str:
-    """Version of an installed package; reading its metadata takes milliseconds, so it is read once."""
+    """Return the version of a package, read once, since reading its metadata takes milliseconds."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -26,15 +26,12 @@ def _version(package: str) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """The kind of machine; nothing that names it."""
+    """Return the kind of machine, without its name."""
     return {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()}
 
 
 def describe(item: Any) -> dict[str, Any]:
-    """The type's name and the fields, of a dataclass or of a user's own class; the same of dataclasses in them.
-
-    What a dataclass leaves out of its repr is left out here too.
-    """
+    """Return the name and the fields of an object that its repr shows, also of dataclasses in it."""
     if not _is_dataclass(item):
         return {"name": type(item).__name__, **vars(item)}
     shown = {field.name: getattr(item, field.name) for field in dataclasses.fields(item) if field.repr}
@@ -49,10 +46,10 @@ def _is_dataclass(item: Any) -> bool:
 
 
 def now() -> str:
-    """The time, to the second, in UTC."""
+    """Return the time, to the second, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def origin() -> dict[str, Any]:
-    """Versions, machine and time, for files that say where they came from."""
+    """Return versions, machine and time."""
     return {"versions": versions(), "machine": machine(), "finished": now()}

@@ -1,7 +1,7 @@
-"""Linear algebra on one thread: where clients are spread over threads already, and where bits must not change.
+"""Linear algebra on one thread.
 
-Where blocks of clients run on all cores, each with small matrices, a BLAS that starts threads for every product
-slows everything down several times. And its sums depend in the last bits on how many threads share them.
+If blocks of clients run on all cores, each with small matrices, a BLAS that starts threads for every product slows
+everything down several times. And its sums depend in the last bits on the number of threads.
 """
 
 import sys
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator that keeps linear algebra to one thread while the function runs."""
+    """Return a function that keeps linear algebra to one thread while the function runs."""
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -28,5 +28,5 @@ def one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _libraries(with_scipy: bool) -> Any:
-    """The libraries of NumPy and, once loaded, of SciPy: looked for once each, as that takes milliseconds."""
+    """Return the libraries of NumPy and, once loaded, of SciPy, found once each, since that takes milliseconds."""
     return ThreadpoolController()

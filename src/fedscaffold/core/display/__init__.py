@@ -1,1 +1,1 @@
-"""What people see: figures, progress, and objects in a terminal or a notebook."""
+"""Figures, progress bars, and summaries of objects in a terminal or a notebook."""

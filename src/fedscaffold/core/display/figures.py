@@ -19,12 +19,12 @@ FORMATS = ("pdf", "png", "svg")
 
 
 def load_matplotlib() -> Any:
-    """The module `matplotlib.pyplot`; raises `MissingDependency` where matplotlib is not installed."""
+    """Return the module `matplotlib.pyplot`; raise `MissingDependency` if matplotlib is not installed."""
     return load_optional("matplotlib.pyplot", "figures need matplotlib", extra="reproduce")
 
 
 def new_axes(ax: "Axes | None" = None, *, width: float = 6.4, height: float = 4.0) -> "Axes":
-    """Axes to draw on: those given, or those of a new figure that notebooks show by themselves.
+    """Return the given axes, or axes of a new figure that notebooks show by themselves.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 @contextmanager
 def progress_bar(title: str, wanted: Progress) -> Iterator[Advance]:
-    """A function (done, total) that shows how far a job is.
+    """Yield a function (done, total) that shows how far a job is.
 
     None shows a bar when standard error is a terminal, and otherwise writes a line there every half minute, so
     that a log shows life; True always shows a bar, False nothing; a function is called instead of any bar.

@@ -9,7 +9,7 @@ WIDTH = 79
 
 
 def text_summary(title: str, facts: Mapping[str, object]) -> str:
-    """<title | name: value, name: value, ...>, in lines of at most 79 characters.
+    """Return <title | name: value, name: value, ...>, in lines of at most 79 characters.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def text_summary(title: str, facts: Mapping[str, object]) -> str:
 
 
 def html_summary(title: str, facts: Mapping[str, object]) -> str:
-    """The same facts as an HTML table with the title as its caption.
+    """Return the same facts as an HTML table with the title as its caption.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def html_summary(title: str, facts: Mapping[str, object]) -> str:
 
 
 def rounded_up(value: float) -> str:
-    """A bound with two digits, never below its value.
+    """Return a bound with two digits, never below its value.
 
     Examples
     --------

@@ -34,7 +34,7 @@ class Batches:
         choice("sampling", self.sampling, get_args(Sampling))
 
     def check_fits(self, sizes: NDArray[np.int64]) -> None:
-        """Refuse a batch without replacement that is larger than a client."""
+        """Raise if a batch without replacement is larger than a client."""
         if self.size is None or self.sampling == "with_replacement" or self.size <= sizes.min():
             return
         client = int(sizes.argmin())
@@ -44,7 +44,7 @@ class Batches:
         )
 
     def noise_factor(self, n: int) -> float:
-        """Variance of a batch mean over that of one record: 1/B, times (n−B)/(n−1) without replacement."""
+        """Return the variance of a batch mean over that of one record: 1/B, (n−B)/(B(n−1)) without replacement."""
         if self.size is None:
             return 0.0
         if self.sampling == "with_replacement":
@@ -52,7 +52,7 @@ class Batches:
         return (n - self.size) / (self.size * max(n - 1, 1))
 
     def skew_factor(self, n: int) -> float:
-        """Third cumulant of a batch mean over that of one record.
+        """Return the third cumulant of a batch mean over that of one record.
 
         1/B², times (n−B)(n−2B)/((n−1)(n−2)) without replacement.
         """

@@ -5,8 +5,8 @@ cumulative distribution, with probabilities exact to 2⁻³². Along a chain, po
 itself and every later position among the records that may follow the one before: so a round is one stretch of a
 stationary chain, and still a pure function of (seed, repetition, round, client, position).
 
-Words for messages are in a slot of their own: repetition r's are those of repetition 2³¹ + r. So compression draws
-the same in every engine, on any shard and at a site, and reads nothing that local steps read.
+Repetition r reads its words for messages from repetition 2³¹ + r: compression draws the same in every engine, on
+any shard and at a site, and reads nothing that local steps read.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ WORDS = 2**32
 class MarkovChain(NamedTuple):
     """Which records may follow which: `branching` consecutive ones, from follows[i] on, for record i.
 
-    ends are those of a record's interval among the records that follow the same ones. Indices count from the
+    `ends` are the ends of a record's interval among the records that follow the same ones. Indices count from the
     client's first record; arrays hold all clients' records, client after client.
     """
 
@@ -43,14 +43,14 @@ class Draws(NamedTuple):
 
 
 def interval_ends(probabilities: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Round(2³² (p₀ + ... + p_i)) along the last axis, the last one 2³²; p ≥ 0 sum to one."""
+    """Return round(2³² (p₀ + ... + p_i)) along the last axis, the last one 2³²; p ≥ 0 sum to one."""
     ends = np.rint(np.minimum(np.cumsum(probabilities, axis=-1), 1.0) * WORDS).astype(np.uint64)
     ends[..., -1] = WORDS
     return ends
 
 
 def positions(draws: Draws, stream: Stream, first: int, count: int, part: slice) -> NDArray[np.int64]:
-    """Records at positions first, ..., first + count − 1 of a round of the client whose records are `part`."""
+    """Return the records at positions first, ..., first + count − 1 of a round of the client whose records are `part`."""
     ends = draws.ends[part]
     if draws.chain is None:
         return np.searchsorted(ends, words(stream, first, count), side="right").astype(np.int64)
@@ -69,7 +69,7 @@ def positions(draws: Draws, stream: Stream, first: int, count: int, part: slice)
 def drawn_batches(
     draws: Draws, stream: Stream, steps: range, batches: Batches, part: slice
 ) -> Iterator[NDArray[np.int64]]:
-    """The records of each of some consecutive local steps."""
+    """Yield the records of each of some consecutive local steps."""
     if batches.size is None:
         raise InvalidInput("full gradients draw nothing; open the problem's mean field instead")
     count = batches.size * len(steps)
@@ -77,7 +77,7 @@ def drawn_batches(
 
 
 def check_drawable(batches: Batches) -> None:
-    """Refuse batches that records drawn by probability cannot give."""
+    """Raise for batches that records drawn by probability cannot give."""
     if batches.size is not None and batches.sampling != "with_replacement":
         raise InvalidInput(
             "this problem draws its records by their probabilities, so a batch may hold one twice; "
@@ -86,7 +86,7 @@ def check_drawable(batches: Batches) -> None:
 
 
 class MessageDraws(NamedTuple):
-    """What compressors draw from in one round: who sends, and the random words."""
+    """Source of the draws of compressors in one round: who sends, and the random words."""
 
     seed: int
     round: int
@@ -96,11 +96,11 @@ class MessageDraws(NamedTuple):
     n_clients: int
 
     def own_words(self, count: int) -> NDArray[np.uint32]:
-        """`count` words of each sender's own, shape (repetitions, senders, count)."""
+        """Return `count` words for each sender, shape (repetitions, senders, count)."""
         return self._words(self.clients, count)
 
     def shared_words(self, count: int) -> NDArray[np.uint32]:
-        """`count` words that all participants of a repetition share, shape (repetitions, count)."""
+        """Return `count` words that all participants of a repetition share, shape (repetitions, count)."""
         return self._words(np.full((len(self.clients), 1), SERVER), count)[:, 0]
 
     def _words(self, clients: IntArray, count: int) -> NDArray[np.uint32]:
@@ -114,5 +114,5 @@ class MessageDraws(NamedTuple):
 
 
 def uniforms(words: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Numbers in (0, 1), one of each word."""
+    """Return numbers in (0, 1), one for each word."""
     return (words.astype(np.float64) + 0.5) / 2.0**32

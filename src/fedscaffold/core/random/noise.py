@@ -1,24 +1,24 @@
 """Noise that protects records and clients: of a simulation from its stream, otherwise from the operating system.
 
 The noise of a simulation is, as all its draws, a function of (seed, repetition, round, client, step). Its words
-have keys of their own, those of the seed and a constant, so that no batch reads them. Step h of a round takes the
+have other keys, made from the seed and a constant, so that no batch reads them. Step h of a round takes the
 numbers h·d to h·d + d − 1.
 
-Local steps take so many of these numbers that they are made of few operations, and of few bits each: a block of
+Local steps take many of these numbers, so they are made of few operations, and of few bits each: a block of
 four words, sixteen bytes b₀, ..., b₁₅ from the lowest of word 0 on, gives sixteen. With u = (b + ½)/2⁷ − 1,
 
     yⱼ = c₁u + c₃u³ + c₅u⁵ + c₇u⁷     and     number i of the block = ¼ Σⱼ ±yⱼ,
 
-with the sign (−1)^(|i & j| + |i & i/2|), where |·| counts bits that are 1. Number p of a round is number
+with the sign (−1)^(|i & j| + |i & i/2|); |·| counts bits that are 1. Number p of a round is number
 (p // 8) % 16 of block 8 (p // 128) + p % 8, so that eight blocks side by side give 128 numbers in their order.
 
-The four c are such that the means of y², y⁴, y⁶ and y⁸ are those of a normal number's powers, and the signs are an
+The four c are such that the means of y², y⁴, y⁶ and y⁸ equal a normal number's, and the signs are an
 orthogonal matrix: sums of these numbers with any weights have the moments of such sums of independent normal
 numbers up to the ninth. The distribution function of each number, a sum of sixteen, is within 4e-8 of the normal
 one. It exceeds 4 standard deviations as often as a normal number to 2 parts in 100,000, 5 to 3 in 10,000 and 6 to
 4 in 1,000, and ends at 12.6. |i & i/2| gives the signs of Rudin and Shapiro: with them a sum of the numbers that
-one coordinate gets in consecutive steps is of many of the sixteen y again, and not of a few. What stays far from
-normal are sums of a block's sixteen numbers with the very signs of one j: they are yⱼ, which has 256 values.
+one coordinate gets in consecutive steps is of many of the sixteen y again, and not of a few. Far from normal
+are only sums of a block's sixteen numbers with the very signs of one j: they are yⱼ, which has 256 values.
 """
 
 import os
@@ -40,13 +40,13 @@ SIGNS = np.array([
 
 
 def step_noise(stream: Stream, step: int, dim: int) -> Array:
-    """Numbers with mean 0 and variance 1 for one local step of a client, (dim,)."""
+    """Return numbers with mean 0 and variance 1 for one local step of a client, (dim,)."""
     own = stream._replace(seed=stream.seed ^ RECORD_KEY)
     return _numbers(own, np.array([stream.client]), step * dim, dim)[0]
 
 
 def message_noise(seed: int, first_client: int, round: int, clients: IntArray, dim: int) -> Array:
-    """Numbers with mean 0 and variance 1 for the messages of a round, (repetitions, clients, dim)."""
+    """Return numbers with mean 0 and variance 1 for the messages of a round, (repetitions, clients, dim)."""
     streams = [Stream(seed ^ CLIENT_KEY, r, round, 0) for r in range(len(clients))]
     return np.stack([
         _numbers(stream, first_client + row, 0, dim) for stream, row in zip(streams, clients, strict=True)
@@ -54,7 +54,7 @@ def message_noise(seed: int, first_client: int, round: int, clients: IntArray, d
 
 
 def _numbers(stream: Stream, clients: NDArray[np.int64], first: int, count: int) -> Array:
-    """Numbers first, ..., first + count − 1 of the streams of some clients, otherwise alike, (clients, count)."""
+    """Return numbers first, ..., first + count − 1 of the streams of some clients, (clients, count)."""
     low, high = first // NOISE_GROUP, (first + count + NOISE_GROUP - 1) // NOISE_GROUP
     words = words_of_clients(stream, clients, np.arange(low * LANES, high * LANES))
     u = (words.astype("<u4").view(np.uint8) + 0.5) / 2.0**7 - 1.0  # (clients, blocks, 16)
@@ -64,7 +64,7 @@ def _numbers(stream: Stream, clients: NDArray[np.int64], first: int, count: int)
 
 
 def secret_normals(count: int) -> Array:
-    """Standard normal numbers from the operating system's generator of secrets: nobody can draw them again.
+    """Return standard normal numbers from the operating system's generator, which cannot be drawn again.
 
     They are made of 53 random bits each by the transform of Box and Muller, and end at 8.7 standard deviations.
     """

@@ -34,25 +34,25 @@ WORDS = 2.0**32
 
 
 def uniforms(stream: Stream, first: int, count: int) -> Array:
-    """Uniform numbers first, ..., first + count − 1 of a stream, from block 2³¹ on."""
+    """Return uniform numbers first, ..., first + count − 1 of a stream, from block 2³¹ on."""
     return _some(_uniform(_groups(stream, np.array([stream.client]), first, count, ASIDE)), first, count)[0]
 
 
 def normals(stream: Stream, first: int, count: int, *, aside: bool = False) -> Array:
-    """Normal numbers first, ..., first + count − 1 of a stream, from block 0 on, or aside from block 2³¹ on."""
+    """Return normal numbers first, ..., first + count − 1 of a stream, from block 0 on, or aside from block 2³¹ on."""
     words = _groups(stream, np.array([stream.client]), first, count, ASIDE if aside else 0)
     return _some(_normal(words), first, count)[0]
 
 
 def of_clients(seed: int, clients: NDArray[np.int64], count: int) -> tuple[Array, Array]:
-    """What clients are like: `count` normal numbers, (clients, count), and one uniform number, (clients,)."""
+    """Return the traits of clients: `count` normal numbers, (clients, count), and one uniform number, (clients,)."""
     own = Stream(seed, NOBODY, NOBODY, 0)
     normal = _some(_normal(_groups(own, clients, 0, count, 0)), 0, count)
     return normal, _uniform(words_of_clients(own, clients, np.array([ASIDE]))[:, 0, 0])
 
 
 def check_streamed(batches: Batches, problem: Streamed) -> None:
-    """Refuse batches that distributions cannot give, and clients that stand for a distribution of clients."""
+    """Raise for batches that distributions cannot give, and clients that represent a distribution of clients."""
     if problem.given is not None:
         raise InvalidInput("representatives of clients are for theory; run the problem that they are taken from")
     if batches.size is None:
@@ -68,7 +68,7 @@ def check_streamed(batches: Batches, problem: Streamed) -> None:
 
 
 def words_of_clients(stream: Stream, clients: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The four words of some blocks of some clients, (clients, blocks, 4)."""
+    """Return the four words of some blocks of some clients, (clients, blocks, 4)."""
     counter = np.empty((clients.size, blocks.size, 4), dtype=np.uint32)
     counter[..., 0] = blocks & 0xFFFFFFFF
     counter[..., 1] = stream.round
@@ -79,7 +79,7 @@ def words_of_clients(stream: Stream, clients: NDArray[np.int64], blocks: NDArray
 
 
 def _groups(stream: Stream, clients: NDArray[np.int64], first: int, count: int, begin: int) -> NDArray[np.uint32]:
-    """Words of the groups that hold numbers first, ..., first + count − 1: (clients, groups, 4, 8)."""
+    """Return the words of the groups that hold numbers first, ..., first + count − 1: (clients, groups, 4, 8)."""
     low, high = first // GROUP, (first + count + GROUP - 1) // GROUP
     blocks = begin + np.arange(low * LANES, high * LANES)
     return words_of_clients(stream, clients, blocks).reshape(clients.size, -1, LANES, 4).swapaxes(2, 3)
@@ -98,6 +98,6 @@ def _normal(words: NDArray[np.uint32]) -> Array:
 
 
 def _some(groups: Any, first: int, count: int) -> Array:
-    """Numbers first, ..., first + count − 1 of each client, out of whole groups."""
+    """Return numbers first, ..., first + count − 1 of each client, out of whole groups."""
     flat: Array = groups.reshape(len(groups), -1)
     return flat[:, first % GROUP : first % GROUP + count]

@@ -1,4 +1,4 @@
-"""Fields of files and messages, which may hold anything: read with a type and a range, or refused by name."""
+"""Fields of files and messages, which may hold anything: read with a type and a range, or an error names them."""
 
 import math
 import re
@@ -10,11 +10,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 
-LONGEST_SHOWN = 60  # characters of a value in an error's text
 
-
-def shown(value: object, *, longest: int = LONGEST_SHOWN) -> str:
-    """A value as one short line of printable ASCII characters, for the text of an error or a line of a log."""
+def shown(value: object, *, longest: int = 60) -> str:
+    """Return a value as one short line of printable ASCII characters, for the text of an error or a line of a log."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} with shape {value.shape}"[:longest]
     if isinstance(value, int) and not -(10**longest) < value < 10**longest:
@@ -28,14 +26,14 @@ def shown(value: object, *, longest: int = LONGEST_SHOWN) -> str:
 
 
 class Fields:
-    """Named values from outside this process, such as those of a file's description or of a message.
+    """Named values from outside this process, such as a file's description or a message.
 
     Parameters
     ----------
     values
-        Anything; refused unless it is a mapping with text as keys.
+        A mapping with text as keys; anything else raises.
     source
-        What the values are, which begins the text of every error: "results/run.npz", "its reply".
+        Origin of the values, which begins every error: "results/run.npz", "its reply".
     error
         Class of the errors.
 
@@ -60,27 +58,27 @@ class Fields:
         return name in self._values
 
     def names(self) -> list[str]:
-        """Names of all fields, in their order."""
+        """Return the names of all fields, in their order."""
         return list(self._values)
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields as they are."""
+        """Return all fields as they are."""
         return dict(self._values)
 
     def only(self, *names: str) -> None:
-        """Refuse fields that have none of these names."""
+        """Raise if there are fields with other names."""
         unknown = [shown(name) for name in self._values if name not in names]
         if unknown:
             raise self.error(f"{self.source} has unknown fields: {', '.join(unknown[:5])}")
 
     def value(self, name: str) -> Any:
-        """A field as it is; refused if it is missing."""
+        """Return a field as it is; raise if it is missing."""
         if name not in self._values:
             raise self.error(f"{self.source} has no {name}")
         return self._values[name]
 
     def integer(self, name: str, *, least: int, most: int = 2**63 - 1) -> int:
-        """A whole number from `least` to `most`."""
+        """Return a whole number from `least` to `most`."""
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
             up_to = "" if most == 2**63 - 1 else f" and at most {most}"
@@ -88,7 +86,7 @@ class Fields:
         return int(value)
 
     def number(self, name: str, *, least: float = -math.inf, most: float = math.inf) -> float:
-        """A finite number from `least` to `most`."""
+        """Return a finite number from `least` to `most`."""
         value = self.value(name)
         numeric = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
         try:
@@ -103,7 +101,7 @@ class Fields:
         return found
 
     def text(self, name: str, *, longest: int = 1000, pattern: str | None = None) -> str:
-        """Text of at most `longest` characters, all of which match the regular expression `pattern`."""
+        """Return text of at most `longest` characters, all of which match the regular expression `pattern`."""
         value = self.value(name)
         if not isinstance(value, str) or len(value) > longest:
             raise self._refused(name, f"text of at most {longest} characters")
@@ -112,40 +110,40 @@ class Fields:
         return value
 
     def choice(self, name: str, *choices: str) -> str:
-        """One of these words."""
+        """Return one of these words."""
         value = self.value(name)
         if not isinstance(value, str) or value not in choices:
             raise self._refused(name, "one of " + ", ".join(choices))
         return value
 
     def flag(self, name: str) -> bool:
-        """A field that is true or false, refused if it is anything else."""
+        """Return a field that is true or false."""
         value = self.value(name)
         if not isinstance(value, bool):
             raise self._refused(name, "true or false")
         return value
 
     def integers(self, name: str, *, least: int, most: int = 2**63 - 1, count: int | None = None) -> list[int]:
-        """A list of whole numbers, of `count` of them if that is given."""
+        """Return a list of whole numbers, of `count` of them if that is given."""
         items = self.items(name, count=count)
         each = Fields({str(k): item for k, item in enumerate(items)}, f"{self.source}: {name}", error=self.error)
         return [each.integer(k, least=least, most=most) for k in each.names()]
 
     def items(self, name: str, *, count: int | None = None) -> Sequence[Any]:
-        """A list, of `count` items if that is given."""
+        """Return a list, of `count` items if that is given."""
         value = self.value(name)
         if not isinstance(value, list | tuple) or (count is not None and len(value) != count):
             raise self._refused(name, "a list" if count is None else f"a list of {count}")
         return value
 
     def fields(self, name: str) -> "Fields":
-        """A field that has fields itself."""
+        """Return a field that has fields itself."""
         return Fields(self.value(name), f"{self.source}: {name}", error=self.error)
 
     def array(
         self, name: str, shape: tuple[int | None, ...], *, dtype: DTypeLike = np.float64, finite: bool = True
     ) -> NDArray[Any]:
-        """An array of this type and shape, None for any length; NaN and infinity are refused if `finite`."""
+        """Return an array of this type and shape (None for any length); raise for NaN or infinity if `finite`."""
         value = self.value(name)
         fits = (
             isinstance(value, np.ndarray)

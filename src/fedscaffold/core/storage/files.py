@@ -18,7 +18,7 @@ RANDOM = r"[a-z0-9_]{8}"  # of the names that tempfile.mkstemp gives
 
 
 def path_of(path: Any) -> Path:
-    """A path from outside; refused if no file can have it: not text, too long, or with a NUL character."""
+    """Return a path; raise if no file can have it: not text, too long, or with a NUL character."""
     try:
         found = Path(path)
         found.lstat()
@@ -33,9 +33,9 @@ def path_of(path: Any) -> Path:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[Path]:
-    """A temporary path in the same folder, which takes the name `path` when the block ends without error.
+    """Yield a temporary path in the same folder, which takes the name `path` when the block ends without error.
 
-    Where `path` is a symbolic link, the file that it points to is replaced and the link stays. When the disk is
+    If `path` is a symbolic link, the file that it points to is replaced and the link stays. When the disk is
     full the old file stays and `NotWritten` says so. A private file can be read by its owner alone.
     """
     target = _target(path)
@@ -71,10 +71,10 @@ def replace_bytes(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryv
 
 
 def remove_abandoned(path: str | os.PathLike[str]) -> None:
-    """Remove temporary files of this path whose writers were killed: those that no process holds locked."""
+    """Remove temporary files of this path whose writers were killed, which no process holds locked."""
     target = Path(os.path.realpath(path))
     name = re.compile(rf"\.{re.escape(target.name)}\.{RANDOM}{re.escape(target.suffix)}")
-    if os.name == "nt" or not target.parent.is_dir():  # there nobody can tell
+    if os.name == "nt" or not target.parent.is_dir():  # where locks do not show it
         return
     for left in target.parent.iterdir():
         if name.fullmatch(left.name):
@@ -84,7 +84,7 @@ def remove_abandoned(path: str | os.PathLike[str]) -> None:
 
 
 def _temporary(target: Path) -> tuple[int, Path]:
-    """A new file beside the target, open and locked, so that `remove_abandoned` leaves it alone."""
+    """Return a new file beside the target, open and locked, so that `remove_abandoned` leaves it alone."""
     while True:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
         if _lock(handle) and Path(name).exists():
@@ -93,7 +93,7 @@ def _temporary(target: Path) -> tuple[int, Path]:
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """The file that is to be replaced, links followed; what is unusual about it goes to `check_writable`."""
+    """Return the file to replace, with links followed; `check_writable` raises for unusual ones."""
     try:
         target = os.path.realpath(path)
         found = Path(target).stat()
@@ -108,7 +108,7 @@ def _target(path: str | os.PathLike[str]) -> Path:
 
 
 def _lock(handle: int) -> bool:
-    """Lock an open temporary file, as `_try_lock` does; return True if there are no such locks."""
+    """Lock an open temporary file, as `_try_lock` does; return True if locks are not supported."""
     try:
         return os.name == "nt" or _try_lock(handle)  # which there would keep others from writing to the file
     except OSError:
@@ -178,7 +178,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def read_text(path: str | os.PathLike[str], what: str) -> str:
-    """The text of a file in UTF-8; `what` names it in the error, as "the model" does."""
+    """Return the text of a file in UTF-8; `what` names it in the error, as "the model" does."""
     try:
         return path_of(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -186,7 +186,7 @@ def read_text(path: str | os.PathLike[str], what: str) -> str:
 
 
 def json_value(text: str | bytes) -> Any:
-    """What JSON text holds; ValueError also where it is nested too deep for Python, or has numbers too long."""
+    """Return the value of JSON text; raise ValueError also if it is nested too deep, or has numbers too long."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -203,7 +203,7 @@ def write_frame(path: Path, frame: Any) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse a path that cannot be written, before any work is done for it."""
+    """Raise if a path cannot be written, before any work is done for it."""
     target = path_of(path)
     if target.is_dir():
         raise InvalidInput(f"cannot write {target}: it is a folder")
@@ -211,13 +211,13 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise InvalidInput(f"cannot write {target}: there is no folder {target.parent}")
     target = Path(os.path.realpath(target))
     if not target.parent.is_dir():
-        raise InvalidInput(f"cannot write {path}: it is a link into {target.parent}, which is no folder")
+        raise InvalidInput(f"cannot write {path}: it is a link into {target.parent}, which is not a folder")
     if not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
         raise InvalidInput(f"cannot write {path}: permission denied")
 
 
 def folder_at(path: str | os.PathLike[str]) -> Path:
-    """A folder that can be written in, made if it is missing."""
+    """Return a folder that can be written in, made if it is missing."""
     target = path_of(path)
     try:
         target.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ AT_ONCE = 1 << 23  # bytes read ahead, or let go, in one piece
 
 
 def new_array_file(path: str | os.PathLike[str], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """An array of zeros in a new .npy file; OSError where the disk has no room for it.
+    """Return an array of zeros in a new .npy file; raise OSError if the disk has no room for it.
 
     The room is taken now, since a disk that is full when a page is written back ends the process.
     """
@@ -28,7 +28,7 @@ def new_array_file(path: str | os.PathLike[str], shape: tuple[int, ...]) -> NDAr
 
 
 def in_file(array: Any) -> bool:
-    """Whether an array lies in a memory-mapped file, from which its pages can be read again at any time."""
+    """Return whether an array lies in a memory-mapped file, from which its pages can be read again at any time."""
     base = array
     while base is not None and not isinstance(base, np.memmap):
         base = getattr(base, "base", None)
@@ -60,7 +60,7 @@ def _advise(array: NDArray[Any], begin: int, end: int, advice: str) -> None:
 
 @cache
 def _madvise() -> Callable[[int, int, int], int] | None:
-    """The C library's, which unlike `mmap.madvise` lets other threads run meanwhile; None where there is none."""
+    """Return the C library's madvise, or None; unlike `mmap.madvise` it lets other threads run meanwhile."""
     if not hasattr(mmap, "MADV_WILLNEED") or not hasattr(mmap, "MADV_DONTNEED"):
         return None
     found: Any = ctypes.CDLL(None).madvise
@@ -69,7 +69,7 @@ def _madvise() -> Callable[[int, int, int], int] | None:
 
 
 def grouped(sizes: Sequence[int] | NDArray[np.int64], most: int) -> list[tuple[int, int]]:
-    """(begin, end) of successive groups whose sizes sum to `most` at most; one that is larger is alone."""
+    """Return (begin, end) of successive groups whose sizes sum to `most` at most; one that is larger is alone."""
     ends = np.cumsum(sizes)
     found, begin = [], 0
     while begin < ends.size:
@@ -81,7 +81,7 @@ def grouped(sizes: Sequence[int] | NDArray[np.int64], most: int) -> list[tuple[i
 
 
 def spans(bounds: NDArray[np.int64], *arrays: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """(bounds[i], bounds[i + 1]) in order, for a pass over those rows of arrays.
+    """Yield (bounds[i], bounds[i + 1]) in order, for a pass over those rows of arrays.
 
     Of arrays that lie in files, some megabytes are read ahead, and let go when the pass has left them.
     """

@@ -1,4 +1,4 @@
-"""How much memory this process may use."""
+"""The memory that this process may use."""
 
 import os
 from collections.abc import Sequence
@@ -7,12 +7,11 @@ from pathlib import Path
 from fedscaffold.core.errors import InvalidInput
 
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
-NOT_WORTH_A_LOOK = 1 << 26  # bytes
 LARGEST = 2**62  # bytes; no machine has more
 
 
 def memory_limit(container_limits: Sequence[str] = LIMITS) -> int | None:
-    """Bytes of memory that the machine, its container and the process's own limit allow; None if none is known.
+    """Return the bytes of memory that the machine, its container and the process's own limit allow; None if none is known.
 
     The container's limit is the number in any of these files.
     """
@@ -21,8 +20,8 @@ def memory_limit(container_limits: Sequence[str] = LIMITS) -> int | None:
 
 
 def check_memory(what: str, nbytes: int) -> None:
-    """Refuse sizes that memory cannot hold, before any is asked for; `what` needs it: "1,000 clients"."""
-    if nbytes < NOT_WORTH_A_LOOK:
+    """Raise if memory cannot hold a size, before allocating it; `what` needs it: "1,000 clients"."""
+    if nbytes < 1 << 26:  # 64 MiB are always there
         return
     limit = memory_limit()
     if nbytes > (LARGEST if limit is None else limit):

@@ -33,7 +33,7 @@ def write(
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """(arrays, description) of a file; OSError if it cannot be read, ValueError if `write` did not write it."""
+    """Return (arrays, description) of a file; raise OSError if it cannot be read, ValueError if it is not one."""
     with open(path, "rb") as opened:
         try:
             with np.load(opened, allow_pickle=False) as file:
@@ -51,7 +51,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
 
 
 def _digest(text: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """SHA-256 of the description and of every array with its name, type and shape."""
+    """Return SHA-256 of the description and of every array with its name, type and shape."""
     found = hashlib.sha256(text.tobytes())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -61,7 +61,7 @@ def _digest(text: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def plain(description: dict[str, Any]) -> dict[str, Any]:
-    """The description as it comes back from a file: lists for tuples, Python's numbers for NumPy's."""
+    """Return the description as it comes back from a file: lists for tuples, Python's numbers for NumPy's."""
     return json.loads(_json(description))
 
 

@@ -35,7 +35,7 @@ class VectorFile(NamedTuple):
     begin: int  # where the first vector begins, in bytes
 
     def read(self, names: Iterable[str] | None = None) -> dict[str, Array]:
-        """Vectors by name, all of them by default; ValueError for one that is missing or damaged."""
+        """Return vectors by name, all of them by default; raise ValueError for one that is missing or damaged."""
         found, size = dict[str, Array](), self.dim * NUMBERS.itemsize
         with open(self.path, "rb") as file:
             for name in self.names if names is None else names:
@@ -70,7 +70,7 @@ def write_vectors(
 
 
 def open_vectors(path: str | os.PathLike[str]) -> VectorFile:
-    """Read a file's header; OSError if there is no such file, ValueError if `write_vectors` did not write it."""
+    """Read a file's header; raise OSError if it cannot be read, ValueError if `write_vectors` did not write it."""
     with open(path, "rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError(f"{os.fspath(path)} was not written by this version of fedscaffold")
