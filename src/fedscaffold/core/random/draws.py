@@ -50,7 +50,7 @@ def interval_ends(probabilities: NDArray[np.float64]) -> NDArray[np.uint64]:
 
 
 def positions(draws: Draws, stream: Stream, first: int, count: int, part: slice) -> NDArray[np.int64]:
-    """Return the records at positions first, ..., first + count − 1 of a round of the client whose records are `part`."""
+    """Return records at positions first, ..., first + count − 1 of a round of the client with records `part`."""
     ends = draws.ends[part]
     if draws.chain is None:
         return np.searchsorted(ends, words(stream, first, count), side="right").astype(np.int64)

@@ -39,13 +39,13 @@ def uniforms(stream: Stream, first: int, count: int) -> Array:
 
 
 def normals(stream: Stream, first: int, count: int, *, aside: bool = False) -> Array:
-    """Return normal numbers first, ..., first + count − 1 of a stream, from block 0 on, or aside from block 2³¹ on."""
+    """Return normal numbers first, ..., first + count − 1 of a stream, from block 0 on, or aside from 2³¹ on."""
     words = _groups(stream, np.array([stream.client]), first, count, ASIDE if aside else 0)
     return _some(_normal(words), first, count)[0]
 
 
 def of_clients(seed: int, clients: NDArray[np.int64], count: int) -> tuple[Array, Array]:
-    """Return the traits of clients: `count` normal numbers, (clients, count), and one uniform number, (clients,)."""
+    """Return traits of clients: `count` normal numbers, (clients, count), and one uniform number, (clients,)."""
     own = Stream(seed, NOBODY, NOBODY, 0)
     normal = _some(_normal(_groups(own, clients, 0, count, 0)), 0, count)
     return normal, _uniform(words_of_clients(own, clients, np.array([ASIDE]))[:, 0, 0])

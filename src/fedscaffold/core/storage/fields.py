@@ -12,7 +12,7 @@ from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 
 
 def shown(value: object, *, longest: int = 60) -> str:
-    """Return a value as one short line of printable ASCII characters, for the text of an error or a line of a log."""
+    """Return a value as one short line of printable ASCII characters, for an error or a log."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} with shape {value.shape}"[:longest]
     if isinstance(value, int) and not -(10**longest) < value < 10**longest:

@@ -11,7 +11,7 @@ LARGEST = 2**62  # bytes; no machine has more
 
 
 def memory_limit(container_limits: Sequence[str] = LIMITS) -> int | None:
-    """Return the bytes of memory that the machine, its container and the process's own limit allow; None if none is known.
+    """Return the bytes of memory that machine, container and process limit allow; None if no limit is known.
 
     The container's limit is the number in any of these files.
     """
