@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedscaffold as fs
+from benchmarks.method_figures import accelerated_scaling
 from fedscaffold.core.protocols import Method
-from fedscaffold.paper.methods import accelerated_scaling
 from fedscaffold.problems import Ridge
 from tests.samples import KINDS, Kind, make
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks import method_figures
 from fedscaffold.cli.main import app
 from fedscaffold.paper import methods
 
@@ -29,7 +30,7 @@ def test_all_figures(tmp_path: Path) -> None:
 
 def test_every_figure_is_in_the_documentation() -> None:
     pages = "".join(page.read_text() for page in (ROOT / "docs" / "explanation" / "methods").glob("*.md"))
-    for name in methods.FIGURES:
+    for name in (*methods.FIGURES, *method_figures.FIGURES):
         assert f"images/methods/{name}.png" in pages
 
 

@@ -1,24 +1,18 @@
-"""Figures of the methods' documentation, each showing one method's point, and two problems for them."""
+"""Figures of the pages on Scaffold, TwoSidedScaffold, FedLin and FedAvg, and two problems for such figures."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from fedscaffold import methods as of
 from fedscaffold.benchmarking import compare
 from fedscaffold.benchmarking.comparison import CostName
-from fedscaffold.benchmarking.fits import LineFit, fit_line
 from fedscaffold.core.display.progress import Advance
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array
-from fedscaffold.engines import Numba
-from fedscaffold.methods import FedAvg, FedLin, FedSplit, ProxSkip, Scaffold, Tamuna, TwoSidedScaffold
+from fedscaffold.methods import FedAvg, FedLin, Scaffold, TwoSidedScaffold
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.reports.figures import CurvePanel, draw_curves
-from fedscaffold.simulation.availability import Periodic
 from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.trace import Trace
 
@@ -26,7 +20,6 @@ Lines = dict[str, tuple[Array, Array]]  # costs and squared errors by method
 Methods = Mapping[str, Method]
 Files = list[Path]
 CLIENTS = 50  # of the figures on some of the clients, unequal steps and server step sizes
-REDUCTION = 1e-8  # of the squared error: the rounds until then are counted against the condition number
 
 
 def scattered(
@@ -55,7 +48,8 @@ def conditioned(condition: float, *, n_clients: int = 4, dim: int = 4, seed: int
     return Ridge(x, targets)
 
 
-def _by_round(problem: Ridge | Logistic, methods: Methods, rounds: int, **options: object) -> Lines:
+def by_round(problem: Ridge | Logistic, methods: Methods, rounds: int, **options: object) -> Lines:
+    """Run each method, and return its squared errors by round."""
     found = {}
     for name, method in methods.items():
         trace: Trace = run(problem, method, rounds=rounds, progress=False, **options)  # type: ignore[arg-type]
@@ -63,7 +57,8 @@ def _by_round(problem: Ridge | Logistic, methods: Methods, rounds: int, **option
     return found
 
 
-def _panel(title: str, lines: Lines, *, spread: bool = True) -> CurvePanel:
+def panel(title: str, lines: Lines, *, spread: bool = True) -> CurvePanel:
+    """Build a panel of errors by round."""
     return CurvePanel(title=title, lines=lines, spread=spread)
 
 
@@ -79,8 +74,8 @@ def participation(files: Files) -> None:
         "Scaffold, 1 to 20 steps, 5 of 50": Scaffold(step_size=0.1, local_steps=unequal, cohort=5),
         "FedAvg, 10 steps": FedAvg(step_size=0.1, local_steps=10),
     }
-    left = _panel("some of the clients", _by_round(scattered(), cohorts, 600))
-    right = _panel("unequal steps and weights", _by_round(scattered(weights=True), weighted, 600))
+    left = panel("some of the clients", by_round(scattered(), cohorts, 600))
+    right = panel("unequal steps and weights", by_round(scattered(weights=True), weighted, 600))
     draw_curves([[left, right]], files)
 
 
@@ -94,12 +89,12 @@ def two_sided(files: Files) -> None:
         f"η = {eta}": TwoSidedScaffold(step_size=0.03, local_steps=10, server_step_size=eta, cohort=5)
         for eta in (0.3, 1, 2)
     }
-    lines = _by_round(scattered(), everyone, 40, batch_size=4, repetitions=40)
+    lines = by_round(scattered(), everyone, 40, batch_size=4, repetitions=40)
     minibatch: Methods = {"minibatch SGD, step γηH": FedAvg(step_size=0.3, local_steps=1)}
-    lines |= _by_round(scattered(), minibatch, 40, batch_size=40, repetitions=40)
-    some = _by_round(scattered(), cohorts, 150, batch_size=4, repetitions=40)
-    left = _panel("everyone, γη = 0.03", lines, spread=False)
-    draw_curves([[left, _panel("5 of 50 clients, γ = 0.03", some, spread=False)]], files)
+    lines |= by_round(scattered(), minibatch, 40, batch_size=40, repetitions=40)
+    some = by_round(scattered(), cohorts, 150, batch_size=4, repetitions=40)
+    left = panel("everyone, γη = 0.03", lines, spread=False)
+    draw_curves([[left, panel("5 of 50 clients, γ = 0.03", some, spread=False)]], files)
 
 
 def fedlin(files: Files) -> None:
@@ -120,137 +115,7 @@ def fedavg(files: Files) -> None:
         f"FedAvg, H = {steps}": FedAvg(step_size=0.1, local_steps=steps) for steps in (1, 4, 16)
     }
     methods |= {f"Scaffold, H = {steps}": Scaffold(step_size=0.1, local_steps=steps) for steps in (1, 16)}
-    draw_curves([[_panel("no noise", _by_round(scattered(), methods, 250))]], files)
-
-
-def fedprox(files: Files) -> None:
-    """Draw the pull, which makes FedAvg's bias smaller and its progress slower; Scaffold has no bias."""
-    methods: dict[str, Method] = {"FedAvg": FedAvg(step_size=0.05, local_steps=20)}
-    for weight in (0.3, 3.0):
-        methods[f"FedProx, λ = {weight:g}"] = of.FedProx(step_size=0.05, local_steps=20, proximal_weight=weight)
-    methods["FedSplit, λ = 0.3"] = FedSplit(step_size=0.05, local_steps=20, proximal_weight=0.3)
-    methods["Scaffold"] = Scaffold(step_size=0.05, local_steps=20)
-    draw_curves([[_panel("no noise", _by_round(scattered(30), methods, 150))]], files)
-
-
-def compression(files: Files) -> None:
-    """Draw squared error against the bits that a client sends."""
-    problem, p = conditioned(30.0, n_clients=10, dim=50), 1.0 / np.sqrt(30.0)
-    methods: dict[str, Method] = {"Scaffold": Scaffold(step_size=0.1, local_steps=5)}
-    for compressor in ("natural", "random_k:0.1", "top_k:0.1", "quantised:8"):
-        methods[f"Scallion, {compressor}"] = of.Scallion(step_size=0.1, local_steps=5, compression=compressor)
-    methods["ProxSkip"] = ProxSkip(step_size=1.0, communication_probability=p)
-    methods["Tamuna, 2 owners"] = Tamuna(step_size=1.0, communication_probability=3.0 * p, owners=2)
-    traces = {name: run(problem, method, rounds=600, progress=False) for name, method in methods.items()}
-    most = 0.25 * traces["Scaffold"].bits_sent_per_client[-1]
-    shown = {}
-    for name, trace in traces.items():
-        kept = trace.bits_sent_per_client <= most
-        shown[name] = (trace.bits_sent_per_client[kept], trace.mse[:, kept])
-    draw_curves([[CurvePanel(title="d = 50, κ = 30, no noise", x="bits sent per client", lines=shown)]], files)
-
-
-def amplified(files: Files) -> None:
-    """Draw clients of which a quarter is available in each round, by turns."""
-    methods: dict[str, Method] = {
-        "Scaffold": Scaffold(step_size=0.02, local_steps=10),
-        "FedAvg": FedAvg(step_size=0.02, local_steps=10),
-        "TwoSidedScaffold": TwoSidedScaffold(step_size=0.02, local_steps=10, server_step_size=1.0),
-    }
-    for name, factor in (("Amplified, P = 4", 1.0), ("Amplified, P = 4, a = 1.5", 1.5)):
-        methods[name] = of.AmplifiedScaffold(step_size=0.02, local_steps=10, window=4, amplification=factor)
-    lines = _by_round(scattered(40, 30), methods, 400, availability=Periodic(4))
-    draw_curves([[_panel("a quarter by turns", lines)]], files)
-
-
-def svrg(files: Files) -> None:
-    """Draw small batches, which end on a plateau unless variance is reduced."""
-    ridge = scattered(20, 100)
-    problem = Logistic(ridge.x.reshape(20, 100, 5), np.sign(ridge.y.reshape(20, 100)), l2=0.05)
-    methods: Methods = {
-        "Scaffold": Scaffold(step_size=0.1, local_steps=20),
-        "ProxSkip": ProxSkip(step_size=0.1, communication_probability=0.05),
-        "LocalSvrg": of.LocalSvrg(step_size=0.1, local_steps=20),
-        "VRProxSkip": of.VRProxSkip(step_size=0.1, communication_probability=0.05),
-    }
-    lines = _by_round(problem, methods, 150, batch_size=5, repetitions=4)
-    draw_curves([[_panel("batches of 5", lines, spread=False)]], files)
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Rounds by condition number, and the slope of their logarithms."""
-
-    name: str
-    conditions: Sequence[float]
-    rounds: Sequence[float]
-
-    @property
-    def fit(self) -> LineFit:
-        """The line through log rounds over log κ; its slope is the exponent of κ."""
-        return fit_line(np.log(self.conditions), np.log(self.rounds))
-
-
-def rounds_needed(condition: float, method: Method, *, rounds: int, repetitions: int) -> float:
-    """Return the round in which the error has fallen 10⁸ times, in the mean over repetitions."""
-    errors = run(
-        conditioned(condition), method, rounds=rounds, repetitions=repetitions, engine=Numba(threads=1),
-        progress=False,
-    ).mse  # fmt: skip
-    below = errors <= REDUCTION * errors[:, :1]
-    if not below.any(axis=1).all():
-        raise InvalidInput(f"{type(method).__name__} does not get there in {rounds} rounds")
-    return float(below.argmax(axis=1).mean())
-
-
-def proxskip_scaling(
-    conditions: Sequence[float] = (10.0, 31.6, 100.0, 316.0, 1000.0, 3160.0, 10000.0),
-) -> list[Scaling]:
-    """Return rounds of ProxSkip, about √κ, and of Scaffold, about κ, until the squared error has fallen 10⁸ times.
-
-    ProxSkip with γ = 1/L and p = 1/√κ; Scaffold with H = 10 and the largest step size that Lemma 4.1 allows,
-    γ = 1/(H(L + μ)).
-    """
-    skipping, scaffold = [], []
-    slow = np.log(1.0 / REDUCTION) / 2.0
-    for condition in conditions:
-        proxskip = ProxSkip(step_size=1.0, communication_probability=1.0 / np.sqrt(condition))
-        most = int(6 * slow * np.sqrt(condition)) + 50
-        skipping.append(rounds_needed(condition, proxskip, rounds=most, repetitions=5))
-        method = Scaffold(step_size=1.0 / (10 * (1.0 + 1.0 / condition)), local_steps=10)
-        scaffold.append(rounds_needed(condition, method, rounds=int(1.3 * slow * condition) + 50, repetitions=1))
-    return [Scaling("ProxSkip", conditions, skipping), Scaling("Scaffold", conditions, scaffold)]
-
-
-def accelerated_scaling(conditions: Sequence[float] = (10.0, 31.6, 100.0, 316.0, 1000.0)) -> list[Scaling]:
-    """Return rounds of further methods that need about √κ communications, as `proxskip_scaling` counts them."""
-    found: dict[str, list[float]] = {}
-    for condition in conditions:
-        root = float(np.sqrt(condition))
-        steps, pulled = int(np.ceil(3.0 * root)), 1.0 / (1.0 + 1.0 / root)
-        owned = min(1.0, np.sqrt(3.0) / root)  # of four clients' dual step a third is left with two owners
-        methods: Methods = {
-            "Tamuna": Tamuna(step_size=1.0, communication_probability=owned, owners=2),
-            "RandProx": of.RandProx(step_size=1.0, communication_probability=min(1.0, 2.0 / root), share=0.5),
-            "FedSplit": FedSplit(step_size=pulled, local_steps=steps, proximal_weight=1.0 / root),
-            "Apda": of.Apda(step_size=pulled, local_steps=steps, smoothness=1.0, strong_convexity=1.0 / condition),
-        }
-        for name, method in methods.items():
-            needed = rounds_needed(condition, method, rounds=int(60.0 * root) + 50, repetitions=3)
-            found.setdefault(name, []).append(needed)
-    return [Scaling(name, conditions, rounds) for name, rounds in found.items()]
-
-
-def _draw_scaling(found: Sequence[Scaling], files: Files) -> None:
-    series = {
-        f"{each.name}, slope {each.fit.slope:.2f}": (
-            np.array(each.conditions),
-            np.array([each.rounds], dtype=np.float64),
-        )
-        for each in found
-    }
-    panel = CurvePanel(title="", x="condition number κ", y="communications", lines=series, log_x=True)
-    draw_curves([[panel]], files)
+    draw_curves([[panel("no noise", by_round(scattered(), methods, 250))]], files)
 
 
 FIGURES: dict[str, Callable[[Files], None]] = {
@@ -258,12 +123,6 @@ FIGURES: dict[str, Callable[[Files], None]] = {
     "two-sided": two_sided,
     "fedlin": fedlin,
     "fedavg": fedavg,
-    "proxskip": lambda files: _draw_scaling(proxskip_scaling(), files),
-    "fedprox": fedprox,
-    "compression": compression,
-    "amplified-scaffold": amplified,
-    "local-svrg": svrg,
-    "acceleration": lambda files: _draw_scaling(accelerated_scaling(), files),
 }
 
 

@@ -101,7 +101,7 @@ def lines(tables: dict[str, SweepTable]) -> dict[str, PlateauSeries]:
 
 
 def claims(found: dict[str, PlateauSeries]) -> list[Claim]:
-    """The five claims of the figure, against plateaus by problem."""
+    """Return the five claims of the figure, against plateaus by problem."""
     ridge, logistic = found["ridge-stream"], found["logistic-stream"]
     return [_falls(ridge), _no_floor(ridge), _floor(logistic), *(_as_predicted(*each) for each in found.items())]
 

@@ -45,7 +45,7 @@ ACCELERATION_EXAMPLES = (
 )
 METHODS_EXAMPLES = (
     "Examples:\n\n"
-    "  fedscaffold reproduce methods    (a minute or two)\n\n"
+    "  fedscaffold reproduce methods    (half a minute)\n\n"
     "  fedscaffold reproduce methods --out docs/images/methods"
 )
 MILLION_FIGURES = ("million.png", "million.svg")
@@ -79,11 +79,8 @@ def figure1(
         found = figure1_study.claims(curves)
         figure1_study.save(curves, found, settings, out)
         shutil.rmtree(unfinished)
-    console = Console()
-    console.print(_plateaus_table(curves))
-    console.print(claims_table(found, title="The paper's claims"))
-    console.print(f"Figure, numbers and claims are in {out}", highlight=False, soft_wrap=True)
-    _exit_if_refuted(found)
+    Console().print(_plateaus_table(curves))
+    _conclude(found, out, title="The paper's claims")
 
 
 @app.command("million", epilog=MILLION_EXAMPLES)
@@ -113,10 +110,7 @@ def million(
         found = million_study.claims(lines)
         million_study.draw(lines, files)
         save_claims(found, settings, out / "claims.json")
-    console = Console()
-    console.print(claims_table(found))
-    console.print(f"Figure and numbers are in {out}", highlight=False, soft_wrap=True)
-    _exit_if_refuted(found)
+    _conclude(found, out)
 
 
 @app.command("acceleration", epilog=ACCELERATION_EXAMPLES)
@@ -152,19 +146,17 @@ def acceleration(
         found = acceleration_study.claims(points, settings)
         acceleration_study.save(points, found, settings, out)
         shutil.rmtree(unfinished)
-    console = Console()
-    console.print(claims_table(found))
-    console.print(f"Figure and numbers are in {out}", highlight=False, soft_wrap=True)
-    _exit_if_refuted(found)
+    _conclude(found, out)
 
 
 @app.command("methods", epilog=METHODS_EXAMPLES)
 def methods(
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("results/methods"),
 ) -> None:
-    """Draw what each method is for: some of the clients, unequal steps, server step sizes, √κ, vectors sent.
+    """Draw the figures of the pages on Scaffold, TwoSidedScaffold, FedLin and FedAvg.
 
-    Writes PNG files to the folder. The same figures come out on every machine, but for rounding.
+    Writes PNG files to the folder, the same on every machine but for rounding. Other methods' figures are drawn by
+    `python -m benchmarks.method_figures` in the source tree.
     """
     with refusals(interrupted="figures already drawn are in the folder"):
         load_matplotlib()
@@ -177,7 +169,7 @@ def methods(
 
 
 def claims_table(found: Sequence[Claim], *, title: str | None = None) -> Table:
-    """A table of claims, what was measured, and whether they hold."""
+    """Build a table of claims, measurements and verdicts."""
     table = Table(title=title)
     for column in ("claim", "measured", "holds"):
         table.add_column(column)
@@ -206,6 +198,10 @@ def _describe_plateau(curve: figure1_study.PanelCurve) -> str:
     return f"{plateau.mean:.3g} ± {plateau.standard_error:.1g}{'' if curve.stationary else ' *'}"
 
 
-def _exit_if_refuted(found: Sequence[Claim]) -> None:
+def _conclude(found: Sequence[Claim], out: Path, *, title: str | None = None) -> None:
+    """Print the claims and the folder; exit with code 1 if a claim does not hold."""
+    console = Console()
+    console.print(claims_table(found, title=title))
+    console.print(f"Figure, numbers and claims are in {out}", highlight=False, soft_wrap=True)
     if any(claim.holds is False for claim in found):
         raise typer.Exit(FAILED)

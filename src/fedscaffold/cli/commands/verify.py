@@ -33,8 +33,8 @@ def command(
     """Check every statement of the paper by simulation, inside its conditions and outside.
 
     One row per statement: what it claims, the setting, the predicted value or bound, what was measured with its
-    standard error, and a verdict. Where the paper's text has an error, the row judges the corrected formula and
-    says how the printed one does. Ends with exit code 1 if a row fails or is too noisy to tell.
+    standard error, and a verdict. If the paper's text has an error, the row judges the corrected formula and
+    says how the printed one does. Ends with exit code 1 if a row fails or is too noisy to judge.
     """
     begin = time.perf_counter()
     with refusals(interrupted="nothing was written"):

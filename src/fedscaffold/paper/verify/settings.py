@@ -21,7 +21,7 @@ INSIDE = 0.99  # of the largest step size that a condition allows
 
 @dataclass(frozen=True)
 class Budget:
-    """How much to simulate; more repetitions give smaller standard errors."""
+    """The amount of simulation; more repetitions give smaller standard errors."""
 
     samples: int = 200  # random points at which an assumption is checked
     repetitions: int = 400  # runs from a given start

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from benchmarks.method_figures import Scaling, proxskip_scaling
 from fedscaffold import Scaffold, run
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.paper.methods import Scaling, conditioned, proxskip_scaling
+from fedscaffold.paper.methods import conditioned
 
 
 @pytest.mark.parametrize("condition", [10.0, 1000.0])
