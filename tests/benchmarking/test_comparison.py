@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.benchmarking import FedNewton, MethodComparison, compare, holds_from
-from fedscaffold.benchmarking.comparison import Cost, Curve
+from fedscaffold.benchmarking import FedNewton, compare
+from fedscaffold.benchmarking.comparison import Cost, Curve, MethodComparison, holds_from
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.benchmarking import Sweep, SweepTable, sweep, sweeps
-from fedscaffold.benchmarking.sweeps import SweepRow
+from fedscaffold.benchmarking import Sweep, sweep, sweeps
+from fedscaffold.benchmarking.sweeps import SweepRow, SweepTable
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.engines import Ray
 from fedscaffold.problems import RidgeStream

@@ -7,22 +7,19 @@
 - `audit_privacy` attacks a private run and bounds ε from below.
 """
 
-from fedscaffold.benchmarking.comparison import FedNewton, MethodComparison, compare, holds_from
+from fedscaffold.benchmarking.comparison import FedNewton, compare
 from fedscaffold.benchmarking.fits import fit_line, fit_saturation
 from fedscaffold.benchmarking.privacy_audit import Audit, audit_privacy
-from fedscaffold.benchmarking.sweeps import Sweep, SweepTable, sweep
+from fedscaffold.benchmarking.sweeps import Sweep, sweep
 
 __all__ = [
     "Audit",
     "FedNewton",
-    "MethodComparison",
     "Sweep",
-    "SweepTable",
     "audit_privacy",
     "compare",
     "fit_line",
     "fit_saturation",
-    "holds_from",
     "sweep",
 ]
 

@@ -143,25 +143,7 @@ def holds_from(mean: Array, target: float) -> int | None:
     """Return the first round t with m_t ≤ target and mean(m_t, ..., m_2t) ≤ target.
 
     The second condition excludes curves that fall below the target for a few rounds only, through noise or on
-    their way to another point.
-
-    Parameters
-    ----------
-    mean
-        m, mean value by round, (rounds + 1,).
-    target
-        The value to reach.
-
-    Returns
-    -------
-    The round; None if no round satisfies both conditions.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedscaffold.benchmarking import holds_from
-    >>> holds_from(np.array([8.0, 0.5, 4.0, 1.0, 1.0, 0.5, 0.5]), target=1.0)  # round 1 is not kept
-    3
+    their way to another point. None if no round of the mean values m, (rounds + 1,), satisfies both.
     """
     last = (mean.size - 1) // 2
     sums = np.concatenate([[0.0], np.cumsum(mean)])
@@ -210,15 +192,6 @@ class MethodComparison:
         One for each candidate, in the order in which they were given to `compare`.
     targets
         Values to reach; empty if every candidate uses up the budget.
-
-    Examples
-    --------
-    >>> import fedscaffold as fs
-    >>> problem = fs.problems.paper("regression", n_clients=4)
-    >>> methods = {"Scaffold": [fs.Scaffold(step_size=g, local_steps=5) for g in (0.05, 0.01)]}
-    >>> found = fs.benchmarking.compare(problem, methods, rounds=10, repetitions=2, batch_size=10)
-    >>> len(found), found.best[0].method["step_size"]
-    (2, 0.05)
     """
 
     curves: Sequence[Curve]
@@ -531,7 +504,8 @@ def _curve(
         return _simulate(setting, method, most)
 
     kind = f"{type(method).__name__.lower()}-{setting.problem.n_clients}"
-    arrays, facts = finished(folder, kind, setting.identity(method, most), compute)
+    identity = {} if folder is None else setting.identity(method, most)  # which reads all records
+    arrays, facts = finished(folder, kind, identity, compute)
     return Curve(
         name=name, method=npz.plain(provenance.describe(method)), n_clients=setting.problem.n_clients,
         metric=setting.observer.name, diverged=bool(facts["diverged"]), **arrays,

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.benchmarking import Sweep, SweepTable
+from fedscaffold.benchmarking import Sweep
 from fedscaffold.benchmarking.fits import fit_saturation
-from fedscaffold.benchmarking.sweeps import SweepRow
+from fedscaffold.benchmarking.sweeps import SweepRow, SweepTable
 from fedscaffold.core.checks import seed_number
 from fedscaffold.core.display.progress import Advance
 from fedscaffold.core.protocols import Engine
