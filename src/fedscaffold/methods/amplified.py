@@ -116,7 +116,7 @@ class AmplifiedScaffold(FixedStepsCohortMethod):
     def update_clients(
         self, client_state: WindowVariates, sent: Array, before: WindowServerState, after: WindowServerState
     ) -> WindowVariates:
-        """The client's mean over the window, with this round."""
+        """Return the client's mean over the window, with this round."""
         now = self._current(client_state, before)
         return now._replace(mean=now.mean + halves(sent)[1], turns=now.turns + 1.0)
 
@@ -125,7 +125,7 @@ class AmplifiedScaffold(FixedStepsCohortMethod):
         return 1.0 / (81.0 * smoothness * self.local_steps * self.window * max(1.0, self.amplification))
 
     def _current(self, client_state: WindowVariates, server: WindowServerState) -> WindowVariates:
-        """The state in the server's window: in a new one, c_i is the mean of the client's last one."""
+        """Return the state in the server's window: in a new one, c_i is the mean of the client's last one."""
         window = np.floor(server.round / self.window)[:, None, :] + 1.0
         new = client_state.window < window
         own, turns = np.where(new, client_state.mean, client_state.own), np.where(new, 0.0, client_state.turns)

@@ -1,4 +1,4 @@
-"""What most methods have in common: all clients take part and send local models, which the server averages."""
+"""The base of most methods: all clients take part and send local models, which the server averages."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -11,7 +11,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Compressor
 from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray, ServerState
 
-MOST_LOCAL_STEPS = 2**31 - 1
+MOST_LOCAL_STEPS = 2**31 - 1  # compiled kernels count in 32 bits
 
 
 class NoClientState(NamedTuple):
@@ -20,7 +20,7 @@ class NoClientState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BaseMethod:
-    """What `core.protocols.Method` asks for, as it is in local SGD; methods override what they do differently."""
+    """Local SGD as a `core.protocols.Method`; other methods override their differences."""
 
     kind: ClassVar[str]
     exchange: ClassVar[Exchange | None] = None
@@ -36,25 +36,25 @@ class BaseMethod:
         set_fields(self, step_size=positive("step_size", self.step_size))
 
     def participants(self, n_clients: int) -> int:
-        """Number of clients in a round: all of them."""
+        """Return the number of clients in a round: all of them."""
         return n_clients
 
     def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
-        """Client state before the first round: empty; control variates to start from are refused."""
+        """Return the client state before the first round: empty; raise if control variates are given."""
         if control_variates is not None:
             raise InvalidInput(f"{type(self).__name__} has no control variates to start from; use Scaffold")
         return NoClientState()
 
     def init_server(self, theta: Array) -> Any:
-        """Server state before the first round: the model θ alone."""
+        """Return the server state before the first round: the model θ alone."""
         return ServerState(theta)
 
     def start(self, client_state: Any, server: Any) -> Array:
-        """Where local steps begin: the server's θ."""
+        """Return the start of the local steps: the server's θ."""
         return server.theta
 
     def anchor(self, client_state: Any, server: Any) -> Array | None:
-        """No gradients are subtracted."""
+        """Return None: no gradients are subtracted."""
         return None
 
     def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
@@ -62,7 +62,7 @@ class BaseMethod:
         return np.zeros((1, 1, server.theta.shape[-1]))
 
     def message(self, client_state: Any, local: Array, server: Any, step_counts: IntArray) -> Array:
-        """What each client sends: its local model θ_c."""
+        """Return each client's message: its local model θ_c."""
         return local
 
     def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
@@ -123,7 +123,7 @@ class CohortMethod(BaseMethod):
                 raise InvalidInput("give participation (a share) or cohort (a number), not both")
 
     def participants(self, n_clients: int) -> int:
-        """Number of clients in a round: `cohort`, or the nearest whole number to the share, at least one."""
+        """Return the number of clients in a round: `cohort`, or the share rounded, at least one."""
         if self.cohort is None:
             return max(1, round(self.participation * n_clients))
         if self.cohort > n_clients:
@@ -149,5 +149,5 @@ class FixedStepsCohortMethod(FixedStepsMethod, CohortMethod):
 
 
 def same_for_all(local_steps: int) -> IntArray:
-    """The same number of local steps for all clients and repetitions, shape (1, 1)."""
+    """Return the same number of local steps for all clients and repetitions, shape (1, 1)."""
     return np.array([[local_steps]], dtype=np.int64)

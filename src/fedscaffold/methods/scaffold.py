@@ -73,7 +73,7 @@ class Scaffold(KeepsControlVariates, CohortMethod):
             set_fields(self, local_steps=_checked(self.local_steps))
 
     def participants(self, n_clients: int) -> int:
-        """Number of clients in a round: at least two, since one alone would agree with itself and keep its ξ_c."""
+        """Return the number of clients in a round, at least two: one alone would keep its ξ_c."""
         count = super().participants(n_clients)
         if count == 1 < n_clients:
             raise InvalidInput("Scaffold needs two clients or more in a round; use TwoSidedScaffold for one")
@@ -86,7 +86,7 @@ class Scaffold(KeepsControlVariates, CohortMethod):
 
     @property
     def uniform_local_steps(self) -> int:
-        """H, where all clients take the same number of local steps; refused where they do not."""
+        """H, if all clients take the same number of local steps; raises if they do not."""
         if isinstance(self.local_steps, Sequence):
             raise InvalidInput(f"one number of local steps is needed, but local_steps is {self.local_steps!r}")
         return int(self.local_steps)

@@ -25,10 +25,10 @@ class Scallion(KeepsVariatesOnBothSides, FixedStepsCohortMethod):
 
     The server takes θ⁺ = θ − γH(c + mean δ_i) and c⁺ = c + s mean δ_i over the clients that took part, with s
     their share of the weight. So ξ_i = c − c_i has Σ w_i ξ_i = 0 whatever C does. A client sends δ_i alone.
-    What C leaves out stays in the next round's difference, so that C may also be biased ("top_k").
+    The part that C leaves out stays in the next round's difference, so that C may also be biased ("top_k").
 
     With `server_levels` the server sends one rounded vector, q = R(e + s mean δ_i), in place of θ and c, and then
-    c⁺ = c + q, θ⁺ = θ − γHc⁺. What R leaves out, e = Σ w_i c_i − c, stays with the server and is sent later: it
+    c⁺ = c + q, θ⁺ = θ − γHc⁺. The rest that R leaves out, e = Σ w_i c_i − c, is sent in later rounds: it
     goes to 0 with the steps, and Σ w_i ξ_i = −e. All clients take part in every round, so that they know θ and c.
 
     Parameters

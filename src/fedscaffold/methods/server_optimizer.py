@@ -81,15 +81,15 @@ class ServerOptimizer:
         return self.method.exchange
 
     def participants(self, n_clients: int) -> int:
-        """Number of clients in a round of the wrapped method."""
+        """Return the number of clients in a round of the wrapped method."""
         return self.method.participants(n_clients)
 
     def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
-        """Local steps of the wrapped method."""
+        """Return the local steps of the wrapped method."""
         return self.method.local_step_counts(n_clients, round_uniform)
 
     def init_clients(self, repetitions: int, weights: Array, dim: int, control_variates: ArrayLike | None) -> Any:
-        """Client state of the wrapped method."""
+        """Return the client state of the wrapped method."""
         return self.method.init_clients(repetitions, weights, dim, control_variates)
 
     def init_server(self, theta: Array) -> Any:
@@ -118,19 +118,19 @@ class ServerOptimizer:
         return self.method.pull
 
     def start(self, client_state: Any, server: Any) -> Array:
-        """Where the wrapped method's local steps begin."""
+        """Return the start of the wrapped method's local steps."""
         return self.method.start(client_state, self._own(server, server.theta))
 
     def anchor(self, client_state: Any, server: Any) -> Array | None:
-        """The wrapped method's anchor."""
+        """Return the wrapped method's anchor."""
         return self.method.anchor(client_state, self._own(server, server.theta))
 
     def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
-        """The wrapped method's ξ_c."""
+        """Return the wrapped method's ξ_c."""
         return self.method.correction(client_state, self._own(server, server.theta), exchanged)
 
     def message(self, client_state: Any, local: Array, server: Any, step_counts: IntArray) -> Array:
-        """What the wrapped method sends."""
+        """Return the wrapped method's message."""
         return self.method.message(client_state, local, self._own(server, server.theta), step_counts)
 
     def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
@@ -147,13 +147,13 @@ class ServerOptimizer:
         )
 
     def update_clients(self, client_state: Any, sent: Array, before: Any, after: Any) -> Any:
-        """Next client state of the wrapped method, as if θ⁺ were θ̄."""
+        """Return the next client state of the wrapped method, as if θ⁺ were θ̄."""
         return self.method.update_clients(
             client_state, sent, self._own(before, before.theta), self._own(after, after.mean)
         )
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
-        """The wrapped method's where θ⁺ lies between θ and θ̄; 0 otherwise, where none is known."""
+        """Return the wrapped method's if θ⁺ lies between θ and θ̄; 0 otherwise, as none is known."""
         if self.optimizer == "sgd" and not self.options and self.learning_rate <= 1.0:
             return self.method.safe_step_size(smoothness, strong_convexity)
         return 0.0
@@ -172,7 +172,7 @@ class ServerOptimizer:
         return OptimizerChoice(self.optimizer, self.learning_rate, self.options).checked()
 
     def _own(self, server: Any, theta: Array) -> Any:
-        """Server state of the wrapped method, with this θ."""
+        """Return the server state of the wrapped method, with this θ."""
         own = self.method.init_server(theta)
         return own._replace(**{name: getattr(server, name) for name in own._fields[1:]})
 
@@ -198,7 +198,7 @@ class _Sgd(NamedTuple):
 
 
 def _pairs(options: Any) -> tuple[tuple[str, float | bool], ...]:
-    """Options as (name, value) pairs in the order of the names."""
+    """Return the options as (name, value) pairs in the order of the names."""
     refused = InvalidInput(f"options must map names to numbers, such as {{'momentum': 0.9}}; got {given(options)}")
     try:
         found = dict(options)
@@ -210,7 +210,7 @@ def _pairs(options: Any) -> tuple[tuple[str, float | bool], ...]:
 
 
 def _plain(value: Any) -> bool | float:
-    """A truth value as it is, any other number as Python's own."""
+    """Convert a number to Python's int or float; keep a truth value."""
     if isinstance(value, bool):
         return value
     try:

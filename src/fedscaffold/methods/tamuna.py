@@ -65,14 +65,14 @@ class Tamuna(ProxSkip, CohortMethod):
         return CoordinateMasks(self.owners)
 
     def participants(self, n_clients: int) -> int:
-        """Number of clients in a round: at least two, since one alone would agree with itself and keep its ξ_c."""
+        """Return the number of clients in a round, at least two: one alone would keep its ξ_c."""
         count = CohortMethod.participants(self, n_clients)
         if count == 1 < n_clients:
             raise InvalidInput("Tamuna needs two clients or more in a round")
         return count
 
     def aggregate(self, server: ServerState, mean: Array, share: Array) -> ServerState:
-        """θ⁺ = Σ w_c m_c θ_c / Σ w_c m_c, coordinate by coordinate; θ where nobody sent one."""
+        """θ⁺ = Σ w_c m_c θ_c / Σ w_c m_c, coordinate by coordinate; θ where none was sent."""
         values, weights = halves(mean)
         return ServerState(np.where(weights > 0.0, values / np.where(weights > 0.0, weights, 1.0), server.theta))
 

@@ -9,7 +9,7 @@ from fedscaffold.core.checks import numbers
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, ExchangedGradients, ServerState
 
-SUM_TOLERANCE = 1e-9
+SUM_TOLERANCE = 1e-9  # of the largest ξ_c: thousands of times the rounding of a sum over clients
 
 
 class ControlVariates(NamedTuple):
@@ -37,12 +37,12 @@ class KeepsControlVariates:
 
 
 class KeepsOwnModels:
-    """For methods whose clients go on from models of their own, which are `apart` from the server's θ."""
+    """For methods whose clients continue from their own models, which are `apart` from the server's θ."""
 
     clients_receive_new_theta: ClassVar[bool] = True
 
     def start(self, client_state: Any, server: ServerState) -> Array:
-        """Where local steps begin: each client's own model."""
+        """Return the start of the local steps: each client's own model."""
         return server.theta[:, None, :] + client_state.apart
 
 

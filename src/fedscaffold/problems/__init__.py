@@ -1,4 +1,4 @@
-"""What is minimised: f = Σ_c w_c f_c, one f_c per client."""
+"""Objectives f = Σ_c w_c f_c, one f_c per client."""
 
 from fedscaffold.core.checks import suggest_names
 from fedscaffold.problems.differentiable import Differentiable

@@ -20,12 +20,10 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
 Tree = Any
-MEAN_TOLERANCE = 1e-5  # a loss may compute parts of itself in single precision
-FEW = 4  # records that the loss is tried on
 
 
 def joined(clients: Sequence[Tree]) -> tuple[Tree, NDArray[np.int64]]:
-    """Every array with all clients' records one after another, and the clients' offsets."""
+    """Return every array with all clients' records one after another, and the clients' offsets."""
     try:
         each = list(clients)
     except TypeError:
@@ -67,7 +65,7 @@ def joined(clients: Sequence[Tree]) -> tuple[Tree, NDArray[np.int64]]:
 
 
 def ravelled(params: Tree) -> tuple[Array, Any, tuple[tuple[int, ...], ...]]:
-    """All parameters as one vector in the order of `jax.tree.leaves`, the tree's structure and shapes."""
+    """Return all parameters as one vector in the order of `jax.tree.leaves`, the tree's structure and shapes."""
     leaves, structure = jax.tree.flatten(params)
     arrays = [np.asarray(leaf) for leaf in leaves]
     for array in arrays:
@@ -84,7 +82,7 @@ def ravelled(params: Tree) -> tuple[Array, Any, tuple[tuple[int, ...], ...]]:
 
 
 def check_loss(loss: Callable[[Tree, Tree], Any], params: Tree, batch: Tree) -> None:
-    """Refuse a loss that is not one finite number, the mean over a batch's records of each one's own."""
+    """Raise if a loss is not one finite number, the mean over a batch of each record's loss."""
     count = len(jax.tree.leaves(batch)[0])
 
     def record(i: int) -> Tree:
@@ -94,7 +92,7 @@ def check_loss(loss: Callable[[Tree, Tree], Any], params: Tree, batch: Tree) -> 
     mean = float(np.mean(ones))
     if not np.isfinite([whole, *ones]).all():
         raise InvalidInput(f"loss(params, batch) is {whole} on the first records; start from other params")
-    if abs(whole - mean) > MEAN_TOLERANCE * max(abs(whole), *np.abs(ones)):
+    if abs(whole - mean) > 1e-5 * max(abs(whole), *np.abs(ones)):
         raise InvalidInput(
             f"loss(params, batch) must be the mean over the batch of each record's own loss, but on {count} "
             f"records it is {whole:.6g} and the mean of their losses {mean:.6g}; take jnp.mean, and nothing that "
@@ -117,7 +115,7 @@ def _value(loss: Callable[[Tree, Tree], Any], params: Tree, batch: Tree) -> floa
 
 
 def _numbers(leaf: Any, whose: str) -> NDArray[Any]:
-    """Floats as float64, whole numbers as int32, truth values as they are."""
+    """Return floats as float64, whole numbers as int32, truth values as they are."""
     array = np.asarray(leaf)
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"{whose}'s records must be numbers, got type {array.dtype}")
@@ -132,10 +130,9 @@ def _numbers(leaf: Any, whose: str) -> NDArray[Any]:
     return array.astype(np.int32)
 
 
-POWER_STEPS = 30
-STARTS, ASCENT_STEPS = 8, 60
-COLUMNS_AT_ONCE = 32
-NUMBERS_AT_ONCE = 1 << 20
+STARTS, ASCENT_STEPS = 8, 60  # the ascent settles in tens of steps, and most starts find the largest
+COLUMNS_AT_ONCE = 32  # of a Hessian: more take memory, fewer take time
+NUMBERS_AT_ONCE = 1 << 20  # 8 MB of directions, one per record
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,7 @@ class FlatLoss:
     l2: float
 
     def unravel(self, theta: Any) -> Tree:
-        """The tree of parameters that a vector stands for."""
+        """Return the tree of parameters that a vector stands for."""
         ends = np.cumsum([prod(shape) for shape in self.shapes])
         parts = [
             theta[end - prod(shape) : end].reshape(shape) for end, shape in zip(ends, self.shapes, strict=True)
@@ -156,20 +153,20 @@ class FlatLoss:
         return jax.tree.unflatten(self.structure, parts)
 
     def of_records(self, theta: Any, batch: Tree, share: Any) -> Any:
-        """Σ_i share_i loss(θ, record_i), or the loss of the whole batch where share is None; without penalty."""
+        """Return Σ_i share_i loss(θ, record_i), or the batch's loss if share is None; without penalty."""
         params = self.unravel(theta)
         if share is None:
             return self.loss(params, batch)
         return share @ jax.vmap(lambda record: self.loss(params, alone(record)))(batch)
 
     def __call__(self, theta: Any, batch: Tree, share: Any) -> Any:
-        """Penalty included; shares sum to one."""
+        """Return the loss with the penalty; shares sum to one."""
         value = self.of_records(theta, batch, share)
         return value + 0.5 * self.l2 * (theta @ theta) if self.l2 else value
 
 
 def alone(record: Tree) -> Tree:
-    """One record as a batch: every array gets a leading axis of length one."""
+    """Return one record as a batch: every array gets a leading axis of length one."""
     return jax.tree.map(lambda array: array[None], record)
 
 
@@ -178,31 +175,31 @@ compiled = partial(jax.jit, static_argnums=0)
 
 @compiled
 def value(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
-    """Weighted loss Σ_i share_i ℓ_i(θ) of the records i of a batch."""
+    """Return the weighted loss Σ_i share_i ℓ_i(θ) of the records i of a batch."""
     return flat.of_records(theta, batch, share)
 
 
 @compiled
 def gradient(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
-    """Gradient Σ_i share_i ∇ℓ_i(θ) of the weighted loss of a batch, (d,)."""
+    """Return the gradient Σ_i share_i ∇ℓ_i(θ) of the weighted loss of a batch, (d,)."""
     return jax.grad(flat.of_records)(theta, batch, share)
 
 
 @compiled
 def record_gradients(flat: FlatLoss, theta: Any, batch: Tree) -> Any:
-    """Gradient ∇ℓ_i(θ) of each record i of a batch, (records, d)."""
+    """Return the gradient ∇ℓ_i(θ) of each record i of a batch, (records, d)."""
     return jax.vmap(lambda record: jax.grad(flat.of_records)(theta, alone(record), None))(batch)
 
 
 @compiled
 def record_gradients_at(flat: FlatLoss, points: Any, batch: Tree) -> Any:
-    """The same at several points, one after another, (points, records, d)."""
+    """Return the same at several points, one after another, (points, records, d)."""
     return lax.map(lambda theta: record_gradients(flat, theta, batch), points)
 
 
 @compiled
 def hessian(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
-    """Σ_i share_i ∇²ℓ_i(θ), some columns at a time."""
+    """Return Σ_i share_i ∇²ℓ_i(θ), some columns at a time."""
     slope = jax.grad(lambda point: flat.of_records(point, batch, share))
     columns = lax.map(
         lambda unit: jax.jvp(slope, (theta,), (unit,))[1], jnp.eye(theta.size), batch_size=COLUMNS_AT_ONCE
@@ -212,7 +209,7 @@ def hessian(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
 
 @compiled
 def record_hessians(flat: FlatLoss, theta: Any, batch: Tree) -> Any:
-    """∇²ℓ_i(θ), (records, d, d), one record after another."""
+    """Return ∇²ℓ_i(θ), (records, d, d), one record after another."""
 
     def of_one(record: Tree) -> Any:
         return jax.hessian(lambda point: flat.of_records(point, alone(record), None))(theta)
@@ -222,7 +219,7 @@ def record_hessians(flat: FlatLoss, theta: Any, batch: Tree) -> Any:
 
 @compiled
 def third(flat: FlatLoss, theta: Any, batch: Tree, share: Any, matrix: Any) -> Any:
-    """Σ_jk ∂³/∂i∂j∂k M_jk of Σ share ℓ: twice along e_j and the rows of M, summed."""
+    """Return Σ_jk ∂³/∂i∂j∂k M_jk of Σ share ℓ: twice along e_j and the rows of M, summed."""
     slope = jax.grad(lambda point: flat.of_records(point, batch, share))
 
     def along(pair: tuple[Any, Any]) -> Any:
@@ -234,13 +231,13 @@ def third(flat: FlatLoss, theta: Any, batch: Tree, share: Any, matrix: Any) -> A
 
 @compiled
 def curvature(flat: FlatLoss, theta: Any, batch: Tree, share: Any) -> Any:
-    """The largest |eigenvalue| of Σ_i share_i ∇²ℓ_i(θ), by the power method, from below."""
+    """Return the largest |eigenvalue| of Σ_i share_i ∇²ℓ_i(θ), by the power method, from below."""
     return _largest(lambda point: flat.of_records(point, batch, share), theta)
 
 
 @compiled
 def largest_record_curvature(flat: FlatLoss, theta: Any, batch: Tree) -> Any:
-    """The same of single records: the largest over the batch."""
+    """Return the same of single records: the largest over the batch."""
 
     def of_one(record: Tree) -> Any:
         return _largest(lambda point: flat.of_records(point, alone(record), None), theta)
@@ -251,12 +248,12 @@ def largest_record_curvature(flat: FlatLoss, theta: Any, batch: Tree) -> Any:
 
 @partial(jax.jit, static_argnums=(0, 4))
 def derivative_norm(flat: FlatLoss, theta: Any, batch: Tree, share: Any, order: int) -> Any:
-    """Max ‖∇³f u⊗u‖ or ‖∇⁴f u⊗u⊗u‖ over ‖u‖ = 1, f = Σ share ℓ: the largest found from several starts."""
+    """Return max ‖∇³f u⊗u‖ or ‖∇⁴f u⊗u⊗u‖ over ‖u‖ = 1, f = Σ share ℓ: the largest from several starts."""
     return _ascended(lambda point: flat.of_records(point, batch, share), theta, order)
 
 
 def _ascended(f: Callable[[Any], Any], theta: Any, order: int) -> Any:
-    """The largest ‖T[u, v, ...]‖ of a symmetric tensor T, f's derivative of an order, over unit vectors.
+    """Return the largest ‖T[u, v, ...]‖ of a symmetric tensor T, f's derivative of an order, over unit vectors.
 
     T applied to the last order − 1 directions gives the next one: the norm can only grow on the way. At its
     largest the directions may be taken equal, since T is symmetric (Banach 1938).
@@ -297,4 +294,4 @@ def _largest(f: Callable[[Any], Any], theta: Any) -> Any:
         return ahead / jnp.where(norm > 0, norm, 1.0), norm
 
     first = jnp.asarray(start / np.linalg.norm(start), theta.dtype), jnp.zeros((), theta.dtype)
-    return lax.fori_loop(0, POWER_STEPS, step, first)[1]
+    return lax.fori_loop(0, 30, step, first)[1]

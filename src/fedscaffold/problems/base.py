@@ -18,7 +18,9 @@ from fedscaffold.core.storage.memmap import spans
 from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array, IntArray
 
-ROWS_AT_ONCE = 65536
+ALIGNMENT = 64  # bytes; rows that start on a cache line are read a tenth faster
+NUMBERS_AT_ONCE = 1 << 22  # 32 MB, for passes over flat arrays
+ROWS_AT_ONCE = 65536  # 10 MB with twenty features
 
 
 class ProblemBase(ABC):
@@ -53,7 +55,7 @@ class ProblemBase(ABC):
         return self._fingerprint
 
     def optimum(self) -> Array:
-        """θ*, where the gradient of f vanishes, shape (dim,): computed by the first call, kept, and read-only."""
+        """Return θ*, the zero of f's gradient, shape (dim,): computed by the first call, kept, and read-only."""
         if self._optimum is None:
             self._optimum = self._solve_optimum()
             freeze(self._optimum)
@@ -73,7 +75,7 @@ class ProblemBase(ABC):
         return f"{type(self).__name__}({fields})"
 
     def _repr_html_(self) -> str:
-        """A table of the problem's settings, for notebooks."""
+        """Return a table of the problem's settings, for notebooks."""
         rows = "".join(
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
             for name, value in self.describe().items()
@@ -82,7 +84,7 @@ class ProblemBase(ABC):
 
 
 class RecordsProblem(ProblemBase):
-    """A problem whose clients hold records, client after client: those of client c begin at offsets[c]."""
+    """A problem whose clients hold records, one client after another: client c's begin at offsets[c]."""
 
     repr_fields: ClassVar[tuple[str, ...]] = ("n_clients", "dim", "n_records")
 
@@ -94,7 +96,7 @@ class RecordsProblem(ProblemBase):
         return int(self.offsets[-1])
 
     def describe(self) -> dict[str, Any]:
-        """The kind, numbers of clients, coordinates and records, and whether weights are uniform."""
+        """Return the kind, numbers of clients, coordinates and records, and whether weights are uniform."""
         return {
             "kind": self.kind,
             "n_clients": int(self.n_clients),
@@ -106,7 +108,7 @@ class RecordsProblem(ProblemBase):
         }
 
     def _rows_of(self, clients: IntArray) -> IntArray:
-        """Where the records of some clients lie, one client after another."""
+        """Return the positions of some clients' records, one client after another."""
         return np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in clients])
 
 
@@ -120,12 +122,12 @@ def freeze(*arrays: NDArray[Any]) -> None:
 
 
 def row_bounds(rows: int) -> IntArray:
-    """Bounds 0, ..., rows of consecutive pieces of some thousand rows, for passes that copy no more than one."""
+    """Return bounds 0, ..., rows of pieces of some thousand rows, for passes that copy one piece at a time."""
     return np.append(np.arange(0, rows, ROWS_AT_ONCE, dtype=np.int64), rows)
 
 
 def digest(words: str, *arrays: NDArray[Any]) -> str:
-    """SHA-256 digest of words and of the bytes of arrays, which may lie in files."""
+    """Return the SHA-256 digest of words and of the bytes of arrays, which may lie in files."""
     found = hashlib.sha256(words.encode())
     for array in arrays:
         for begin, end in spans(row_bounds(len(array)), array):
@@ -133,12 +135,8 @@ def digest(words: str, *arrays: NDArray[Any]) -> str:
     return found.hexdigest()
 
 
-ALIGNMENT = 64  # bytes; rows that start on a cache line are read a tenth faster
-NUMBERS_AT_ONCE = 1 << 22
-
-
 def aligned_empty(shape: tuple[int, ...]) -> Array:
-    """An uninitialised float64 array that starts on a cache line."""
+    """Return an uninitialised float64 array that starts on a cache line."""
     count = math.prod(shape)
     room = np.empty(count + ALIGNMENT // 8)
     start = -room.ctypes.data % ALIGNMENT // 8
@@ -146,7 +144,7 @@ def aligned_empty(shape: tuple[int, ...]) -> Array:
 
 
 def flatten(X: Any, y: Any) -> tuple[Array, Array, NDArray[np.int64]]:
-    """(records, dim) features, (records,) targets and the clients' offsets, in arrays that nobody else can change.
+    """Return features (records, dim), targets (records,) and the clients' offsets, in read-only arrays.
 
     An array that is given is copied, unless it is read-only together with whatever array it is a view of.
     """
@@ -159,7 +157,7 @@ def flatten(X: Any, y: Any) -> tuple[Array, Array, NDArray[np.int64]]:
 
 
 def flatten_systems(A: Any, b: Any) -> tuple[Array, Array, NDArray[np.int64]]:
-    """(records, dim, dim) matrices, (records, dim) vectors and the clients' offsets, as `flatten` does."""
+    """Return (records, dim, dim) matrices, (records, dim) vectors and the clients' offsets, as `flatten` does."""
 
     def check(client: int, dim: int, table: Array, right: Array) -> None:
         if dim == 0 or table.shape[1:] != (dim, dim) or right.shape[1] != dim:
@@ -172,7 +170,7 @@ def flatten_systems(A: Any, b: Any) -> tuple[Array, Array, NDArray[np.int64]]:
 
 
 def client_weights(weights: ArrayLike | None, n_clients: int) -> Array:
-    """Positive weights that sum to one; uniform when none are given."""
+    """Return positive weights that sum to one; uniform when none are given."""
     if weights is None:
         return np.full(n_clients, 1.0 / n_clients)
     given = vector("weights", weights, f"{n_clients} numbers, one per client", n_clients)
@@ -191,7 +189,7 @@ def client_weights(weights: ArrayLike | None, n_clients: int) -> Array:
 def _flattened(
     first: tuple[str, Any, int], second: tuple[str, Any, int], check: Callable[[int, int, Array, Array], None]
 ) -> tuple[Array, Array, NDArray[np.int64]]:
-    """Two tables per client, each (name, data, axes), joined; check(client, dim, table, other) may refuse them."""
+    """Join two tables per client, each (name, data, axes); check(client, dim, table, other) may reject them."""
     (one, other), (tables, others) = (first[0], second[0]), (_tables(*first), _tables(*second))
     if len(tables) != len(others):
         raise InvalidInput(f"{one} has {len(tables)} clients but {other} has {len(others)}")
@@ -212,7 +210,7 @@ def _flattened(
 
 
 def _tables(name: str, data: Any, ndim: int) -> Sequence[Array] | Array:
-    """One array of `ndim` dimensions per client: a list of them, or one array with the clients first."""
+    """Return one array of `ndim` dimensions per client: a list of them, or one array with the clients first."""
     try:
         if isinstance(data, np.ndarray) and data.dtype != object:
             found = numbers(data)
@@ -237,7 +235,7 @@ def _tables(name: str, data: Any, ndim: int) -> Sequence[Array] | Array:
 
 
 def _joined(name: str, tables: Sequence[Array] | Array) -> Array:
-    """The tables one after another; a view where they lie so already and cannot change."""
+    """Return the tables one after another; a view where they lie so already and cannot change."""
     shape = (sum(len(table) for table in tables), *tables[0].shape[1:])
     if isinstance(tables, np.ndarray) and tables.flags.c_contiguous and is_constant(tables):
         return tables.reshape(shape)
@@ -251,7 +249,7 @@ def _joined(name: str, tables: Sequence[Array] | Array) -> Array:
 
 
 def is_constant(array: Array) -> bool:
-    """Whether an array and all that it is a view of are read-only, so that nothing writes to its memory."""
+    """Return whether an array and all that it is a view of are read-only, so that nothing writes to its memory."""
     base: Any = array
     while isinstance(base, np.ndarray):
         if base.flags.writeable:
@@ -274,7 +272,7 @@ def _check_finite(name: str, array: Array, offsets: NDArray[np.int64]) -> None:
 
 
 def record_probabilities(probabilities: Any, sizes: NDArray[np.int64]) -> Array:
-    """One probability per record, client after client, each client's scaled to sum to one."""
+    """Return one probability per record, client after client, each client's scaled to sum to one."""
     if not isinstance(probabilities, Sequence | np.ndarray) or len(probabilities) != sizes.size:
         raise InvalidInput(f"probabilities must have one row for each of the {sizes.size} clients")
     rows = []
@@ -287,7 +285,7 @@ def record_probabilities(probabilities: Any, sizes: NDArray[np.int64]) -> Array:
 
 
 def expit(z: Array) -> Array:
-    """σ(z) = 1/(1 + exp(−z))."""
+    """Return σ(z) = 1/(1 + exp(−z))."""
     from scipy.special import expit
 
     found: Array = expit(z)
@@ -295,7 +293,7 @@ def expit(z: Array) -> Array:
 
 
 def softmax(z: Array) -> Array:
-    """exp(z_k) / Σ_j exp(z_j) along the second axis."""
+    """Return exp(z_k) / Σ_j exp(z_j) along the second axis."""
     from scipy.special import softmax
 
     found: Array = softmax(z, axis=1)
@@ -303,7 +301,7 @@ def softmax(z: Array) -> Array:
 
 
 def log_softmax(z: Array) -> Array:
-    """z_k − log Σ_j exp(z_j) along the second axis."""
+    """Return z_k − log Σ_j exp(z_j) along the second axis."""
     from scipy.special import log_softmax
 
     found: Array = log_softmax(z, axis=1)

@@ -22,8 +22,8 @@ from fedscaffold.problems.base import RecordsProblem, client_weights, freeze
 from fedscaffold.problems.newton import minimise
 
 Tree = Any
-ROWS_AT_ONCE = 4096
-LARGEST_FOR_NEWTON = 2000
+ROWS_AT_ONCE = 4096  # of passes over all records: a network keeps many numbers per record
+LARGEST_FOR_NEWTON = 2000  # parameters, whose Hessian takes 32 MB and a second to solve
 NUMBERS_AT_ONCE = 1 << 22  # of records' Hessians
 
 
@@ -32,7 +32,7 @@ class Differentiable(RecordsProblem):
 
     `loss` is the mean over the records of a batch of a function of one record and of the parameters, written with
     jax.numpy. It must be pure: it depends on its arguments alone and returns one number. Running means, as of
-    batch normalisation, and anything else that mixes the records of a batch are refused. Derivatives are float64.
+    batch normalisation, and anything else that mixes the records of a batch are rejected. Derivatives are float64.
 
     Runs need engine="jax" (or "reference", which is slow). Where f has no single minimum, record=("loss",).
 
@@ -100,11 +100,11 @@ class Differentiable(RecordsProblem):
         self.weights = client_weights(weights, self.n_clients)
         freeze(self.offsets, self.initial, self.sizes, self.weights)
         with jax.enable_x64(True):
-            few = self._rows(np.arange(min(autodiff.FEW, int(self.offsets[-1]))))
+            few = self._rows(np.arange(min(4, int(self.offsets[-1]))))
             autodiff.check_loss(loss, self.unravel(self.initial), few)
 
     def unravel(self, theta: Array) -> Tree:
-        """The tree of parameters that a vector stands for."""
+        """Return the tree of parameters that a vector stands for."""
         return self.batch_loss.unravel(np.asarray(theta))
 
     def ravel(self, params: Tree) -> Array | None:
@@ -118,7 +118,7 @@ class Differentiable(RecordsProblem):
         return np.concatenate([np.asarray(leaf, dtype=np.float64).ravel() for leaf in leaves])
 
     def subset(self, clients: ArrayLike) -> Self:
-        """The same problem on some of the clients, their weights scaled to sum to one."""
+        """Return the same problem on some of the clients, their weights scaled to sum to one."""
         chosen = chosen_clients(clients, self.n_clients)
         other = copy.copy(self)
         other.records = self._rows(self._rows_of(chosen))
@@ -132,26 +132,26 @@ class Differentiable(RecordsProblem):
     # f and its derivatives
 
     def loss(self, theta: Array) -> float:
-        """f(θ) = Σ w_c f_c(θ)."""
+        """Return f(θ) = Σ w_c f_c(θ)."""
         total = sum(float(self._of("value", theta, *piece)) for piece in self._pieces())
         return total + 0.5 * self.l2 * float(theta @ theta)
 
     def gradient(self, theta: Array) -> Array:
-        """The gradient ∇f(θ), shape (dim,)."""
+        """Return the gradient ∇f(θ), shape (dim,)."""
         total = self.l2 * np.asarray(theta, dtype=np.float64)
         for piece in self._pieces():
             total = total + self._of("gradient", theta, *piece)
         return total
 
     def hessian(self, theta: Array) -> Array:
-        """The Hessian ∇²f(θ), shape (dim, dim)."""
+        """Return the Hessian ∇²f(θ), shape (dim, dim)."""
         total = self.l2 * np.eye(self.dim)
         for piece in self._pieces():
             total += self._of("hessian", theta, *piece)
         return total
 
     def _solve_optimum(self) -> Array:
-        """θ* by Newton's method, for convex losses; where there is none it refuses and says what to record."""
+        """Return θ* by Newton's method, for convex losses; raise with what to record if there is none."""
         if self.dim > LARGEST_FOR_NEWTON:
             raise InvalidInput(
                 f"no optimum is looked for with more than {LARGEST_FOR_NEWTON:,} parameters, here {self.dim:,}; "
@@ -167,22 +167,22 @@ class Differentiable(RecordsProblem):
     # each client's f_c and its derivatives, one row per client
 
     def client_losses(self, theta: Array) -> Array:
-        """The clients' losses f_c(θ), shape (N,)."""
+        """Return the clients' losses f_c(θ), shape (N,)."""
         values = [float(self._of("value", theta, *client)) for client in self._clients()]
         return np.array(values) + 0.5 * self.l2 * float(theta @ theta)
 
     def client_gradients(self, theta: Array) -> Array:
-        """∇f_c(θ), shape (N, d)."""
+        """Return ∇f_c(θ), shape (N, d)."""
         rows = [self._of("gradient", theta, *client) for client in self._clients()]
         return np.stack(rows) + self.l2 * theta
 
     def client_hessians(self, theta: Array) -> Array:
-        """∇²f_c(θ), shape (N, d, d)."""
+        """Return ∇²f_c(θ), shape (N, d, d)."""
         blocks = [self._of("hessian", theta, *client) for client in self._clients()]
         return np.stack(blocks) + self.l2 * np.eye(self.dim)
 
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
-        """∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
+        """Return ∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
         matrices = np.broadcast_to(matrix, (self.n_clients, self.dim, self.dim))
         clients = zip(self._clients(), matrices, strict=True)
         return np.stack([self._of("third", theta, *client, np.asarray(m)) for client, m in clients])
@@ -190,7 +190,7 @@ class Differentiable(RecordsProblem):
     def client_noise_covariances(
         self, theta: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
     ) -> Array:
-        """C_c(θ) = Cov of a minibatch gradient, shape (N, d, d): Cov_i(∇ℓ_i(θ)) times the batch's noise factor."""
+        """Return C_c(θ), a minibatch gradient's covariance, (N, d, d): Cov_i(∇ℓ_i(θ)) times the noise factor."""
         blocks = []
         for factor, gradients in self._noise(theta, Batches(batch_size, sampling)):
             centred = gradients - gradients.mean(axis=0)
@@ -200,19 +200,19 @@ class Differentiable(RecordsProblem):
     def client_noise_along(
         self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
     ) -> Array:
-        """Variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
+        """Return the variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
         each = self._noise(theta, Batches(batch_size, sampling))
         return np.stack([factor * (gradients @ directions).var(axis=0) for factor, gradients in each])
 
     def record_gradients(self, client: int, points: Array) -> Array:
-        """Each record's gradient, penalty included, of one client at (p, d) points, shape (p, n, d)."""
+        """Return each record's gradient, penalty included, of one client at (p, d) points, shape (p, n, d)."""
         begin, end = int(self.offsets[client]), int(self.offsets[client + 1])
         batch = self._filled(begin, end, int(self.sizes.max()))
         each = self._of("record_gradients_at", points, batch)[:, : end - begin]
         return each + self.l2 * np.asarray(points)[:, None, :]
 
     def record_hessians(self, client: int, theta: Array) -> Iterator[Array]:
-        """∇²ℓ_i(θ), penalty included, of a client's records, (k, d, d) some at a time."""
+        """Yield ∇²ℓ_i(θ), penalty included, of a client's records, (k, d, d) some at a time."""
         end = int(self.offsets[client + 1])
         length = max(1, min(int(self.sizes.max()), NUMBERS_AT_ONCE // self.dim**2))
         for begin in range(int(self.offsets[client]), end, length):
@@ -220,7 +220,7 @@ class Differentiable(RecordsProblem):
             yield each + self.l2 * np.eye(self.dim)
 
     def client_derivative_norms(self, theta: Array) -> tuple[Array, Array]:
-        """‖∇³f_c(θ)‖ and ‖∇⁴f_c(θ)‖, each (N,), as ascents from several starts find them."""
+        """Return ‖∇³f_c(θ)‖ and ‖∇⁴f_c(θ)‖, each (N,), as ascents from several starts find them."""
         norms = [[self._of("derivative_norm", theta, *client, k) for client in self._clients()] for k in (3, 4)]
         third, fourth = np.array(norms, dtype=np.float64)
         return third, fourth
@@ -228,14 +228,14 @@ class Differentiable(RecordsProblem):
     # what runs need
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
-        """Mean gradient at θ over some of a client's records, penalty included."""
+        """Return the mean gradient at θ over some of a client's records, penalty included."""
         batch = self._rows(self.offsets[client] + rows)
         return np.asarray(self._of("gradient", theta, batch, None) + self.l2 * theta)
 
     def clipped_gradient(
         self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
     ) -> Array:
-        """Mean gradient over some of a client's records, each shortened to norm `clip`, noise and the penalty's.
+        """Return the mean of some records' gradients, each shortened to norm `clip`, plus noise and penalty.
 
         A record whose gradient is not finite counts as one without: it may change no more than any other.
         """
@@ -243,7 +243,7 @@ class Differentiable(RecordsProblem):
         return np.asarray((clipped_rows(each, clip).mean(axis=0) + noise) + self.l2 * theta)
 
     def smoothness(self, batches: Batches) -> float:
-        """Expected smoothness of minibatch gradients near `initial`: a local estimate, not a bound.
+        """Return the expected smoothness of minibatch gradients near `initial`: a local estimate, not a bound.
 
         With v = the batch's noise factor, the largest over clients of v max_i λ(∇²ℓ_i) + (1 − v) λ(∇²f_c), where λ
         is the eigenvalue at `initial` that is largest in size, by the power method.
@@ -257,11 +257,11 @@ class Differentiable(RecordsProblem):
         return largest + self.l2
 
     def strong_convexity(self) -> float:
-        """What the penalty alone gives where the loss is convex; for other losses nothing is known."""
+        """Return l2, the penalty's part: a bound if the loss is convex, and a guess otherwise."""
         return self.l2
 
     def describe(self) -> dict[str, Any]:
-        """The kind, sizes, weights, penalty, the parameters' shapes and the loss's name."""
+        """Return the kind, sizes, weights, penalty, the parameters' shapes and the loss's name."""
         return {
             **super().describe(),
             "loss": _name(self.batch_loss.loss),
@@ -270,7 +270,7 @@ class Differentiable(RecordsProblem):
         }
 
     def _compute_fingerprint(self) -> str:
-        """SHA-256 of every record, weights, penalty, initial parameters, and the loss's name and source.
+        """Return a SHA-256 of records, weights, penalty, initial parameters, and the loss's name and source.
 
         Of what the loss takes from elsewhere, numbers, text and arrays of an enclosing function count, as do
         defaults; constants of its module and other functions that it calls do not.
@@ -286,7 +286,7 @@ class Differentiable(RecordsProblem):
         return digest.hexdigest()
 
     def _of(self, name: str, theta: Array, *arguments: Any) -> Any:
-        """A function of `autodiff` of the loss at θ, in float64, as a NumPy array."""
+        """Return a function of `autodiff` of the loss at θ, in float64, as a NumPy array."""
         import jax
 
         from fedscaffold.problems import autodiff
@@ -301,11 +301,11 @@ class Differentiable(RecordsProblem):
         return jax.tree.map(lambda array: array[at], self.records)
 
     def _filled(self, begin: int, end: int, length: int) -> Tree:
-        """Records begin to end − 1, the last one again and again up to a length, so that nothing is recompiled."""
+        """Return records begin to end − 1, padded with the last one to a length, so that nothing is recompiled."""
         return self._rows(np.minimum(np.arange(begin, begin + length), end - 1))
 
     def _pieces(self) -> Iterator[tuple[Tree, Array]]:
-        """(records, share of each in f), all of one length."""
+        """Yield (records, share of each in f), all of one length."""
         shares = np.repeat(self.weights / self.sizes, self.sizes)
         length = min(ROWS_AT_ONCE, shares.size)
         for begin in range(0, shares.size, length):
@@ -313,13 +313,13 @@ class Differentiable(RecordsProblem):
             yield self._filled(begin, begin + share.size, length), np.pad(share, (0, length - share.size))
 
     def _clients(self) -> Iterator[tuple[Tree, Array]]:
-        """(records, share of each in f_c) of each client, all of the largest one's length."""
+        """Yield (records, share of each in f_c) of each client, all of the largest one's length."""
         length = int(self.sizes.max())
         for begin, n in zip(self.offsets, self.sizes, strict=False):
             yield self._filled(int(begin), int(begin + n), length), np.pad(np.full(n, 1.0 / n), (0, length - n))
 
     def _noise(self, theta: Array, batches: Batches) -> Iterator[tuple[float, Array]]:
-        """(noise factor, every record's gradient) of each client."""
+        """Yield (noise factor, every record's gradient) of each client."""
         batches.check_fits(self.sizes)
         for n, (batch, _) in zip(self.sizes, self._clients(), strict=True):
             yield batches.noise_factor(int(n)), self._of("record_gradients", theta, batch)[: int(n)]
@@ -331,7 +331,7 @@ def _name(loss: Any) -> str:
 
 
 def _source(loss: Any) -> str:
-    """The text of a function, or its compiled code where there is no text, and numbers bound into it."""
+    """Return the text of a function, or its compiled code without a text, and numbers bound into it."""
     code = getattr(loss, "__code__", None)
     try:
         text = inspect.getsource(loss)

@@ -1,6 +1,6 @@
 """The kinds of model that a table can be fitted with, and what each asks of the table's target.
 
-What a family's loss is stands in its problem, what its standard errors need in `inference.families`; this table
+A family's loss is in its problem, the parts of its standard errors in `inference.families`; this table
 says the rest, so that doors and studies look a kind up instead of asking which one it is.
 """
 
@@ -36,17 +36,17 @@ class TargetFamily:
     log_link
         Whether the mean is the exponential of the margin, so that rows may have exposures.
     least
-        What the target must not be below; None for no limit.
+        Lower limit of the target; None for no limit.
     above
         Whether it must lie above `least` instead of reaching it.
     whole
         Whether the target must hold whole numbers.
     target
-        What the target holds, in words.
+        Description of the target, in words.
     loss
         The loss, in words.
     effect
-        What a coefficient changes, in words; None where that is the target itself.
+        Quantity that a coefficient changes, in words; None if it is the target itself.
 
     Examples
     --------
@@ -68,13 +68,13 @@ class TargetFamily:
     effect: str | None = None
 
     def out_of_range(self, smallest: float) -> str | None:
-        """What a target must be that reaches down to `smallest`, which it must not; None where it may."""
+        """Return what a target must be, if it must not reach down to `smallest`; None if it may."""
         if self.least is None or smallest > self.least or (smallest == self.least and not self.above):
             return None
         return "be positive" if self.above else "not be negative"
 
     def standardized(self, y: Array, shift: float, scale: float) -> Array:
-        """Targets of records, with their offsets and weights, whose margins are (z − shift)/scale instead of z."""
+        """Return targets, offsets and weights for margins (z − shift)/scale instead of z."""
         if self.classes:
             return y
         if y.ndim == 1:

@@ -84,34 +84,34 @@ class Glm(TabularProblem, ABC):
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
-        """Targets as the loss takes them; those that it cannot take are refused."""
+        """Return targets as the loss takes them; raise if it cannot."""
         return targets
 
     @staticmethod
     @abstractmethod
     def value(z: Array, y: Array) -> Array:
-        """Loss ℓ(z, y) of margins z and targets y, elementwise."""
+        """Return the loss ℓ(z, y) of margins z and targets y, elementwise."""
 
     @staticmethod
     @abstractmethod
     def d1(z: Array, y: Array) -> Array:
-        """ℓ'(z, y), with respect to z."""
+        """Return ℓ'(z, y), with respect to z."""
 
     @staticmethod
     @abstractmethod
     def d2(z: Array, y: Array) -> Array:
-        """ℓ''(z, y), with respect to z."""
+        """Return ℓ''(z, y), with respect to z."""
 
     @staticmethod
     @abstractmethod
     def d3(z: Array, y: Array) -> Array:
-        """ℓ'''(z, y), with respect to z."""
+        """Return ℓ'''(z, y), with respect to z."""
 
     # f and its derivatives
 
     @one_blas_thread
     def loss(self, theta: Array) -> float:
-        """f(θ) = Σ w_c f_c(θ), the same bits whatever the threads of linear algebra."""
+        """Return f(θ) = Σ w_c f_c(θ), the same bits whatever the threads of linear algebra."""
         total = 0.0
         for x, y, share in self.pieces():
             total += float(share @ of_records(self.value, x @ theta, y))
@@ -119,51 +119,51 @@ class Glm(TabularProblem, ABC):
 
     @one_blas_thread
     def gradient(self, theta: Array) -> Array:
-        """Gradient ∇f(θ) of the objective, shape (d,), the same bits whatever the threads of linear algebra."""
+        """Return the gradient ∇f(θ), shape (d,), the same bits whatever the threads of linear algebra."""
         total = self.penalty * theta
         for x, y, share in self.pieces():
             total = total + (share * of_records(self.d1, x @ theta, y)) @ x
         return total
 
     def hessian(self, theta: Array) -> Array:
-        """Hessian ∇²f(θ) of the objective, shape (d, d)."""
+        """Return the Hessian ∇²f(θ) of the objective, shape (d, d)."""
         total = np.diag(self.penalty)
         for x, y, share in self.pieces():
             total += x.T @ ((share * of_records(self.d2, x @ theta, y))[:, None] * x)
         return total
 
     def _solve_optimum(self) -> Array:
-        """θ* = argmin f, by Newton's method, to a gradient of 1e-12 relative."""
+        """Return θ* = argmin f, by Newton's method, to a gradient of 1e-12 relative."""
         return minimise(self)
 
     # each client's f_c and its derivatives, one row per client
 
     @one_blas_thread
     def client_losses(self, theta: Array) -> Array:
-        """Loss f_c(θ) of each client, (n_clients,)."""
+        """Return the loss f_c(θ) of each client, (n_clients,)."""
         penalty = 0.5 * float(self.penalty @ theta**2)
         return np.array([of_records(self.value, x @ theta, y).mean() + penalty for x, y in self._clients()])
 
     @one_blas_thread
     def client_gradients(self, theta: Array) -> Array:
-        """∇f_c(θ), shape (N, d), the same bits whatever the threads of linear algebra."""
+        """Return ∇f_c(θ), shape (N, d), the same bits whatever the threads of linear algebra."""
         rows = [of_records(self.d1, x @ theta, y) @ x / len(y) for x, y in self._clients()]
         return np.stack(rows) + self.penalty * theta
 
     def client_hessians(self, theta: Array) -> Array:
-        """∇²f_c(θ), shape (N, d, d)."""
+        """Return ∇²f_c(θ), shape (N, d, d)."""
         found = np.empty((self.n_clients, self.dim, self.dim))
         for c, hessian in enumerate(self._client_hessians(theta)):
             found[c] = hessian
         return found
 
     def _client_hessians(self, theta: Array) -> Iterator[Array]:
-        """∇²f_c(θ) of each client, in order."""
+        """Yield ∇²f_c(θ) of each client, in order."""
         for x, y in self._clients():
             yield x.T @ ((of_records(self.d2, x @ theta, y) / len(y))[:, None] * x) + np.diag(self.penalty)
 
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
-        """∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
+        """Return ∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is (d, d) or (N, d, d)."""
         matrices = np.broadcast_to(matrix, (self.n_clients, self.dim, self.dim))
         rows = [
             (of_records(self.d3, x @ theta, y) * np.einsum("ij,jk,ik->i", x, m, x, optimize=True)) @ x / len(y)
@@ -174,7 +174,7 @@ class Glm(TabularProblem, ABC):
     def client_noise_covariances(
         self, theta: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
     ) -> Array:
-        """C_c(θ) = Cov of a minibatch gradient, shape (N, d, d).
+        """Return C_c(θ) = Cov of a minibatch gradient, shape (N, d, d).
 
         Cov_i(∇f_{c,i}(θ))/B with replacement, times (n − B)/(n − 1) without, and 0 for full gradients.
         """
@@ -190,7 +190,7 @@ class Glm(TabularProblem, ABC):
     def client_noise_along(
         self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
     ) -> Array:
-        """Variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
+        """Return the variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
         batches = Batches(batch_size, sampling)
         batches.check_fits(self.sizes)
         rows = [
@@ -203,7 +203,7 @@ class Glm(TabularProblem, ABC):
     # what runs need
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
-        """Mean gradient at θ over some of a client's records, penalty included."""
+        """Return the mean gradient at θ over some of a client's records, penalty included."""
         at = self.offsets[client] + rows
         x, y = self.x[at], self.y[at]
         return of_records(self.d1, x @ theta, y) @ x / at.size + self.penalty * theta
@@ -211,7 +211,7 @@ class Glm(TabularProblem, ABC):
     def clipped_gradient(
         self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
     ) -> Array:
-        """Mean gradient over some of a client's records, each shortened to norm `clip`, noise and the penalty's.
+        """Return the mean of some records' gradients, each shortened to norm `clip`, plus noise and penalty.
 
         A record's gradient is ℓ' x, whose norm is that of x times the size of ℓ'.
         """
@@ -261,26 +261,26 @@ class Ridge(Glm):
 
     @staticmethod
     def value(z: Array, y: Array) -> Array:
-        """ℓ(z, y) = ½(z − y)²."""
+        """Return ℓ(z, y) = ½(z − y)²."""
         return 0.5 * (z - y) ** 2
 
     @staticmethod
     def d1(z: Array, y: Array) -> Array:
-        """ℓ'(z, y) = z − y."""
+        """Return ℓ'(z, y) = z − y."""
         return z - y
 
     @staticmethod
     def d2(z: Array, y: Array) -> Array:
-        """ℓ''(z, y) = 1."""
+        """Return ℓ''(z, y) = 1."""
         return np.ones_like(z)
 
     @staticmethod
     def d3(z: Array, y: Array) -> Array:
-        """ℓ'''(z, y) = 0."""
+        """Return ℓ'''(z, y) = 0."""
         return np.zeros_like(z)
 
     def strong_convexity(self) -> float:
-        """The smallest eigenvalue of any client's Hessian."""
+        """Return the smallest eigenvalue of any client's Hessian."""
         hessians = self._client_hessians(np.zeros(self.dim))
         return max(0.0, min(float(np.linalg.eigvalsh(hessian)[0]) for hessian in hessians))
 
@@ -329,7 +329,7 @@ class Logistic(Glm):
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
-        """Labels as ±1; other labels than {0, 1} and {−1, 1} are refused."""
+        """Return labels as ±1; raise if they are neither {0, 1} nor {−1, 1}."""
         labels = np.unique(targets)
         if np.isin(labels, (-1.0, 1.0)).all():
             return targets
@@ -344,17 +344,17 @@ class Logistic(Glm):
 
     @staticmethod
     def value(z: Array, y: Array) -> Array:
-        """ℓ(z, y) = log(1 + exp(−y z))."""
+        """Return ℓ(z, y) = log(1 + exp(−y z))."""
         return np.logaddexp(0.0, -y * z)
 
     @staticmethod
     def d1(z: Array, y: Array) -> Array:
-        """ℓ'(z, y) = −y σ(−y z)."""
+        """Return ℓ'(z, y) = −y σ(−y z)."""
         return -y * expit(-y * z)
 
     @staticmethod
     def margin_of_slope(slope: Array, y: Array) -> Array:
-        """The z with ℓ'(z, y) = slope; −∞ or ∞ where ℓ' is above or below it everywhere."""
+        """Return the z with ℓ'(z, y) = slope; −∞ or ∞ where ℓ' is above or below it everywhere."""
         share = np.clip(-y * slope, 0.0, 1.0)  # σ(−y z)
         with np.errstate(divide="ignore"):
             return -y * (np.log(share) - np.log1p(-share))
@@ -362,7 +362,7 @@ class Logistic(Glm):
     @staticmethod
     @np.errstate(over="ignore")  # of large margins, whose ℓ' is then 0 as it should be
     def d1_of_many(z: Array, y: Array) -> Array:
-        """ℓ'(z, y) = −y/(1 + exp(y z)), in place and with NumPy's vectorised exp: last bits differ from `d1`."""
+        """Return ℓ'(z, y) = −y/(1 + exp(y z)) with NumPy's vectorised exp: last bits differ from `d1`."""
         found = np.atleast_1d(y * z)
         np.exp(found, out=found)
         found += 1.0
@@ -370,12 +370,12 @@ class Logistic(Glm):
 
     @staticmethod
     def d2(z: Array, y: Array) -> Array:
-        """ℓ''(z, y) = σ(z) σ(−z)."""
+        """Return ℓ''(z, y) = σ(z) σ(−z)."""
         return expit(z) * expit(-z)
 
     @staticmethod
     def d3(z: Array, y: Array) -> Array:
-        """ℓ'''(z, y) = σ(z) σ(−z) (σ(−z) − σ(z))."""
+        """Return ℓ'''(z, y) = σ(z) σ(−z) (σ(−z) − σ(z))."""
         p, q = expit(z), expit(-z)
         return p * q * (q - p)
 
@@ -385,30 +385,27 @@ class Logistic(Glm):
         return float(right.mean() if self.y.ndim == 1 else right.sum() / self.y[:, WEIGHT].sum())
 
 
-NO_OPTIMUM = 4.0  # how many times its value at θ = 0 a curvature is taken for where there is no optimum
-
-
 class LogLink(Glm):
     """A loss whose second derivative is convex in the margin and has no bound: e^z or e^−z times a constant."""
 
     has_columns = True
 
     def record_curvatures(self, x: Array, y: Array) -> Array:
-        """Bounds on the records' ℓ'' for all θ between 0 and θ*, weights included, (records,).
+        """Return the bounds on the records' ℓ'' for all θ between 0 and θ*, weights included, (records,).
 
         ℓ'' has no bound for all θ. Being convex in the margin, it is largest at an end of a segment. Where the
-        problem has no optimum of its own, as that of one client may, four times those at θ = 0.
+        problem has no optimum, which may happen with one client, four times the ones at θ = 0.
         """
         at = y[:, OFFSET]
         begin = self.d2(at, y[:, TARGET])
         try:
             end = self.d2(at + x @ self.optimum(), y[:, TARGET])
         except InvalidInput:
-            end = NO_OPTIMUM * begin
+            end = 4.0 * begin
         return y[:, WEIGHT] * np.maximum(begin, end)
 
     def _solve_optimum(self) -> Array:
-        """θ* by Newton's method, from least squares on the logarithm of what y and its mean are halfway between.
+        """Return θ* by Newton's method, from least squares on the logarithm of the midpoint of y and its mean.
 
         From θ = 0 a step could be so long that the exponential overflows.
         """
@@ -481,28 +478,28 @@ class Poisson(LogLink):
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
-        """Counts; negative ones are refused."""
+        """Return the counts; raise if one is negative."""
         refuse_records(targets < 0.0, targets, offsets, "counts must not be negative")
         return targets
 
     @staticmethod
     def value(z: Array, y: Array) -> Array:
-        """ℓ(z, y) = exp(z) − y z."""
+        """Return ℓ(z, y) = exp(z) − y z."""
         return np.exp(z) - y * z
 
     @staticmethod
     def d1(z: Array, y: Array) -> Array:
-        """ℓ'(z, y) = exp(z) − y."""
+        """Return ℓ'(z, y) = exp(z) − y."""
         return np.exp(z) - y
 
     @staticmethod
     def d2(z: Array, y: Array) -> Array:
-        """ℓ''(z, y) = exp(z)."""
+        """Return ℓ''(z, y) = exp(z)."""
         return np.exp(z)
 
     @staticmethod
     def d3(z: Array, y: Array) -> Array:
-        """ℓ'''(z, y) = exp(z)."""
+        """Return ℓ'''(z, y) = exp(z)."""
         return np.exp(z)
 
 
@@ -543,33 +540,33 @@ class Gamma(LogLink):
 
     @staticmethod
     def check_targets(targets: Array, offsets: NDArray[np.int64]) -> Array:
-        """Positive amounts; others are refused."""
+        """Return the amounts; raise if one is not positive."""
         refuse_records(targets <= 0.0, targets, offsets, "the targets of a Gamma regression must be positive")
         return targets
 
     @staticmethod
     def value(z: Array, y: Array) -> Array:
-        """ℓ(z, y) = y exp(−z) + z."""
+        """Return ℓ(z, y) = y exp(−z) + z."""
         return y * np.exp(-z) + z
 
     @staticmethod
     def d1(z: Array, y: Array) -> Array:
-        """ℓ'(z, y) = 1 − y exp(−z)."""
+        """Return ℓ'(z, y) = 1 − y exp(−z)."""
         return 1.0 - y * np.exp(-z)
 
     @staticmethod
     def d2(z: Array, y: Array) -> Array:
-        """ℓ''(z, y) = y exp(−z)."""
+        """Return ℓ''(z, y) = y exp(−z)."""
         return y * np.exp(-z)
 
     @staticmethod
     def d3(z: Array, y: Array) -> Array:
-        """ℓ'''(z, y) = −y exp(−z)."""
+        """Return ℓ'''(z, y) = −y exp(−z)."""
         return -y * np.exp(-z)
 
 
 def log_exposure(exposure: Any) -> list[Array]:
-    """Logarithm of positive exposures, one array per client; others are refused."""
+    """Return logarithms of exposures, one array per client; raise if one is not positive."""
     try:
         parts = [np.asarray(part, dtype=np.float64) for part in exposure]
     except (TypeError, ValueError) as error:

@@ -30,8 +30,6 @@ from fedscaffold.problems.base import (
     record_probabilities,
 )
 
-NEUTRAL = 1e-13  # of the largest eigenvalue: a real part below it is rounding
-
 
 class LinearSystem(RecordsProblem):
     """Find θ* with Σ_c w_c (Ā_c θ* − b̄_c) = 0; a "gradient" of client c has mean Ā_c θ − b̄_c.
@@ -49,11 +47,11 @@ class LinearSystem(RecordsProblem):
 
     @abstractmethod
     def client_second_moments(self) -> Array:
-        """E[A_c(z)ᵀ A_c(z)] of one record, (N, d, d)."""
+        """Return E[A_c(z)ᵀ A_c(z)] of one record, (N, d, d)."""
 
     @abstractmethod
     def noise_factor(self, batches: Batches, n: int) -> float:
-        """v, such that a batch of a client with n records has E[AᵀA] ≤ v E[A(z)ᵀA(z)] + (1 − v) ĀᵀĀ."""
+        """Return v, such that a batch of a client with n records has E[AᵀA] ≤ v E[A(z)ᵀA(z)] + (1 − v) ĀᵀĀ."""
 
     @property
     def matrix(self) -> Array:
@@ -66,29 +64,29 @@ class LinearSystem(RecordsProblem):
         return np.einsum("c,ci->i", self.weights, self.client_vectors)
 
     def _solve_optimum(self) -> Array:
-        """θ* = Ā⁻¹ b̄, where the clients' mean gradient vanishes."""
+        """Return θ* = Ā⁻¹ b̄, where the clients' mean gradient vanishes."""
         return np.asarray(np.linalg.solve(self.matrix, self.vector), dtype=np.float64)
 
     def loss(self, theta: Array) -> float:
-        """½‖Āθ − b̄‖².
+        """Return ½‖Āθ − b̄‖².
 
         Its gradient is not the one that methods follow: Āθ − b̄ has no potential when Ā is not symmetric.
         """
         return 0.5 * float(np.square(self.gradient(theta)).sum())
 
     def gradient(self, theta: Array) -> Array:
-        """Āθ − b̄, what the clients' gradients are on average."""
+        """Return Āθ − b̄, what the clients' gradients are on average."""
         return self.matrix @ theta - self.vector
 
     def client_gradients(self, theta: Array) -> Array:
-        """Ā_c θ − b̄_c, shape (N, d)."""
+        """Return Ā_c θ − b̄_c, shape (N, d)."""
         return self.client_matrices @ theta - self.client_vectors
 
     def smoothness(self, batches: Batches) -> float:
-        """The least L with E‖g_c(θ) − g_c(θ')‖² ≤ L⟨Ā_c(θ − θ'), θ − θ'⟩ for every client.
+        """Return the least L with E‖g_c(θ) − g_c(θ')‖² ≤ L⟨Ā_c(θ − θ'), θ − θ'⟩ for every client.
 
         L = max_c λ_max(S_c^{-1/2} M_c S_c^{-1/2}), S_c = (Ā_c + Ā_cᵀ)/2, M_c = v E[AᵀA] + (1 − v) Ā_cᵀĀ_c, with v
-        the batch's noise factor. Infinite where some S_c is not positive definite: then there is no such L, the
+        the batch's noise factor. Infinite if some S_c is not positive definite: then no such L exists, the
         methods' rules vouch for no step size but 0, and whether a small one converges is seen by trying it.
         """
         A = self.client_matrices
@@ -102,7 +100,7 @@ class LinearSystem(RecordsProblem):
         return float(np.linalg.eigvalsh(0.5 * (whole + np.swapaxes(whole, 1, 2)))[:, -1].max())
 
     def strong_convexity(self) -> float:
-        """μ with ⟨Ā_c u, u⟩ ≥ μ‖u‖² for every client: the smallest eigenvalue of (Ā_c + Ā_cᵀ)/2, or 0."""
+        """Return μ with ⟨Ā_c u, u⟩ ≥ μ‖u‖² for every client: the smallest eigenvalue of (Ā_c + Ā_cᵀ)/2, or 0."""
         return max(0.0, self._smallest_symmetric())
 
     def _smallest_symmetric(self) -> float:
@@ -110,10 +108,10 @@ class LinearSystem(RecordsProblem):
         return float(np.linalg.eigvalsh(0.5 * (A + np.swapaxes(A, 1, 2)))[:, 0].min())
 
     def _check_stable(self) -> None:
-        """Refuse a mean system that local steps would run away from."""
+        """Raise if local steps would run away from the mean system's solution."""
         eigenvalues = np.linalg.eigvals(self.matrix)
         least = float(eigenvalues.real.min())
-        if least <= NEUTRAL * float(np.abs(eigenvalues).max()):
+        if least <= 1e-13 * float(np.abs(eigenvalues).max()):
             raise InvalidInput(
                 "the clients' mean matrix must have eigenvalues with positive real parts only, so that steps "
                 f"θ − γ(Aθ − b) settle; it has one with real part {least:.3g}: check the sign of A (and of b)"
@@ -124,7 +122,7 @@ class LinearSA(LinearSystem):
     """g_c(θ; i) = A_{c,i} θ − b_{c,i}, i one of client c's records; θ* = (Σ w_c Ā_c)⁻¹ Σ w_c b̄_c.
 
     Matrices need not be symmetric. All eigenvalues of Ā = Σ w_c Ā_c must have positive real parts (−Ā is Hurwitz);
-    anything else is refused. A single client's Ā_c may have others.
+    anything else is rejected. A single client's Ā_c may have others.
 
     Parameters
     ----------
@@ -177,49 +175,45 @@ class LinearSA(LinearSystem):
         )  # fmt: skip
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
-        """Mean of A_i θ − b_i over some of a client's records."""
+        """Return the mean of A_i θ − b_i over some of a client's records."""
         at = self.offsets[client] + rows
         return (self.A[at] @ theta - self.b[at]).mean(axis=0)
 
     def mean_field(self) -> LinearSA:
-        """The problem with one record per client, its mean: its gradients are this one's full gradients."""
+        """Return the problem with one record per client, its mean: its gradients are this one's full gradients."""
         if int(self.sizes.max()) == 1:
             return self
         return LinearSA(self.client_matrices[:, None], self.client_vectors[:, None], weights=self.weights)
 
     def client_second_moments(self) -> Array:
-        """Mean of A_iᵀA_i over each client's records, (N, d, d)."""
+        """Return the mean of A_iᵀA_i over each client's records, (N, d, d)."""
         if self.probabilities is not None:
             return self._means(np.swapaxes(self.A, 1, 2) @ self.A)
         squares = [np.tensordot(A, A, axes=((0, 1), (0, 1))) / len(A) for A in self._each(self.A)]
         return np.stack(squares)
 
     def noise_factor(self, batches: Batches, n: int) -> float:
-        """1/B, times (n − B)/(n − 1) without replacement."""
+        """Return 1/B, times (n − B)/(n − 1) without replacement."""
         if self.probabilities is not None:
             return 0.0 if batches.size is None else 1.0 / batches.size
         return batches.noise_factor(n)
 
     def _compute_fingerprint(self) -> str:
-        """SHA-256 of weights and every record."""
+        """Return the SHA-256 of weights and every record."""
         drawn = () if self.probabilities is None else (self.probabilities,)
         return digest(f"{self.kind} {self.dim}", self.offsets, self.weights, self.b, self.A, *drawn)
 
     def _means(self, records: Array) -> Array:
-        """The mean over each client's records, as they are drawn, (N, ...)."""
+        """Return the mean over each client's records, as they are drawn, (N, ...)."""
         if self.probabilities is None:
             return np.stack([each.mean(axis=0) for each in self._each(records)])
         pairs = zip(self._each(self.probabilities), self._each(records), strict=True)
         return np.stack([np.tensordot(own, each, axes=1) for own, each in pairs])
 
     def _each(self, records: Array) -> Iterator[Array]:
-        """The records of one client after another."""
+        """Yield the records of one client after another."""
         for begin, end in pairwise(self.offsets):
             yield records[begin:end]
-
-
-PROBABILITY_ROUNDING = 1e-6
-LARGEST_CONDITION = 1e13
 
 
 class MarkovChains(NamedTuple):
@@ -254,7 +248,7 @@ class MarkovChains(NamedTuple):
 
     @classmethod
     def from_transitions(cls, transitions: ArrayLike, rewards: ArrayLike, features: ArrayLike) -> MarkovChains:
-        """Chains from full matrices P_c(s, s'), (N, states, states); rewards (N, states), features (states, d)."""
+        """Build chains from P_c(s, s'), (N, states, states), rewards (N, states) and features (states, d)."""
         kernel = table("transitions", transitions, 3)
         states = kernel.shape[1]
         successors = np.tile(np.arange(states), (states, 1))
@@ -262,7 +256,7 @@ class MarkovChains(NamedTuple):
 
 
 def checked_chains(chains: MarkovChains) -> MarkovChains:
-    """Chains from outside, copied; refused where they are no chains or have no single stationary law."""
+    """Return a copy of given chains; raise if they are not chains or have several stationary laws."""
     kernel, rewards = table("kernel", chains.kernel, 3), table("rewards", chains.rewards, 2)
     features, successors = table("features", chains.features, 2), table("successors", chains.successors, 2)
     n_clients, states, branching = kernel.shape
@@ -277,14 +271,14 @@ def checked_chains(chains: MarkovChains) -> MarkovChains:
         wrong.append(f"features must have {states} rows, one per state, and at most as many columns")
     if wrong:
         raise InvalidInput(f"environments do not fit a kernel of shape {kernel.shape}: {'; '.join(wrong)}")
-    if (kernel < 0.0).any() or np.abs(kernel.sum(axis=2) - 1.0).max() > PROBABILITY_ROUNDING:
+    if (kernel < 0.0).any() or np.abs(kernel.sum(axis=2) - 1.0).max() > 1e-6:  # written with six digits
         raise InvalidInput("transition probabilities must not be negative, and sum to one from each state")
     whole = successors.astype(np.int64)
     if (whole != successors).any() or whole.min() < 0 or whole.max() >= states:
         raise InvalidInput(f"successors must be states, whole numbers from 0 to {states - 1}")
     own = MarkovChains(whole, kernel / kernel.sum(axis=2, keepdims=True), rewards, features)
     worst = np.linalg.cond(_balance(own))
-    if not worst.max() < LARGEST_CONDITION:
+    if not worst.max() < 1e13:  # beyond it no digit of the stationary law is right
         raise InvalidInput(
             f"the chain of client {int(np.argmax(worst))} has no single stationary law: all its states must lead "
             "to one group of states that lead to each other"
@@ -293,7 +287,7 @@ def checked_chains(chains: MarkovChains) -> MarkovChains:
 
 
 def table(name: str, value: ArrayLike, axes: int) -> Array:
-    """A new array of finite numbers with so many axes, none of them empty."""
+    """Return a new array of finite numbers with this number of axes, none of them empty."""
     try:
         array = np.array(numbers(value))
     except (TypeError, ValueError) as error:
@@ -306,7 +300,7 @@ def table(name: str, value: ArrayLike, axes: int) -> Array:
 def garnet(
     *, n_clients: int, states: int, branching: int, dim: int, heterogeneity: float, environments: int, seed: int
 ) -> MarkovChains:
-    """P_c = (1 − ε)P + ε Q_c and r_c = (1 − ε)r + ε q_c, with P, Q_c and r, q_c drawn alike.
+    """Return P_c = (1 − ε)P + ε Q_c and r_c = (1 − ε)r + ε q_c, with P, Q_c and r, q_c drawn alike.
 
     Each state's first successor is its next one on a random cycle through all states, so that every state is
     visited; the others are drawn without replacement. Probabilities are the pieces into which uniform points
@@ -339,13 +333,13 @@ def _graph(rng: np.random.Generator, states: int, branching: int) -> NDArray[np.
 
 
 def _pieces(rng: np.random.Generator, states: int, branching: int) -> Array:
-    """Lengths of the pieces of [0, 1] between uniform points, one row per state."""
+    """Return the lengths of the pieces of [0, 1] between uniform points, one row per state."""
     cuts = np.sort(rng.uniform(size=(states, branching - 1)), axis=1)
     return np.diff(cuts, axis=1, prepend=0.0, append=1.0)
 
 
 def matrices(chains: MarkovChains) -> Array:
-    """P_c as full matrices, (N, states, states)."""
+    """Return P_c as full matrices, (N, states, states)."""
     n_clients, states, branching = chains.kernel.shape
     full = np.zeros((n_clients, states, states))
     for k in range(branching):
@@ -354,7 +348,7 @@ def matrices(chains: MarkovChains) -> Array:
 
 
 def stationary(chains: MarkovChains) -> Array:
-    """μ_c with μ_cᵀP_c = μ_cᵀ and Σ_s μ_c(s) = 1, (N, states)."""
+    """Return μ_c with μ_cᵀP_c = μ_cᵀ and Σ_s μ_c(s) = 1, (N, states)."""
     system = _balance(chains)
     n_clients, states, _ = system.shape
     right = np.zeros((states, 1))
@@ -364,7 +358,7 @@ def stationary(chains: MarkovChains) -> Array:
 
 
 def _balance(chains: MarkovChains) -> Array:
-    """P_cᵀ − I with its last row replaced by ones, since one balance equation follows from the others."""
+    """Return P_cᵀ − I with its last row replaced by ones, since one balance equation follows from the others."""
     full = matrices(chains)
     system = np.swapaxes(full, 1, 2) - np.eye(full.shape[1])
     system[:, -1, :] = 1.0
@@ -498,28 +492,28 @@ class GarnetTD(LinearSystem):
         )  # fmt: skip
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
-        """Mean over some transitions of ((φ(s) − λφ(s'))ᵀθ − r(s)) φ(s)."""
+        """Return the mean over some transitions of ((φ(s) − λφ(s'))ᵀθ − r(s)) φ(s)."""
         at = self.offsets[client] + rows
         return (self.margins[at] @ theta - self.y[at]) @ self.x[at] / at.size
 
     def mean_field(self) -> LinearSA:
-        """Ā_c θ − b̄_c as the only record of each client."""
+        """Return Ā_c θ − b̄_c as the only record of each client."""
         return LinearSA(self.client_matrices[:, None], self.client_vectors[:, None], weights=self.weights)
 
     def client_second_moments(self) -> Array:
-        """E_c[‖φ(s)‖² m mᵀ], m = φ(s) − λφ(s'), (N, d, d)."""
+        """Return E_c[‖φ(s)‖² m mᵀ], m = φ(s) − λφ(s'), (N, d, d)."""
         m = self.margins.reshape(self.n_clients, -1, self.dim)
         share = self.probabilities * np.square(self.x).sum(axis=1).reshape(self.n_clients, -1)
         return np.swapaxes(share[:, :, None] * m, 1, 2) @ m
 
     def noise_factor(self, batches: Batches, n: int) -> float:
-        """1/B for independent transitions; 1 along a chain, where those of a batch may be nearly the same."""
+        """Return 1/B for independent transitions; 1 along a chain, whose transitions may be nearly the same."""
         if batches.size is None:
             return 0.0
         return 1.0 / batches.size if self.sampling == "iid" else 1.0
 
     def describe(self) -> dict[str, Any]:
-        """The kind, sizes and how the environments are made."""
+        """Return the kind, sizes and how the environments are made."""
         return {
             "kind": self.kind,
             "n_clients": self.n_clients,
@@ -533,13 +527,13 @@ class GarnetTD(LinearSystem):
         }
 
     def _compute_fingerprint(self) -> str:
-        """SHA-256 of discount, sampling, weights and the environments."""
+        """Return the SHA-256 of discount, sampling, weights and the environments."""
         words = f"{self.kind} {self.discount!r} {self.sampling}"
         return digest(words, self.weights, *self.chains)
 
 
 def _records(chains: MarkovChains, discount: float) -> tuple[Array, Array, Array]:
-    """φ(s), φ(s) − λφ(s') and r_c(s) of all transitions, client after client."""
+    """Return φ(s), φ(s) − λφ(s') and r_c(s) of all transitions, client after client."""
     n_clients, _, branching = chains.kernel.shape
     now = np.repeat(chains.features, branching, axis=0)
     margins = now - discount * chains.features[chains.successors.reshape(-1)]
@@ -548,7 +542,7 @@ def _records(chains: MarkovChains, discount: float) -> tuple[Array, Array, Array
 
 
 def _draws(chains: MarkovChains, probabilities: Array, *, chain: bool) -> Draws:
-    """Transitions by their probabilities, the first of a stretch or all; those that follow one start in its s'."""
+    """Draw transitions by their probabilities, the first of a stretch or all; others start in the s' before."""
     n_clients, _, branching = chains.kernel.shape
     ends = interval_ends(probabilities).reshape(-1)
     if not chain:

@@ -24,10 +24,10 @@ from fedscaffold.problems.glm import LOGISTIC_DERIVATIVE_BOUNDS
 from fedscaffold.problems.newton import minimise
 from fedscaffold.problems.streams import ClientLaws, Derivatives, Streams
 
-NUMBERS_AT_ONCE = 1 << 18
+NUMBERS_AT_ONCE = 1 << 18  # 2 MB, which fits in a cache
 SHARP, ROUGH = 40.0, 23.0  # −log of the error that is aimed at: in one dimension, and in two
 WIDEST = 0.65  # step, for small v
-MOST_POINTS = 1_000_000
+MOST_POINTS = 1_000_000  # of the rule: more would take seconds for each mean
 LARGEST_SOFT = 1e8  # variance
 
 
@@ -49,7 +49,7 @@ class Pair(NamedTuple):
 
 
 def half_rule(largest: float, aim: float) -> tuple[Array, Array]:
-    """Points z ≥ 0 and weights for means of even functions of √v z over z ~ N(0, 1), v up to `largest`."""
+    """Return points z ≥ 0 and weights for means of even functions of √v z, z ~ N(0, 1), v up to `largest`."""
     pole = math.pi / math.sqrt(max(largest, 1e-6))  # where exp(−z²/2) is as large as exp(pole²/2)
     step = min(WIDEST, 2.0 * math.pi * pole / (aim + 0.5 * pole**2))
     if not step * MOST_POINTS > math.sqrt(1.5 * aim):
@@ -64,7 +64,7 @@ def half_rule(largest: float, aim: float) -> tuple[Array, Array]:
 
 
 def margin(v: Array) -> Margin:
-    """E σ', E σ''' and E σ⁽⁵⁾ of z ~ N(0, v), in the shape of v."""
+    """Return E σ', E σ''' and E σ⁽⁵⁾ of z ~ N(0, v), in the shape of v."""
     first, third, fifth = np.empty((3, v.size))
     z, weights = half_rule(float(v.max(initial=0.0)), SHARP)
     flat = np.sqrt(v.reshape(-1))
@@ -80,7 +80,7 @@ def margin(v: Array) -> Margin:
 
 
 def mean_softplus(v: Array) -> Array:
-    """E log(1 + exp z), z ~ N(0, v), for v of one axis."""
+    """Return E log(1 + exp z), z ~ N(0, v), for v of one axis."""
     # beyond LARGEST_SOFT the function is |z| but for its kink, which this rule gets right to 1e-8 of the mean
     z, weights = half_rule(min(float(v.max(initial=0.0)), LARGEST_SOFT), SHARP)
     points = np.sqrt(v)[:, None] * z
@@ -88,7 +88,7 @@ def mean_softplus(v: Array) -> Array:
 
 
 def pair(a: Array, r: Array, x: Array) -> Pair:
-    """Means over s and t of standard deviations a and r and of correlation x, all of one shape."""
+    """Return the means over s and t of standard deviations a and r and of correlation x, all of one shape."""
     shape = a.shape
     a, r, x = (np.reshape(each, -1) for each in (a, r, x))
     found = np.empty((4, a.size))
@@ -114,9 +114,8 @@ def pair(a: Array, r: Array, x: Array) -> Pair:
     return Pair(*(values.reshape(shape) for values in found))
 
 
-SCALES = 40  # points between the least and the largest s_c, from which sums over clients are made
 GRID, LINE = 6, 12  # points of the grids from which a client's means at many points are interpolated
-SHORT = 1e-150
+SHORT = 1e-150  # a product of lengths below it has a square that underflows
 
 
 class ScaleSums(NamedTuple):
@@ -185,8 +184,8 @@ class LogisticStream(Streams):
         )  # fmt: skip
 
     def _sum_up(self, laws: Iterator[tuple[ClientLaws, Array]]) -> None:
-        """Sums over clients of any smooth function of s_c, by interpolation; the pull of w_c."""
-        points = np.cos(np.pi * (np.arange(SCALES) + 0.5) / SCALES) if self.scale_spread else np.zeros(1)
+        """Sum smooth functions of s_c over clients, by interpolation, and the pull of w_c."""
+        points = np.cos(np.pi * (np.arange(40) + 0.5) / 40) if self.scale_spread else np.zeros(1)
         shares, pull = np.zeros(points.size), np.zeros(self.dim)
         for law, weights in laws:
             tau = (law.scale - 1.0) / self.scale_spread if self.scale_spread else np.zeros_like(law.scale)
@@ -196,19 +195,19 @@ class LogisticStream(Streams):
         self.scale_sums = ScaleSums(1.0 + self.scale_spread * points, shares, self.spectrum * pull)
 
     def loss(self, theta: Array) -> float:
-        """f(θ) = Σ w_c f_c(θ)."""
+        """Return f(θ) = Σ w_c f_c(θ)."""
         scales, shares, pull = self.scale_sums
         level = float(shares @ mean_softplus(scales * float(self.spectrum @ theta**2)))
         return level - float(pull @ theta) + 0.5 * self.l2 * float(theta @ theta)
 
     def gradient(self, theta: Array) -> Array:
-        """The gradient ∇f(θ), shape (dim,)."""
+        """Return the gradient ∇f(θ), shape (dim,)."""
         scales, shares, pull = self.scale_sums
         slope = float((shares * scales) @ margin(scales * float(self.spectrum @ theta**2)).first)
         return (slope * self.spectrum + self.l2) * theta - pull
 
     def hessian(self, theta: Array) -> Array:
-        """The Hessian ∇²f(θ), shape (dim, dim)."""
+        """Return the Hessian ∇²f(θ), shape (dim, dim)."""
         scales, shares, _ = self.scale_sums
         means = margin(scales * float(self.spectrum @ theta**2))
         t = self.spectrum * theta
@@ -216,11 +215,11 @@ class LogisticStream(Streams):
         return np.diag(float((shares * scales) @ means.first) * self.spectrum + self.l2) + bend * np.outer(t, t)
 
     def _solve_optimum(self) -> Array:
-        """θ* = argmin f, by Newton's method, to a gradient of 1e-12 relative."""
+        """Return θ* = argmin f, by Newton's method, to a gradient of 1e-12 relative."""
         return minimise(self)
 
     def averages(self, clients: IntArray, points: Array) -> Derivatives:
-        """∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
+        """Return ∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
         law = self.law(clients)
         S = law.scale[:, None] * self.spectrum  # (k, d)
         t, own = S[:, None, None] * points, S * law.w
@@ -246,7 +245,7 @@ class LogisticStream(Streams):
         return Derivatives(gradient.mean(axis=2) + self.l2 * points.mean(axis=2), hessian, noise)
 
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
-        """∇³f_c(θ)[M], shape (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is symmetric, (d, d) or (N, d, d)."""
+        """Return ∇³f_c(θ)[M], (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is symmetric, (d, d) or (N, d, d)."""
         S = self.law(np.arange(self.n_clients)).scale[:, None] * self.spectrum
         t = S * theta
         means = margin(t @ theta)
@@ -257,7 +256,7 @@ class LogisticStream(Streams):
         return means.third[:, None] * straight + (means.fifth * np.einsum("ki,ki->k", t, along))[:, None] * t
 
     def drawn_gradient(self, client: int, theta: Array, stream: Stream, first: int, count: int) -> Array:
-        """Mean of −y σ(−y xᵀθ) x, penalty added, over records first, ... of a client's round."""
+        """Return the mean of −y σ(−y xᵀθ) x, penalty added, over records first, ... of a client's round."""
         law = self.law(np.array([client]))
         raw = normals(stream, first * self.dim, count * self.dim).reshape(count, self.dim)
         x = raw * np.sqrt(law.scale * self.spectrum)
@@ -265,12 +264,12 @@ class LogisticStream(Streams):
         return (-y * expit(-y * (x @ theta))) @ x / count + self.l2 * theta
 
     def strong_convexity(self) -> float:
-        """l2: what the penalty alone gives."""
+        """Return l2: what the penalty alone gives."""
         return self.l2
 
 
 def chebyshev(points: Array, x: Array) -> Array:
-    """Lagrange functions of Chebyshev points at x, (x, points), by the barycentric formula."""
+    """Return Lagrange functions of Chebyshev points at x, (x, points), by the barycentric formula."""
     count = points.size
     signs = (-1.0) ** np.arange(count) * np.sin(np.pi * (np.arange(count) + 0.5) / count)
     off = x[:, None] - points
@@ -281,7 +280,7 @@ def chebyshev(points: Array, x: Array) -> Array:
 
 
 def _margins(v: Array) -> Margin:
-    """`margin` of (k, m, p); where a client has more than some points, by interpolation on a line of its own."""
+    """Return `margin` of (k, m, p); for clients with many points by interpolation on a line per client."""
     k, m, p = v.shape
     if m * p <= LINE:
         return margin(v)
@@ -290,9 +289,9 @@ def _margins(v: Array) -> Margin:
 
 
 def _pairs(a: Array, r: Array, mixed: Array) -> Pair:
-    """Means over the margins of θ and w_c: a = √(θᵀSθ), mixed = θᵀSw_c, (k, m, p); r = √(w_cᵀSw_c), (k,).
+    """Return means over the margins of θ and w_c: a = √(θᵀSθ), mixed = θᵀSw_c, (k, m, p); r = √(w_cᵀSw_c).
 
-    Where a client has more than a few points, by interpolation in a and the correlation on a grid of its own.
+    For clients with many points they come from interpolation in a and the correlation, on a grid per client.
     """
     lengths = a * r[:, None, None]
     x = np.clip(np.where(lengths > SHORT, mixed / np.maximum(lengths, SHORT), 0.0), -1.0, 1.0)
@@ -311,7 +310,7 @@ def _pairs(a: Array, r: Array, mixed: Array) -> Pair:
 
 
 def _gridded(values: Array, nodes: Array) -> tuple[Array, Array]:
-    """Lagrange functions (k, n, nodes) of points spread over each row's range, and these points (k, nodes)."""
+    """Return Lagrange functions (k, n, nodes) of points over each row's range, and the points (k, nodes)."""
     low, high = values.min(axis=1, keepdims=True), values.max(axis=1, keepdims=True)
     centre, half = 0.5 * (low + high), np.maximum(0.5 * (high - low), 1e-300)
     inside = np.clip((values - centre) / half, -1.0, 1.0)

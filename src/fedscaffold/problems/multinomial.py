@@ -17,7 +17,7 @@ from fedscaffold.problems.base import flatten, log_softmax, softmax
 from fedscaffold.problems.newton import minimise
 from fedscaffold.problems.tabular import TARGET, WEIGHT, TabularProblem, clipped_slopes, with_columns
 
-MOST_CLASSES = 1_000_000
+MOST_CLASSES = 1_000_000  # beyond it, targets are most likely not classes
 
 
 class Multinomial(TabularProblem):
@@ -89,22 +89,22 @@ class Multinomial(TabularProblem):
         return self.vectors
 
     def loss(self, theta: Array) -> float:
-        """f(θ) = Σ w_c f_c(θ)."""
+        """Return f(θ) = Σ w_c f_c(θ)."""
         return float(self.weights @ self.client_losses(theta))
 
     def gradient(self, theta: Array) -> Array:
-        """The gradient ∇f(θ), shape (dim,)."""
+        """Return the gradient ∇f(θ), shape (dim,)."""
         return self.weights @ self.client_gradients(theta)
 
     def hessian(self, theta: Array) -> Array:
-        """The Hessian ∇²f(θ), shape (dim, dim)."""
+        """Return the Hessian ∇²f(θ), shape (dim, dim)."""
         total = np.diag(self.penalty)
         for x, y, shares in self.pieces():
             total += self._curvature(theta, x, shares * _weights(y))
         return total
 
     def _solve_optimum(self) -> Array:
-        """θ* = argmin f, by Newton's method."""
+        """Return θ* = argmin f, by Newton's method."""
         return minimise(_Centred(self))
 
     def accuracy(self, theta: Array) -> float:
@@ -114,24 +114,24 @@ class Multinomial(TabularProblem):
 
     @one_blas_thread
     def client_losses(self, theta: Array) -> Array:
-        """The clients' losses f_c(θ), shape (N,)."""
+        """Return the clients' losses f_c(θ), shape (N,)."""
         penalty = 0.5 * float(self.penalty @ theta**2)
         return np.array([-self._log_shares(theta, x, y).mean() + penalty for x, y in self._clients()])
 
     def client_gradients(self, theta: Array) -> Array:
-        """∇f_c(θ), shape (N, dim)."""
+        """Return ∇f_c(θ), shape (N, dim)."""
         rows = [(self._slopes(theta, x, y).T @ x).ravel() / len(y) for x, y in self._clients()]
         return np.stack(rows) + self.penalty * theta
 
     def client_hessians(self, theta: Array) -> Array:
-        """∇²f_c(θ), shape (N, dim, dim)."""
+        """Return ∇²f_c(θ), shape (N, dim, dim)."""
         blocks = [self._curvature(theta, x, _weights(y) / len(y)) for x, y in self._clients()]
         return np.stack(blocks) + np.diag(self.penalty)
 
     def client_noise_along(
         self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
     ) -> Array:
-        """Variance of a minibatch gradient along each column of (dim, m) directions, shape (N, m)."""
+        """Return the variance of a minibatch gradient along each column of (dim, m) directions, shape (N, m)."""
         batches = Batches(batch_size, sampling)
         batches.check_fits(self.sizes)
         K, d = self.n_classes, self.n_features
@@ -144,14 +144,14 @@ class Multinomial(TabularProblem):
         return np.stack(rows)
 
     def record_gradients(self, client: int, points: Array) -> Array:
-        """Each record's gradient, penalty included, of one client at (p, dim) points, shape (p, n, dim)."""
+        """Return each record's gradient, penalty included, of one client at (p, dim) points, shape (p, n, dim)."""
         rows = slice(self.offsets[client], self.offsets[client + 1])
         x, y = self.x[rows], self.y[rows]
         each = [(self._slopes(theta, x, y)[:, :, None] * x[:, None, :]).reshape(len(y), -1) for theta in points]
         return np.stack(each) + (self.penalty * points)[:, None, :]
 
     def batch_gradient(self, client: int, theta: Array, rows: NDArray[np.int64]) -> Array:
-        """Mean gradient at θ over some of a client's records, penalty included."""
+        """Return the mean gradient at θ over some of a client's records, penalty included."""
         at = self.offsets[client] + rows
         return (
             self._slopes(theta, self.x[at], self.y[at]).T @ self.x[at]
@@ -160,7 +160,7 @@ class Multinomial(TabularProblem):
     def clipped_gradient(
         self, client: int, theta: Array, rows: NDArray[np.int64], clip: float, noise: Array | float = 0.0
     ) -> Array:
-        """Mean gradient over some of a client's records, each shortened to norm `clip`, noise and the penalty's.
+        """Return the mean of some records' gradients, each shortened to norm `clip`, plus noise and penalty.
 
         A record's gradient is the outer product of p − e_y and x.
         """
@@ -174,17 +174,17 @@ class Multinomial(TabularProblem):
         return x @ theta.reshape(self.n_classes, self.n_features).T
 
     def _log_shares(self, theta: Array, x: Array, y: Array) -> Array:
-        """Log p_y(x) of each record, times its weight."""
+        """Return log p_y(x) of each record, times its weight."""
         return _weights(y) * log_softmax(self._margins(theta, x))[np.arange(len(y)), _classes(y)]
 
     def _slopes(self, theta: Array, x: Array, y: Array) -> Array:
-        """p_k(x) − [y = k] of each record, times its weight, (records, K)."""
+        """Return p_k(x) − [y = k] of each record, times its weight, (records, K)."""
         shares = softmax(self._margins(theta, x))
         shares[np.arange(len(y)), _classes(y)] -= 1.0
         return shares if y.ndim == 1 else y[:, WEIGHT, None] * shares
 
     def _curvature(self, theta: Array, x: Array, shares: Array) -> Array:
-        """Blocks Σ_i share_i p_k(δ_kl − p_l) x xᵀ."""
+        """Return the blocks Σ_i share_i p_k(δ_kl − p_l) x xᵀ."""
         p = softmax(self._margins(theta, x))
         K, d = self.n_classes, self.n_features
         blocks = np.empty((K, d, K, d))

@@ -12,10 +12,10 @@ from fedscaffold.core.types import Array
 from fedscaffold.problems.base import aligned_empty, freeze
 from fedscaffold.problems.glm import Logistic, Ridge
 
-FEATURES = 20
+FEATURES = 20  # as in the paper, and so are the next
 RECORDS_PER_CLIENT = 200
-RECORDS_AT_ONCE = 1 << 16
-INFORMATIVE = (2, 10)
+RECORDS_AT_ONCE = 1 << 16  # 10 MB
+INFORMATIVE = (2, 10)  # features of the two datasets
 LARGEST_SEED = 2**31 - 1  # of scikit-learn's generators, of which seed takes two
 
 # The paper gives no penalty. With 0.01 its picture comes out: logistic regression improves up to 1,000
@@ -27,7 +27,7 @@ L2 = 0.01
 def paper(
     kind: Literal["regression", "classification"], *, n_clients: int, l2: float = L2, seed: int = 0
 ) -> Ridge | Logistic:
-    """Section 6 of "Scaffold with Stochastic Gradients": two datasets, one for each half of the clients.
+    """Build the problem of Section 6 of the paper: two datasets, one for each half of the clients.
 
     Each has 100·N records and 20 features, so that a client holds 200 records. Regression:
     scikit-learn's make_regression with 2 and 10 informative features. Classification:
@@ -86,7 +86,7 @@ def _fill(x: Array, y: Array, kind: str, informative: int, seed: int) -> None:
 
 
 def _regression(records: int, informative: int, generator: np.random.RandomState) -> tuple[Array, Array]:
-    """The numbers of scikit-learn's make_regression without noise, whose import takes longer than a run.
+    """Return the numbers of scikit-learn's make_regression without noise, whose import takes longer than a run.
 
     Standard normal features; targets xᵀβ, where β has `informative` coordinates uniform up to 100. A test compares
     them with scikit-learn's, bit by bit.

@@ -23,8 +23,7 @@ from fedscaffold.problems.base import ProblemBase, client_weights, digest, freez
 
 CLIENTS_AT_ONCE = 4096  # in passes over all clients; part of the numbers, as it fixes the order of sums
 ENDLESS = int(np.iinfo(np.int64).max)  # how many records a client has, where a number is asked for
-LARGEST_SPREAD = 0.9
-FLATTEST = 0.1  # of the default spectrum, whose largest entry is 1
+LARGEST_SPREAD = 0.9  # at 1 the smallest s_c is 0, and a problem without penalty has no minimiser
 
 
 class ClientLaws(NamedTuple):
@@ -128,10 +127,10 @@ class Streams(ProblemBase):
 
     @abstractmethod
     def _sum_up(self, laws: Iterator[tuple[ClientLaws, Array]]) -> None:
-        """One pass over the clients' laws and weights for what f, its derivatives and θ* need of them."""
+        """Sum up, in one pass over the clients' laws and weights, what f, its derivatives and θ* need."""
 
     def _laws(self) -> Iterator[tuple[ClientLaws, Array]]:
-        """(law, weights) of all clients in order, some at a time; also finds the extreme s_c."""
+        """Yield (law, weights) of all clients in order, some at a time; also finds the extreme s_c."""
         for chunk in self._chunks():
             law = self.law(chunk)
             self.smallest_scale = min(self.smallest_scale, float(law.scale.min()))
@@ -140,24 +139,24 @@ class Streams(ProblemBase):
 
     @abstractmethod
     def loss(self, theta: Array) -> float:
-        """f(θ) = Σ w_c f_c(θ)."""
+        """Return f(θ) = Σ w_c f_c(θ)."""
 
     @abstractmethod
     def strong_convexity(self) -> float:
-        """μ with ∇²f_c ≥ μI everywhere, for every client."""
+        """Return μ with ∇²f_c ≥ μI everywhere, for every client."""
 
     @abstractmethod
     def averages(self, clients: IntArray, points: Array) -> Derivatives:
-        """∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
+        """Return ∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
 
     @abstractmethod
     def drawn_gradient(self, client: int, theta: Array, stream: Stream, first: int, count: int) -> Array:
-        """Mean gradient at θ over the records first, ..., first + count − 1 of a client's round."""
+        """Return the mean gradient at θ over the records first, ..., first + count − 1 of a client's round."""
 
     # clients
 
     def subset(self, clients: ArrayLike) -> Self:
-        """The same problem on some of the clients, whose distributions stay; weights are scaled to sum to one."""
+        """Return the same problem on some of the clients, with the same laws; weights are scaled to sum to one."""
         chosen = chosen_clients(clients, self.n_clients)
         other = copy.copy(self)
         if self.given is not None:
@@ -168,11 +167,11 @@ class Streams(ProblemBase):
         return other
 
     def block(self, first: int, last: int) -> Self:
-        """Clients first, ..., last − 1. Engines open it with first_client=first, to draw as in the whole."""
+        """Return clients first, ..., last − 1; opened with first_client=first, they draw as in the whole."""
         return self.subset(np.arange(first, last))
 
     def law(self, clients: IntArray) -> ClientLaws:
-        """s_c and w_c of some clients."""
+        """Return s_c and w_c of some clients."""
         if self.given is None:
             normal, uniform = of_clients(self.seed, self.client_ids[clients], self.dim)
             spread, tau = normal / np.sqrt(self.dim), 2.0 * uniform - 1.0
@@ -182,15 +181,15 @@ class Streams(ProblemBase):
         return ClientLaws(1.0 + self.scale_spread * tau, w)
 
     def _chunks(self) -> Iterator[IntArray]:
-        """The numbers of all clients in order, some at a time."""
+        """Yield the numbers of all clients in order, some at a time."""
         for begin in range(0, self.n_clients, CLIENTS_AT_ONCE):
             yield np.arange(begin, min(begin + CLIENTS_AT_ONCE, self.n_clients))
 
     def representatives(self, scales: int = 8) -> Self:
-        """A few clients with weights, whose means are those of the distribution that clients are drawn from.
+        """Return a few clients with weights, with the means of the law that clients are drawn from.
 
         `scales` points of Gauss and Legendre for τ_c, with each the 2d points ± √d e_j for n_c, a rule of degree
-        three. They are for theory (`theory.predict_at_scale`); engines refuse them.
+        three. They are for theory (`theory.predict_at_scale`); engines reject them.
         """
         tau, share = np.polynomial.legendre.leggauss(whole_number("scales", scales, least=1, most=1000))
         if self.scale_spread == 0.0 and self.heterogeneity == 0.0:
@@ -208,24 +207,24 @@ class Streams(ProblemBase):
     # each client's f_c, one row per client
 
     def client_gradients(self, theta: Array) -> Array:
-        """∇f_c(θ), shape (N, d)."""
+        """Return ∇f_c(θ), shape (N, d)."""
         return np.concatenate([at.gradient[:, 0] for at in self._all_clients(theta)])
 
     def client_hessians(self, theta: Array) -> Array:
-        """∇²f_c(θ), shape (N, d, d)."""
+        """Return ∇²f_c(θ), shape (N, d, d)."""
         return np.concatenate([at.hessian[:, 0] for at in self._all_clients(theta)])
 
     def client_noise_covariances(
         self, theta: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
     ) -> Array:
-        """C_c(θ)/B, the covariance of a minibatch gradient, shape (N, d, d); 0 for full gradients."""
+        """Return C_c(θ)/B, the covariance of a minibatch gradient, shape (N, d, d); 0 for full gradients."""
         factor = Batches(batch_size, sampling).noise_factor(ENDLESS)
         return factor * np.concatenate([at.noise[:, 0] for at in self._all_clients(theta)])
 
     def client_noise_along(
         self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
     ) -> Array:
-        """Variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
+        """Return the variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
         factor = Batches(batch_size, sampling).noise_factor(ENDLESS)
         rows = [
             np.einsum("im,kij,jm->km", directions, at.noise[:, 0], directions, optimize=True)
@@ -240,7 +239,7 @@ class Streams(ProblemBase):
     # constants
 
     def smoothness(self, batches: Batches) -> float:
-        """The largest κ ((tr S_c + 2λ)/B + (1 − 1/B) λ) + l2 over clients, λ = λ_max(S_c), S_c = s_c Λ.
+        """Return the largest κ ((tr S_c + 2λ)/B + (1 − 1/B) λ) + l2 over clients, λ = λ_max(S_c), S_c = s_c Λ.
 
         As E[x xᵀ x xᵀ] = tr(S) S + 2S². For logistic regression κ = ¼ and ℓ'' only shrinks what it weighs: it is a
         mixture of centred Gaussian functions (Stefanski 1991), each of which leaves x Gaussian with a smaller S.
@@ -252,7 +251,7 @@ class Streams(ProblemBase):
     # what identifies the problem
 
     def describe(self) -> dict[str, Any]:
-        """The kind, sizes and how clients are drawn."""
+        """Return the kind, sizes and how clients are drawn."""
         return {
             "kind": self.kind,
             "n_clients": int(self.n_clients),
@@ -266,7 +265,7 @@ class Streams(ProblemBase):
         }
 
     def _compute_fingerprint(self) -> str:
-        """SHA-256 digest of everything that the clients are made of."""
+        """Return the SHA-256 digest of everything that the clients are made of."""
         given = () if self.given is None else self.given
         words = repr(sorted(self.describe().items()))
         return digest(words, self.client_ids, self.weights, self.spectrum, self.centre, self.tilt, *given)
@@ -274,7 +273,7 @@ class Streams(ProblemBase):
 
 def _spectrum(spectrum: ArrayLike | None, dim: int) -> Array:
     if spectrum is None:
-        return np.geomspace(1.0, FLATTEST, dim)
+        return np.geomspace(1.0, 0.1, dim)  # a condition number of 10
     given = vector("spectrum", spectrum, f"dim={dim} numbers, one per feature", dim)
     if not (np.isfinite(given).all() and (given > 0).all()):
         raise InvalidInput("spectrum must be positive and finite: it holds the variances of the features")
@@ -339,7 +338,7 @@ class RidgeStream(Streams):
         )  # fmt: skip
 
     def _sum_up(self, laws: Iterator[tuple[ClientLaws, Array]]) -> None:
-        """Σ w_c s_c, Σ w_c s_c w_c and Σ w_c s_c w_c∘w_c."""
+        """Sum up Σ w_c s_c, Σ w_c s_c w_c and Σ w_c s_c w_c∘w_c."""
         scale, first, second = 0.0, np.zeros(self.dim), np.zeros(self.dim)
         for law, weights in laws:
             share = weights * law.scale
@@ -349,27 +348,27 @@ class RidgeStream(Streams):
         self.moments = (scale, first, second)
 
     def loss(self, theta: Array) -> float:
-        """f(θ) = Σ w_c f_c(θ)."""
+        """Return f(θ) = Σ w_c f_c(θ)."""
         scale, first, second = self.moments
         square = float(self.spectrum @ (scale * theta**2 - 2.0 * theta * first + second))
         return 0.5 * (square + self.noise**2 + self.l2 * float(theta @ theta))
 
     def gradient(self, theta: Array) -> Array:
-        """The gradient ∇f(θ), shape (dim,)."""
+        """Return the gradient ∇f(θ), shape (dim,)."""
         scale, first, _ = self.moments
         return self.spectrum * (scale * theta - first) + self.l2 * theta
 
     def hessian(self, theta: Array) -> Array:
-        """∇²f = Λ Σ w_c s_c + l2."""
+        """Return ∇²f = Λ Σ w_c s_c + l2."""
         return np.diag(self.spectrum * self.moments[0] + self.l2)
 
     def _solve_optimum(self) -> Array:
-        """θ* = (Λ Σ w_c s_c + l2)⁻¹ Λ Σ w_c s_c w_c."""
+        """Return θ* = (Λ Σ w_c s_c + l2)⁻¹ Λ Σ w_c s_c w_c."""
         scale, first, _ = self.moments
         return self.spectrum * first / (self.spectrum * scale + self.l2)
 
     def averages(self, clients: IntArray, points: Array) -> Derivatives:
-        """∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
+        """Return ∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
         law = self.law(clients)
         S = law.scale[:, None] * self.spectrum  # (k, d)
         off = points - law.w[:, None, None]
@@ -383,16 +382,16 @@ class RidgeStream(Streams):
         return Derivatives(pull.mean(axis=2) + self.l2 * points.mean(axis=2), hessian, noise)
 
     def residual_variances(self, theta: Array, clients: IntArray) -> Array:
-        """E(xᵀθ − y)² = s_c (θ − w_c)ᵀΛ(θ − w_c) + noise² of some clients, shape (k,)."""
+        """Return E(xᵀθ − y)² = s_c (θ − w_c)ᵀΛ(θ − w_c) + noise² of some clients, shape (k,)."""
         law = self.law(clients)
         return law.scale * ((theta - law.w) ** 2 @ self.spectrum) + self.noise**2
 
     def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
-        """∇³f_c = 0, shape (N, d)."""
+        """Return ∇³f_c = 0, shape (N, d)."""
         return np.zeros((self.n_clients, self.dim))
 
     def drawn_gradient(self, client: int, theta: Array, stream: Stream, first: int, count: int) -> Array:
-        """Mean of (xᵀ(θ − w_c) − noise ε) x, penalty added, over records first, ... of a client's round."""
+        """Return the mean of (xᵀ(θ − w_c) − noise ε) x plus the penalty's, over records first, ... of a round."""
         law = self.law(np.array([client]))
         raw = normals(stream, first * self.dim, count * self.dim).reshape(count, self.dim)
         x = raw * np.sqrt(law.scale * self.spectrum)
@@ -400,9 +399,9 @@ class RidgeStream(Streams):
         return residual @ x / count + self.l2 * theta
 
     def strong_convexity(self) -> float:
-        """The smallest s_c times λ_min(Λ), plus l2."""
+        """Return the smallest s_c times λ_min(Λ), plus l2."""
         return self.smallest_scale * float(self.spectrum.min()) + self.l2
 
     def describe(self) -> dict[str, Any]:
-        """The kind, sizes and how clients and records are drawn."""
+        """Return the kind, sizes and how clients and records are drawn."""
         return {**super().describe(), "noise": self.noise}

@@ -20,12 +20,11 @@ from fedscaffold.core.storage.memmap import spans
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import RecordsProblem, client_weights, digest, freeze, row_bounds
 
-TARGET, OFFSET, WEIGHT = 0, 1, 2  # the columns
-COLUMNS = 3
+TARGET, OFFSET, WEIGHT, COLUMNS = 0, 1, 2, 3  # the columns, and how many there are
 
 
 def with_columns(targets: Array, offsets: NDArray[np.int64], *, sample_weight: Any, offset: Any) -> Array:
-    """Targets (records,) with offsets and weights as (records, 3); those that are None are 0 and 1."""
+    """Return targets (records,) with offsets and weights as (records, 3); by default 0 and 1."""
     columns = np.empty((targets.size, COLUMNS))
     columns[:, TARGET] = targets
     columns[:, OFFSET] = 0.0 if offset is None else one_per_record("offset", offset, offsets)
@@ -37,14 +36,14 @@ def with_columns(targets: Array, offsets: NDArray[np.int64], *, sample_weight: A
 
 
 def plain_columns(y: Array) -> Array:
-    """Targets with offsets and weights as (records, 3), whatever their form: 0 and 1 where they have none."""
+    """Return targets with offsets and weights as (records, 3); 0 and 1 if they have none."""
     if y.ndim > 1:
         return y
     return np.column_stack([y, np.zeros(len(y)), np.ones(len(y))])
 
 
 def one_per_record(name: str, given: Any, offsets: NDArray[np.int64]) -> Array:
-    """One finite number per record, from an array (N, n) or a sequence with one array per client."""
+    """Return one finite number per record, from an array (N, n) or a sequence with one array per client."""
     try:
         parts = [numbers(part) for part in given]
     except (TypeError, ValueError) as error:
@@ -69,14 +68,14 @@ def refuse_records(bad: NDArray[np.bool_], values: Array, offsets: NDArray[np.in
 
 
 def of_records(function: Callable[[Array, Array], Array], z: Array, y: Array) -> Array:
-    """Function of margins and targets, (records,): s · function(z + o, y) where y has three columns."""
+    """Return function(z, y), (records,), or s · function(z + o, y) if y has three columns."""
     if y.ndim == 1:
         return function(z, y)
     return y[:, WEIGHT] * function(z + y[:, OFFSET], y[:, TARGET])
 
 
 def clipped_slopes(slopes: Array, lengths: Array, clip: float) -> Array:
-    """Slopes ℓ' of records x, (records,) or (records, classes), for gradients of norm ‖ℓ'‖ ‖x‖ up to `clip`.
+    """Shorten slopes ℓ' of records x, (records,) or (records, classes), to gradients of norm ‖ℓ'‖ ‖x‖ ≤ `clip`.
 
     `lengths` are the norms ‖x‖, (records,).
 
@@ -93,7 +92,7 @@ def clipped_slopes(slopes: Array, lengths: Array, clip: float) -> Array:
 
 
 def norms_of_rows(rows: Array) -> Array:
-    """Norms of rows, also where squares would be too large or too small for a float64."""
+    """Return the norms of rows, also if squares are too large or too small for a float64."""
     with np.errstate(over="ignore", under="ignore"):
         norms = np.asarray(np.linalg.norm(rows, axis=1))
     for k in np.flatnonzero(~((norms > 1e-150) & (norms < 1e150))):
@@ -145,14 +144,14 @@ class TabularProblem(RecordsProblem):
         return norms_of_rows(self.x)
 
     def place(self, client: int, rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-        """Where some of a client's records are; all of them in order as a slice, which copies nothing."""
+        """Return the positions of some of a client's records; all in order as a slice, which copies nothing."""
         begin, end = int(self.offsets[client]), int(self.offsets[client + 1])
         if rows.size == end - begin and np.array_equal(rows, np.arange(rows.size)):
             return slice(begin, end)
         return begin + rows
 
     def subset(self, clients: ArrayLike) -> Self:
-        """The same problem on some of the clients, their weights scaled to sum to one."""
+        """Return the same problem on some of the clients, their weights scaled to sum to one."""
         chosen = chosen_clients(clients, self.n_clients)
         rows: slice | NDArray[np.int64]
         if (np.diff(chosen) == 1).all():
@@ -167,18 +166,18 @@ class TabularProblem(RecordsProblem):
         )
 
     def with_records(self, **changes: Any) -> Self:
-        """The same problem with other x, y, offsets, l2, weights or n_unpenalised."""
+        """Return the same problem with other x, y, offsets, l2, weights or n_unpenalised."""
         names = ("x", "y", "offsets", "l2", "weights", "n_unpenalised")
         other = copy.copy(self)
         other._set_data(**{**{name: getattr(self, name) for name in names}, **changes})
         return other
 
     def record_curvatures(self, x: Array, y: Array) -> Array:
-        """Bounds κ_i on the Hessians of weighted records' losses in the margins, (records,)."""
+        """Return the bounds κ_i on the Hessians of weighted records' losses in the margins, (records,)."""
         return self.curvature * y[:, WEIGHT]
 
     def take_rows(self, rows: NDArray[np.int64]) -> Self:
-        """The same problem on some of the records, given by their positions in ascending order."""
+        """Return the same problem on some of the records, given by their positions in ascending order."""
         owners = np.searchsorted(self.offsets, rows, side="right") - 1
         sizes = np.bincount(owners, minlength=self.n_clients)
         if not sizes.all():
@@ -186,7 +185,7 @@ class TabularProblem(RecordsProblem):
         return self.with_records(x=self.x[rows], y=self.y[rows], offsets=offsets_of(sizes))
 
     def smoothness(self, batches: Batches) -> float:
-        """Expected smoothness of minibatch gradients, the largest over clients.
+        """Return the expected smoothness of minibatch gradients, the largest over clients.
 
         With v = the batch's noise factor, v·max κ_i‖x_i‖² + (1 − v)·λ_max(mean κ_i x_i x_iᵀ) + l2, where κ_i
         bounds record i's ℓ''. It lies between the full gradient's smoothness (v = 0) and one record's (v = 1).
@@ -202,30 +201,30 @@ class TabularProblem(RecordsProblem):
         return largest + self.l2
 
     def strong_convexity(self) -> float:
-        """μ with ∇²f_c ≥ μI for all θ and c; here what the penalty alone gives."""
+        """Return μ with ∇²f_c ≥ μI for all θ and c; here what the penalty alone gives."""
         return float(self.penalty.min())
 
     def describe(self) -> dict[str, Any]:
-        """The kind, sizes, weights and penalty."""
+        """Return the kind, sizes, weights and penalty."""
         return {**super().describe(), "l2": self.l2, "n_unpenalised": self.n_unpenalised}
 
     def _compute_fingerprint(self) -> str:
-        """SHA-256 digest of kind, penalty, weights and every record."""
+        """Return the SHA-256 digest of kind, penalty, weights and every record."""
         words = f"{self.kind} {self.l2!r} {self.dim} {self.vectors} {self.n_unpenalised}"
         return digest(words, self.offsets, self.weights, self.y, self.x)
 
     def _clients(self) -> Iterator[tuple[Array, Array]]:
-        """(x, y) of each client, in order."""
+        """Yield (x, y) of each client, in order."""
         for begin, end in spans(self.offsets, self.x, self.y):
             yield self.x[begin:end], self.y[begin:end]
 
     def pieces(self) -> Iterator[tuple[Array, Array, Array]]:
-        """(x, y, share of each record in f), some rows at a time, so that no copy of the data is made."""
+        """Yield (x, y, share of each record in f), some rows at a time, so that no copy of the data is made."""
         for rows, shares in self.shares(self.x, self.y):
             yield self.x[rows], self.y[rows], shares
 
     def shares(self, *arrays: Array) -> Iterator[tuple[slice, Array]]:
-        """Some rows at a time, and the share of each in f, for a pass over these of the problem's arrays."""
+        """Yield some rows at a time, and the share of each in f, for a pass over these of the problem's arrays."""
         each = self.weights / self.sizes
         for begin, end in spans(row_bounds(self.n_records), *arrays):
             first = int(np.searchsorted(self.offsets, begin, side="right")) - 1

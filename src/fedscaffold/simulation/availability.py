@@ -36,7 +36,7 @@ class Periodic:
         set_fields(self, groups=whole_number("groups", self.groups, least=1))
 
     def available(self, round: int, n_clients: int) -> IntArray:
-        """Indices of the clients that are available in a round, ascending."""
+        """Return the indices of the clients that are available in a round, ascending."""
         if self.groups > n_clients:
             raise InvalidInput(f"groups={self.groups}, but there are {n_clients} clients")
         return np.arange(round % self.groups, n_clients, self.groups)
@@ -77,7 +77,7 @@ class Markov:
         set_fields(self, seed=seed_number("seed", self.seed))
 
     def available(self, round: int, n_clients: int) -> IntArray:
-        """Indices of the clients that are available in a round, ascending."""
+        """Return the indices of the clients that are available in a round, ascending."""
         at, state = self._walked.get(n_clients, (-1, None))
         if at > round:
             at = -1
@@ -128,7 +128,7 @@ class AvailabilityTable:
         set_fields(self, table=tuple(tuple(bool(value) for value in row) for row in found))
 
     def available(self, round: int, n_clients: int) -> IntArray:
-        """Indices of the clients that are available in a round, ascending."""
+        """Return the indices of the clients that are available in a round, ascending."""
         rows: Any = self.table
         if len(rows[0]) != n_clients:
             raise InvalidInput(f"the table has {len(rows[0])} columns, but there are {n_clients} clients")

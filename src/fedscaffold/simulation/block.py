@@ -19,7 +19,7 @@ Protect = Callable[[Array, Array, int, IntArray | None], tuple[Array, Array]]
 
 
 class LocalResult(NamedTuple):
-    """What the clients of a block that took part have after their local steps."""
+    """Results of the local steps of a block's participants."""
 
     clients: IntArray | None  # (repetitions, participants), counted from the block's first client; None for all
     client_state: Any  # theirs, before the round
@@ -45,7 +45,7 @@ class Block:
     protect: Protect | None = None  # clips messages and adds noise, for privacy at the level of clients
 
     def gradients(self, server: Any, info: RoundInfo) -> Array:
-        """Each client's gradient at θ, computed as one local step of size one without correction."""
+        """Return each client's gradient at θ, computed as one local step of size one without correction."""
         clients = self._participants(info)
         if clients is not None and clients.size == 0:
             return np.zeros((*clients.shape, server.theta.shape[-1]))
@@ -61,7 +61,7 @@ class Block:
     def run_local_steps(
         self, client_state: Any, server: Any, info: RoundInfo, exchanged: ExchangedGradients | None
     ) -> LocalResult:
-        """Local models and messages of the clients that take part in the round."""
+        """Return the local models and messages of the clients that take part in the round."""
         clients = self._participants(info)
         if clients is not None:
             client_state = type(client_state)(*(_rows_of(values, clients) for values in client_state))
@@ -86,7 +86,7 @@ class Block:
         return LocalResult(clients, client_state, local, sent, sent)
 
     def partial_sums(self, values: Array, info: RoundInfo) -> list[PartialSum]:
-        """The block's part of Σ w_c v_c over the participants, whose weights are scaled to sum to one."""
+        """Return the block's part of Σ w_c v_c over the participants, whose weights are scaled to sum to one."""
         clients = self._participants(info)
         if clients is None:
             return partial_sums(values, self.weights, first=self.first)
@@ -95,11 +95,11 @@ class Block:
         return partial_sums_of_cohort(values, weights, clients + self.first, first=self.first, last=last)
 
     def update(self, result: LocalResult, before: Any, after: Any) -> Any:
-        """State of the participants once they have received the next server state."""
+        """Return the state of the participants once they have received the next server state."""
         return self.method.update_clients(result.client_state, result.remembered, before, after)
 
     def worst_client(self, result: LocalResult) -> WorstClient:
-        """The client whose local model holds the largest absolute value."""
+        """Return the client whose local model holds the largest absolute value."""
         if result.local.size == 0:
             return WorstClient(-1.0, self.first)
         sizes = np.nan_to_num(np.abs(result.local), nan=np.inf).max(axis=2)
@@ -114,7 +114,7 @@ class Block:
         return info.cohort[here].reshape(len(info.cohort), -1) - self.first
 
     def _compressed(self, values: Array, info: RoundInfo, clients: IntArray | None) -> Array:
-        """The participants' messages as they are sent."""
+        """Return the participants' messages as they are sent."""
         if self.method.compressor is None:
             return values
         if info.cohort is None:
@@ -148,7 +148,7 @@ def open_block(
     first_step: int = 0,
     protect: Protect | None = None,
 ) -> Iterator[Block]:
-    """A block of clients, ready to run.
+    """Yield a block of clients, ready to run.
 
     Parameters
     ----------
@@ -188,20 +188,20 @@ def open_block(
 
 
 def message_length(method: Method, dim: int) -> int:
-    """How many numbers arrive at the server from each client that takes part, for a model of dim numbers."""
+    """Return how many numbers a participant sends to the server, for a model of dim numbers."""
     clients, server = method.init_clients(1, np.ones(1), dim, None), method.init_server(np.zeros((1, dim)))
     sent = method.message(clients, np.zeros((1, 1, dim)), server, np.ones((1, 1), np.int64)).shape[-1]
     return sent if method.compressor is None else method.compressor.message_length(sent)
 
 
 def takes_anchor(method: Method, dim: int) -> bool:
-    """Whether the method's local steps subtract gradients at an anchor."""
+    """Return whether the method's local steps subtract gradients at an anchor."""
     clients, server = method.init_clients(1, np.ones(1), dim, None), method.init_server(np.zeros((1, dim)))
     return method.anchor(clients, server) is not None
 
 
 def _rows_of(values: Any, clients: IntArray) -> Any:
-    """The entries of (repetitions or 1, clients or 1, ...) that belong to each repetition's cohort."""
+    """Return the entries of (repetitions or 1, clients or 1, ...) that belong to each repetition's cohort."""
     if values.shape[1] == 1:
         return values
     rows = np.arange(len(clients))[:, None] if len(values) > 1 else 0

@@ -49,10 +49,15 @@ class CheckpointFile:
         npz.write(self.path, arrays, {"what": WHAT, "round": state.round, "identity": dict(self.identity)})
 
     def load(self, method: Method, theta: Array, rounds: int, *, n_clients: int) -> Saved | None:
-        """The saved run; None if there is no file; refused if it is another run's, damaged, or past `rounds`.
+        """Return the saved run, or None without a file.
 
-        Every array is compared with what this run would have; what it recorded and what else it kept is for the
-        caller to read, with the shapes that it knows.
+        Every array of the state is compared with this run's; recorded metrics and extra arrays are for the caller
+        to read, with the shapes that it knows.
+
+        Raises
+        ------
+        CheckpointMismatch
+            If the file is not a checkpoint, belongs to another run, is damaged, or is past `rounds`.
         """
         if not path_of(self.path).exists():
             return None
@@ -100,7 +105,7 @@ class CheckpointFile:
 
 
 def _read(found: Fields, like: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
-    """A named tuple of the type of `like`, whose arrays have its types, these shapes and finite numbers."""
+    """Return a named tuple like `like`, whose arrays have its types, these shapes and finite numbers."""
     found.only(*shapes)
     return type(like)(
         **{key: found.array(key, shapes[key], dtype=values.dtype) for key, values in like._asdict().items()}

@@ -32,7 +32,7 @@ class InMemoryClients:
     block: Block
 
     def init_state(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> Any:
-        """The method's initial client state."""
+        """Return the method's initial client state."""
         return self.block.method.init_clients(repetitions, self.block.weights, dim, control_variates)
 
     def scatter(self, client_state: Any, round: int) -> Any:
@@ -48,23 +48,23 @@ class InMemoryClients:
         return True
 
     def exchange(self, server: Any, info: RoundInfo) -> tuple[list[PartialSum], Array]:
-        """Partial sums of the gradients at θ, and the gradients themselves."""
+        """Return the partial sums of the gradients at θ, and the gradients themselves."""
         own = self.block.gradients(server, info)
         return self.block.partial_sums(own, info), own
 
     def run_local_steps(
         self, client_state: Any, server: Any, info: RoundInfo, exchanged: ExchangedGradients | None
     ) -> tuple[list[PartialSum], LocalResult]:
-        """Partial sums of the messages, and the local results."""
+        """Return the partial sums of the messages, and the local results."""
         result = self.block.run_local_steps(client_state, server, info, exchanged)
         return self.block.partial_sums(result.sent, info), result
 
     def worst_client(self, result: LocalResult) -> WorstClient:
-        """The client whose local model holds the largest absolute value."""
+        """Return the client whose local model holds the largest absolute value."""
         return self.block.worst_client(result)
 
     def update(self, client_state: Any, result: LocalResult, before: Any, after: Any) -> Any:
-        """A copy of the client state in which the participants' entries are replaced."""
+        """Return a copy of the client state in which the participants' entries are replaced."""
         new = self.block.update(result, before, after)
         if result.clients is None:
             return new
@@ -108,7 +108,7 @@ class StoredClients:
         return self._now(round)
 
     def gather(self, client_state: Token) -> Any:
-        """The state of all stores, as named arrays."""
+        """Return the state of all stores, as named arrays."""
         self._check(client_state)
         found = self.workers.call("snapshot", changes=False)
         if len(found) == 1:
@@ -116,23 +116,23 @@ class StoredClients:
         return type(found[0])(*(np.concatenate(values, axis=1) for values in zip(*found, strict=True)))
 
     def is_current(self, client_state: Token) -> bool:
-        """Whether the stores still hold this state."""
+        """Return whether the stores still hold this state."""
         return client_state.round == self.round
 
     def exchange(self, server: Any, info: RoundInfo) -> tuple[list[PartialSum], None]:
-        """Partial sums of the gradients at θ; the clients' own stay in the stores."""
+        """Return the partial sums of the gradients at θ; the clients' own stay in the stores."""
         return _joined(self.workers.call("exchange", server, info)), None
 
     def run_local_steps(
         self, client_state: Token, server: Any, info: RoundInfo, exchanged: ExchangedGradients | None
     ) -> tuple[list[PartialSum], None]:
-        """Partial sums of the messages; the local results stay in the stores."""
+        """Return the partial sums of the messages; the local results stay in the stores."""
         self._check(client_state)
         mean_gradient = None if exchanged is None else exchanged.mean
         return _joined(self.workers.call("run_local_steps", server, info, mean_gradient)), None
 
     def worst_client(self, result: None) -> WorstClient:
-        """The client whose local model holds the largest absolute value."""
+        """Return the client whose local model holds the largest absolute value."""
         return max(self.workers.call("worst_client", changes=False))
 
     def update(self, client_state: Token, result: None, before: Any, after: Any) -> Token:
@@ -191,16 +191,16 @@ class ClientStore:
         self._overwrite(state)
 
     def snapshot(self) -> Any:
-        """The clients' state as it is now."""
+        """Return the clients' state as it is now."""
         return self.client_state
 
     def exchange(self, server: Any, info: RoundInfo) -> list[PartialSum]:
-        """Partial sums of the gradients at θ; the clients' own are kept for `run_local_steps`."""
+        """Return the partial sums of the gradients at θ; the clients' own are kept for `run_local_steps`."""
         self.own_gradients = self.block.gradients(server, info)
         return self.block.partial_sums(self.own_gradients, info)
 
     def run_local_steps(self, server: Any, info: RoundInfo, mean_gradient: Array | None) -> list[PartialSum]:
-        """Partial sums of the messages; the result is kept for `update`."""
+        """Return the partial sums of the messages; the result is kept for `update`."""
         exchanged = None
         if mean_gradient is not None and self.own_gradients is not None:
             exchanged = ExchangedGradients(self.own_gradients, mean_gradient)
@@ -208,7 +208,7 @@ class ClientStore:
         return self.block.partial_sums(self.result.sent, info)
 
     def worst_client(self) -> WorstClient:
-        """The client whose local model was largest in the last local steps."""
+        """Return the client whose local model was largest in the last local steps."""
         assert self.result is not None
         return self.block.worst_client(self.result)
 

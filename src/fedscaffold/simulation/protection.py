@@ -1,4 +1,4 @@
-"""Privacy in runs: what cannot be protected is refused, and messages of clients are clipped and get noise."""
+"""Privacy in runs: settings that cannot be protected are rejected; messages are clipped and get noise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class MessageProtection:
     draw: DrawNoise
 
     def __call__(self, sent: Array, theta: Array, round: int, clients: IntArray | None) -> tuple[Array, Array]:
-        """What is sent, and what clients remember of it, from messages (repetitions, participants, dim) and θ.
+        """Return noisy messages, and what clients remember of them, from (repetitions, participants, dim).
 
         Noise is added to the change before θ is: beside a large θ both would be rounded, and the noise lost.
         """
@@ -51,7 +51,7 @@ class MessageProtection:
 
 
 def check_privacy(privacy: Any, problem: Problem, method: Method, local_steps: int) -> None:
-    """Refuse what is no privacy, what would send something unprotected, and more noise than the stream has."""
+    """Raise if privacy is not of a known kind, would send something unprotected, or needs too much noise."""
     if not isinstance(privacy, Privacy):
         raise InvalidInput(
             f"privacy must be privacy.RecordLevel(...) or privacy.ClientLevel(...), got {given(privacy)}"
@@ -73,7 +73,7 @@ def check_privacy(privacy: Any, problem: Problem, method: Method, local_steps: i
 
 
 def check_client_level(privacy: ClientLevel, method: Method, n_clients: int) -> None:
-    """Refuse methods whose messages cannot be clipped, and those that would remember noise of a sum."""
+    """Raise if a method's messages cannot be clipped, or if it would remember noise of a sum."""
     one, still = np.ones((1, 1), np.int64), np.ones((1, 1, 2))
     clients, server = method.init_clients(1, np.ones(1), 2, None), method.init_server(still[0])
     sent = method.message(clients, still, server, one)
@@ -99,5 +99,5 @@ def check_client_level(privacy: ClientLevel, method: Method, n_clients: int) -> 
 
 
 def _other(client_state: Any) -> Any:
-    """A client state with other numbers."""
+    """Return a client state with other numbers."""
     return type(client_state)(*(values + 1.0 for values in client_state))

@@ -35,7 +35,7 @@ class State(NamedTuple):
 
 
 def initial_state(problem: Problem, method: Method, theta: Array, control_variates: Any = None) -> State:
-    """The state before the first round, from θ (repetitions, dim), for clients whose state is in memory."""
+    """Return the state before the first round, from θ (repetitions, dim), for clients whose state is in memory."""
     client_state = method.init_clients(len(theta), problem.weights, problem.dim, control_variates)
     return State(0, method.init_server(theta), client_state)
 
@@ -43,7 +43,7 @@ def initial_state(problem: Problem, method: Method, theta: Array, control_variat
 def participants_of(
     method: Method, n_clients: int, round: int, availability: Availability | None
 ) -> tuple[IntArray | None, int]:
-    """Which clients are available in a round, None for all, and how many of them take part."""
+    """Return which clients are available in a round, None for all, and how many of them take part."""
     count = method.participants(n_clients)
     if availability is None:
         return None, count
@@ -62,7 +62,7 @@ def round_info(
     round_uniform: Array,
     availability: Availability | None = None,
 ) -> RoundInfo:
-    """Who takes part in a round, drawn from the seed; `round_uniform` has one number per repetition."""
+    """Draw who takes part in a round; `round_uniform` has one number per repetition."""
     n_clients = weights.size
     available, count = participants_of(method, n_clients, round, availability)
     if count == n_clients:
@@ -197,7 +197,7 @@ class LocalSmoothness(Protocol):
 
 
 def has_diverged(server: Any, limit: float) -> bool:
-    """Whether an entry of θ is beyond the limit or not a number."""
+    """Return whether an entry of θ is beyond the limit or not a number."""
     return not np.abs(server.theta).max() < limit
 
 
@@ -209,7 +209,7 @@ def diverged(
     problem: Problem | None = None,
     batches: Batches | None = None,
 ) -> Diverged:
-    """The error that names the round, the client that went furthest and, given the problem, a safe step size."""
+    """Return the error that names the round, the worst client and, given the problem, a safe step size."""
     safe, advice = 0.0, "No step size can be vouched for here; try a tenth of this one."
     if problem is not None and batches is not None:
         safe, advice = _safe_step_size(method, problem, batches, worst.client, advice)
@@ -244,7 +244,7 @@ def _safe_step_size(
 
 
 def _settings_of(method: Method) -> str:
-    """step_size=0.05, local_steps=100 and every other setting that is not the default."""
+    """Return step_size=0.05, local_steps=100 and every other setting that is not the default."""
     if not is_dataclass(method):
         return f"step_size={method.step_size:g}"
     chosen = ((field.name, getattr(method, field.name), field.default) for field in fields(method))

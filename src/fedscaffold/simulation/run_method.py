@@ -287,7 +287,7 @@ def costs(
     rounds: int,
     availability: Availability | None = None,
 ) -> tuple[Array, Array]:
-    """Minibatch gradients and vectors per client up to each round, on average over the clients.
+    """Return the minibatch gradients and vectors per client up to each round, on average over the clients.
 
     Shapes (repetitions, rounds + 1) and (rounds + 1,). A full gradient counts as n_c/B minibatch gradients.
     """
@@ -303,7 +303,7 @@ def costs(
 
 
 def shares(problem: Problem, method: Method, rounds: int, availability: Availability | None) -> Array:
-    """The share of the clients that takes part in each round, (rounds,)."""
+    """Return the share of the clients that takes part in each round, (rounds,)."""
     counts = [
         participants_of(method, problem.n_clients, round, availability)[1]
         for round in range(rounds if availability is not None else 1)
@@ -312,14 +312,14 @@ def shares(problem: Problem, method: Method, rounds: int, availability: Availabi
 
 
 def _summed(values: Array) -> Array:
-    """Sums up to each round, from 0 on."""
+    """Return the sums up to each round, from 0 on."""
     return np.concatenate([np.zeros(1), np.cumsum(values)])
 
 
 def bits(
     problem: Problem, method: Method, *, rounds: int, availability: Availability | None = None
 ) -> tuple[Array, Array]:
-    """Bits sent and received per client up to each round, on average over the clients, (rounds + 1,) each.
+    """Return bits sent and received up to each round, on average over the clients, (rounds + 1,) each.
 
     A number has 64 bits. A client sends its message, compressed by some methods, and what it exchanges.
     """

@@ -99,16 +99,16 @@ class Trace(Summarised):
         return self._recorded("average")
 
     def stationary_from(self, name: str = "mse") -> int | None:
-        """The round from which a recorded series is statistically stationary; None if it is not yet."""
+        """Return the round from which a recorded series is statistically stationary; None if it is not yet."""
         return stationarity.stationary_from(self._recorded(name))
 
     def plateau(self, name: str = "mse") -> Plateau | None:
-        """Mean of a recorded series once it is stationary, with its standard error; None if it is not yet."""
+        """Return the mean of the stationary part of a recorded series and its standard error; None without one."""
         from_round = self.stationary_from(name)
         return None if from_round is None else stationarity.plateau(self._recorded(name), from_round)
 
     def final(self, name: str = "mse") -> MeanEstimate:
-        """Mean over the repetitions of a recorded series after the last round, with its standard error."""
+        """Return the mean over repetitions of a series after the last round, with its standard error."""
         last = self._recorded(name)[:, -1]
         return MeanEstimate(float(last.mean()), float(last.std() / np.sqrt(last.size)))
 
@@ -125,7 +125,7 @@ class Trace(Summarised):
         Parameters
         ----------
         ax
-            matplotlib axes to draw on; by default those of a new figure.
+            matplotlib axes to draw on; by default a new figure's.
         name
             Which series: "mse", "loss" or "accuracy", or the name of an observer that records a number per round.
         x
@@ -178,7 +178,7 @@ class Trace(Summarised):
         return self.metrics[name]
 
     def to_frame(self) -> "pd.DataFrame":
-        """A pandas DataFrame with a row per repetition and round: costs so far and every recorded series."""
+        """Return a pandas DataFrame with a row per repetition and round: costs and recorded series."""
         pd = load_optional("pandas", "to_frame needs pandas", extra="reproduce")
         repetitions = len(self.theta)
         rounds = np.tile(np.arange(self.rounds + 1), repetitions)
@@ -208,7 +208,7 @@ class Trace(Summarised):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Trace":
-        """Read a trace that `save` wrote; nothing in the file is executed, and anything else is refused."""
+        """Read a trace that `save` wrote; nothing in the file is executed, and other files are rejected."""
         name = str(path_of(path))
         try:
             stored, description = npz.read(path)
@@ -239,7 +239,7 @@ class Trace(Summarised):
 
 
 def _metric(arrays: Fields, key: str, repetitions: int) -> Array:
-    """A recorded array, whose first axis is the repetitions."""
+    """Return a recorded array, whose first axis is the repetitions."""
     values = arrays.value(key)
     if not key.startswith("metric/") or values.dtype.kind not in "biuf" or values.shape[:1] != (repetitions,):
         raise InvalidInput(f"{arrays.source}: {shown(key)} is not a series of {repetitions} repetitions")

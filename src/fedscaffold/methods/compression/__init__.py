@@ -15,7 +15,7 @@ NAMES = "identity, natural, random_k:SHARE, top_k:SHARE or quantised:LEVELS"
 
 @lru_cache(maxsize=64)
 def compressor_of(text: str) -> Any:
-    """The compressor that a text names, for example "random_k:0.1".
+    """Return the compressor that a text names, for example "random_k:0.1".
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def compressor_of(text: str) -> Any:
 
 
 def text_of(compression: Any) -> str:
-    """The text of a compressor, or the text itself once it is known to name one."""
+    """Return the text of a compressor, or the text itself once it is known to name one."""
     text = getattr(compression, "text", compression)
     if not isinstance(text, str):
         raise InvalidInput(f"compression must be {NAMES}, got {given(compression)}")

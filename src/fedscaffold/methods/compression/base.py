@@ -1,4 +1,4 @@
-"""What compressors have in common."""
+"""Parts that compressors share."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ class SameLength:
     """For compressors whose messages are as long as the vectors."""
 
     def message_length(self, dim: int) -> int:
-        """How many numbers the server receives: as many as the vector has."""
+        """Return how many numbers the server receives: as many as the vector has."""
         return dim
 
 
 def checked_share(value: Any) -> float:
-    """A share in (0, 1], as a float."""
+    """Return a share as a float; raise unless it lies in (0, 1]."""
     share = positive("share", value)
     if share > 1.0:
         raise InvalidInput(f"share is a share of the coordinates, at most 1; got {share!r}")
@@ -29,7 +29,7 @@ def checked_share(value: Any) -> float:
 
 
 def kept_entries(share: float, dim: int) -> int:
-    """How many of `dim` numbers are kept: the share, rounded up, so that dim/kept ≤ 1/share."""
+    """Return how many of `dim` numbers are kept: the share, rounded up, so that dim/kept ≤ 1/share."""
     return min(dim, max(1, int(np.ceil(share * dim - 1e-9))))
 
 
@@ -42,13 +42,13 @@ def largest_first(keys: Array, count: int) -> Array:
 
 
 def halves(message: Array) -> tuple[Array, Array]:
-    """The two vectors of a message that has one after the other along its last axis."""
+    """Return the two vectors of a message that has one after the other along its last axis."""
     dim = message.shape[-1] // 2
     return message[..., :dim], message[..., dim:]
 
 
 def ranks(keys: NDArray[Any]) -> IntArray:
-    """The place of each key of the last axis when they are sorted, from 0 on; of equal ones the first is first."""
+    """Return the rank of each key of the last axis, from 0 on; of equal ones the first is first."""
     order = np.argsort(keys, axis=-1, kind="stable")
     found = np.empty_like(order)
     np.put_along_axis(found, order, np.arange(keys.shape[-1]), axis=-1)

@@ -26,11 +26,11 @@ class CoordinateMasks:
         return participants if self.owners is None else min(self.owners, participants)
 
     def bits(self, dim: int, participants: int) -> float:
-        """Bits of a message: 64 for each coordinate that a client sends, the most that one of them does."""
+        """Return the bits of a message: 64 for each coordinate that the busiest client sends."""
         return BITS * -(-dim * self.of(participants) // participants)
 
     def message_length(self, dim: int) -> int:
-        """How many numbers the server receives: values and mask."""
+        """Return how many numbers the server receives: values and mask."""
         return 2 * dim
 
     def compress(self, values: Array, draws: MessageDraws) -> Array:
@@ -62,11 +62,11 @@ class SharedCoordinates:
         return kept_entries(self.share, dim)
 
     def bits(self, dim: int, participants: int) -> float:
-        """Bits of a message: 64 for each coordinate that is sent."""
+        """Return the bits of a message: 64 for each coordinate that is sent."""
         return BITS * self.kept(dim)
 
     def message_length(self, dim: int) -> int:
-        """How many numbers the server receives: values and mask."""
+        """Return how many numbers the server receives: values and mask."""
         return 2 * dim
 
     def compress(self, values: Array, draws: MessageDraws) -> Array:

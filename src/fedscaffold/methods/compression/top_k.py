@@ -32,11 +32,11 @@ class TopK(SameLength):
 
     @property
     def variance(self) -> float:
-        """0: there is no noise, but bias."""
+        """0: this compressor has bias, but draws nothing."""
         return 0.0
 
     def bits(self, dim: int, participants: int) -> float:
-        """Bits of a message: value and place of each number that is kept."""
+        """Return the bits of a message: value and place of each number that is kept."""
         return kept_entries(self.share, dim) * (BITS + ceil(log2(dim)) if dim > 1 else BITS)
 
     def compress(self, values: Array, draws: MessageDraws) -> Array:

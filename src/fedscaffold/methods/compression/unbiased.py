@@ -21,11 +21,11 @@ class Identity(SameLength):
     text: ClassVar[str] = "identity"
 
     def bits(self, dim: int, participants: int) -> float:
-        """Bits of a message: 64 for each number."""
+        """Return the bits of a message: 64 for each number."""
         return BITS * dim
 
     def compress(self, values: Array, draws: MessageDraws) -> Array:
-        """The values as they are."""
+        """Return the values as they are."""
         return values
 
 
@@ -52,7 +52,7 @@ class RandomK(SameLength):
         return 1.0 / self.share - 1.0
 
     def bits(self, dim: int, participants: int) -> float:
-        """Bits of a message: 64 for each number that is kept."""
+        """Return the bits of a message: 64 for each number that is kept."""
         return BITS * kept_entries(self.share, dim)
 
     def compress(self, values: Array, draws: MessageDraws) -> Array:
@@ -73,7 +73,7 @@ class Natural(SameLength):
     text: ClassVar[str] = "natural"
 
     def bits(self, dim: int, participants: int) -> float:
-        """Bits of a message: a sign and an exponent of eleven bits for each number."""
+        """Return the bits of a message: a sign and an exponent of eleven bits for each number."""
         return 12.0 * dim
 
     def compress(self, values: Array, draws: MessageDraws) -> Array:
@@ -106,7 +106,7 @@ class Quantised(SameLength):
         return min(BUCKET / self.levels**2, BUCKET**0.5 / self.levels)
 
     def bits(self, dim: int, participants: int) -> float:
-        """Bits of a message: a norm for each bucket, and a sign and a level for each number."""
+        """Return the bits of a message: a norm for each bucket, and a sign and a level for each number."""
         return BITS * -(-dim // BUCKET) + dim * (1 + self.levels.bit_length())
 
     def compress(self, values: Array, draws: MessageDraws) -> Array:
@@ -114,7 +114,7 @@ class Quantised(SameLength):
         return self._rounded(values, uniforms(draws.own_words(values.shape[-1])))
 
     def nearest(self, values: Array) -> Array:
-        """The same with the nearest whole numbers: with bias, and without draws."""
+        """Return the same with the nearest whole numbers: with bias, and without draws."""
         return self._rounded(values, np.full_like(values, 0.5))
 
     def _rounded(self, values: Array, added: Array) -> Array:

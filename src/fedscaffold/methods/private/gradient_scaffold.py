@@ -1,7 +1,7 @@
 """Scaffold whose clients send the sum of their local gradients, for servers that learn noisy sums only.
 
 With all clients and without noise it is Algorithm 1 (`Scaffold`): since Σ w_c ξ_c = 0, the server's θ⁺ is the same
-whether clients send θ_c or θ_c + γHξ_c = θ − γ Σ_h g_c(θ_c^h). What differs is what noise does. The message of
+whether clients send θ_c or θ_c + γHξ_c = θ − γ Σ_h g_c(θ_c^h). The difference is in noise. The message of
 Algorithm 1 takes back what the client sent the round before, the noise that it added then included; several
 noisy sums together would therefore say more than each of them. Here a message depends on the client's own rows and
 on the θ that everybody knows, and on nothing else that was sent.
@@ -20,7 +20,7 @@ class GradientScaffold(KeepsControlVariates, FixedStepsMethod):
     """θ_c ← θ_c − γ(g_c(θ_c) + ξ_c), H times; θ⁺ = Σ w_c (θ_c + γHξ_c).
 
     θ_c + γHξ_c is θ − γ times the sum of the client's gradients. Then ξ_c = (θ_c + γHξ_c − θ⁺)/(γH): the mean of
-    all clients' gradients in this round minus the mean of its own. All clients take part in every round.
+    all clients' gradients in this round minus the client's. All clients take part in every round.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ class RichardsonRomberg(Summarised):
     vectors_per_client: int
 
     def mse(self, optimum: ArrayLike) -> Array:
-        """‖θ − θ*‖² of each repetition, for example with `problem.optimum()`."""
+        """Return ‖θ − θ*‖² of each repetition, for example with `problem.optimum()`."""
         return squared_distance(self.theta, np.asarray(optimum))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
@@ -80,7 +80,7 @@ class RichardsonRomberg(Summarised):
         Parameters
         ----------
         ax
-            matplotlib axes to draw on; by default those of a new figure.
+            matplotlib axes to draw on; by default a new figure's.
         """
         from fedscaffold.simulation.plots import draw_extrapolation
 
@@ -112,29 +112,37 @@ def richardson_romberg(
     sampling: Sampling = "with_replacement",
     checkpoint_every: int | None = None,
 ) -> RichardsonRomberg:
-    """2 θ̄(γ, H) − θ̄(2γ, H/2) for Scaffold, 2 θ̄(γ, H) − θ̄(2γ, H) for FedAvg; θ̄ averages stationary rounds.
+    """Extrapolate to γ = 0: 2 θ̄(γ, H) − θ̄(2γ, H/2) for Scaffold, 2 θ̄(γ, H) − θ̄(2γ, H) for FedAvg.
 
-    Scaffold's bias at fixed γH is γ times a constant, up to order γ²; FedAvg's is so at fixed H (Mangold et al.
-    2024). The chains draw the same records: for Scaffold the coarse average is over two chains, of which one draws
-    the records of the first half of each round's local steps and the other those of the second half. So they cost
-    as many gradients as the fine chain, and most of the noise of 2 θ̄(γ) − θ̄(2γ) is that of θ̄(γ).
+    θ̄ averages the iterates of the stationary rounds. Scaffold's bias at fixed γH is γ times a constant, up to
+    order γ²; FedAvg's is so at fixed H (Mangold et al. 2024). The chains draw the same records: for Scaffold the
+    coarse average is over two chains, of which one draws the records of the first half of each round's local steps
+    and the other one the rest. So they cost as many gradients as the fine chain, and most of the noise of
+    2 θ̄(γ) − θ̄(2γ) is that of θ̄(γ).
 
     Parameters
     ----------
     problem
-        What to minimise.
+        The objective.
     method
         `Scaffold` with an even number of local steps, or `FedAvg`; all clients take part.
     rounds
         T, of each chain.
     discard
-        Number of rounds to leave out of the averages. By default those before all chains are stationary (MSER,
-        see `simulation.stationarity`).
+        Number of rounds to leave out of the averages; by default the rounds before all chains are stationary, by
+        MSER (White 1997).
     batch_size, seed, repetitions, engine, theta0, checkpoint, progress, sampling, checkpoint_every
         As in `fedscaffold.run`, except that a checkpoint can be resumed with the same number of rounds only.
 
+    Returns
+    -------
+    RichardsonRomberg
+        The extrapolated models, both averages, and standard errors.
+
     Raises
     ------
+    InvalidInput
+        If the method is neither FedAvg nor Scaffold, or an argument cannot be used.
     NotStationary
         If discard is not given and a chain still moves in the second half of its rounds.
     Diverged
@@ -190,7 +198,7 @@ class ChainSetup(NamedTuple):
 
 
 def chains(method: Any, n_clients: int) -> tuple[ChainSetup, tuple[ChainSetup, ...]]:
-    """The fine chain and the coarse ones, whose mean has twice the first-order bias of the fine one's."""
+    """Return the fine chain and the coarse ones, whose mean has twice the first-order bias of the fine one's."""
     kind = getattr(method, "kind", None)
     if kind not in ("fedavg", "scaffold"):
         raise InvalidInput(
@@ -220,7 +228,7 @@ class Blocks(NamedTuple):
 
     @classmethod
     def of(cls, rounds: int, discard: int) -> "Blocks":
-        """About BATCHES to twice as many; rounds that are left over go to the first."""
+        """Divide the rounds into BATCHES to twice as many blocks; rounds that are left over go to the first."""
         kept = rounds - discard
         width = max(1, kept // BATCHES)
         lengths = np.full(kept // width, float(width))
@@ -235,7 +243,7 @@ def _chain_means(
     file: CheckpointFile | None,
     advance: Callable[[int, int], None],
 ) -> list[Array]:
-    """Means of each chain's iterates over each block of rounds, (repetitions, blocks, dim), chain after chain."""
+    """Return each chain's means over each block of rounds, (repetitions, blocks, dim)."""
     last = blocks.discard + np.cumsum(blocks.lengths)
     saved = None
     if file is not None:
@@ -268,7 +276,7 @@ def _chain_means(
 
 
 def latest_cut(found: list[Array], rounds: int) -> int:
-    """How many blocks to leave out so that every chain is stationary in the rest."""
+    """Return how many blocks to leave out so that every chain is stationary in the rest."""
     cuts = [truncation(means.mean(axis=0)) if rounds >= MIN_ROUNDS else None for means in found]
     if None in cuts:
         raise NotStationary(
@@ -279,7 +287,7 @@ def latest_cut(found: list[Array], rounds: int) -> int:
 
 
 def _standard_error(means: Array) -> Array:
-    """Of the mean over axis 1 of block means (repetitions, blocks, dim), which may still be correlated."""
+    """Return the standard error of the mean over axis 1 of correlated block means (repetitions, blocks, dim)."""
     centred = means - means.mean(axis=1, keepdims=True)
     times = np.array([autocorrelation_time(series) for series in np.moveaxis(centred, 2, 0)])
     return means.std(axis=1, ddof=1) * np.sqrt(times / means.shape[1])

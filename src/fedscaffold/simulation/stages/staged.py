@@ -71,12 +71,12 @@ class Staged(Summarised):
     stages: tuple[Stage, ...]
 
     def plot(self, ax: "Axes | None" = None, *, name: str = "mse") -> "Axes":
-        """Draw a recorded series by round, and lines where the step size was halved; return the axes.
+        """Draw a recorded series by round, with lines at halvings of the step size; return the axes.
 
         Parameters
         ----------
         ax
-            matplotlib axes to draw on; by default those of a new figure.
+            matplotlib axes to draw on; by default a new figure's.
         name
             Which series, as for `Trace.plot`.
         """
@@ -98,7 +98,7 @@ class _Progress(NamedTuple):
     distances: list[float]  # mean squared distance from there, after each of its rounds
 
     def arrays(self) -> dict[str, Array]:
-        """As a checkpoint keeps it."""
+        """Return the arrays that a checkpoint keeps."""
         return {
             "stages": np.array(self.stages, dtype=np.float64),
             "min_rounds": np.array(self.min_rounds),
@@ -108,7 +108,7 @@ class _Progress(NamedTuple):
 
     @classmethod
     def from_fields(cls, found: Fields, state: State) -> "_Progress":
-        """As a checkpoint kept it, refused unless it fits the state."""
+        """Read what a checkpoint kept; raise if it does not fit the state."""
         found.only("stages", "min_rounds", "start", "distances")
         stages = tuple(Stage(int(after), float(size)) for after, size in found.array("stages", (None, 2)))
         afters = [stage.after for stage in stages]
@@ -120,7 +120,7 @@ class _Progress(NamedTuple):
         return cls(stages, float(found.array("min_rounds", ())), start, distances)
 
     def next_stage(self, state: State) -> "_Progress":
-        """After half of the step size has been chosen in this state."""
+        """Return the progress of the next stage, which begins in this state with half of the step size."""
         shortest = max(MIN_ROUNDS_GROWTH * self.min_rounds, MIN_SHARE * (state.round - self.stages[-1].after))
         stage = Stage(state.round, 0.5 * self.stages[-1].step_size)
         return _Progress((*self.stages, stage), shortest, state.theta, [])
@@ -143,7 +143,7 @@ def staged(
     record: Iterable[Recorded] = ("mse",),
     checkpoint_every: int | None = None,
 ) -> Staged:
-    """γ ← γ/2 whenever d log D_n / d log n < 0.6, with D_n = ‖θ_n − θ_r‖² n rounds after the last change r.
+    """Halve γ whenever d log D_n / d log n < 0.6, with D_n = ‖θ_n − θ_r‖² n rounds after the last change r.
 
     From where a stage starts, D_n grows as n² while θ drifts, as n while noise makes it walk, and stays the same
     once it is stationary (Pesme, Dieuleveut and Flammarion 2020). D_n is averaged over windows of rounds whose
@@ -155,13 +155,25 @@ def staged(
     Parameters
     ----------
     problem
-        What to minimise.
+        The objective.
     method
         Any of the methods, with a step size that may be too large, but with which it does not diverge.
     rounds
         T, of all stages together.
     batch_size, seed, repetitions, engine, theta0, checkpoint, progress, sampling, record, checkpoint_every
         As in `fedscaffold.run`.
+
+    Returns
+    -------
+    Staged
+        The trace, and the rounds after which the step size was halved.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument cannot be used, or the method has no step_size to halve.
+    Diverged
+        If θ grows beyond all bounds. Its `trace` holds the rounds before.
 
     Examples
     --------
@@ -209,13 +221,13 @@ def staged(
 
 
 def _is_stationary(at: _Progress) -> bool:
-    """Whether the slope is below the threshold, after the least number of rounds."""
+    """Return whether the slope is below the threshold, after the least number of rounds."""
     found = slope(at.distances)
     return found is not None and len(at.distances) >= at.min_rounds and found < SLOPE_THRESHOLD
 
 
 def slope(distances: Sequence[float]) -> float | None:
-    """log(D_k / D_{k−1}) / log(e_k / e_{k−1}), D_k the mean of the distances after e_{k−1} and up to e_k.
+    """Return log(D_k / D_{k−1}) / log(e_k / e_{k−1}), D_k the mean of the distances after e_{k−1} and up to e_k.
 
     Window ends e_k grow by half: 1, 2, 3, 5, 8, 12, 18, ... None unless the last distance ends a window; 0 when
     nothing moves.

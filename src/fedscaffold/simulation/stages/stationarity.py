@@ -67,7 +67,7 @@ class Plateau(NamedTuple):
 
 
 def stationary_from(series: Array) -> int | None:
-    """The first round of the stationary part of (repetitions, rounds) series; None if it has none.
+    """Return the first round of the stationary part of (repetitions, rounds) series; None if it has none.
 
     It is also None when more than half of the rounds would have to be left out: then the run is too short.
     """
@@ -82,7 +82,7 @@ def stationary_from(series: Array) -> int | None:
 
 
 def truncation(batches: Array) -> int | None:
-    """argmin_k Σ_{i ≥ k} ‖x_i − mean(x_k, x_{k+1}, ...)‖² / (n − k)², of n vectors x_i, (n, dim).
+    """Return argmin_k Σ_{i ≥ k} ‖x_i − mean(x_k, x_{k+1}, ...)‖² / (n − k)², of n vectors x_i, (n, dim).
 
     It is MSER for vectors: how many to leave out so that the mean of the rest is most precise. None when that
     would be more than half of them.
@@ -97,7 +97,7 @@ def truncation(batches: Array) -> int | None:
 
 
 def autocorrelation_time(series: Array) -> float:
-    """τ = 1 + 2 Σ_k ρ_k of (repetitions, rounds) series, by Geyer's initial monotone sequence; at least 1."""
+    """Return τ = 1 + 2 Σ_k ρ_k ≥ 1 of (repetitions, rounds) series, by Geyer's initial monotone sequence."""
     length = series.shape[1]
     centred = series - series.mean()
     spectrum = np.fft.rfft(centred, 2 * length, axis=1)
@@ -111,7 +111,7 @@ def autocorrelation_time(series: Array) -> float:
 
 
 def plateau(series: Array, from_round: int) -> Plateau:
-    """Mean of (repetitions, rounds) series from a round on, with its standard error."""
+    """Return the mean of (repetitions, rounds) series from a round on, with its standard error."""
     late = series[:, from_round:]
     effective = late.size / autocorrelation_time(late)
     return Plateau(float(late.mean()), float(late.std() / np.sqrt(effective)), from_round, float(effective))
