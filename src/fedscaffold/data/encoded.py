@@ -154,7 +154,7 @@ def with_kind(source: Source, settings: TableSettings) -> TableSettings:
 
 def _guess_kind(source: Source, target: str) -> Kind:
     seen: set[Label] = set()
-    for batch in source.open([target])([target]):
+    for batch in source.read([target]):
         array = batch.column(0)
         if not tables.is_number(array.type):
             return "logistic"
@@ -175,10 +175,7 @@ def table_layout(source: Source, settings: TableSettings) -> TableLayout:
             tables.pick(source.names, name)
     problems.raise_any()
     features = tables.pick_features(source.names, settings, problems)
-    more = settings.record_columns
-    read = source.open([*features, settings.target, settings.client, *more.values()])
-    found = table_statistics(read, features, settings, problems)
-    problems.raise_any()
+    found = table_statistics(source.read, features, settings, problems)
     names = found.clients.values
     encoding = Encoding(
         columns=tuple(encoded_column(name, column, settings) for name, column in found.features.items()),
@@ -188,11 +185,11 @@ def table_layout(source: Source, settings: TableSettings) -> TableLayout:
         intercept=bool(settings.intercept),
         dates={name: own for name, own in parts.items() if any(f"{name} {part}" in features for part in own)},
         kind=settings.kind,
-        **more,
+        **settings.record_columns,
     )
     sizes = np.array([found.clients.counts[name] for name in names], dtype=np.int64)
     weights_of(settings.weights, names, sizes)
-    return TableLayout(read=read, encoding=encoding, names=names, sizes=sizes)
+    return TableLayout(read=source.read, encoding=encoding, names=names, sizes=sizes)
 
 
 # The second pass

@@ -257,7 +257,7 @@ class Encoding:
         source = tables.with_date_parts(source, dated)
         wanted = tables.pick_all(source.names, (column.name for column in self.columns))
         parts, first_row = [np.empty((0, self.dim))], 0
-        for block in tables.blocks(source.open(wanted)(wanted)):
+        for block in tables.blocks(source.read(wanted)):
             part = np.ones((block.num_rows, self.dim))
             arrays = tables.by_name(block)
             for column, place in zip(self.columns, self.places, strict=True):
@@ -293,7 +293,7 @@ class Encoding:
         if name is None:
             return 0.0
         source = tables.frame_source(frame)
-        columns = source.read([tables.pick(source.names, name)])
+        columns = source.blocks([tables.pick(source.names, name)])
         found = np.concatenate([np.empty(0), *map(self._block_offsets, columns)])
         if not np.isfinite(found).all():
             what = "no positive number" if self.exposure is not None else "no finite number"
@@ -404,8 +404,8 @@ def encode_table(
     x = encoding.encode(table, unknown="error" if limit is None else "ignore")
     source = tables.frame_source(table)
     tables.check_names(source.names)
-    read = source.read(tables.pick_all(source.names, encoding.record_columns))
-    parts = [_targets_within(columns, encoding, limits) for columns in read]
+    blocks = source.blocks(tables.pick_all(source.names, encoding.record_columns))
+    parts = [_targets_within(columns, encoding, limits) for columns in blocks]
     y = np.concatenate(parts) if parts else np.empty(encoding.record_shape(0))
     y = encoding.family.standardized(y, target_shift, target_scale)
     return (x if limit is None else np.clip(x, -limit, limit)), y

@@ -203,7 +203,7 @@ def open_parquet(files: Sequence[Path]) -> Iterator[Source]:
                         yield batch.select(list(columns))
 
         try:
-            yield Source(names, lambda columns: read)
+            yield Source(names, read)
         except pa.ArrowException as error:
             raise InvalidInput(f"cannot read {files[0]} as Parquet: {error}") from None
 

@@ -148,8 +148,8 @@ class TableSettings:
     Traceback (most recent call last):
         ...
     fedscaffold.core.errors.InvalidInput: the table's setup has 2 problems:
-    - l2 must be a number of at least 0, got -1
     - min_rows must be a whole number of at least 1, got 0
+    - l2 must be a number of at least 0, got -1
     """
 
     target: str

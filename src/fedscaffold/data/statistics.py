@@ -134,68 +134,47 @@ class LabelCounts:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """Number of rows, counts of the clients' names, and statistics of the target and of each feature.
+    """Counts of the clients' names, and statistics of the target and of each feature."""
 
-    Columns whose types cannot be used are left out. `identifiers` are the features that look like identifiers;
-    `records` has the columns of exposures, offsets and weights, by parameter.
-    """
-
-    rows: int
     clients: LabelCounts
     target: ColumnMoments | LabelCounts
     features: dict[str, ColumnMoments | LabelCounts]
-    identifiers: list[str]
-    records: dict[str, ColumnMoments]
 
 
 def table_statistics(
     read: Reader, features: tuple[str, ...], settings: TableSettings, problems: Collector
 ) -> TableStatistics:
-    """Read every column once, check all of them, and add everything that is wrong to the problems."""
-    target, client, family, records = settings.target, settings.client, settings.family, settings.record_columns
-    counts: dict[str, ColumnMoments | LabelCounts] = {name: ColumnMoments() for name in records.values()}
-    counts[client] = LabelCounts(None)
-    numbers = ColumnMoments(fractional=0 if family.whole else None)
-    counts[target] = LabelCounts(MOST_CLASSES) if family.classes else numbers
-    rows, usable = 0, list(counts)
-    for block in tables.blocks(read(usable)):
-        columns = tables.by_name(block)
-        if rows == 0:
-            usable = _usable(columns, settings, problems)
-        for name in list(usable):
-            if not _count(counts, name, columns[name], rows, problems):
-                usable.remove(name)
-        rows += block.num_rows
-    if rows == 0:
-        raise InvalidInput("the table has no rows")
-    found, identifiers = _feature_statistics(read, features, settings, problems)
-    clients = counts[client]
-    assert isinstance(clients, LabelCounts)
-    moments = {role: counts[name] for role, name in records.items() if name in usable}
-    own = {role: each for role, each in moments.items() if isinstance(each, ColumnMoments)}
-    statistics = TableStatistics(rows, clients, counts[target], found, identifiers, own)
-    _check_table(statistics, settings, problems)
-    return statistics
-
-
-def _feature_statistics(
-    read: Reader, features: tuple[str, ...], settings: TableSettings, problems: Collector
-) -> tuple[dict[str, ColumnMoments | LabelCounts], list[str]]:
+    """Read every column once and check it; raise with the problems if there are any."""
     found: dict[str, ColumnMoments | LabelCounts] = {}
     identifiers: list[str] = []
-    for group in tables.groups(features):
-        first_row = 0
+    for group in tables.groups([settings.client, settings.target, *settings.record_columns.values(), *features]):
+        rows = 0
         for block in tables.blocks(read(group)):
             for name, array in tables.by_name(block).items():
-                if first_row == 0:
+                if rows == 0:
                     with problems.catching():
                         found[name] = _start(name, array.type, settings)
-                        if name not in settings.categorical and looks_like_identifiers(name, array):
+                        if _is_plain_feature(name, settings) and looks_like_identifiers(name, array):
                             identifiers.append(name)
-                if name in found and not _count(found, name, array, first_row, problems):
+                if name in found and not _count(found, name, array, rows, problems):
                     del found[name]
-            first_row += block.num_rows
-    return {name: found[name] for name in features if name in found}, identifiers
+            rows += block.num_rows
+        if rows == 0:
+            raise InvalidInput("the table has no rows")
+    used = {name: found[name] for name in features if name in found}
+    _check_roles(found, settings, problems)
+    _check_features(used, settings, problems)
+    problems.raise_any()
+    if identifiers:
+        _warn_of_identifiers(identifiers)
+    clients = found[settings.client]
+    assert isinstance(clients, LabelCounts)
+    return TableStatistics(clients, found[settings.target], used)
+
+
+def _is_plain_feature(name: str, settings: TableSettings) -> bool:
+    roles = (settings.target, settings.client, *settings.record_columns.values())
+    return name not in roles and name not in settings.categorical
 
 
 def _count(
@@ -253,7 +232,35 @@ def _check_digits(name: str, array: Any) -> None:
 
 
 def _start(name: str, kind: Any, settings: TableSettings) -> ColumnMoments | LabelCounts:
-    """Return empty statistics for a feature of this type; raise if it cannot be one."""
+    """Return empty statistics for a column of this type; raise if its role cannot have the type."""
+    family = settings.family
+    for role, column in settings.record_columns.items():
+        if name == column:
+            if not tables.is_number(kind):
+                what = f"must hold numbers, but is of type {kind}; convert it"
+                raise InvalidInput(f"the {role} column {name!r} {what}")
+            return ColumnMoments()
+    if name == settings.client:
+        values = kind.value_type if tables.is_dictionary(kind) else kind
+        if not (tables.is_label(kind) or tables.load_pyarrow().types.is_null(values)):
+            raise InvalidInput(
+                f"the client column {name!r} is of type {kind}; clients are named by text or whole numbers: "
+                "convert it"
+            )
+        return LabelCounts(None)
+    if name == settings.target:
+        if not family.classes and not tables.is_number(kind):
+            raise InvalidInput(
+                f"the target {name!r} must hold numbers for kind={settings.kind!r}, but is of type {kind}; "
+                "convert it, or pass kind='logistic' for classes"
+            )
+        if family.classes:
+            return LabelCounts(MOST_CLASSES)
+        return ColumnMoments(fractional=0 if family.whole else None)
+    return _start_feature(name, kind, settings)
+
+
+def _start_feature(name: str, kind: Any, settings: TableSettings) -> ColumnMoments | LabelCounts:
     if tables.load_pyarrow().types.is_null(kind):
         raise InvalidInput(f"column {name!r} has no values at all; {_leave_out(name)}")
     if name in settings.categorical or tables.is_dictionary(kind) or tables.is_text(kind):
@@ -261,9 +268,8 @@ def _start(name: str, kind: Any, settings: TableSettings) -> ColumnMoments | Lab
             raise InvalidInput(
                 f"column {name!r} is of type {kind}; categories must be text, whole numbers or booleans"
             )
-        return LabelCounts(
-            settings.max_categories, suspicious=tables.is_text(kind) and name not in settings.categorical
-        )
+        suspicious = tables.is_text(kind) and name not in settings.categorical
+        return LabelCounts(settings.max_categories, suspicious=suspicious)
     if tables.is_number(kind):
         return ColumnMoments()
     if tables.is_date(kind):
@@ -277,53 +283,34 @@ def _start(name: str, kind: Any, settings: TableSettings) -> ColumnMoments | Lab
     )
 
 
-def _usable(columns: dict[str, Any], settings: TableSettings, problems: Collector) -> list[str]:
-    """Return the client, target, exposure, offset and weight columns whose types can be used."""
-    client, target = columns[settings.client].type, columns[settings.target].type
-    usable = [settings.client, settings.target, *settings.record_columns.values()]
-    for role, name in settings.record_columns.items():
-        if not tables.is_number(columns[name].type):
-            usable.remove(name)
-            problems.add(
-                f"the {role} column {name!r} must hold numbers, but is of type {columns[name].type}; convert it"
-            )
-    values = client.value_type if tables.is_dictionary(client) else client
-    if not (tables.is_label(client) or tables.load_pyarrow().types.is_null(values)):
-        usable.remove(settings.client)
-        problems.add(
-            f"the client column {settings.client!r} is of type {client}; clients are named by text or whole "
-            "numbers: convert it"
-        )
-    if not settings.family.classes and not tables.is_number(target):
-        usable.remove(settings.target)
-        problems.add(
-            f"the target {settings.target!r} must hold numbers for kind={settings.kind!r}, but is of type "
-            f"{target}; convert it, or pass kind='logistic' for classes"
-        )
-    return usable
-
-
 # Checks of what was counted
 
 
-def _check_table(found: TableStatistics, settings: TableSettings, problems: Collector) -> None:
-    """Add problems of clients, target and features; warn of columns that look like identifiers."""
-    _check_clients(found.clients, settings, problems)
-    _check_target(found.target, settings, problems)
-    for role, column in found.records.items():
-        _check_record_column(role, column, settings.record_columns[role], problems)
-    _check_features(found, settings, problems)
-    names = found.identifiers
-    if names and not problems.problems:
-        many = len(names) > 1
-        what = "columns look like identifiers and are" if many else "column looks like an identifier and is"
-        warnings.warn(
-            DataWarning(
-                f"{', '.join(map(repr, names))}: the {what} used as {'features' if many else 'a feature'}; drop "
-                f"identifiers with drop={names!r}"
-            ),
-            stacklevel=2,
-        )
+def _check_roles(
+    found: dict[str, ColumnMoments | LabelCounts], settings: TableSettings, problems: Collector
+) -> None:
+    """Add problems of the client, target, exposure, offset and weight columns."""
+    clients, target = found.get(settings.client), found.get(settings.target)
+    if isinstance(clients, LabelCounts):
+        _check_clients(clients, settings, problems)
+    if target is not None:
+        _check_target(target, settings, problems)
+    for role, name in settings.record_columns.items():
+        column = found.get(name)
+        if isinstance(column, ColumnMoments):
+            _check_record_column(role, column, name, problems)
+
+
+def _warn_of_identifiers(names: list[str]) -> None:
+    many = len(names) > 1
+    what = "columns look like identifiers and are" if many else "column looks like an identifier and is"
+    warnings.warn(
+        DataWarning(
+            f"{', '.join(map(repr, names))}: the {what} used as {'features' if many else 'a feature'}; drop "
+            f"identifiers with drop={names!r}"
+        ),
+        stacklevel=2,
+    )
 
 
 def encoded_column(name: str, column: ColumnMoments | LabelCounts, settings: TableSettings) -> Column:
@@ -411,16 +398,18 @@ def _check_record_column(role: str, column: ColumnMoments, name: str, problems: 
         )
 
 
-def _check_features(found: TableStatistics, settings: TableSettings, problems: Collector) -> None:
-    numbers = {name: each for name, each in found.features.items() if isinstance(each, ColumnMoments)}
-    labels = {name: each for name, each in found.features.items() if isinstance(each, LabelCounts)}
+def _check_features(
+    found: dict[str, ColumnMoments | LabelCounts], settings: TableSettings, problems: Collector
+) -> None:
     empty = [
-        name for name in found.features if not (numbers[name].count if name in numbers else labels[name].counts)
+        name
+        for name, each in found.items()
+        if not (each.count if isinstance(each, ColumnMoments) else each.counts)
     ]
     _reject_columns(empty, "no values at all", problems)
-    for name in empty:
-        numbers.pop(name, None)
-        labels.pop(name, None)
+    filled = {name: each for name, each in found.items() if name not in empty}
+    numbers = {name: each for name, each in filled.items() if isinstance(each, ColumnMoments)}
+    labels = {name: each for name, each in filled.items() if isinstance(each, LabelCounts)}
     for name in settings.reference:
         if name in numbers:
             problems.add(
@@ -430,7 +419,7 @@ def _check_features(found: TableStatistics, settings: TableSettings, problems: C
     for name, counts in labels.items():
         _check_category(name, counts, settings, problems)
     if settings.missing == "error":
-        missing = {name: found.features[name].missing for name in found.features if name not in empty}
+        missing = {name: each.missing for name, each in filled.items()}
         _reject_counted(missing, "missing values", "fill them, drop those rows, or pass missing='mean'", problems)
     infinite = {name: column.infinite for name, column in numbers.items()}
     _reject_counted(infinite, "infinite values", "replace them, or drop those rows", problems)

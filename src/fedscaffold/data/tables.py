@@ -42,18 +42,17 @@ def load_pyarrow() -> Any:
 
 @dataclass(frozen=True)
 class Source:
-    """A table that can be read more than once.
+    """A table that can be read more than once: its columns, and a function that reads some of them from the top.
 
-    `names` are its columns; `open(columns)` prepares reading these and returns a function that reads some of them
-    from the top and returns Arrow record batches of any size.
+    The function returns Arrow record batches of any size.
     """
 
     names: tuple[str, ...]
-    open: Callable[[Sequence[str]], Reader]
+    read: Reader
 
-    def read(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def blocks(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Return blocks of rows of some columns, each a dictionary from column to Arrow array."""
-        return map(by_name, blocks(self.open(columns)(columns)))
+        return map(by_name, blocks(self.read(columns)))
 
 
 def frame_source(frame: Any) -> Source:
@@ -71,12 +70,7 @@ def frame_source(frame: Any) -> Source:
     for name in names:
         if not isinstance(name, str):
             raise InvalidInput(f"column names must be text, got {name!r}; rename the columns first")
-
-    def open_(columns: Sequence[str]) -> Reader:
-        table = arrow_table(frame, list(columns))
-        return lambda some: table.select(list(some)).to_batches()
-
-    return Source(tuple(names), open_)
+    return Source(tuple(names), lambda columns: arrow_table(frame, list(columns)).to_batches())
 
 
 def arrow_table(frame: Any, columns: list[str]) -> Any:
@@ -319,7 +313,7 @@ def pick_features(names: Sequence[str], settings: TableSettings, problems: Colle
 
 def date_columns(source: Source) -> tuple[str, ...]:
     """Return the names of a table's columns that hold dates, by the types of its first rows."""
-    for batch in source.open(source.names)(source.names):
+    for batch in source.read(source.names):
         return tuple(field.name for field in batch.schema if is_date(field.type))
     return ()
 
@@ -339,22 +333,14 @@ def with_date_parts(source: Source, dates: Mapping[str, Sequence[DatePart]]) -> 
     if twice is not None:
         raise InvalidInput(f"the table has a column {twice!r} already; rename it")
 
-    def bases(columns: Sequence[str]) -> list[str]:
-        return list(dict.fromkeys(origin[name][0] if name in origin else name for name in columns))
+    def read(columns: Sequence[str]) -> Iterable[Any]:
+        bases = list(dict.fromkeys(origin[name][0] if name in origin else name for name in columns))
+        for batch in source.read(bases):
+            arrays = by_name(batch)
+            made = [_part(arrays, *origin[name]) if name in origin else arrays[name] for name in columns]
+            yield load_pyarrow().RecordBatch.from_arrays(made, names=list(columns))
 
-    def open_(columns: Sequence[str]) -> Reader:
-        inner = source.open(bases(columns))
-
-        def read(some: Sequence[str]) -> Iterable[Any]:
-            pa = load_pyarrow()
-            for batch in inner(bases(some)):
-                arrays = by_name(batch)
-                made = [_part(arrays, *origin[name]) if name in origin else arrays[name] for name in some]
-                yield pa.RecordBatch.from_arrays(made, names=list(some))
-
-        return read
-
-    return Source(tuple(names), open_)
+    return Source(tuple(names), read)
 
 
 def _part(arrays: Mapping[str, Any], name: str, part: DatePart) -> Any:

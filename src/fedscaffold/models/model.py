@@ -179,7 +179,7 @@ class Model(Summarised):
         """
         source = frame_source(frame)
         wanted = pick_all(source.names, self.encoding.record_columns)
-        parts = [self.encoding.targets(by_name(block)) for block in blocks(source.open(wanted)(wanted))]
+        parts = [self.encoding.targets(by_name(block)) for block in blocks(source.read(wanted))]
         y = np.concatenate(parts) if parts else np.empty(0)
         if not len(y) or len(self.equations) > 1:
             raise InvalidInput("an intercept is fitted to rows, of a target with at most two classes")

@@ -125,7 +125,7 @@ def sum_table(table: Any, kinds: Mapping[str, ColumnKind], settings: StudySettin
 def all_sums(table: Any, kinds: Mapping[str, ColumnKind], settings: StudySettings) -> TableSums:
     """The sums of a site's table with small counts among them; refused if the model cannot have its values."""
     source, records = tables.frame_source(table), settings.record_columns
-    read = source.open([*kinds, settings.target, *records.values()])
+    read = source.read
     goal = _kind_of_target(settings)
     found = {name: _sum_column(read, name, kind) for name, kind in {**kinds, settings.target: goal}.items()}
     own = {

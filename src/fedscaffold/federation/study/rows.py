@@ -119,7 +119,7 @@ def recode(table: Any, agreement: Agreement) -> Any:
     wanted = [column.name for column in encoding.columns]
     source = tables.frame_source(table)
     wanted += encoding.record_columns
-    table = pa.Table.from_batches(list(source.open(wanted)(wanted)))
+    table = pa.Table.from_batches(list(source.read(wanted)))
     for column in encoding.columns:
         if isinstance(column, Category):
             values = pa.chunked_array(

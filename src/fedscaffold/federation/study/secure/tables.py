@@ -85,7 +85,7 @@ class TableWords:
         missing += [self.settings.target] if found.target.missing else []
         if missing:
             raise Refusal(RefusalCode.MISSING_VALUES, f"column {some(missing)} has missing values; fill them")
-        read = tables.frame_source(table).open(self._columns)
+        read = tables.frame_source(table).read
         parts = [_counts([found.rows]), SCALAR.encode([Fraction(found.exposure) * _values(found.target)])]
         for name in self._columns:
             column = found.target if name == self.settings.target else found.features[name]
