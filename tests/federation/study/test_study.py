@@ -253,7 +253,7 @@ def test_nobody_is_asked_twice_about_an_agreement_that_is_sent_twice() -> None:
 def test_categories_that_are_no_feature_are_refused() -> None:
     tables = {site: pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0)}) for site in ("bonn", "lyon")}
     study = Study(target="y", kind="ridge", categorical=["colour"])
-    with pytest.raises(InvalidInput, match=r"categorical names 'colour', which is no feature"):
+    with pytest.raises(InvalidInput, match=r"categorical names 'colour', which is not a feature"):
         study.run(tables, engine="reference")
 
 
