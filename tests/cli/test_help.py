@@ -38,6 +38,14 @@ def test_help_shows_every_default_and_an_example(name: tuple[str, ...]) -> None:
     assert [text for text in texts if text.replace("\\[", "[") not in " ".join(page.split())] == []
     for option in COMMANDS[name].params:
         if isinstance(option, click.Option) and (default := default_of(option)) is not None:
-            (line,) = re.findall(rf"^.*{option.opts[0]}(?![\w-]).*\[.*$", page, flags=re.MULTILINE)[:1] or [""]
+            (line,) = re.findall(rf"^\W*{option.opts[0]}(?![\w-]).*\[.*$", page, flags=re.MULTILINE)[:1] or [""]
             assert f"[default: {default}]" in line, (option.opts[0], default, line)
     assert f"fedscaffold {' '.join(name)}" in page.partition("Usage")[2].partition("\n")[2]
+
+
+def test_options_stay_few() -> None:
+    counts = {
+        " ".join(name): sum(isinstance(each, click.Option) for each in command.params)
+        for name, command in COMMANDS.items()
+    }
+    assert sum(counts.values()) <= 162, counts

@@ -14,9 +14,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedscaffold.cli.start import INTERRUPTED
 from fedscaffold.core.errors import DataWarning, Diverged, FedScaffoldError
 
-BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+BAD_INPUT, FAILED = 2, 1
 PYTHON_NAMES = {"clients": "n_clients"}  # parameters whose options have shorter names
 RESUMABLE = "the same command resumes where it stopped"
 
@@ -108,7 +109,7 @@ def _word(value: str) -> str:
 
 @contextmanager
 def _warnings_to(console: Console) -> Iterator[None]:
-    """Print warnings of fedscaffold in the command line's words, those of other packages as usual."""
+    """Print warnings about data with the command's options, and warnings of other packages as usual."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", DataWarning)
         usual = warnings.showwarning
@@ -125,7 +126,7 @@ def _warnings_to(console: Console) -> Iterator[None]:
 
 @contextmanager
 def _notes_to(console: Console) -> Iterator[None]:
-    """Print what reading tables logs as information, in the command line's words."""
+    """Print messages that reading tables logs, with the command's options."""
 
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -22,7 +22,7 @@ SUMMARIES = {
     "predict": "Predict the error by round and the plateau, on one of the paper's problems.",
     "plan": "Find the cheapest way to a target, on a table or one of the paper's problems, and explain it.",
     "compare": "Compare methods on a table or one of the paper's problems, each with the best settings of a grid.",
-    "sweep": "Run a grid: numbers of clients × methods × step sizes × local steps × batch sizes, some seeds each.",
+    "sweep": "Run a grid: numbers of clients × methods × step sizes × local steps × batch sizes.",
     "study": "Run a study: one model for sites that keep their tables, which never leave them.",
     "federate": "Run a real study on this machine: a process for each site, which alone reads its table.",
     "status": "Show the state of a federated run: its round, whose updates counted, who was refused and why.",
@@ -38,15 +38,15 @@ class Commands(TyperGroup):
     """The commands of `SUMMARIES`; listing them loads none, running one loads it alone."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands, in the order of the help page."""
+        """Return the names of all commands, in the order of the help page."""
         return list(SUMMARIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, from its file; None if there is none."""
+        """Return the command of a name, from its file, or None."""
         return _load(cmd_name) if cmd_name in SUMMARIES else None
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The help page, with the sentences of `SUMMARIES` in place of the commands."""
+        """Write the help page, with the sentences of `SUMMARIES` in place of the commands."""
         listed: list[click.Command] = [TyperCommand(name, help=text) for name, text in SUMMARIES.items()]
         page = TyperGroup(
             name=self.name, commands=listed, params=self.params, help=self.help, rich_markup_mode="rich"
@@ -55,7 +55,7 @@ class Commands(TyperGroup):
 
 
 def _load(name: str) -> click.Command:
-    """A command from its file, which has a function `command`, or an `app` with commands of its own."""
+    """Return a command from its file, which has a function `command`, or an `app` with further commands."""
     with loading():
         module = import_module(f"fedscaffold.cli.commands.{name}")
     app: typer.Typer | None = getattr(module, "app", None)
@@ -88,7 +88,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options of the program itself."""
+    """Take the options of the program itself."""
 
 
 def main() -> None:

@@ -96,12 +96,12 @@ def require_packages(*names: str) -> None:
 
 
 def method_of(name: str) -> type[Scaffold] | type[FedAvg]:
-    """The method with this name: Scaffold or FedAvg."""
+    """Return the method with this name: Scaffold or FedAvg."""
     return METHODS[choice("method", name, tuple(METHODS))]
 
 
 def paper_problem(name: str) -> str:
-    """The name of one of the paper's problems, refused unless it is one."""
+    """Return the name of one of the paper's problems; raise unless it is one."""
     return str(choice("problem", name, ("regression", "classification")))
 
 
@@ -116,7 +116,7 @@ def batch_size_of(text: Any) -> int | None:
 
 
 def check_figure(plot: Path | None, option: str = "--plot") -> None:
-    """Refuse a figure that cannot be drawn or written, before any work."""
+    """Raise if a figure cannot be drawn or written, before any work."""
     if plot is None:
         return
     if plot.suffix not in FIGURES:
@@ -152,13 +152,13 @@ def candidates_of(
     local_steps: Sequence[int],
     constants: Mapping[str, Callable[[], float]] | None = None,
 ) -> list[Method]:
-    """Parse NAME or NAME:FIELD=VALUE,... into candidates of a method: a grid over what is not given.
+    """Parse NAME or NAME:FIELD=VALUE,... into candidates of a method: a grid over settings that are not given.
 
     NAME is one of COMPARED, the class name of an installed method, or an import path.
 
     The grid is over the step size and the number of local steps, for methods with random numbers of steps their
-    mean 1/p. Other settings that a method needs and that are not given are those of UNLESS_GIVEN, or constants of
-    the problem, which are computed for methods that need them alone.
+    mean 1/p. Other settings that a method needs come from UNLESS_GIVEN if they are not given, or from constants of
+    the problem, computed only for methods that need them.
     """
     kind = _method_class(text.partition(":")[0])
     allowed = [field.name for field in fields(kind)]
@@ -174,7 +174,7 @@ def candidates_of(
 
 
 def _check_complete(text: str, kind: type[Any], given: dict[str, Any]) -> None:
-    """Refuse a method of which a setting is missing that no grid and no default has."""
+    """Raise if a method lacks a setting that no grid and no default gives."""
     searched = ("step_size", "local_steps", "communication_probability")
     missing = [
         each.name
@@ -191,7 +191,7 @@ def _check_complete(text: str, kind: type[Any], given: dict[str, Any]) -> None:
 
 
 def _method_class(name: str) -> type[Any]:
-    """A method by its short name, an installed one by its class name, or any by its import path, module.Class."""
+    """Return a method by its short name, its class name if installed, or its import path, module.Class."""
     module, _, own = name.rpartition(".")
     try:
         if name in COMPARED:
@@ -256,6 +256,6 @@ def _value(text: str) -> int | float | str:
 
 
 def describe_last_mse(trace: Trace) -> str:
-    """Mean squared error after the last round ± its standard error over the repetitions."""
+    """Return the mean squared error after the last round ± its standard error over the repetitions."""
     found = trace.final()
     return f"{found.mean:.4g} ± {found.standard_error:.2g}"

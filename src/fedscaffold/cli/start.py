@@ -1,4 +1,4 @@
-"""Starts the program `fedscaffold`, and says what Ctrl-C does while parts of it are being loaded."""
+"""Start of the program `fedscaffold`, and of Ctrl-C while parts of it are being loaded."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 
 
 def main() -> None:
-    """The entry point of the `fedscaffold` script."""
+    """Run the program; the entry point of the script `fedscaffold`."""
     with loading():
         from fedscaffold.cli.main import app
     app()

@@ -14,13 +14,11 @@ from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
 from fedscaffold.core.display.figures import load_matplotlib
 from fedscaffold.core.display.progress import progress_bar
 from fedscaffold.core.storage.files import check_writable, folder_at
-from fedscaffold.engines import choose_engine
 from fedscaffold.paper import acceleration as acceleration_study
 from fedscaffold.paper import figure1 as figure1_study
 from fedscaffold.paper import methods as methods_study
 from fedscaffold.paper import million as million_study
 from fedscaffold.paper.claims import Claim, save_claims
-from fedscaffold.problems.paper import L2 as PAPER_L2
 
 app = typer.Typer(
     help="Compute the figures of the paper and of the documentation.", no_args_is_help=True, add_completion=False
@@ -35,8 +33,7 @@ FIGURE1_EXAMPLES = (
 MILLION_EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold reproduce million    (a quarter of an hour of processor time)\n\n"
-    "  fedscaffold reproduce million --clients 10,100,1000,10000    (a quick look)\n\n"
-    "  fedscaffold reproduce million --engine ray"
+    "  fedscaffold reproduce million --clients 10,100,1000,10000    (a quick look)"
 )
 ACCELERATION_EXAMPLES = (
     "Examples:\n\n"
@@ -59,8 +56,6 @@ def figure1(
     runs: Annotated[int, typer.Option(help="Runs per curve.")] = 3,
     out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("results/figure1"),
     seed: options.Seed = 0,
-    l2: Annotated[float, typer.Option(help="Penalty; the paper does not give it.")] = PAPER_L2,
-    threads: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
 ) -> None:
     """Scaffold against FedAvg, ridge and logistic regression, from 10 to 10,000 clients.
 
@@ -70,7 +65,7 @@ def figure1(
     """
     with refusals(interrupted=RESUMABLE):
         settings = figure1_study.Figure1Settings(
-            clients=options.numbers_of("--clients", clients, int), runs=runs, seed=seed, l2=l2, threads=threads
+            clients=options.numbers_of("--clients", clients, int), runs=runs, seed=seed
         )
         options.require_packages("matplotlib", "pandas", "pyarrow", "sklearn")
         unfinished = folder_at(folder_at(out) / "unfinished")
@@ -90,7 +85,6 @@ def million(
     ),
     out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("results/million"),
     seed: options.Seed = 0,
-    engine: Annotated[str, typer.Option(help="numba or ray.")] = "numba",
 ) -> None:
     """Plateau against the number of clients, measured and predicted: ridge falls as 1/N, logistic saturates.
 
@@ -99,13 +93,12 @@ def million(
     """
     with refusals(interrupted=RESUMABLE):
         settings = million_study.MillionSettings(clients=options.numbers_of("--clients", clients, int), seed=seed)
-        chosen = choose_engine(engine)
         options.require_packages("matplotlib", "pandas", "pyarrow", "sklearn")
         files = [folder_at(out) / name for name in MILLION_FIGURES]
         for file in files:
             check_writable(file)
         with progress_bar("Million", None) as advance:
-            frame = million_study.simulate(settings, out=out, engine=chosen, advance=advance)
+            frame = million_study.simulate(settings, out=out, advance=advance)
         lines = million_study.lines(frame)
         found = million_study.claims(lines)
         million_study.draw(lines, files)

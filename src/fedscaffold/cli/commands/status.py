@@ -13,8 +13,7 @@ from fedscaffold.cli.errors import FAILED, refusals
 from fedscaffold.core.storage.fields import shown
 from fedscaffold.federation.server.status import RunStatus, run_status
 
-RUNNING = 3
-EXIT_CODES = {"finished": 0, "running": RUNNING, "stopped": FAILED, "killed": FAILED}
+EXIT_CODES = {"finished": 0, "running": 3, "stopped": FAILED, "killed": FAILED}
 EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold status /srv/federation/server\n\n"

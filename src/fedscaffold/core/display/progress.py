@@ -11,7 +11,7 @@ from fedscaffold.core.errors import InvalidInput
 
 Advance = Callable[[int, int], None]
 Progress = bool | Advance | None
-SECONDS_BETWEEN_LINES = 30.0
+SECONDS_BETWEEN_LINES = 30.0  # often enough to show life in a log, and few lines in one of a day
 
 
 @contextmanager

@@ -5,8 +5,6 @@ import textwrap
 from collections.abc import Mapping
 from html import escape
 
-WIDTH = 79
-
 
 def text_summary(title: str, facts: Mapping[str, object]) -> str:
     """Return <title | name: value, name: value, ...>, in lines of at most 79 characters.
@@ -18,7 +16,7 @@ def text_summary(title: str, facts: Mapping[str, object]) -> str:
     '<Plateau | mean: 0.5, from round: 12>'
     """
     text = f"<{title} | " + ", ".join(f"{name}: {value}" for name, value in facts.items()) + ">"
-    return "\n".join(textwrap.wrap(text, WIDTH, subsequent_indent="  "))
+    return "\n".join(textwrap.wrap(text, 79, subsequent_indent="  "))
 
 
 def html_summary(title: str, facts: Mapping[str, object]) -> str:

@@ -174,7 +174,7 @@ def _asking(joined: JoinedSite) -> Callable[[Agreement], bool]:
 
 
 def _peers(given: list[str], invite: Invite) -> dict[str, str]:
-    """Fingerprints by site, from options such as graz='1234 5678 …'."""
+    """Return fingerprints by site, from options such as graz='1234 5678 …'."""
     pairs = [one.partition("=") for one in given]
     wrong = [
         site for site, _, text in pairs if not site or not re.fullmatch("[0-9a-f]{32}", text.replace(" ", ""))

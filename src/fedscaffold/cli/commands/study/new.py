@@ -39,8 +39,8 @@ def command(
 ) -> None:
     """Write the file of a new study, with a comment for every line, and invitations for its sites.
 
-    What is not given is asked for on a terminal. Everything can be changed in the file afterwards, until the study
-    has begun.
+    On a terminal the command asks for missing values. Everything can be changed in the file until the
+    study has begun.
     """
     with refusals(interrupted="nothing was written"):
         if file.exists():
