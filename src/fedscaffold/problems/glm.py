@@ -7,7 +7,7 @@ o and sample weights s, records have losses s ℓ(xᵀθ + o, y).
 from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,10 +25,16 @@ from fedscaffold.problems.tabular import (
     WEIGHT,
     TabularProblem,
     clipped_slopes,
-    of_records,
     refuse_records,
     with_columns,
 )
+
+
+def of_records(function: Callable[[Array, Array], Array], z: Array, y: Array) -> Array:
+    """Return function(z, y), (records,), or s · function(z + o, y) if y has three columns."""
+    if y.ndim == 1:
+        return function(z, y)
+    return y[:, WEIGHT] * function(z + y[:, OFFSET], y[:, TARGET])
 
 
 class Glm(TabularProblem, ABC):

@@ -5,7 +5,7 @@ Its losses are s ℓ(xᵀθ + o, y).
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -65,13 +65,6 @@ def refuse_records(bad: NDArray[np.bool_], values: Array, offsets: NDArray[np.in
         row = int(bad.argmax())
         client = int(np.searchsorted(offsets, row, side="right")) - 1
         raise InvalidInput(f"{rule}; client {client}, record {row - offsets[client]} has {values[row]:g}")
-
-
-def of_records(function: Callable[[Array, Array], Array], z: Array, y: Array) -> Array:
-    """Return function(z, y), (records,), or s · function(z + o, y) if y has three columns."""
-    if y.ndim == 1:
-        return function(z, y)
-    return y[:, WEIGHT] * function(z + y[:, OFFSET], y[:, TARGET])
 
 
 def clipped_slopes(slopes: Array, lengths: Array, clip: float) -> Array:
@@ -226,7 +219,7 @@ class TabularProblem(RecordsProblem):
     def shares(self, *arrays: Array) -> Iterator[tuple[slice, Array]]:
         """Yield some rows at a time, and the share of each in f, for a pass over these of the problem's arrays."""
         each = self.weights / self.sizes
-        for begin, end in spans(row_bounds(self.n_records), *arrays):
+        for begin, end in spans(row_bounds(len(self.y)), *arrays):
             first = int(np.searchsorted(self.offsets, begin, side="right")) - 1
             last = int(np.searchsorted(self.offsets, end, side="left"))
             inside = np.clip(self.offsets[first : last + 1], begin, end)

@@ -81,14 +81,15 @@ def grouped(sizes: Sequence[int] | NDArray[np.int64], most: int) -> list[tuple[i
 
 
 def spans(bounds: NDArray[np.int64], *arrays: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Yield (bounds[i], bounds[i + 1]) in order, for a pass over those rows of arrays.
+    """Return (bounds[i], bounds[i + 1]) in order, for a pass over these rows of arrays.
 
     Of arrays that lie in files, some megabytes are read ahead, and let go when the pass has left them.
     """
     there = [array for array in arrays if in_file(array)]
-    if not there:
-        yield from pairwise(bounds.tolist())
-        return
+    return _read_spans(bounds, there) if there else pairwise(bounds.tolist())
+
+
+def _read_spans(bounds: NDArray[np.int64], there: Sequence[NDArray[Any]]) -> Iterator[tuple[int, int]]:
     width = sum(array.strides[0] for array in there)
     groups = [(int(bounds[i]), int(bounds[j]), i, j) for i, j in grouped(np.diff(bounds) * width, AT_ONCE)]
     for group, (begin, end, i, j) in enumerate(groups):
