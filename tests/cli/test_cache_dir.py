@@ -40,7 +40,7 @@ def test_tables_that_do_not_fit_comfortably_are_kept_in_the_folder(
 def test_a_folder_for_records_may_be_given(tmp_path: Path) -> None:
     table, records = written(diabetes(), tmp_path / "d.parquet"), tmp_path / "numbers"
     columns = ["--target", "target", *HERE]
-    words = [*columns, "--cache-dir", records]
+    words = [*columns, "--set", f"cache_dir={records}"]
     printed = invoke("fit", table, *words, "--set", "rounds=3", "--out", tmp_path / "m")
     assert f"are read from {records}" in printed
     assert (records / "x.npy").exists()
@@ -52,7 +52,7 @@ def test_a_folder_for_records_may_be_given(tmp_path: Path) -> None:
     )
     assert (records / "x.npy").exists()
     csv = written(diabetes(), tmp_path / "d.csv")
-    assert "--cache-dir is for Parquet" in refused("fit", csv, *words, "--out", tmp_path / "k")
+    assert "cache_dir is for Parquet" in refused("fit", csv, *words, "--out", tmp_path / "k")
     assert "--set is for a table" in refused("plan", "1.0", "--set", f"cache_dir={records}")
 
 

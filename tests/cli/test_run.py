@@ -49,7 +49,7 @@ def test_curves_as_a_table(tmp_path: Path, suffix: str) -> None:
         (["--rounds", "0"], "rounds must be a whole number of at least 1"),
         (["--engine", "gpu"], "--engine must be one of"),
         (["--engine", "numba:dtype=float16"], "dtype must be one of"),
-        (["--engine", "numba:thread=2"], "give some of threads, dtype"),
+        (["--engine", "numba:thread=2"], "give some of 'threads', 'dtype'"),
         (["--out", "missing/trace.npz"], "there is no folder missing"),
         (["--out", "trace.xls"], "must end in"),
         (["--checkpoint", "missing/run.npz"], "there is no folder missing"),

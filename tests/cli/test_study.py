@@ -175,7 +175,7 @@ def test_run_serves_a_live_page_while_the_study_goes_on(
     monkeypatch.setattr(dashboard, "serve_dashboard", partial(dashboard.serve_dashboard, token="secret"))
     out = tmp_path / "out"
     out.mkdir()
-    told = study("run", file, "--out", out, "--dashboard", "--dashboard-address", f"127.0.0.1:{port}")
+    told = study("run", file, "--out", out, "--dashboard", f"127.0.0.1:{port}")
     assert f"http://127.0.0.1:{port}/secret/" in told
     with pytest.raises(OSError, match="refused"):
         urlopen(f"http://127.0.0.1:{port}/secret/")

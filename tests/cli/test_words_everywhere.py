@@ -88,7 +88,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return {
         "study new": [str(folder / "new.toml"), "--target", "diagnosis", "--site", "bonn,graz"],
         "study join": [str(study.parent / "bonn.invite"), "--data", table, "--accept", "auto"],
-        "study run": [str(study), "--out", str(study.parent / "out"), "--dashboard"],
+        "study run": [str(study), "--out", str(study.parent / "out")],
         "study status": [str(folder)],
         "fit": [table, *columns, "--out", str(folder / "out")],
         "inspect": [table, *columns],

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +36,7 @@ from fedscaffold.methods import (
     TwoSidedScaffold,
     VRProxSkip,
 )
+from fedscaffold.problems import LogisticStream, RidgeStream, paper
 from fedscaffold.simulation import Trace
 
 METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"scaffold": Scaffold, "fedavg": FedAvg}
@@ -59,6 +61,12 @@ UNLESS_GIVEN: dict[str, Any] = {
     "compression": "random_k:0.1",
     "share": 0.1,
     "window": 4,
+}
+PROBLEMS: dict[str, Callable[..., Any]] = {
+    "regression": partial(paper, "regression"),
+    "classification": partial(paper, "classification"),
+    "ridge-stream": partial(RidgeStream, dim=20),
+    "logistic-stream": partial(LogisticStream, dim=20),
 }
 METHOD_NAMES = f"{', '.join(COMPARED)}, or module.Class of your own"
 FIGURES = (".png", ".svg", ".pdf")
@@ -215,6 +223,17 @@ def engine_of(text: str) -> Any:
     engine: Any = choose_engine(text.partition(":")[0])
     plain = [one.name for one in fields(engine) if isinstance(getattr(engine, one.name), int | str | None)]
     return replace(engine, **fields_of("engine", text, allowed=plain)[1])
+
+
+def problem_of(text: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Parse NAME or NAME:FIELD=VALUE,... into a function that makes problems and arguments of it."""
+    name, settings = fields_of("--problem", text)
+    module, _, own = name.rpartition(".")
+    if module and name not in PROBLEMS:
+        return imported("--problem", module, own), settings
+    function = PROBLEMS[choice("problem", name, tuple(PROBLEMS))]
+    function.__name__ = name
+    return function, settings
 
 
 def import_from_here(module: str) -> ModuleType:

@@ -88,6 +88,12 @@ class TableFlags:
         """The penalty; None if none is given."""
         return self.table.get("l2")
 
+    @property
+    def cache_dir(self) -> Path | None:
+        """The folder of --set cache_dir=..., or None."""
+        given = self.settings.get("cache_dir")
+        return None if given is None else Path(given)
+
     def fit_settings(self, **values: Any) -> FitSettings:
         """Return the settings of a fit, with these values unless --set gives others."""
         more = {name: value for name, value in self.settings.items() if name in FIT_SETTINGS}
@@ -99,8 +105,9 @@ class TableFlags:
 
     def open(self, data: Path, *, cache_dir: Path | None = None, max_bytes_in_memory: int = 0) -> EncodedProblem:
         """Return the problem of the table in a file, with its encoded rows kept as `open_problem` does."""
-        folder = cache_dir or self.settings.get("cache_dir")
-        return open_problem(data, cache_dir=folder, max_bytes_in_memory=max_bytes_in_memory, **self.table)
+        return open_problem(
+            data, cache_dir=cache_dir or self.cache_dir, max_bytes_in_memory=max_bytes_in_memory, **self.table
+        )
 
     def opener(self, data: Path) -> Callable[..., EncodedProblem]:
         """Return a function of `cache_dir` and `max_bytes_in_memory` that opens the table."""

@@ -43,7 +43,7 @@ EXAMPLES = (
 )
 
 
-@tables.with_table_options(more=(*tables.FIT_SETTINGS, "clip"))
+@tables.with_table_options(more=(*tables.FIT_SETTINGS, "clip", "cache_dir"))
 def command(
     context: typer.Context,
     data: tables.Data,
@@ -55,9 +55,6 @@ def command(
         bool,
         typer.Option("--client-intercepts", help="Fit an intercept for each client, which never leaves it."),
     ] = False,
-    cache_dir: Annotated[
-        Path | None, typer.Option(help="Parquet: keep the encoded rows in this folder, not in memory.")
-    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the fit of other data or settings that the folder holds.")
     ] = False,
@@ -70,7 +67,7 @@ def command(
     Numbers are standardised, text becomes categories, there is an intercept, and clients count by their rows. Step
     size, local steps and rounds are chosen so that the model comes within --tolerance of the one that pooled data
     would give. A Parquet table that would take more than a quarter of the memory is kept in the folder 'cache'
-    of --out unless --cache-dir is given.
+    of --out unless --set cache_dir=FOLDER is given.
 
     With --epsilon the model protects every row: gradients are clipped and get noise, columns are coded by
     --bounds, and nothing else is computed from the rows. The folder then gets model.json and privacy.txt.
@@ -97,7 +94,7 @@ def command(
         if test is not None:
             is_parquet(existing_file(test))
         with folder.output_folder(out):
-            began = time.perf_counter()
+            began, cache_dir = time.perf_counter(), table.cache_dir
             with progress_bar("Reading the table", None):
                 problem = folder.open_with_cache(table.opener(data), out, cache_dir=cache_dir, overwrite=overwrite)
             reading_seconds = time.perf_counter() - began

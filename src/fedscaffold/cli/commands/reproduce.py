@@ -28,7 +28,7 @@ FIGURE1_EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold reproduce figure1    (full size: a minute or two)\n\n"
     "  fedscaffold reproduce figure1 --clients 10,100    (a quick look)\n\n"
-    "  fedscaffold reproduce figure1 --runs 10 --seed 7 --out results/again"
+    "  fedscaffold reproduce figure1 --runs 10 --out results/again"
 )
 MILLION_EXAMPLES = (
     "Examples:\n\n"
@@ -55,7 +55,6 @@ def figure1(
     ] = "10,100,1000,10000",
     runs: Annotated[int, typer.Option(help="Runs per curve.")] = 3,
     out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("results/figure1"),
-    seed: options.Seed = 0,
 ) -> None:
     """Scaffold against FedAvg, ridge and logistic regression, from 10 to 10,000 clients.
 
@@ -64,9 +63,7 @@ def figure1(
     resumes where it stopped.
     """
     with refusals(interrupted=RESUMABLE):
-        settings = figure1_study.Figure1Settings(
-            clients=options.numbers_of("--clients", clients, int), runs=runs, seed=seed
-        )
+        settings = figure1_study.Figure1Settings(clients=options.numbers_of("--clients", clients, int), runs=runs)
         options.require_packages("matplotlib", "pandas", "pyarrow", "sklearn")
         unfinished = folder_at(folder_at(out) / "unfinished")
         with progress_bar("Figure 1", None) as advance:
@@ -84,7 +81,6 @@ def million(
         map(str, million_study.CLIENTS)
     ),
     out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("results/million"),
-    seed: options.Seed = 0,
 ) -> None:
     """Plateau against the number of clients, measured and predicted: ridge falls as 1/N, logistic saturates.
 
@@ -92,7 +88,7 @@ def million(
     code 1 if a claim does not hold. After an interruption the same command resumes where it stopped.
     """
     with refusals(interrupted=RESUMABLE):
-        settings = million_study.MillionSettings(clients=options.numbers_of("--clients", clients, int), seed=seed)
+        settings = million_study.MillionSettings(clients=options.numbers_of("--clients", clients, int))
         options.require_packages("matplotlib", "pandas", "pyarrow", "sklearn")
         files = [folder_at(out) / name for name in MILLION_FIGURES]
         for file in files:
@@ -117,7 +113,6 @@ def acceleration(
     out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path(
         "results/acceleration"
     ),
-    seed: options.Seed = 0,
 ) -> None:
     """Answer the paper's open question by measurement: √κ communications together with linear speed-up?
 
@@ -130,7 +125,6 @@ def acceleration(
         settings = acceleration_study.AccelerationSettings(
             conditions=options.numbers_of("--conditions", conditions, float),
             clients=options.numbers_of("--clients", clients, int),
-            seed=seed,
         )
         options.require_packages("matplotlib", "pandas", "pyarrow")
         unfinished = folder_at(folder_at(out) / "unfinished")

@@ -9,12 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedscaffold.cli.errors import RESUMABLE, refusals
-from fedscaffold.cli.options import METHOD_NAMES, batch_size_of, candidates_of, engine_of
-from fedscaffold.core.checks import choice, whole_number
+from fedscaffold.cli.options import METHOD_NAMES, batch_size_of, candidates_of, engine_of, problem_of
+from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.storage.files import check_writable, write_frame
-from fedscaffold.problems import LogisticStream, RidgeStream, paper
-from fedscaffold.problems.paper import L2
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run_method import run
 
@@ -25,7 +23,6 @@ EXAMPLES = (
     "  fedscaffold run --method scaffold:participation=0.1 --local-steps 20 --rounds 1000\n\n"
     "  fedscaffold run --engine numba:threads=2,dtype=float32"
 )
-STREAMS: dict[str, Any] = {"ridge-stream": RidgeStream, "logistic-stream": LogisticStream}
 SUFFIXES = (".npz", ".csv", ".parquet")
 
 
@@ -34,11 +31,10 @@ def command(
         str,
         typer.Option(
             help="regression or classification (the paper's data; the latter needs scikit-learn), ridge-stream or "
-            "logistic-stream (clients that are distributions)."
+            "logistic-stream (clients that are distributions), or module.function; NAME:FIELD=VALUE,... for more."
         ),
     ] = "regression",
     clients: Annotated[int, typer.Option(help="Number of clients, even for the paper's problems.")] = 100,
-    l2: Annotated[float, typer.Option(help="Penalty.")] = L2,
     method: Annotated[str, typer.Option(help=f"{METHOD_NAMES}; NAME:FIELD=VALUE,... for more.")] = "scaffold",
     step_size: Annotated[float, typer.Option(help="γ.")] = 0.05,
     local_steps: Annotated[int, typer.Option(help="H, steps between communications.")] = 100,
@@ -68,10 +64,8 @@ def command(
             "batch_size": batch_size_of(batch_size),
             "engine": engine_of(engine),
         }
-        choice("problem", problem, ("regression", "classification", *STREAMS))
-        given: dict[str, Any] = {"n_clients": clients, "l2": l2, "seed": seed}
-        # streams get 20 features, as many as the paper's data have
-        data = STREAMS[problem](dim=20, **given) if problem in STREAMS else paper(problem, **given)  # type: ignore[arg-type]
+        make, arguments = problem_of(problem)
+        data = make(**{"n_clients": clients, "seed": seed, **arguments})
         begin = time.perf_counter()
         trace = run(data, chosen, seed=seed, checkpoint=checkpoint, **settings)
         seconds = time.perf_counter() - begin

@@ -1,9 +1,7 @@
 """`fedscaffold sweep`: grids of runs, in one table that grows."""
 
-from collections.abc import Callable
-from functools import partial
 from numbers import Real
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -11,8 +9,7 @@ import typer
 from fedscaffold.benchmarking import Sweep
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import RESUMABLE, refusals
-from fedscaffold.core.checks import choice, positive, whole_number
-from fedscaffold.problems import LogisticStream, RidgeStream, paper
+from fedscaffold.core.checks import positive, whole_number
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -24,12 +21,6 @@ EXAMPLES = (
     "  fedscaffold sweep --problem ridge-stream --clients 1000000 --engine ray:address=auto  (a cluster)\n\n"
     "After an interruption the same command resumes; another grid with the same --out runs only its new cells."
 )
-PROBLEMS: dict[str, Callable[..., Any]] = {
-    "regression": partial(paper, "regression"),
-    "classification": partial(paper, "classification"),
-    "ridge-stream": partial(RidgeStream, dim=20),
-    "logistic-stream": partial(LogisticStream, dim=20),
-}
 
 
 def command(
@@ -62,7 +53,12 @@ def command(
     """
     advice = RESUMABLE if out else "with --out FOLDER the same command could resume"
     with refusals(interrupted=advice):
-        function, arguments = _problem(problem)
+        function, arguments = options.problem_of(problem)
+        if isinstance(arguments.get("spectrum"), Real):  # one number for all features
+            dim = whole_number(
+                "dim", arguments.get("dim", 20), least=1, most=10**6
+            )  # a vector that fits in memory
+            arguments["spectrum"] = [np.full(dim, positive("spectrum", arguments["spectrum"]))]
         sizes = options.numbers_of("--step-size", step_size or "", float)
         lengths = options.lengths_of(local_steps)
         methods = [
@@ -85,17 +81,3 @@ def command(
             typer.echo(f"The table and finished cells are in {out}")
         if plot is not None:
             table.draw(plot)
-
-
-def _problem(text: str) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Parse NAME or NAME:FIELD=VALUE,... into a function that makes problems and arguments of it."""
-    name, settings = options.fields_of("--problem", text)
-    module, _, own = name.rpartition(".")
-    if module and name not in PROBLEMS:
-        return options.imported("--problem", module, own), settings
-    function = PROBLEMS[choice("problem", name, tuple(PROBLEMS))]
-    function.__name__ = name
-    if isinstance(settings.get("spectrum"), Real):  # one number for all features
-        dim = whole_number("dim", settings.get("dim", 20), least=1, most=10**6)  # a vector that fits in memory
-        settings["spectrum"] = [np.full(dim, positive("spectrum", settings["spectrum"]))]
-    return function, settings

@@ -260,16 +260,15 @@ def accept(
     epilog=(
         "Examples:\n\n"
         "  fedscaffold study run cancer.toml --out cancer\n\n"
-        "  fedscaffold study run cancer.toml --out cancer --dashboard      a live page in the browser"
+        "  fedscaffold study run cancer.toml --out cancer --dashboard localhost:0      a live page in the browser"
     ),
 )
 def run(
     file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study's file.")],
     out: Annotated[Path, typer.Option(help="Folder for the model, the report and everything the study keeps.")],
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="Serve a live page about the study.")] = False,
-    dashboard_address: Annotated[
-        str, typer.Option(help="HOST:PORT where the page listens; 0 for any free port.")
-    ] = "127.0.0.1:0",
+    dashboard: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a live page about the study; port 0 is any free one.")
+    ] = None,
 ) -> None:
     """Conduct the study: wait for the sites, agree, train, certify, evaluate, report.
 
@@ -281,12 +280,12 @@ def run(
 
         link = CoordinatorLink(file, out, say)
         with ExitStack() as stack:
-            if dashboard:
+            if dashboard is not None:
                 from fedscaffold.dashboard import serve_dashboard
 
-                host, _, port = dashboard_address.rpartition(":")
+                host, _, port = dashboard.rpartition(":")
                 if not host or not port.isdecimal() or int(port) > 65535:
-                    raise InvalidInput(f"dashboard_address must be HOST:PORT, got {dashboard_address!r}")
+                    raise InvalidInput(f"dashboard must be HOST:PORT, got {dashboard!r}")
                 page = serve_dashboard(out, host=host, port=int(port))
                 say(f"The live page is at {stack.enter_context(page)}")
             found = link.run(ProgressLines())
