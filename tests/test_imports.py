@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "inference": {"core", "problems", "inference"},
     "simulation": {"core", "engines", "simulation"},
     "theory": {"core", "methods", "privacy", "theory"},
-    "planning": {"core", "methods", "privacy", "theory", "simulation", "engines", "planning"},
+    "planning": {"core", "problems", "methods", "privacy", "theory", "simulation", "engines", "planning"},
     "reports": {"core", "inference", "simulation", "theory", "planning", "reports"},
     "models": {
         *(

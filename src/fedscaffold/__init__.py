@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     )
     from fedscaffold.models import Model
     from fedscaffold.models.from_data import fit
+    from fedscaffold.planning import Plan, plan
     from fedscaffold.simulation import RichardsonRomberg, Stage, Staged, Trace, richardson_romberg, run, staged
-    from fedscaffold.theory import Plan, plan
 
 __all__ = [
     "AmplifiedScaffold",
@@ -123,7 +123,7 @@ __getattr__ = load_on_demand(__name__, {
     "MissingDependency": "core.errors",
     "Model": "models",
     "NotStationary": "core.errors",
-    "Plan": "theory",
+    "Plan": "planning",
     "ProxSkip": "methods",
     "RandProx": "methods",
     "RichardsonRomberg": "simulation",
@@ -138,7 +138,7 @@ __getattr__ = load_on_demand(__name__, {
     "TwoSidedScaffold": "methods",
     "VRProxSkip": "methods",
     "fit": "models.from_data",
-    "plan": "theory",
+    "plan": "planning",
     "richardson_romberg": "simulation",
     "run": "simulation",
     "staged": "simulation",

@@ -9,10 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedscaffold.theory import bounds
 from fedscaffold.theory.expansion import Expansion, expansion
-from fedscaffold.theory.planning.method_choice import METHODS, MethodChoice, MethodPlan
-from fedscaffold.theory.planning.plan import Plan
-from fedscaffold.theory.planning.planner import plan
-from fedscaffold.theory.planning.private.plans import PrivatePlan, PrivatePlans
 from fedscaffold.theory.prediction.family.error_interval import error_interval
 from fedscaffold.theory.prediction.iterate_average import (
     AveragePrediction,
@@ -22,19 +18,16 @@ from fedscaffold.theory.prediction.iterate_average import (
 from fedscaffold.theory.problem_constants import Constants, constants
 
 if TYPE_CHECKING:
-    from fedscaffold.planning import Prediction, predict
+    from fedscaffold.planning import METHODS, Plan, Plans, Prediction, plan, predict
 
 __all__ = [
     "METHODS",
     "AveragePrediction",
     "Constants",
     "Expansion",
-    "MethodChoice",
-    "MethodPlan",
     "Plan",
+    "Plans",
     "Prediction",
-    "PrivatePlan",
-    "PrivatePlans",
     "bounds",
     "constants",
     "error_interval",
@@ -48,7 +41,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a name of planning, the room above, when it is first used: theory does not know the simulator."""
-    if name in ("Prediction", "predict"):
+    if name in ("METHODS", "Plan", "Plans", "Prediction", "plan", "predict"):
         found = globals()[name] = getattr(import_module("fedscaffold.planning"), name)
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

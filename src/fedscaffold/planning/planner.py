@@ -1,0 +1,485 @@
+"""The planner: the cheapest step size, local steps, rounds and method that reach a target, or spend a budget."""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss
+from fedscaffold.core.checks import check_problem, choice, not_negative, positive, whole_number
+from fedscaffold.core.display.progress import Advance, Progress, progress_bar
+from fedscaffold.core.errors import InvalidInput, MissingDependency, OutOfReach
+from fedscaffold.core.protocols import Method, Problem
+from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.types import Array
+from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, ServerOptimizer, TwoSidedScaffold
+from fedscaffold.planning.first_order import FirstOrderModel
+from fedscaffold.planning.plans import Plan, Plans
+from fedscaffold.planning.prediction import optimum_of
+from fedscaffold.planning.private import private_plans
+from fedscaffold.planning.search import AIM, Make, Outcome, Request, Settled, descend
+from fedscaffold.theory.bounds import complexity
+from fedscaffold.theory.exact import exact_law
+from fedscaffold.theory.expansion import first_order_law
+from fedscaffold.theory.problem_constants import constants
+from fedscaffold.theory.supported import is_quadratic
+
+ROUND_COST, GRADIENT_COST = 100.0, 1.0
+Aim = Literal["sharp", "first_order", "certified"]
+
+
+def with_momentum(momentum: float, learning_rate: float) -> Make:
+    """Return a maker of Scaffold with momentum on the server."""
+    return lambda gamma, H: ServerOptimizer(
+        method=Scaffold(step_size=gamma, local_steps=H),
+        optimizer="sgd",
+        learning_rate=learning_rate,
+        options={"momentum": momentum},
+    )
+
+
+# methods by name; settings besides γ and H are tried in turn
+VARIANTS: dict[str, tuple[Make, ...]] = {
+    "scaffold": (lambda gamma, H: Scaffold(step_size=gamma, local_steps=H),),
+    "scaffold_average": (lambda gamma, H: Scaffold(step_size=gamma, local_steps=H),),
+    "scaffold_cohort": (lambda gamma, H: Scaffold(step_size=gamma, local_steps=H, participation=0.5),),
+    "scaffold_momentum": (with_momentum(0.5, 1.0), with_momentum(0.9, 0.5)),
+    "fedavg": (lambda gamma, H: FedAvg(step_size=gamma, local_steps=H),),
+    "two_sided": (lambda gamma, H: TwoSidedScaffold(step_size=gamma, local_steps=H, server_step_size=1.0),),
+    "proxskip": (lambda gamma, H: ProxSkip(step_size=gamma, communication_probability=1.0 / H),),
+    "fedlin": (lambda gamma, H: FedLin(step_size=gamma, local_steps=H),),
+    "fedlin_minibatch": (
+        lambda gamma, H: FedLin(step_size=gamma, local_steps=H, correction_gradients="minibatch"),
+    ),
+}
+METHODS = tuple(VARIANTS)
+
+
+@overload
+def plan(
+    problem: Problem,
+    *,
+    target_mse: float | None = None,
+    batch_size: int | None = None,
+    mode: Aim = "sharp",
+    methods: str | Sequence[str] | None = None,
+    max_local_steps: int | None = None,
+    max_rounds: int | None = None,
+    round_cost: float = ROUND_COST,
+    gradient_cost: float = GRADIENT_COST,
+    sampling: Sampling | None = None,
+    optimum: ArrayLike | None = None,
+    progress: Progress = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+) -> Plan: ...
+
+
+@overload
+def plan(
+    problem: Problem,
+    *,
+    epsilon: Sequence[float],
+    delta: float,
+    batch_size: int | None = None,
+    max_local_steps: int | None = None,
+    max_rounds: int | None = None,
+    sampling: Sampling | None = None,
+    optimum: ArrayLike | None = None,
+    progress: Progress = None,
+) -> Plans: ...
+
+
+def plan(
+    problem: Problem,
+    *,
+    target_mse: float | None = None,
+    batch_size: int | None = None,
+    mode: Aim = "sharp",
+    methods: str | Sequence[str] | None = None,
+    max_local_steps: int | None = None,
+    max_rounds: int | None = None,
+    round_cost: float = ROUND_COST,
+    gradient_cost: float = GRADIENT_COST,
+    sampling: Sampling | None = None,
+    optimum: ArrayLike | None = None,
+    progress: Progress = None,
+    epsilon: float | Sequence[float] | None = None,
+    delta: float | None = None,
+) -> Plan | Plans:
+    """Plan the step size, local steps and rounds with which E‖θ_T − θ*‖² falls from θ_0 = 0 to a target.
+
+    The first-order law and the price of a round propose settings, short simulations adjust them by halving and
+    doubling, and a prediction verifies the best: exact for quadratic losses, otherwise measured. With `epsilon`
+    and `delta` instead of a target, the same search finds the clip, noise, step size, local steps and rounds of
+    the least error under a privacy budget of every client's records.
+
+    Parameters
+    ----------
+    problem
+        Any problem that `fedscaffold.run` takes and whose optimum is known. "first_order" needs Hessians,
+        "certified" ridge or logistic regression, a privacy budget a table.
+    target_mse
+        The squared distance to the optimum to reach.
+    batch_size
+        Records in each stochastic gradient; None for full gradients.
+    mode
+        "sharp" as above. "first_order" takes the proposal as it is, which needs no runs. "certified" follows
+        Corollary 4.10 of the paper with the sharper constants of `theory.bounds`: it never misses, and costs more.
+    methods
+        Also choose the method: "all", or some of `theory.METHODS`; by default Scaffold. The plan is that of the
+        cheapest; the others are its `alternatives`. "scaffold_average" is the average of Scaffold's iterates,
+        "scaffold_cohort" takes half of the clients in each round, "scaffold_momentum" has momentum on the server.
+    max_local_steps, max_rounds
+        Limits on H (1,024 by default) and T (2,000 by default); none by default for certified plans, 64 and 100
+        under a privacy budget.
+    round_cost, gradient_cost
+        Cost of a communication, for every two vectors that a client exchanges, and of a stochastic gradient.
+    sampling
+        "with_replacement" (default) or "without_replacement" (default under a privacy budget), within a batch.
+    optimum
+        θ* if it is known already; by default the problem finds it.
+    progress
+        As in `fedscaffold.run`.
+    epsilon, delta
+        A privacy budget, as `fedscaffold.privacy.epsilon` counts it; several values of epsilon give `Plans`.
+
+    Returns
+    -------
+    Plan or Plans
+        The cheapest plan, or one for each value of epsilon.
+
+    Raises
+    ------
+    OutOfReach
+        If the target is out of reach within the limits; the message names the limit that binds.
+    InvalidInput
+        If an argument cannot be used, or θ = 0 is within the target already.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.RidgeStream(n_clients=6, dim=3)
+    >>> plan = fs.plan(problem, target_mse=0.05, batch_size=10)
+    >>> trace = fs.run(problem, plan.method, rounds=plan.rounds, batch_size=10, repetitions=100)
+    >>> bool(trace.mse[:, -1].mean() < 1.1 * plan.target_mse)
+    True
+
+    The cheapest of two methods:
+
+    >>> chosen = fs.plan(problem, target_mse=0.05, batch_size=10, methods=("scaffold", "fedavg"))
+    >>> all(chosen.cost <= other.cost for other in chosen.alternatives)
+    True
+    """
+    check_problem(problem)
+    if epsilon is not None:
+        if target_mse is not None or methods is not None:
+            raise InvalidInput(
+                "epsilon cannot be combined with target_mse=... or methods=...: the plan has the least error that "
+                "the budget allows"
+            )
+        with progress_bar("planning", progress) as advance:
+            return private_plans(
+                problem, epsilon=epsilon, delta=delta, optimum=optimum, advance=advance,
+                batches=Batches(batch_size, sampling or "without_replacement"),
+                most_rounds=_limit("max_rounds", max_rounds, 100),
+                most_local_steps=_limit("max_local_steps", max_local_steps, 64),
+            )  # fmt: skip
+    if delta is not None:
+        raise InvalidInput("delta requires epsilon=...")
+    choice("mode", mode, get_args(Aim))
+    names = _parse_methods(methods)
+    if methods is not None and mode != "sharp":
+        raise InvalidInput("methods requires mode='sharp'")
+    endless = mode == "certified"
+    request = Request(
+        problem=problem,
+        batches=Batches(batch_size, sampling or "with_replacement"),
+        optimum=np.zeros(0),
+        target=positive("target_mse", target_mse),
+        most_local_steps=_limit("max_local_steps", max_local_steps, sys.maxsize if endless else 1024),
+        most_rounds=_limit("max_rounds", max_rounds, sys.maxsize if endless else 2000),
+        round_cost=not_negative("round_cost", round_cost),
+        gradient_cost=not_negative("gradient_cost", gradient_cost),
+    )
+    if request.round_cost + request.gradient_cost == 0:
+        raise InvalidInput("round_cost and gradient_cost cannot both be 0")
+    request.batches.check_fits(problem.sizes)
+    if mode == "first_order" and not isinstance(problem, HasNoiseAlong):
+        raise InvalidInput(f"first-order plans need Hessians and noise of the problem, which {problem.kind} lacks")
+    if mode == "certified" and not isinstance(problem, MarginLoss):
+        raise InvalidInput(
+            "certified plans need constants that hold for all θ, known for ridge and logistic regression; of "
+            f"{problem.kind} only those at θ* are known, which prove nothing; pass mode='sharp'"
+        )
+    request = replace(request, optimum=_checked(problem, optimum))
+    if mode == "certified":
+        return _certified(request)
+    if mode == "first_order":
+        return _first_order(request)
+    with progress_bar("planning", progress) as advance:
+        return _sharp(request, names, advance)
+
+
+def _parse_methods(methods: str | Sequence[str] | None) -> tuple[str, ...]:
+    if methods is None:
+        return ("scaffold",)
+    if methods == "all":
+        return METHODS
+    names = (methods,) if isinstance(methods, str) else tuple(methods)
+    if not names:
+        raise InvalidInput("methods must name at least one method, or be 'all'")
+    for name in names:
+        choice("methods", name, METHODS)
+    return names
+
+
+def _limit(name: str, given: int | None, default: int) -> int:
+    return default if given is None else whole_number(name, given, least=1)
+
+
+def _checked(problem: Any, optimum: ArrayLike | None) -> Array:
+    """Return θ*; reject a given one at which the gradient does not vanish."""
+    theta = optimum_of(problem, optimum)
+    if optimum is not None and hasattr(problem, "client_gradients"):
+        start = problem.client_gradients(np.zeros(problem.dim))
+        left = float(np.linalg.norm(problem.weights @ problem.client_gradients(theta)))
+        if not left <= 1e-6 * problem.weights @ np.linalg.norm(start, axis=1):
+            raise InvalidInput(f"optimum is not where the gradient vanishes: its norm there is {left:.3g}")
+    return theta
+
+
+def _plan(request: Request, mode: Aim, method: Method, rounds: int, **known: Any) -> Plan:
+    return Plan(
+        mode=mode, target_mse=request.target, method=method, rounds=rounds, batch_size=request.batches.size,
+        sampling=request.batches.sampling, n_clients=request.problem.n_clients,
+        cost=rounds * request.cost(method), gradients_per_client=rounds * request.gradients(method), **known,
+    )  # fmt: skip
+
+
+def _certified(request: Request) -> Plan:
+    """Return the plan of Corollary 4.10 with Theorem 4.9's constants."""
+    problem, batches = request.problem, request.batches
+    penalty = getattr(problem, "penalty", None)
+    if penalty is not None and np.min(penalty) == 0.0 < np.max(penalty) and problem.strong_convexity() == 0.0:
+        raise InvalidInput(
+            "certified plans need every coefficient to be penalised, and the penalty leaves out "
+            f"{int((penalty == 0.0).sum())} of {penalty.size}, such as the intercept; pass mode='sharp'"
+        )
+    proved = complexity(
+        constants(problem, batch_size=batches.size, sampling=batches.sampling),
+        target=request.target,
+        n_clients=problem.n_clients,
+        squared_error=float(request.optimum @ request.optimum),
+    )
+    for name, needed, limit in (
+        ("max_local_steps", proved.local_steps, request.most_local_steps),
+        ("max_rounds", proved.rounds, request.most_rounds),
+    ):
+        if needed > limit:
+            raise OutOfReach(
+                f"the proof for a squared error of {request.target:g} needs {needed:,}, above {name}={limit!r}"
+            )
+    return _plan(
+        request, "certified", Scaffold(step_size=proved.step_size, local_steps=proved.local_steps), proved.rounds,
+        how="proved", predicted_mse=proved.bound.value, max_useful_clients=float(proved.largest_n_clients),
+    )  # fmt: skip
+
+
+@one_blas_thread
+def _first_order(request: Request) -> Plan:
+    """Return the plan of the first-order model alone; it aims a fifth below the target, as it is a rough one."""
+    model = FirstOrderModel.of(request.problem, request.batches, request.optimum)
+    found = _proposed(request, model, 0.8 * request.target, (0.5,))
+    if found is None:
+        raise _out_of_reach(request, model, 0.8 * request.target)
+    return _plan(
+        request, "first_order", Scaffold(step_size=found.gamma, local_steps=found.H), found.rounds,
+        how="first order", predicted_mse=float(found.curve[-1]), curve=found.curve,
+        variance=found.variance, squared_bias=0.0 if is_quadratic(request.problem) else None,
+        max_useful_clients=math.inf if is_quadratic(request.problem) else None,
+    )  # fmt: skip
+
+
+def _proposed(
+    request: Request, model: FirstOrderModel, aim: float, shares: Sequence[float], spare: int = 1
+) -> Any:
+    """Return the cheapest proposal of the first-order model over shares of the aim that are left to noise."""
+
+    def cost(rounds: float, H: int) -> float:
+        return rounds * (request.round_cost + H * request.gradient_cost)
+
+    found = [
+        model.propose(
+            aim, share=share, most_local_steps=request.most_local_steps, most_rounds=spare * request.most_rounds,
+            cost=cost,
+        )
+        for share in shares
+    ]  # fmt: skip
+    return min((one for one in found if one is not None), key=lambda one: cost(one.rounds, one.H), default=None)
+
+
+def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
+    """Plan each method from the first-order proposal, or from Scaffold's plan, and return the cheapest."""
+    problem, aim = request.problem, AIM * request.target
+    start = float(request.optimum @ request.optimum)
+    if start <= request.target:
+        raise InvalidInput(
+            f"θ = 0 is already within a squared error of {request.target:g} of the optimum ({start:.3g}): there "
+            "is nothing to run"
+        )
+    model = None
+    begin = Outcome(
+        0.3 / problem.smoothness(request.batches), min(32, request.most_local_steps), 100, math.inf, 0.0
+    )
+    if isinstance(problem, HasNoiseAlong) and problem.dim <= 1000:
+        model = one_blas_thread(FirstOrderModel.of)(problem, request.batches, request.optimum)
+        found = _proposed(request, model, aim, (0.3, 0.5, 0.7), spare=4)
+        if found is None:
+            raise _out_of_reach(request, model, aim)
+        begin = Outcome(found.gamma, found.H, found.rounds, math.inf, 0.0)
+    plans: list[Plan] = []
+    rejected: dict[str, str] = {}
+    most_cost = math.inf
+    for k, name in enumerate(sorted(names, key=METHODS.index)):
+        try:
+            found_plan = _planned(request, name, begin, most_cost)
+            plans.append(found_plan)
+            if name == "scaffold":
+                begin = Outcome(
+                    found_plan.method.step_size,
+                    found_plan.method.uniform_local_steps,
+                    found_plan.rounds,
+                    math.inf,
+                    0.0,
+                )
+                most_cost = 4.0 * found_plan.cost  # a method that costs more is not looked at
+        except OutOfReach as error:
+            if len(names) == 1:
+                raise (_out_of_reach(request, model, aim) if model is not None else error) from None
+            rejected[name] = str(error)
+        except (InvalidInput, MissingDependency) as error:
+            if len(names) == 1:
+                raise
+            rejected[name] = str(error)
+        advance(k + 1, len(names))
+    if not plans:
+        reasons = "; ".join(f"{name}: {why}" for name, why in rejected.items())
+        raise OutOfReach(f"no method reaches a squared error of {request.target:g}. {reasons}")
+    plans.sort(key=lambda each: each.cost)
+    return replace(plans[0], alternatives=tuple(plans[1:]), rejected=rejected)
+
+
+def _planned(request: Request, name: str, begin: Outcome, most_cost: float) -> Plan:
+    """Search γ and H of a method for the least cost, and verify them."""
+    averaged = name == "scaffold_average"
+    best: tuple[float, Settled] | None = None
+    nearest = math.inf
+    for make in VARIANTS[name]:
+        found = _searched(request, make, begin, most_cost, averaged=averaged)
+        nearest = min(nearest, found.error)
+        if found.rounds is not None:
+            settled = request.settle(make, found, averaged=averaged)
+            cost = settled.rounds * request.cost(settled.method)
+            if best is None or cost < best[0]:
+                best = cost, settled
+    if best is None:
+        limit = "" if math.isinf(most_cost) else f" at a cost of {most_cost:,.4g}"
+        raise OutOfReach(
+            f"a squared error of {request.target:g} was not reached{limit}; the nearest was {nearest:.3g}"
+        )
+    settled = best[1]
+    return _plan(
+        request, "sharp", settled.method, settled.rounds, name=name, how=settled.how, after=settled.after,
+        predicted_mse=float(settled.curve[-1]), standard_error=settled.standard_error, curve=settled.curve,
+        **_plateau_parts(request, settled),
+    )  # fmt: skip
+
+
+def _searched(request: Request, make: Make, begin: Outcome, most_cost: float, *, averaged: bool) -> Outcome:
+    """Return the cheapest of the settings around others, as far as short simulations say."""
+    assert begin.rounds is not None
+    seen: dict[tuple[float, float], Outcome] = {}
+    length, lowest = begin.rounds * begin.gamma * begin.H, most_cost
+
+    def ask(at: tuple[float, ...]) -> tuple[float, float]:
+        nonlocal lowest
+        gamma, H = at[0], int(np.clip(round(at[1]), 1, request.most_local_steps))
+        key = (gamma, H)
+        if key not in seen:
+            guess = length / (gamma * H)
+            seen[key] = request.look(make, gamma, H, rounds=guess, most_cost=lowest, averaged=averaged)
+            lowest = min(lowest, seen[key].cost)
+        return seen[key].rank
+
+    moves = ((1.0, 0.0), (0.0, 1.0), (0.0, -1.0), (-1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))
+    descend(ask, (begin.gamma, float(begin.H)), moves, factors=(2.0, 1.4, 1.15), most=24)
+    return min(seen.values(), key=lambda one: one.rank)
+
+
+def _plateau_parts(request: Request, settled: Settled) -> dict[str, Any]:
+    """Return variance, bias and useful clients on the plateau: exact, or to first order if there is a law."""
+    problem, method, quadratic = request.problem, settled.method, is_quadratic(request.problem)
+    scaffold = method.kind == "scaffold" and method.participants(problem.n_clients) == problem.n_clients
+    try:
+        if settled.how == "exact":
+            law: Any = exact_law(problem, method, request.batches)
+        elif scaffold or method.kind == "fedavg":
+            law = first_order_law(problem, method, request.batches)
+        else:
+            return {}
+    except InvalidInput:
+        return {}
+    variance, bias = float(np.trace(law.cov_theta)), float(law.bias @ law.bias)
+    useful = None
+    if quadratic and scaffold:
+        bias, useful = 0.0, math.inf  # up to rounding
+    elif method.kind == "fedavg":
+        useful = problem.n_clients * variance / bias if bias > 0.0 else math.inf
+    return {"variance": variance, "squared_bias": bias, "max_useful_clients": useful}
+
+
+def _out_of_reach(request: Request, model: FirstOrderModel, aim: float) -> OutOfReach:
+    """Return the error that names the limit that binds, by the first-order model with limits lifted."""
+
+    def reached(rounds: int, steps: int) -> Any:
+        lifted = replace(request, most_rounds=rounds, most_local_steps=steps, round_cost=1.0, gradient_cost=0.0)
+        return _proposed(lifted, model, aim, (0.3, 0.5, 0.7))
+
+    def about(number: float) -> str:
+        unit = 10 ** max(0, len(str(math.ceil(1.5 * number))) - 2)
+        return f"{math.ceil(1.5 * number / unit) * unit:,}"
+
+    T, H = request.most_rounds, request.most_local_steps
+    rounds, steps = reached(64 * T, H), None
+    low, high = H, 1024 * H
+    if reached(T, high) is not None:
+        while high > 1.5 * low:
+            middle = math.ceil(math.sqrt(low * high))
+            low, high = (low, middle) if reached(T, middle) is not None else (middle, high)
+        steps = high
+    within = f"a squared error of {request.target:g} is out of reach within {T:,} rounds of {H:,} local steps"
+    if rounds is not None and steps is not None:
+        why = (
+            "the two limits bind together, and lifting either is enough; allow about "
+            f"{about(rounds.rounds)} rounds, or about {about(steps)} local steps"
+        )
+    elif rounds is not None:
+        why = f"the rounds bind, and more local steps would not help; allow about {about(rounds.rounds)} rounds"
+    elif steps is not None:
+        why = f"the local steps bind; allow about {about(steps)} local steps"
+    else:
+        both = reached(64 * T, 1024 * H)
+        if both is None:
+            why = "noise binds: take larger batches, or a larger target"
+        else:
+            why = (
+                f"both limits bind, and both must be lifted; allow about {about(both.rounds)} rounds and "
+                f"{about(both.H)} local steps"
+            )
+    return OutOfReach(f"{within}: {why}")
