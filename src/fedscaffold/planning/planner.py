@@ -22,9 +22,8 @@ from fedscaffold.planning.first_order import FirstOrderModel
 from fedscaffold.planning.plans import Plan, Plans
 from fedscaffold.planning.prediction import optimum_of
 from fedscaffold.planning.private import private_plans
-from fedscaffold.planning.search import AIM, Make, Outcome, Request, Settled, descend
+from fedscaffold.planning.search import AIM, Make, Outcome, Request, SettledRun, descend
 from fedscaffold.theory.bounds import complexity
-from fedscaffold.theory.exact import exact_law
 from fedscaffold.theory.expansion import first_order_law
 from fedscaffold.theory.problem_constants import constants
 from fedscaffold.theory.supported import is_quadratic
@@ -339,7 +338,8 @@ def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
     )
     if isinstance(problem, HasNoiseAlong) and problem.dim <= 1000:
         model = one_blas_thread(FirstOrderModel.of)(problem, request.batches, request.optimum)
-        found = _proposed(request, model, aim, (0.3, 0.5, 0.7), spare=4)
+        shares = (0.3, 0.5, 0.7)
+        found = _proposed(request, model, aim, shares) or _proposed(request, model, aim, shares, spare=4)
         if found is None:
             raise _out_of_reach(request, model, aim)
         begin = Outcome(found.gamma, found.H, found.rounds, math.inf, 0.0)
@@ -378,7 +378,7 @@ def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
 def _planned(request: Request, name: str, begin: Outcome, most_cost: float) -> Plan:
     """Search γ and H of a method for the least cost, and verify them."""
     averaged = name == "scaffold_average"
-    best: tuple[float, Settled] | None = None
+    best: tuple[float, SettledRun] | None = None
     nearest = math.inf
     for make in VARIANTS[name]:
         found = _searched(request, make, begin, most_cost, averaged=averaged)
@@ -422,19 +422,18 @@ def _searched(request: Request, make: Make, begin: Outcome, most_cost: float, *,
     return min(seen.values(), key=lambda one: one.rank)
 
 
-def _plateau_parts(request: Request, settled: Settled) -> dict[str, Any]:
+def _plateau_parts(request: Request, settled: SettledRun) -> dict[str, Any]:
     """Return variance, bias and useful clients on the plateau: exact, or to first order if there is a law."""
     problem, method, quadratic = request.problem, settled.method, is_quadratic(request.problem)
     scaffold = method.kind == "scaffold" and method.participants(problem.n_clients) == problem.n_clients
-    try:
-        if settled.how == "exact":
-            law: Any = exact_law(problem, method, request.batches)
-        elif scaffold or method.kind == "fedavg":
-            law = first_order_law(problem, method, request.batches)
-        else:
+    law: Any = settled.law
+    if law is None:
+        if not (scaffold or method.kind == "fedavg"):
             return {}
-    except InvalidInput:
-        return {}
+        try:
+            law = first_order_law(problem, method, request.batches)
+        except InvalidInput:
+            return {}
     variance, bias = float(np.trace(law.cov_theta)), float(law.bias @ law.bias)
     useful = None
     if quadratic and scaffold:

@@ -18,7 +18,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.planning.measured import SEED, Subject
 from fedscaffold.planning.prediction import How
-from fedscaffold.theory.exact import exact_law, is_exact
+from fedscaffold.theory.exact import ExactLaw, exact_law, is_exact
 
 AIM = 0.93  # of the target: errors of a few percent in what is measured do not miss it then
 WORK = 1e6  # local steps of a look, about a tenth of a second; a verification takes up to thirty times as many
@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
         return (1.0, self.error) if self.rounds is None else (0.0, self.cost)
 
 
-class Settled(NamedTuple):
+class SettledRun(NamedTuple):
     """A verified outcome: its curve up to the last round, and the rounds that an average leaves out."""
 
     method: Method
@@ -51,6 +51,7 @@ class Settled(NamedTuple):
     standard_error: float
     how: How
     after: int | None
+    law: ExactLaw | None  # with the plateau, if the curve is exact
 
     @property
     def rounds(self) -> int:
@@ -158,7 +159,8 @@ class Request:
                 return False
             width = 1 if averaged else 1 + round // 8  # means over rounds, as repetitions are few
             smooth.append(float(np.mean([meter.error(t) for t in range(round - width + 1, round + 1)])))
-            stuck = round >= 16 and round & (round - 1) == 0 and smooth[round] > 0.9 * smooth[round // 2]
+            late = round >= max(16.0, 0.5 * rounds) and round & (round - 1) == 0
+            stuck = late and smooth[round] > 0.9 * smooth[round // 2]
             return stuck or smooth[round] <= AIM * self.target
 
         try:
@@ -170,7 +172,7 @@ class Request:
         T = len(smooth) - 1
         return Outcome(gamma, H, T, T * each, smooth[-1])
 
-    def settle(self, make: Make, best: Outcome, *, averaged: bool = False) -> Settled:
+    def settle(self, make: Make, best: Outcome, *, averaged: bool = False) -> SettledRun:
         """Verify settings precisely, and return their curve up to the first round at the aim.
 
         If the aim is not reached after all, γ is made smaller, or more rounds are looked at.
@@ -189,7 +191,7 @@ class Request:
                 found = self._verified(method, most, averaged=averaged)
                 T = found.first(AIM * self.target)
                 if T is not None:
-                    return found.until(T)
+                    return self._no_less(make, best.H, found.until(T), averaged=averaged)
                 falls = bool(found.curve[-1] < 0.9 * found.curve[most // 2])
             except Diverged:
                 pass
@@ -199,14 +201,24 @@ class Request:
                 gamma, rounds = 0.8 * gamma, 1.25 * rounds
         raise OutOfReach(f"a squared error of {self.target:g} is out of reach within {self.most_rounds:,} rounds")
 
+    def _no_less(self, make: Make, H: int, found: SettledRun, *, averaged: bool) -> SettledRun:
+        """Return the smallest of some step sizes that reach the aim in as many rounds: smaller ones are safer."""
+        T = found.rounds
+        while found.curve[-1] < 0.6 * self.target:
+            slower = self._verified(make(0.8 * found.method.step_size, H), T, averaged=averaged)
+            if slower.curve[T] > AIM * self.target:
+                break
+            found = slower.until(T)
+        return found
+
     def _verified(self, method: Method, rounds: int, *, averaged: bool) -> "Verified":
         """Return a precise curve: the exact one, or the mean of as many repetitions as it takes."""
         plain = method.kind in ("scaffold", "fedavg") and not averaged
         if plain and is_exact(self.problem, method, self.batches):
             try:
-                exact = exact_law(self.problem, method, self.batches, rounds=rounds).curve
-                assert exact is not None
-                return Verified(method, exact, None)
+                law = exact_law(self.problem, method, self.batches, rounds=rounds)
+                assert law.curve is not None
+                return Verified(method, law.curve, law)
             except InvalidInput:  # without a plateau a few rounds may still reach the target
                 pass
         subject, meter = self.subject(method), Meter(self.optimum, averaged=averaged)
@@ -225,19 +237,19 @@ class Verified(NamedTuple):
 
     method: Method
     curve: Array
-    meter: Meter | None  # None if the curve is exact
+    source: Meter | ExactLaw
 
     def first(self, aim: float) -> int | None:
         """Return the first round at an aim."""
         below = np.flatnonzero(self.curve[1:] <= aim)
         return int(below[0]) + 1 if below.size else None
 
-    def until(self, T: int) -> Settled:
+    def until(self, T: int) -> SettledRun:
         """Return the outcome of a run of T rounds."""
-        curve, meter = self.curve[: T + 1], self.meter
-        if meter is None:
-            return Settled(self.method, curve, 0.0, "exact", None)
-        return Settled(self.method, curve, meter.standard_error(T), "measured", meter.after(T))
+        curve, source = self.curve[: T + 1], self.source
+        if isinstance(source, ExactLaw):
+            return SettledRun(self.method, curve, 0.0, "exact", None, source)
+        return SettledRun(self.method, curve, source.standard_error(T), "measured", source.after(T), None)
 
 
 def descend(

@@ -6,11 +6,10 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
+from fedscaffold.planning.prediction import Prediction, draw_error_curve
 from fedscaffold.reports.figures import COLOURS, saved_panels
-from fedscaffold.theory import Prediction
-from fedscaffold.theory.error_curves import draw_error_curve
 
-BOUND, TARGET = "#999999", "#009E73"
+BOUND = "#999999"
 
 
 def draw(
@@ -21,7 +20,6 @@ def draw(
     prediction: Prediction,
     bound: Array | None = None,
     simulated: Array | None = None,
-    target: float | None = None,
 ) -> None:
     """Save squared errors by round, on a logarithmic scale, to a PNG, SVG or PDF file.
 
@@ -39,8 +37,6 @@ def draw(
         A bound on the squared error, (rounds + 1,).
     simulated
         Squared errors of simulated runs, (runs, rounds + 1).
-    target
-        A level to draw.
     """
     curve = prediction.curve
     if curve is None:
@@ -56,8 +52,6 @@ def draw(
             )
             axis.semilogy(rounds, mean, color=colour, lw=1.4, label=f"simulated, mean of {len(simulated)}")
         draw_error_curve(axis, curve, prediction.mse)
-        if target is not None:
-            axis.axhline(target, color=TARGET, lw=1.0, label="target")
         if bound is not None:
             axis.semilogy(rounds, bound, color=BOUND, lw=1.2, label="bound (Theorem 4.9)")
         axis.set_title(title, fontsize=10)

@@ -23,11 +23,11 @@ from fedscaffold.models.planning.batches import (
 )
 from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.models.planning.planned import automatic_batch, out_of_reach
+from fedscaffold.planning import Plan
 from fedscaffold.problems.newton import NoMinimiser
 from fedscaffold.simulation import Mse
 from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.trace import Trace
-from fedscaffold.theory import Plan
 
 CLOSING_STEPS = 2
 CLOSING_ROUNDS = 2000  # most rounds of a plan when Newton steps follow
@@ -196,6 +196,7 @@ def _refuse_hopeless(problem: Any, optimum: Array, target_mse: float, max_rounds
 def rounds_from(start: Array, optimum: Array, plan: Plan) -> int:
     """Rounds from another θ than 0, with the plan's mean rate of convergence."""
     ahead = float(np.sum((start - optimum) ** 2))
+    assert plan.target_mse is not None  # as it is a plan for a target
     if ahead <= plan.target_mse:
         return 1
     share = math.log(ahead / plan.target_mse) / math.log(float(optimum @ optimum) / plan.target_mse)

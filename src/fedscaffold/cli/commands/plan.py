@@ -9,28 +9,26 @@ from rich.console import Console
 from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
-from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.checks import positive
 from fedscaffold.core.display import figures
 from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.models.planning.batches import MAX_ROUNDS, costs_in_seconds, fastest_plan
 from fedscaffold.models.planning.planned import TOLERANCE, out_of_reach, prepare_problem
+from fedscaffold.planning import Plan, Plans, plan
+from fedscaffold.planning.planner import GRADIENT_COST, ROUND_COST
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2 as PAPER_L2
-from fedscaffold.reports import prediction as figure
-from fedscaffold.simulation.run_method import run
-from fedscaffold.theory import Plan, plan, predict
-from fedscaffold.theory.planning.planner import GRADIENT_COST, ROUND_COST
 
 EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold plan 1.0 --clients 100\n\n"
-    "  fedscaffold plan 1e-3 --problem classification --simulate 20 --plot p.png\n\n"
+    "  fedscaffold plan 1e-3 --problem classification --plot p.png\n\n"
     "  fedscaffold plan 1.0 --round-cost 1000    (communication is dear)\n\n"
     "  fedscaffold plan 1.0 --clients 10 --methods all    (which method)\n\n"
     "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01"
 )
 PLAN_SETTINGS = ("client_intercepts", "cache_dir")  # that --set takes besides those of a table
-NOT_PRIVATE = ("problem", "clients", "mode", "methods", "simulate", "round_cost", "gradient_cost", "tolerance")
+NOT_PRIVATE = ("problem", "clients", "mode", "methods", "round_cost", "gradient_cost", "tolerance")
 
 
 @tables.with_table_options("target", "client", "kind", "l2", required=False, more=PLAN_SETTINGS)
@@ -54,7 +52,7 @@ def command(
     mode: Annotated[
         str | None,
         typer.Option(
-            help="sharp (predicted), first_order (a simpler model; tables) or certified (proved).",
+            help="sharp (exact or simulated), first_order (without runs; tables) or certified (proved).",
             show_default="sharp; first_order for tables",
         ),
     ] = None,
@@ -72,7 +70,6 @@ def command(
         typer.Option(help="What a stochastic gradient costs.", show_default="1; predicted seconds for tables"),
     ] = GRADIENT_COST,
     seed: options.Seed = 0,
-    simulate: options.Simulate = 0,
     plot: options.Plot = None,
     epsilon: Annotated[
         str | None,
@@ -86,9 +83,8 @@ def command(
     given = {name for name in context.params if tables.is_given(context, name)}
     squared_error, console = _parse_number(what), Console(highlight=False)
     with refusals(interrupted="nothing was written"):
-        whole_number("simulate", simulate, least=0)
         if methods is not None:
-            _refuse_options(given, ("mode", "simulate", "plot"), "one method; leave it out beside --methods")
+            _refuse_options(given, ("mode",), "one method; leave it out beside --methods")
         options.check_figure(plot)
         if epsilon is not None:
             _refuse_options(given, NOT_PRIVATE, "plans without a privacy budget; leave it out beside --epsilon")
@@ -123,52 +119,30 @@ def command(
             max_rounds = max_rounds or MAX_ROUNDS
             if not given & {"round_cost", "gradient_cost"}:  # as `fit` plans
                 round_cost, gradient_cost = costs_in_seconds(made, batch).values()
-        if methods is not None:
-            _choose(
-                console,
-                made,
-                methods,
-                target_mse=squared_error,
-                batch_size=batch,
-                max_local_steps=max_local_steps,
-                max_rounds=max_rounds,
-                round_cost=round_cost,
-                gradient_cost=gradient_cost,
-                optimum=optimum,
-            )
-            return
-        chosen: Any = mode or "sharp"
+        names = None if methods is None else [name.strip() for name in methods.split(",")]
+        chosen: Any = "sharp" if methods is not None else mode or "sharp"
         try:
             found = plan(
-                made,
-                target_mse=squared_error,
-                batch_size=batch,
-                mode=chosen,
-                max_local_steps=max_local_steps,
-                max_rounds=max_rounds,
-                round_cost=round_cost,
-                gradient_cost=gradient_cost,
-                optimum=optimum,
-            )
+                made, target_mse=squared_error, batch_size=batch, mode=chosen, optimum=optimum,
+                methods="all" if methods == "all" else names, max_local_steps=max_local_steps,
+                max_rounds=max_rounds, round_cost=round_cost, gradient_cost=gradient_cost,
+            )  # fmt: skip
         except OutOfReach as error:
             if optimum is None:
                 raise
             raise out_of_reach(error, prepared.aim) from None
-        console.print(found.explain())
-        trace = None
-        if simulate:
-            trace = run(made, found.method, rounds=found.rounds, batch_size=batch, seed=seed, repetitions=simulate)
-            console.print(f"Simulated squared error after the last round: {options.describe_last_mse(trace)}.")
-        if plot is not None:
-            predicted = predict(made, found.method, batch_size=batch, rounds=found.rounds)
-            figure.draw(
-                plot,
-                title=_title(name, made.n_clients, found),
-                method="Scaffold",
-                prediction=predicted,
-                simulated=None if trace is None else trace.mse,
-                target=squared_error,
-            )
+        title = f"{name}, N = {made.n_clients:,}: {type(found.method).__name__}, T = {found.rounds}"
+        _show(console, found, plot, title)
+
+
+def _show(console: Console, found: Plan | Plans, plot: Path | None, title: str) -> None:
+    """Print a plan or plans, and draw them if a file is given."""
+    console.print(found.explain(), soft_wrap=True)
+    if plot is not None:
+        axes = found.plot()
+        axes.set_title(title, fontsize=10)
+        drawn: Any = axes.figure
+        figures.save(drawn, plot)
 
 
 def _private(
@@ -192,24 +166,7 @@ def _private(
         made, epsilon=budgets, delta=delta, batch_size=options.batch_size_of(batch_size or "full"),
         max_rounds=max_rounds, max_local_steps=max_local_steps,
     )  # fmt: skip
-    console.print(found.explain(), soft_wrap=True)
-    if plot is not None:
-        drawn: Any = found.plot().figure
-        figures.save(drawn, plot)
-
-
-def _choose(console: Console, problem: Any, methods: str, **asked: Any) -> None:
-    """Print the cheapest method and what the others cost."""
-    names: str | list[str] = methods if methods == "all" else [name.strip() for name in methods.split(",")]
-    console.print(plan(problem, methods=names, **asked).explain(), soft_wrap=True)
-
-
-def _title(name: str, n_clients: int, found: Plan) -> str:
-    method = found.method
-    return (
-        f"Plan for {name}, N = {n_clients:,}: γ = {method.step_size:.3g}, H = {method.local_steps}, "
-        f"T = {found.rounds}"
-    )
+    _show(console, found, plot, f"{table.target}, N = {made.n_clients:,}")
 
 
 def _parse_number(text: str) -> float | None:

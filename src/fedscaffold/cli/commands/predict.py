@@ -1,4 +1,4 @@
-"""`fedscaffold predict`: what a run will reach, without running it."""
+"""`fedscaffold predict`: the error that a run will reach, exact or measured."""
 
 import time
 from typing import Annotated, Any
@@ -11,12 +11,12 @@ from fedscaffold.cli import options
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.random.batches import Batches
+from fedscaffold.planning import Prediction, predict
 from fedscaffold.problems import paper
 from fedscaffold.problems.paper import L2
 from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run_method import run
-from fedscaffold.theory import Prediction, predict
 from fedscaffold.theory.bounds import BoundCurve, bound_curve
 
 EXAMPLES = (
@@ -77,10 +77,12 @@ def _print(found: Prediction, bound: BoundCurve, trace: Trace | None, seconds: f
     assert found.curve is not None
     table = Table(show_header=False, title="Prediction of the squared error")
     last = found.curve.size - 1
+    assert found.curve_error is not None
     rows = [
+        ("how", {"measured": "measured, by simulated runs"}.get(found.how, found.how)),
         ("at the start", f"{found.curve[0]:.4g}"),
-        (f"after round {last}", f"{found.curve[-1]:.4g}"),
-        ("plateau", f"{found.mse:.4g}"),
+        (f"after round {last}", _with_error(found.curve[-1], found.curve_error[-1])),
+        ("plateau", _with_error(found.mse, found.standard_error)),
         ("of which noise, falls as 1/N", f"{found.variance:.3g}"),
         (
             "of which bias, does not",
@@ -97,6 +99,10 @@ def _print(found: Prediction, bound: BoundCurve, trace: Trace | None, seconds: f
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+
+
+def _with_error(value: float, error: float) -> str:
+    return f"{value:.4g} ± {error:.2g}" if error else f"{value:.4g}"
 
 
 def _describe_bound(bound: BoundCurve) -> str:

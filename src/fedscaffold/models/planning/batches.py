@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import OutOfReach
-from fedscaffold.theory import Plan, plan
+from fedscaffold.planning import Plan, plan
 
 MAX_ROUNDS = 20_000
 MAX_LOCAL_STEPS = 8192

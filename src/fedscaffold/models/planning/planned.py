@@ -23,7 +23,7 @@ from fedscaffold.models.planning.batches import SMALL_CLIENT, candidate_batches,
 from fedscaffold.models.planning.distance import relative_distance, slope_length
 from fedscaffold.models.planning.own_intercepts import with_own_intercepts
 from fedscaffold.models.planning.target import standardize_target
-from fedscaffold.theory import Plan
+from fedscaffold.planning import Plan
 
 TOLERANCE = "se:0.05"
 BATCH = 64

@@ -14,7 +14,7 @@ from fedscaffold.theory.prediction.family.family_setting import family_setting
 from fedscaffold.theory.prediction.family.linear_method import MOST_COUNTS, grouped_counts
 from fedscaffold.theory.prediction.family.local_law import relinearised
 from fedscaffold.theory.prediction.family.predict_family import error_curve
-from tests.theory.planning.test_plan import mixed
+from tests.planning.problems import mixed
 
 METHODS: dict[str, Any] = {
     "a cohort": fs.Scaffold(step_size=0.02, local_steps=150, cohort=2),

@@ -1,1 +1,0 @@
-"""Which step size, local steps and rounds reach a target."""

@@ -1,1 +1,0 @@
-"""Plans under a privacy budget."""
