@@ -38,12 +38,12 @@ def test_a_setting_that_the_theorem_covers_shows_its_bound(tmp_path: Path) -> No
     assert "Theorem 4.9" in plot.read_text()
 
 
-def test_plan_explains_and_simulates(tmp_path: Path) -> None:
+def test_plan_explains_and_draws(tmp_path: Path) -> None:
     plot = tmp_path / "p.png"
-    result = runner.invoke(app, ["plan", "100", "--clients", "4", "--simulate", "5", "--plot", str(plot)])
+    result = runner.invoke(app, ["plan", "100", "--clients", "4", "--plot", str(plot)])
     assert result.exit_code == 0, result.output
     assert "Run Scaffold with step_size=" in result.output
-    assert "Simulated squared error" in result.output
+    assert "target 100; exact" in result.output
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
