@@ -1,6 +1,6 @@
 """A first use of an installed fedscaffold without its extras; `make release` runs it in a new environment.
 
-It imports the library from where it is installed, asks the command for its version, runs Scaffold for three
+It imports the installed library, asks the command for its version, runs Scaffold for three
 rounds on two engines, saves and loads the trace, and sees that a command does what it can where an extra is
 missing, and says which one to install.
 """
@@ -17,14 +17,14 @@ import fedscaffold as fs
 
 
 def command(*words: str) -> tuple[int, str]:
-    """Exit code of the installed command, and all that it prints."""
+    """Return the exit code of the installed command and its output."""
     program = Path(sys.executable).with_name("fedscaffold")
     done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
 def three_rounds() -> fs.Trace:
-    """A short run, in which Scaffold comes closer to the optimum and both engines agree."""
+    """Check that Scaffold comes closer to the optimum in a short run, and that both engines agree."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4, 30, 3))
     y = x @ np.ones(3) + 0.1 * rng.normal(size=(4, 30))

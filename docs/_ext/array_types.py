@@ -16,7 +16,7 @@ ALIAS = re.compile(r"Alias for field number \d+")
 
 
 def short_names(text: str) -> str:
-    """The text of an annotation, with short names of arrays."""
+    """Return the text of an annotation, with short names of arrays."""
     for long, short in SHORT.items():
         text = long.sub(short, text)
     return text
@@ -29,7 +29,7 @@ def shorten_annotations(app: Sphinx, *_: object) -> None:
 
 
 def shorten_docstring(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """Shorten the types that napoleon has written into a docstring, and drop the sentence that says nothing."""
+    """Shorten the types that napoleon has written into a docstring, and drop the empty sentence."""
     lines[:] = [short_names(line) for line in lines if not ALIAS.fullmatch(line.strip())]
 
 

@@ -1,6 +1,6 @@
-"""Sphinx extension: formulas as MathML, made when the pages are built.
+"""Sphinx extension: render formulas as MathML when the pages are built.
 
-Browsers set MathML themselves, so that formulas need neither a script nor a font from the network. Formulas are
+Browsers render MathML natively, so that formulas need neither a script nor a font from the network. Formulas are
 written as LaTeX, `$...$` in a line and `$$...$$` or a math directive on lines of their own; several lines that are
 separated by a double backslash are aligned at `&`.
 """
@@ -17,7 +17,7 @@ WORD = re.compile(r"<mo>([A-Za-z]{2,})</mo>")  # a name such as Cov, to be set c
 
 
 def to_mathml(latex: str, *, display: bool) -> str:
-    """MathML of one formula.
+    """Return the MathML of one formula.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def visit_inline(self: HTML5Translator, node: nodes.math) -> None:
 
 
 def visit_block(self: HTML5Translator, node: nodes.math_block) -> None:
-    """Write a formula on lines of its own, in a box that scrolls where the screen is narrow."""
+    """Write a displayed formula, in a box that scrolls if the screen is narrow."""
     self.body.append(self.starttag(node, "div", CLASS="math-block"))
     self.body.append(to_mathml(node.astext(), display=True))
     self.body.append("</div>\n")

@@ -1,4 +1,4 @@
-"""Breast-cancer records, which scikit-learn ships, as the tables of four hospitals and one of new patients."""
+"""Breast-cancer records from scikit-learn as the tables of four hospitals and one of new patients."""
 
 import argparse
 from pathlib import Path
@@ -11,7 +11,7 @@ from hospital.task import COLUMNS
 
 
 def write_tables(folder: Path, n_clients: int = 4) -> list[Path]:
-    """hospital-0.csv, hospital-1.csv, ... and new.csv, which has every fourth row."""
+    """Write hospital-0.csv, hospital-1.csv, ... and new.csv, which has every fourth row."""
     loaded = load_breast_cancer(as_frame=True)
     frame = loaded.data[list(COLUMNS)].assign(diagnosis=loaded.target.map({0: "malignant", 1: "benign"}))
     new = np.arange(len(frame)) % 4 == 3

@@ -1,4 +1,4 @@
-"""The run of this app without Flower, on all tables at once; compares with the federation's if there is one."""
+"""Run this app without Flower, on all tables at once, and compare with the federation's model if it exists."""
 
 import argparse
 import tomllib

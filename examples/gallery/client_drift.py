@@ -16,8 +16,8 @@ from sklearn.datasets import load_breast_cancer
 import fedscaffold as fs
 
 # %%
-# Two features of the tumours, standardised. One hospital has the tumours of fine texture, the other those of
-# coarse texture.
+# Two features of the tumours, standardised. One hospital has the tumours of fine texture, the other the
+# tumours of coarse texture.
 
 data = load_breast_cancer()
 x = data.data[:, [1, 8]]
@@ -35,7 +35,7 @@ STEPS, STEP_SIZE = 60, 0.3
 
 
 def next_round(theta, control_variates):
-    """Every local model of both clients in the round after these, shape (steps + 1, clients, 2)."""
+    """Return every local model of both clients in the next round, shape (steps + 1, clients, 2)."""
     models = [np.tile(theta, (2, 1))]
     for _ in range(STEPS):
         gradients = np.stack([problem.client_gradients(model)[c] for c, model in enumerate(models[-1])])

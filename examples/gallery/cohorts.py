@@ -2,7 +2,7 @@
 When only some clients take part
 ================================
 
-In each round a cohort of the clients takes part, drawn from the run's seed. Those who sit out keep their control
+In each round a cohort of the clients takes part, drawn from the run's seed. The other clients keep their control
 variate. Scaffold still reaches the optimum, more slowly the smaller the cohort; FedAvg also moves with whom it
 happens to draw. Thirty cellars with a few wines each.
 """

@@ -2,7 +2,7 @@
 How unevenly are labels split?
 ==============================
 
-A benchmark table has no clients; `fs.data.partition` shares its rows out. The Dirichlet parameter α says how
+A benchmark table has no clients; `fs.data.partition` distributes its rows. The Dirichlet parameter α says how
 unevenly: with a large α every client sees every digit, with a small one few of them. Top: the 1,797 handwritten
 digits on twenty clients. Bottom: how far FedAvg and Scaffold are from the pooled model after the same 30 rounds.
 """

@@ -19,7 +19,7 @@ kind = fs.data.partition.feature_shift(x, n_clients=4, strength=1.0, seed=0, col
 
 
 def problem_of(n_clients):
-    """A federation in which a quarter of the clients holds the records of each kind of patient."""
+    """Return a federation in which a quarter of the clients holds the records of each kind of patient."""
     rows = [kind == c % 4 for c in range(n_clients)]
     return fs.problems.Ridge([x[r] for r in rows], [y[r] for r in rows], l2=0.1)
 

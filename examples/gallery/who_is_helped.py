@@ -21,7 +21,7 @@ rows = [(client == c) & ~test for c in range(8)]
 
 
 def problem_of(parts):
-    """Multinomial regression on these parts of the rows, one client each, weighted by their sizes."""
+    """Return multinomial regression on these parts of the rows, one client each, weighted by their sizes."""
     return fs.problems.Multinomial(
         [x[r] for r in parts], [digits.target[r] for r in parts], l2=0.002, n_classes=10,
         weights=[r.sum() for r in parts],
@@ -29,7 +29,7 @@ def problem_of(parts):
 
 
 def accuracy(theta):
-    """Share of the test images that the coefficients get right."""
+    """Return the share of the test images that the coefficients classify correctly."""
     return np.mean((x[test] @ theta.reshape(10, -1).T).argmax(axis=1) == digits.target[test])
 
 

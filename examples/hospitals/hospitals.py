@@ -14,7 +14,7 @@ HOSPITALS = np.array(["Bonn", "Graz", "Kiel", "Linz", "Ulm"])
 
 
 def write_tables(folder: Path) -> tuple[Path, Path]:
-    """visits.csv and new.csv: every fourth row is kept for the second."""
+    """Write visits.csv and new.csv, which has every fourth row."""
     loaded = load_breast_cancer(as_frame=True)
     diagnosis = loaded.target.map({0: "malignant", 1: "benign"})
     owners = partition.dirichlet(loaded.target, n_clients=HOSPITALS.size, alpha=0.5, seed=0)

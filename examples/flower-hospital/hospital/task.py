@@ -1,4 +1,4 @@
-"""What server and hospitals agree on before they start: columns, their scales, the model, the method."""
+"""The settings that server and hospitals share: columns, their scales, the model, the method."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,8 +10,8 @@ from fedscaffold.data.encoding import Encoding, Number
 from fedscaffold.federation import Agreement
 from fedscaffold.models.model import in_own_units
 
-# A usual value and a usual difference from it, in round numbers that everyone can agree on. Means and deviations
-# of the tables themselves would do a little better, but hospitals would have to disclose them.
+# A typical value and a typical deviation, in round numbers. Means and deviations of the tables would be slightly
+# better, but hospitals would have to disclose them.
 COLUMNS = {
     "mean radius": (14.0, 3.5),
     "mean texture": (19.0, 4.0),
@@ -35,18 +35,18 @@ AGREEMENT = Agreement(
 
 
 def method(config: Mapping[str, Any]) -> fs.Scaffold:
-    """The method, the same object in a simulation and on Flower."""
+    """Return the method, the same object in a simulation and on Flower."""
     return fs.Scaffold(step_size=config["step-size"], local_steps=config["local-steps"])
 
 
 def model(theta: Array) -> fs.Model:
-    """θ as a model of the columns in their own units."""
+    """Return θ as a model of the columns in their units."""
     encoding, equations = in_own_units(AGREEMENT.encoding, theta[None, :])
     return fs.Model(encoding=encoding, equations=equations, provenance={"app": "flower-hospital"})
 
 
 def pooled(tables: Sequence[Path]) -> fs.problems.Logistic:
-    """All hospitals in one place, for a simulation only."""
+    """Return the problem of all hospitals, for a simulation only."""
     parts = [AGREEMENT.read(table) for table in tables]
     return fs.problems.Logistic(
         [part.x for part in parts], [part.y for part in parts], l2=AGREEMENT.l2,

@@ -1,4 +1,4 @@
-"""The network, its data and how it is trained: plain PyTorch, but for the optimizer that it is given."""
+"""The network, its data and how it is trained: plain PyTorch, except for the optimizer."""
 
 from functools import cache
 from typing import Any
@@ -15,14 +15,14 @@ Data = tuple[torch.Tensor, torch.Tensor]
 
 
 def network(seed: int) -> torch.nn.Module:
-    """64 pixels, 32 hidden units, 10 digits; the same first weights for the same seed."""
+    """Return a network of 64 pixels, 32 hidden units and 10 digits, with initial weights from the seed."""
     torch.manual_seed(seed)
     return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
 
 
 @cache
 def digits() -> tuple[Data, Data]:
-    """(pixels, digits) to learn from, and of every fourth image, to test on."""
+    """Return (pixels, digits) for training, and of every fourth image for testing."""
     pixels, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(pixels / 16.0, dtype=torch.float32), torch.tensor(labels)
     new = torch.arange(len(y)) % 4 == 3
@@ -30,7 +30,7 @@ def digits() -> tuple[Data, Data]:
 
 
 def data_of(client: int, config: Any) -> Data:
-    """One client's images: with a small alpha each digit is with few clients."""
+    """Return one client's images; with a small alpha few clients have each digit."""
     (x, y), _ = digits()
     owners = partition.dirichlet(
         y.numpy(), n_clients=config["clients"], alpha=config["alpha"], seed=0, min_rows=20
@@ -40,7 +40,7 @@ def data_of(client: int, config: Any) -> Data:
 
 
 def train(model: torch.nn.Module, optimizer: CorrectedSGD, task: TrainingTask, data: Data) -> None:
-    """A training loop as any other; `task.rows` draws each step's images from the run's seed."""
+    """Run a plain training loop; `task.rows` draws each step's images from the run's seed."""
     x, y = data
     for rows in task.rows(len(y)):
         optimizer.zero_grad()
@@ -49,7 +49,7 @@ def train(model: torch.nn.Module, optimizer: CorrectedSGD, task: TrainingTask, d
 
 
 def accuracy(model: torch.nn.Module) -> float:
-    """On the images to test on."""
+    """Return the accuracy on the test images."""
     _, (x, y) = digits()
     model.eval()
     with torch.no_grad():
