@@ -325,3 +325,13 @@ def test_a_plan_is_the_same_every_time() -> None:
     one, two = (fs.plan(problem, target_mse=0.02, batch_size=5) for _ in range(2))
     assert one == two
     assert Batches(one.batch_size, one.sampling) == Batches(5)
+
+
+@pytest.mark.parametrize("mode", ["sharp", "first_order"])
+def test_an_unreachable_target_is_rejected_soon_whatever_the_limits(mode: Any) -> None:
+    problem = mixed(Logistic, 5, n_clients=200, dim=20)
+    target = 1e-9 * float(problem.optimum() @ problem.optimum())
+    began = time.process_time()
+    with pytest.raises(OutOfReach, match="bind"):
+        fs.plan(problem, target_mse=target, batch_size=1, max_rounds=20_000, max_local_steps=8192, mode=mode)
+    assert time.process_time() - began < 5.0

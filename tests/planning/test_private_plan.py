@@ -29,6 +29,7 @@ def sample(kind: str, records: int = RECORDS) -> Any:
 def test_a_plan_spends_the_budget_and_reaches_what_it_predicts(kind: str, batch_size: int | None) -> None:
     problem = sample(kind)
     plan = fs.plan(problem, epsilon=2.0, delta=DELTA, batch_size=batch_size, max_rounds=20, max_local_steps=8)
+    assert plan.privacy is not None
     spent = client_epsilons(
         problem, plan.method, plan.privacy, rounds=plan.rounds, delta=DELTA, batch_size=batch_size
     )

@@ -8,7 +8,8 @@ where m_t is the path without noise if each f_c is replaced by its quadratic mod
 order of the covariance. It takes a fraction of a second with hundreds of features, and no runs.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -102,15 +103,27 @@ class QuadraticModel:
 
     @np.errstate(over="ignore", invalid="ignore")
     def path(self, gamma: float, H: int, *, aim: float, most: int) -> Array | None:
-        """Return ‖m_t‖² for t = 0, ..., T, with T ≥ 1 the first round with ‖m_T‖² ≤ aim, or None if T > most."""
+        """Return ‖m_t‖² for t = 0, ..., T, with T ≥ 1 the first round with ‖m_T‖² ≤ aim.
+
+        None if T > most; an empty array if the path grows.
+        """
         found: list[float] = []
         for square in islice(self.squares(gamma, H), most + 1):
             if found and not square < 1e6 * found[0]:
-                return None
+                return np.zeros(0)
             found.append(square)
             if square <= aim:
                 return np.array(found if len(found) > 1 else 2 * found)
+            if len(found) == 101 and extrapolated(found, aim) > 2 * most:
+                return None
         return None
+
+
+def extrapolated(squares: Sequence[float], aim: float) -> float:
+    """Return about the round in which a path that was followed for 100 rounds is at an aim."""
+    if not 0.0 < squares[100] < squares[50] or aim <= 0.0:
+        return math.inf
+    return 100.0 + 50.0 * math.log(squares[100] / aim) / math.log(squares[50] / squares[100])
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +156,18 @@ class FirstOrderModel:
             gamma *= max(0.1, 0.95 * most / self.variance(gamma))
         return gamma
 
+    @np.errstate(over="ignore", invalid="ignore")
+    def rounds_needed(self, aim: float, H: int) -> float:
+        """Return about how many rounds of H local steps reach an aim: counted up to 100, then extrapolated."""
+        least = math.inf
+        for share in (0.3, 0.5, 0.7):
+            gamma = self.step_size(share * aim)
+            left = aim - self.variance(gamma)
+            squares = list(islice(self.clients.squares(gamma, H), 101))
+            reached = [t for t, square in enumerate(squares) if square <= left]
+            least = min(least, max(1.0, reached[0]) if reached else extrapolated(squares, left))
+        return least
+
     def propose(
         self,
         aim: float,
@@ -174,9 +199,10 @@ class FirstOrderModel:
             enough = int(min(most_rounds, best_cost / cost(1, H)))
             squares = self.clients.path(gamma, H, aim=aim - variance, most=enough)
             if squares is None:
-                rising += best is not None
+                rising += 1
                 if rising == 3:
                     break
+            if squares is None or squares.size == 0:
                 continue
             best, rising = FirstOrderPath(gamma, H, squares + variance, variance), 0
             best_cost = cost(best.rounds, H)

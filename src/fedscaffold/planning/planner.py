@@ -340,7 +340,7 @@ def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
         model = one_blas_thread(FirstOrderModel.of)(problem, request.batches, request.optimum)
         shares = (0.3, 0.5, 0.7)
         found = _proposed(request, model, aim, shares) or _proposed(request, model, aim, shares, spare=4)
-        if found is None:
+        if found is None:  # even with spare rounds, as the model is a rough one
             raise _out_of_reach(request, model, aim)
         begin = Outcome(found.gamma, found.H, found.rounds, math.inf, 0.0)
     plans: list[Plan] = []
@@ -443,42 +443,38 @@ def _plateau_parts(request: Request, settled: SettledRun) -> dict[str, Any]:
     return {"variance": variance, "squared_bias": bias, "max_useful_clients": useful}
 
 
+@one_blas_thread
 def _out_of_reach(request: Request, model: FirstOrderModel, aim: float) -> OutOfReach:
     """Return the error that names the limit that binds, by the first-order model with limits lifted."""
 
-    def reached(rounds: int, steps: int) -> Any:
-        lifted = replace(request, most_rounds=rounds, most_local_steps=steps, round_cost=1.0, gradient_cost=0.0)
-        return _proposed(lifted, model, aim, (0.3, 0.5, 0.7))
-
     def about(number: float) -> str:
+        """Return half as much again, rounded up to two digits, as the model is a rough one."""
         unit = 10 ** max(0, len(str(math.ceil(1.5 * number))) - 2)
         return f"{math.ceil(1.5 * number / unit) * unit:,}"
 
     T, H = request.most_rounds, request.most_local_steps
-    rounds, steps = reached(64 * T, H), None
-    low, high = H, 1024 * H
-    if reached(T, high) is not None:
-        while high > 1.5 * low:
-            middle = math.ceil(math.sqrt(low * high))
-            low, high = (low, middle) if reached(T, middle) is not None else (middle, high)
-        steps = high
-    within = f"a squared error of {request.target:g} is out of reach within {T:,} rounds of {H:,} local steps"
-    if rounds is not None and steps is not None:
+    rounds, low, high = model.rounds_needed(aim, H), H, 1024 * H
+    more_rounds, more_steps = rounds <= 64 * T, model.rounds_needed(aim, high) <= T
+    while more_steps and high > 1.5 * low:
+        middle = math.ceil(math.sqrt(low * high))
+        low, high = (low, middle) if model.rounds_needed(aim, middle) <= T else (middle, high)
+    if more_rounds and more_steps:
         why = (
             "the two limits bind together, and lifting either is enough; allow about "
-            f"{about(rounds.rounds)} rounds, or about {about(steps)} local steps"
+            f"{about(max(rounds, T))} rounds, or about {about(high)} local steps"
         )
-    elif rounds is not None:
-        why = f"the rounds bind, and more local steps would not help; allow about {about(rounds.rounds)} rounds"
-    elif steps is not None:
-        why = f"the local steps bind; allow about {about(steps)} local steps"
+    elif more_rounds:
+        why = f"the rounds bind, and more local steps would not help; allow about {about(max(rounds, T))} rounds"
+    elif more_steps:
+        why = f"the local steps bind; allow about {about(high)} local steps"
     else:
-        both = reached(64 * T, 1024 * H)
-        if both is None:
-            why = "noise binds: take larger batches, or a larger target"
-        else:
+        both = model.rounds_needed(aim, 1024 * H)
+        why = "noise binds; allow larger batches, or a larger error"
+        if both <= 64 * T:
             why = (
-                f"both limits bind, and both must be lifted; allow about {about(both.rounds)} rounds and "
-                f"{about(both.H)} local steps"
+                f"both limits bind, and both must be lifted; allow about {about(both)} rounds and "
+                f"{1024 * H:,} local steps"
             )
-    return OutOfReach(f"{within}: {why}")
+    return OutOfReach(
+        f"a squared error of {request.target:g} is out of reach within {T:,} rounds of {H:,} local steps: {why}"
+    )
