@@ -1,4 +1,4 @@
-"""`Fit.report` from Python, and the numbers that the page tells, computed in another way."""
+"""`Fit.report` from Python, and the numbers on its page, computed in another way."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,19 +7,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_diabetes
 from sklearn.metrics import log_loss, mean_absolute_error, r2_score, roc_auc_score
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.models.fit import run_fit
 from fedscaffold.models.metrics import training_metrics
 from fedscaffold.models.planning.distance import slope_length
 from fedscaffold.models.report import ReportInputs, compared_report
 from fedscaffold.reports.page import render
-from fedscaffold.theory.prediction.curve import curve_parts
-from fedscaffold.theory.prediction.setting import setting
-from fedscaffold.theory.prediction.stationary import solve_stationary
 from tests.hospitals import cancer, diabetes, written
 from tests.reports.pages import Page
 
@@ -99,17 +95,6 @@ def test_the_predicted_curve_is_that_of_the_plan_and_of_a_run_without_noise() ->
     assert report.predicted is not None
     norm = slope_length(fit.planned.problem, fit.planned.optimum)
     np.testing.assert_allclose(report.predicted, np.sqrt(fit.trace.mse[0]) / norm, rtol=1e-6)
-
-
-def test_curves_of_nearly_separable_classes() -> None:
-    """Curvatures at the optimum say little about the way there; the predictor's sweeps do not settle."""
-    loaded = load_breast_cancer(as_frame=True)
-    owners = fs.data.partition.dirichlet(loaded.target, n_clients=5, alpha=0.5, seed=0)
-    frame = loaded.data.assign(hospital=owners, diagnosis=loaded.target)
-    fit = fs.fit(frame, target="diagnosis", client="hospital", progress=False)
-    s = setting(fit.planned.problem, fit.planned.method, Batches(None))
-    squares, _ = curve_parts(s, solve_stationary(s), fit.trace.rounds)
-    np.testing.assert_allclose(squares, fit.trace.mse[0], rtol=1e-6)
 
 
 def test_rounds_beyond_the_plan_are_reported(fitted: Any) -> None:

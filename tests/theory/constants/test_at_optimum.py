@@ -14,7 +14,6 @@ from fedscaffold.problems import Differentiable
 from tests.problems.test_differentiable import margin_pair, network
 from tests.problems.test_multinomial import rows
 from tests.samples import make, tables
-from tests.theory.prediction.test_cubature import counts
 
 SIZES = (4, 6, 5)
 EXACT = ("zeta1", "zeta2", "noise_at_optimum", "noise_variance_at_optimum", "mu_at_optimum", "L_at_optimum")
@@ -48,6 +47,22 @@ def test_logistic_regression_has_its_constants_at_the_optimum_and_less_than_thos
     for name in ("L", "L_record", "Q", "G", "beta", "noise_lipschitz2"):
         assert 0.3 * getattr(wanted, name) < getattr(found, name) < getattr(wanted, name)
     assert found.mu == found.mu_at_optimum > wanted.mu
+
+
+def poisson(params: Any, batch: Any) -> Any:
+    """Mean of exp(z) − y z."""
+    z = batch["x"] @ params
+    return jnp.mean(jnp.exp(z) - batch["y"] * z)
+
+
+def counts(d: int = 30, N: int = 10, n: int = 80) -> fs.problems.Differentiable:
+    """Clients whose counts follow models of their own."""
+    rng = np.random.default_rng(0)
+    clients = []
+    for _ in range(N):
+        x = rng.normal(size=(n, d)) * rng.uniform(0.5, 1.5, size=d) / np.sqrt(d)
+        clients.append({"x": x, "y": rng.poisson(np.exp(x @ (0.7 * rng.normal(size=d)))).astype(float)})
+    return fs.problems.Differentiable(poisson, np.zeros(d), clients, l2=0.1)
 
 
 @pytest.mark.slow

@@ -11,7 +11,12 @@ from fedscaffold import theory
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.problem_constants import norm_moment
-from tests.theory.prediction.test_streams import KINDS, make
+
+KINDS: Any = [fs.problems.RidgeStream, fs.problems.LogisticStream]
+
+
+def make(kind: Any, n_clients: int = 6, **kwargs: Any) -> Any:
+    return kind(n_clients=n_clients, dim=7, **{"l2": 0.05, **kwargs})
 
 
 def drawn(problem: Any, c: int, theta: Array, batch_size: int) -> Array:
