@@ -150,7 +150,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "from_frame": (fs.data.from_frame, {"frame": FRAME, **TABLE_OPTIONS}),
         "from_csv": (fs.data.from_csv, {"path": folder / "t.csv", **TABLE_OPTIONS}),
         "from_parquet": (fs.data.from_parquet, {"path": folder / "t.parquet", **TABLE_OPTIONS}),
-        "open_problem": (fs.data.open_problem, {"path": folder / "t.csv", "target": "y", "client": "site", "l2": 0.1}),
+        "open_problem": (fs.data.open_problem, {"data": folder / "t.csv", "target": "y", "client": "site", "l2": 0.1}),
         "iid": (partition.iid, {"y": Y.ravel(), **PART}),
         "dirichlet": (partition.dirichlet, {"y": LABELS.ravel(), "alpha": 1.0, **PART}),
         "quantity": (partition.quantity, {"y": Y.ravel(), "alpha": 1.0, **PART}),

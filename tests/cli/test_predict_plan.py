@@ -31,7 +31,7 @@ def test_it_predicts_what_the_library_predicts(method: str, tmp_path: Path) -> N
 
 def test_a_setting_that_the_theorem_covers_shows_its_bound(tmp_path: Path) -> None:
     plot = tmp_path / "p.svg"
-    options = ["--step-size", "1e-5", "--local-steps", "2", "--l2", "1", "--batch-size", "full"]
+    options = ["--step-size", "1e-5", "--local-steps", "2", "--problem", "regression:l2=1", "--batch-size", "full"]
     result = runner.invoke(app, ["predict", "--clients", "4", "--rounds", "5", *options, "--plot", str(plot)])
     assert result.exit_code == 0, result.output
     assert "at most" in result.output

@@ -11,7 +11,6 @@ from benchmarks.richardson_romberg import (
     Estimate,
     measure,
     noise_factors,
-    predicted,
     slope,
     squared_bias,
 )
@@ -191,13 +190,6 @@ def test_fedavg_without_noise_gains_an_order() -> None:
     assert slope(gammas, plain).value == pytest.approx(2.0, abs=0.25)
     assert slope(gammas, better).value == pytest.approx(4.0, abs=0.5)
     assert plain[0].value > 50 * better[0].value
-
-
-def test_the_pairing_matters_by_the_predictor() -> None:
-    problem = make("logistic", (30,) * 12, 4, l2=0.05, seed=1)
-    found = predicted(problem, fs.Scaffold(step_size=0.1, local_steps=16))
-    assert found.plain > 50 * found.extrapolated
-    assert found.other > 30 * found.extrapolated
 
 
 @pytest.mark.slow

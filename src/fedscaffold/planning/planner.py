@@ -185,7 +185,7 @@ def plan(
         with progress_bar("planning", progress) as advance:
             return private_plans(
                 problem, epsilon=epsilon, delta=delta, optimum=optimum, advance=advance,
-                batches=Batches(batch_size, sampling or "without_replacement"),
+                batches=Batches(batch_size, "without_replacement" if sampling is None else sampling),
                 most_rounds=_limit("max_rounds", max_rounds, 100),
                 most_local_steps=_limit("max_local_steps", max_local_steps, 64),
             )  # fmt: skip
@@ -198,7 +198,7 @@ def plan(
     endless = mode == "certified"
     request = Request(
         problem=problem,
-        batches=Batches(batch_size, sampling or "with_replacement"),
+        batches=Batches(batch_size, "with_replacement" if sampling is None else sampling),
         optimum=np.zeros(0),
         target=positive("target_mse", target_mse),
         most_local_steps=_limit("max_local_steps", max_local_steps, sys.maxsize if endless else 1024),

@@ -28,7 +28,7 @@ EXAMPLES = (
     "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01"
 )
 PLAN_SETTINGS = ("client_intercepts", "cache_dir")  # that --set takes besides those of a table
-NOT_PRIVATE = ("problem", "clients", "mode", "methods", "round_cost", "gradient_cost", "tolerance")
+NOT_PRIVATE = ("problem", "clients", "mode", "methods", "round_cost", "tolerance")
 
 
 @tables.with_table_options("target", "client", "kind", "l2", required=False, more=PLAN_SETTINGS)
@@ -63,13 +63,11 @@ def command(
     max_local_steps: Annotated[int | None, typer.Option(help="Most local steps in a round.")] = None,
     max_rounds: Annotated[int | None, typer.Option(help="Most rounds.")] = None,
     round_cost: Annotated[
-        float, typer.Option(help="What a communication costs.", show_default="100; predicted seconds for tables")
-    ] = ROUND_COST,
-    gradient_cost: Annotated[
         float,
-        typer.Option(help="What a stochastic gradient costs.", show_default="1; predicted seconds for tables"),
-    ] = GRADIENT_COST,
-    seed: options.Seed = 0,
+        typer.Option(
+            help="Cost of a communication in units of a gradient's.", show_default="100; predicted for tables"
+        ),
+    ] = ROUND_COST,
     plot: options.Plot = None,
     epsilon: Annotated[
         str | None,
@@ -88,23 +86,24 @@ def command(
         options.check_figure(plot)
         if epsilon is not None:
             _refuse_options(given, NOT_PRIVATE, "plans without a privacy budget; leave it out beside --epsilon")
-            _private(console, what, table, epsilon, delta, batch_size, max_local_steps, max_rounds, seed, plot)
+            _private(console, what, table, epsilon, delta, batch_size, max_local_steps, max_rounds, plot)
             return
         if delta is not None:
             raise InvalidInput("--delta is part of a privacy budget; give --epsilon too")
+        costs: dict[str, float] = {}
         tables.refuse_unfit(given, is_table=squared_error is None, paper_only=("problem", "clients"))
         if squared_error is not None:
             positive("the squared error to reach", squared_error)
             batch = options.batch_size_of(batch_size or "10")
             kind: Any = options.paper_problem(problem)
             l2 = PAPER_L2 if table.l2 is None else table.l2
-            made: Any = paper(kind, n_clients=clients, l2=l2, seed=seed)
+            made: Any = paper(kind, n_clients=clients, l2=l2)
             name, optimum = problem, None
         else:
             if not table.target or not table.client:
                 raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
             batching = tables.parse_batch(batch_size or "auto")
-            settings = table.fit_settings(tolerance=tolerance, batch_size=batching, seed=seed)
+            settings = table.fit_settings(tolerance=tolerance, batch_size=batching)
             prepared = prepare_problem(table.open(Path(what)), settings)
             name, made, optimum = table.target, prepared.problem, prepared.optimum
             batch, squared_error = prepared.batch_size, prepared.target_mse
@@ -117,15 +116,16 @@ def command(
                     raise out_of_reach(error, prepared.aim) from None
                 console.print(f"Each step uses {'all' if batch is None else f'{batch:,}'} rows of a client.")
             max_rounds = max_rounds or MAX_ROUNDS
-            if not given & {"round_cost", "gradient_cost"}:  # as `fit` plans
-                round_cost, gradient_cost = costs_in_seconds(made, batch).values()
+            if "round_cost" not in given:  # as `fit` plans
+                costs = costs_in_seconds(made, batch)
+        costs = costs or {"round_cost": round_cost, "gradient_cost": GRADIENT_COST}
         names = None if methods is None else [name.strip() for name in methods.split(",")]
         chosen: Any = "sharp" if methods is not None else mode or "sharp"
         try:
             found = plan(
                 made, target_mse=squared_error, batch_size=batch, mode=chosen, optimum=optimum,
                 methods="all" if methods == "all" else names, max_local_steps=max_local_steps,
-                max_rounds=max_rounds, round_cost=round_cost, gradient_cost=gradient_cost,
+                max_rounds=max_rounds, **costs,
             )  # fmt: skip
         except OutOfReach as error:
             if optimum is None:
@@ -147,7 +147,7 @@ def _show(console: Console, found: Plan | Plans, plot: Path | None, title: str) 
 
 def _private(
     console: Console, what: str, table: tables.TableFlags, epsilon: str, delta: float | None, batch_size: str,
-    max_local_steps: int | None, max_rounds: int | None, seed: int, plot: Path | None,
+    max_local_steps: int | None, max_rounds: int | None, plot: Path | None,
 ) -> None:  # fmt: skip
     """Print the plans for one or several budgets, and draw what each would buy."""
     if not table.target or not table.client or _parse_number(what) is not None:
@@ -156,7 +156,7 @@ def _private(
         budgets = [float(word) for word in epsilon.split(",")]
     except ValueError:
         raise InvalidInput(f"--epsilon must be a number, or several with commas, got '{epsilon}'") from None
-    made: Any = prepare_problem(table.open(Path(what)), table.fit_settings(seed=seed)).problem
+    made: Any = prepare_problem(table.open(Path(what)), table.fit_settings()).problem
     if delta is None:
         delta = 0.1 / int(made.sizes.max())
         console.print(

@@ -1,7 +1,7 @@
 """`fedscaffold predict`: the error that a run will reach, exact or measured."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -12,8 +12,6 @@ from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.planning import Prediction, predict
-from fedscaffold.problems import paper
-from fedscaffold.problems.paper import L2
 from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run_method import run
@@ -28,15 +26,15 @@ EXAMPLES = (
 
 
 def command(
-    problem: options.Problem = "regression",
+    problem: Annotated[
+        str, typer.Option(help="regression, classification, ...; settings as regression:l2=0.1,seed=3.")
+    ] = "regression",
     clients: options.Clients = 100,
-    l2: options.Penalty = L2,
     method: Annotated[str, typer.Option(help="scaffold or fedavg.")] = "scaffold",
     step_size: Annotated[float, typer.Option(help="γ.")] = 0.05,
     local_steps: Annotated[int, typer.Option(help="H, steps between communications.")] = 100,
     rounds: Annotated[int, typer.Option(help="T, communications.")] = 100,
     batch_size: options.BatchSize = "10",
-    seed: options.Seed = 0,
     simulate: options.Simulate = 0,
     plot: options.Plot = None,
 ) -> None:
@@ -51,15 +49,15 @@ def command(
         batch = options.batch_size_of(batch_size)
         Batches(batch)
         options.check_figure(plot)
-        kind: Any = options.paper_problem(problem)
-        made = paper(kind, n_clients=clients, l2=l2, seed=seed)
+        make, settings = options.problem_of(problem)
+        made = make(**{"n_clients": clients, **settings})
         begin = time.perf_counter()
         found = predict(made, chosen, batch_size=batch, rounds=rounds)
         seconds = time.perf_counter() - begin
         bound = bound_curve(made, chosen, batch_size=batch, rounds=rounds)
         trace = None
         if simulate:
-            trace = run(made, chosen, rounds=rounds, batch_size=batch, seed=seed, repetitions=simulate)
+            trace = run(made, chosen, rounds=rounds, batch_size=batch, repetitions=simulate)
         if plot is not None:
             title = f"{type(chosen).__name__}, {problem}, N = {clients:,}, γ = {step_size:g}, H = {local_steps}"
             figure.draw(
@@ -109,5 +107,5 @@ def _describe_bound(bound: BoundCurve) -> str:
     if bound.values is not None:
         return f"at most {bound.values[-1]:.4g} after the last round"
     if bound.missed is None:
-        return "for Scaffold with equal weights only"
+        return "for Scaffold with all clients and one number of local steps only"
     return f"does not apply: {bound.missed.name} is missed {bound.missed.missed_by:.3g} times"
