@@ -267,6 +267,7 @@ def test_rejections(options: dict[str, Any], message: str) -> None:
     [
         (0.01, 2, 8, r"allow about (?P<rounds>\d+) rounds"),
         (0.001, 10, 1, r"allow about (?P<steps>\d+) local steps|allow about (?P<rounds>[\d,]+) rounds"),
+        (0.01, 40, 1, r"allow about (?P<steps>\d+) local steps|about (?P<rounds>[\d,]+) rounds"),
         (0.01, 20, 4, r"allow about \d+ rounds, or about (?P<steps>\d+) local steps|about (?P<rounds>\d+) rounds"),
     ],
 )

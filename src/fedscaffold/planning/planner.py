@@ -418,7 +418,11 @@ def _searched(request: Request, make: Make, begin: Outcome, most_cost: float, *,
         return seen[key].rank
 
     moves = ((1.0, 0.0), (0.0, 1.0), (0.0, -1.0), (-1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))
-    descend(ask, (begin.gamma, float(begin.H)), moves, factors=(2.0, 1.4, 1.15), most=24)
+    alone = math.isinf(most_cost)  # other methods begin at Scaffold's plan, and need fewer looks
+    descend(
+        ask, (begin.gamma, float(begin.H)), moves, factors=(2.0, 1.4, 1.15) if alone else (2.0, 1.4),
+        most=24 if alone else 12,
+    )  # fmt: skip
     return min(seen.values(), key=lambda one: one.rank)
 
 
@@ -455,8 +459,8 @@ def _out_of_reach(request: Request, model: FirstOrderModel, aim: float) -> OutOf
     T, H = request.most_rounds, request.most_local_steps
     rounds, low, high = model.rounds_needed(aim, H), H, 1024 * H
     more_rounds, more_steps = rounds <= 64 * T, model.rounds_needed(aim, high) <= T
-    while more_steps and high > 1.5 * low:
-        middle = math.ceil(math.sqrt(low * high))
+    while more_steps and high > max(low + 1, 1.5 * low):
+        middle = (low + high) // 2
         low, high = (low, middle) if model.rounds_needed(aim, middle) <= T else (middle, high)
     if more_rounds and more_steps:
         why = (

@@ -21,7 +21,7 @@ from fedscaffold.planning.prediction import How
 from fedscaffold.theory.exact import ExactLaw, exact_law, is_exact
 
 AIM = 0.93  # of the target: errors of a few percent in what is measured do not miss it then
-WORK = 1e6  # local steps of a look, about a tenth of a second; a verification takes up to thirty times as many
+WORK = 1e6  # local steps of a look, about a tenth of a second; a verification takes up to twelve times as many
 ACCURACY = 0.04  # relative standard error of a verified error
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75)  # of the rounds, that an average of iterates may leave out
 Make = Callable[[float, int], Method]  # γ, H → the method with these settings
@@ -213,7 +213,8 @@ class Request:
 
     def _verified(self, method: Method, rounds: int, *, averaged: bool) -> "Verified":
         """Return a precise curve: the exact one, or the mean of as many repetitions as it takes."""
-        plain = method.kind in ("scaffold", "fedavg") and not averaged
+        N = self.problem.n_clients
+        plain = method.kind in ("scaffold", "fedavg") and method.participants(N) == N and not averaged
         if plain and is_exact(self.problem, method, self.batches):
             try:
                 law = exact_law(self.problem, method, self.batches, rounds=rounds)
@@ -228,7 +229,7 @@ class Request:
             found = Verified(method, meter.curve(), meter)
             T = found.first(AIM * self.target) or rounds
             spent = meter.repetitions * rounds * subject.work
-            if meter.standard_error(T) <= ACCURACY * found.curve[T] or spent > 30 * WORK:
+            if meter.standard_error(T) <= ACCURACY * found.curve[T] or spent > 12 * WORK:
                 return found
 
 
