@@ -171,7 +171,7 @@ def test_provenance_and_costs() -> None:
 def test_theory_and_what_builds_on_it_reject_it_and_predictions_are_measured() -> None:
     task, method = problem(), wrapped()
     assert fs.theory.predict(task, method, batch_size=3, accuracy=0.2).how == "measured"
-    with pytest.raises(fs.InvalidInput, match="not scaffold with adam on the server; simulate it"):
+    with pytest.raises(fs.InvalidInput, match="not of scaffold with adam on the server"):
         fs.theory.expansion(task, method, batch_size=3)
     with pytest.raises(fs.InvalidInput, match="stages need a method with a step_size"):
         fs.staged(task, method, rounds=9, batch_size=3)

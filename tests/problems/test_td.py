@@ -145,16 +145,10 @@ def test_identity() -> None:
     assert GarnetTD(**SMALL).describe()["sampling"] == "iid"
 
 
-def test_what_theory_does_not_know_is_refused() -> None:
-    problem: Any = GarnetTD(**SMALL)
+def test_predictions_are_exact_unless_records_follow_a_chain() -> None:
     method = fs.Scaffold(step_size=0.1, local_steps=2)
-    assert fs.theory.predict(problem, method, batch_size=2, accuracy=0.2).how == "measured"
-    with pytest.raises(
-        fs.InvalidInput,
-        match="or on streams, and problems with record_gradients, not td",
-    ):
-        fs.theory.expansion(problem, method, batch_size=2)
-    with pytest.raises(fs.InvalidInput, match="sharp plans need"):
-        fs.plan(problem, target_mse=1e-3, batch_size=2)
-    with pytest.raises(fs.InvalidInput, match="first-order plans need"):
-        fs.plan(problem, target_mse=1e-3, batch_size=2, mode="first_order")
+    for sampling, how in (("iid", "exact"), ("markov", "measured")):
+        problem: Any = GarnetTD(**SMALL, sampling=sampling)
+        assert fs.theory.predict(problem, method, batch_size=2, accuracy=0.2).how == how
+        with pytest.raises(fs.InvalidInput, match="client_third_derivatives, which td lacks"):
+            fs.theory.expansion(problem, method, batch_size=2)

@@ -94,18 +94,23 @@ def ridge_covariance(
     return covariance, mean
 
 
-def record_slopes(problem: Ridge, client: int) -> tuple[Any, Any]:
-    """Each record's gradient as slope θ − shift."""
+def record_slopes(problem: Any, client: int) -> tuple[Any, Any, Any]:
+    """Each record's gradient as slope θ − shift, and its probability; of ridge without its penalty."""
     rows = slice(problem.offsets[client], problem.offsets[client + 1])
-    x, y = problem.x[rows], problem.y[rows]
-    return np.einsum("ij,ik->ijk", x, x), x * y[:, None]
+    if hasattr(problem, "A"):
+        slopes, shifts = problem.A[rows], problem.b[rows]
+    else:
+        x, y = problem.x[rows], problem.y[rows]
+        slopes, shifts = np.einsum("ij,ik->ijk", x, getattr(problem, "margins", problem.x)[rows]), x * y[:, None]
+    drawn = getattr(problem, "probabilities", None)
+    return slopes, shifts, np.full(len(shifts), 1 / len(shifts)) if drawn is None else np.ravel(drawn)[rows]
 
 
-def batch_noise(records: tuple[Any, Any], covariance: Array, mean: Array, batch_size: int) -> Array:
+def batch_noise(records: tuple[Any, Any, Any], covariance: Array, mean: Array, batch_size: int) -> Array:
     """E Cov(batch gradient | θ) for θ of given mean and covariance, with replacement."""
-    slopes, shifts = records
+    slopes, shifts, p = records
     values = slopes @ mean - shifts
-    values = values - values.mean(axis=0)
-    slopes = slopes - slopes.mean(axis=0)
-    spread = np.einsum("ijk,kl,iml->jm", slopes, covariance, slopes) / len(values)
-    return (values.T @ values / len(values) + spread) / batch_size
+    values = values - p @ values
+    slopes = slopes - np.tensordot(p, slopes, axes=1)
+    spread = np.einsum("i,ijk,kl,iml->jm", p, slopes, covariance, slopes, optimize=True)
+    return ((p[:, None] * values).T @ values + spread) / batch_size

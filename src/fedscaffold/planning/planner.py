@@ -24,9 +24,9 @@ from fedscaffold.planning.prediction import optimum_of
 from fedscaffold.planning.private import private_plans
 from fedscaffold.planning.search import AIM, Make, Outcome, Request, SettledRun, descend
 from fedscaffold.theory.bounds import complexity
+from fedscaffold.theory.exact.quadratic import is_quadratic
 from fedscaffold.theory.expansion import first_order_law
 from fedscaffold.theory.problem_constants import constants
-from fedscaffold.theory.supported import is_quadratic
 
 ROUND_COST, GRADIENT_COST = 100.0, 1.0
 Aim = Literal["sharp", "first_order", "certified"]

@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedscaffold.theory import bounds
+from fedscaffold.theory.exact.law import error_interval
 from fedscaffold.theory.expansion import Expansion, expansion
-from fedscaffold.theory.prediction.family.error_interval import error_interval
-from fedscaffold.theory.prediction.iterate_average import (
+from fedscaffold.theory.iterate_average import (
     AveragePrediction,
     predict_average,
     scaffold_long_run_covariance,

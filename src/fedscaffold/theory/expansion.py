@@ -7,12 +7,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from fedscaffold.core.capabilities import HasNoiseCovariances, SmoothProblem
+from fedscaffold.core.checks import check_problem_and_method
 from fedscaffold.core.display.summaries import Summarised
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import Method
+from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.theory.supported import parse_method
+from fedscaffold.theory.exact.linear_method import PlainMethod, plain_method
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -103,7 +104,7 @@ class Expansion(Summarised):
 
 
 def expansion(
-    problem: SmoothProblem, method: Method, *, batch_size: int | None, sampling: Sampling = "with_replacement"
+    problem: Any, method: Method, *, batch_size: int | None, sampling: Sampling = "with_replacement"
 ) -> Expansion:
     """Cov θ = (γ/N) 𝐀C̄, b = −(γ/2N) ∇²f⁻¹ ∇³f[𝐀C̄], where 𝐀C solves ∇²f X + X ∇²f = C.
 
@@ -133,14 +134,9 @@ def expansion(
     >>> bool(abs(first.cov_theta.trace() / sharp.cov_theta.trace() - 1) < 0.01)
     True
     """
-    scaffold, gamma, H = parse_method(problem, method)
+    scaffold, gamma, H = _plain(problem, method)
     if not scaffold:
         raise InvalidInput("the expansion is of Scaffold's stationary law; for FedAvg use theory.predict")
-    if not isinstance(problem, HasNoiseCovariances):
-        raise InvalidInput(
-            "the expansion needs client_noise_covariances and client_third_derivatives, which "
-            f"{problem.kind} lacks; use theory.predict"
-        )
     w, theta = problem.weights, problem.optimum()
     Batches(batch_size, sampling).check_fits(problem.sizes)
     noise = problem.client_noise_covariances(theta, batch_size=batch_size, sampling=sampling)
@@ -234,7 +230,7 @@ def first_order_law(problem: SmoothProblem, method: Method, batches: Batches) ->
     InvalidInput
         If the problem lacks these derivatives, or the method is another one.
     """
-    scaffold, gamma, H = parse_method(problem, method)
+    scaffold, gamma, H = _plain(problem, method)
     known = _known.setdefault(problem, {})
     if batches not in known:
         known[batches] = _terms(problem, batches)
@@ -260,12 +256,24 @@ class _Terms:
 _known: "WeakKeyDictionary[SmoothProblem, dict[Batches, _Terms]]" = WeakKeyDictionary()
 
 
-def _terms(problem: SmoothProblem, batches: Batches) -> _Terms:
+def _plain(problem: Problem, method: Method) -> PlainMethod:
+    """Return γ and H, and check that the problem has derivatives."""
+    check_problem_and_method(problem, method)
     if not isinstance(problem, HasNoiseCovariances):
         raise InvalidInput(
-            "the first-order law needs client_noise_covariances and client_third_derivatives, which "
+            "first-order laws need client_noise_covariances and client_third_derivatives, which "
             f"{problem.kind} lacks; use theory.predict"
         )
+    found = plain_method(method, problem.n_clients)
+    if found is None:
+        raise InvalidInput(
+            f"first-order laws are known of Scaffold and FedAvg, not of {method.kind}, with all clients and the "
+            "same number of local steps on each; use theory.predict"
+        )
+    return found
+
+
+def _terms(problem: Any, batches: Batches) -> _Terms:
     batches.check_fits(problem.sizes)
     d, w, theta = problem.dim, problem.weights, problem.optimum()
     hessian, noise, drift = np.zeros((d, d)), np.zeros((d, d)), np.zeros(d)

@@ -18,7 +18,8 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.theory.client_blocks import ClientBlock, for_blocks, noise_factors
+from fedscaffold.theory.client_blocks import ClientBlock, table_blocks
+from fedscaffold.theory.exact.quadratic import noise_factors
 
 LOCAL = ("zeta1", "zeta2", "mu_at_optimum", "L_at_optimum", "noise_at_optimum", "noise_variance_at_optimum")
 
@@ -238,7 +239,7 @@ def _of_table(problem: GeneralisedLinear, batches: Batches) -> dict[str, float]:
     theta = problem.optimum()
     record, third, fourth, sixth, variance, slope2 = (np.zeros(problem.n_clients) for _ in range(6))
 
-    def work(block: ClientBlock) -> None:
+    for block in table_blocks(problem, copies=10):
         at, real = block.clients, block.share > 0
         squares = np.einsum("knd,knd->kn", block.x, block.x)
         record[at] = squares.max(axis=1)
@@ -253,7 +254,6 @@ def _of_table(problem: GeneralisedLinear, batches: Batches) -> dict[str, float]:
             b2, b4, b6 = (kappa**p * _largest_eigenvalues(block, squares ** (p - 1)) for p in (2, 4, 6))
             slope2[at] = _sixth_moment(drift, b2, b4, b6, batch_size)
 
-    for_blocks(problem, work, copies=10)
     noise, slope = float((sixth * (factors > 0)).max()), float((slope2 * (factors > 0)).max())
     return {
         "mu": problem.strong_convexity(),

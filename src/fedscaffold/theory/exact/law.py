@@ -1,20 +1,28 @@
-"""The stationary law and the error curve of a linear method on quadratic losses."""
+"""The exact law of a linear method on quadratic losses: which algorithm computes it, and whether one can."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from fedscaffold.core.capabilities import SmoothProblem
+import numpy as np
+
+from fedscaffold.core.capabilities import PopulationMoments
+from fedscaffold.core.checks import check_problem_and_method, positive
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import Privacy
-from fedscaffold.core.protocols import Method
+from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.theory.prediction.family.family_setting import LARGEST
-from fedscaffold.theory.prediction.family.linear_method import linear_method
-from fedscaffold.theory.prediction.family.predict_family import is_plain, predict_family
-from fedscaffold.theory.prediction.predict import predict_setting
-from fedscaffold.theory.prediction.setting import setting
-from fedscaffold.theory.supported import is_quadratic
+from fedscaffold.theory.exact.dense import Rounds, stationary
+from fedscaffold.theory.exact.linear_method import LinearMethod, linear_method, plain_method
+from fedscaffold.theory.exact.many_clients import WHOLE, ManyClients
+from fedscaffold.theory.exact.quadratic import (
+    MeanSystems,
+    TransitionSystems,
+    is_quadratic,
+    noise_factors,
+    quadratic,
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,7 +36,7 @@ class ExactLaw:
     bias
         E θ − θ* on the plateau, (d,).
     bias_xi
-        E ξ_c − ξ*_c on the plateau, (N, d).
+        E ξ_c − ξ*_c on the plateau, (N, d), with ξ*_c = −∇f_c(θ*).
     curve
         E‖θ_t − θ*‖² for t = 0, ..., rounds, (rounds + 1,); None if no rounds were given.
     """
@@ -39,8 +47,8 @@ class ExactLaw:
     curve: Array | None
 
 
-def is_exact(problem: SmoothProblem, method: Method, batches: Batches, privacy: Privacy | None = None) -> bool:
-    """Return whether `exact_law` applies: quadratic losses, a linear method, and few enough numbers.
+def is_exact(problem: Problem, method: Method, batches: Batches, privacy: Privacy | None = None) -> bool:
+    """Return whether `exact_law` applies: quadratic losses, a linear method, and at most minutes of work.
 
     Parameters
     ----------
@@ -52,20 +60,43 @@ def is_exact(problem: SmoothProblem, method: Method, batches: Batches, privacy: 
     bool
         False for clipped gradients or messages, which are not linear in the model.
     """
-    if privacy is not None or not is_quadratic(problem):
-        return False
+    return _why_not(problem, method, batches, privacy) is None
+
+
+def _why_not(problem: Problem, method: Method, batches: Batches, privacy: Privacy | None) -> str | None:
+    """Return why there is no exact law, or None if there is one."""
+    if privacy is not None:
+        return "clipped gradients and messages have no exact law"
+    if not is_quadratic(problem):
+        return f"only quadratic losses have an exact law, not {problem.kind}"
+    if isinstance(problem, TransitionSystems) and problem.draws.chain is not None and batches.size is not None:
+        return "records along a Markov chain have no exact law"
+    N, d, work = problem.n_clients, problem.dim, _work(problem)
+    if plain_method(method, N) is not None and not isinstance(problem, MeanSystems):
+        enough = d <= 100 and work <= 2.5e9 and N * d**2 <= 2e7  # minutes, and about two gigabytes
+        return None if enough else f"an exact law of {N:,} clients with {d:,} features would take too long"
     try:
-        if is_plain(problem, method):
-            return True
-        linear_method(method, problem.weights)
-    except InvalidInput:
-        return False
-    return problem.n_clients * problem.dim <= LARGEST
+        linear = linear_method(method, problem.weights)
+    except InvalidInput as error:
+        return str(error)
+    size = 1 + (linear.n_server + linear.n_client * N) * d
+    if linear.n_client > 1 and linear.participants < N:
+        return "cohorts have an exact law only if clients keep at most one vector"
+    states = linear.n_client * N * d <= WHOLE and linear.steps.size * size**3 <= 5e9 * max(1, N)
+    if not (states and int(linear.steps.max()) * work <= 1e9):  # about ten seconds
+        return f"an exact law of {method.kind} with {N:,} clients and {d:,} features would take too long"
+    return None
+
+
+def _work(problem: Problem) -> float:
+    """Return the number of multiplications, about, that the noise of one step of all clients takes."""
+    records = problem.n_clients if isinstance(problem, PopulationMoments) else int(problem.sizes.sum())
+    return float(records * problem.dim**2)
 
 
 @one_blas_thread
 def exact_law(
-    problem: SmoothProblem,
+    problem: Problem,
     method: Method,
     batches: Batches,
     *,
@@ -75,10 +106,15 @@ def exact_law(
 ) -> ExactLaw:
     """Return the stationary mean and covariance of a linear method on quadratic losses, and its error curve.
 
+    With few clients the second moment of all states is followed step by step. For Scaffold and FedAvg with all
+    clients and any number of them, local steps are summed in closed form: then the plateau is exact to about 1e-4.
+    The curve, on which noise is interpolated between rounds, is right to half a percent up to 0.6 of the largest
+    step size that has a plateau; close to that step size it may be off by ten percent.
+
     Parameters
     ----------
     problem
-        Ridge regression, on tables or streams.
+        Ridge regression on tables or streams, linear stochastic approximation, or TD learning.
     method
         A method whose server and clients combine models linearly.
     batches
@@ -86,7 +122,7 @@ def exact_law(
     rounds
         If given, also compute the curve of this many rounds.
     theta0
-        Where the curve starts, (d,); 0 by default.
+        Start of the curve, (d,); 0 by default.
     privacy
         None; clipping is not linear.
 
@@ -102,11 +138,97 @@ def exact_law(
     InvalidInput
         If `is_exact` is False for these arguments.
     """
-    if theta0 is not None:
-        raise InvalidInput("theta0 is not supported yet")
-    if not is_exact(problem, method, batches, privacy):
-        raise InvalidInput("the law is exact for quadratic losses and linear methods without clipping only")
-    if is_plain(problem, method):
-        law = predict_setting(setting(problem, method, batches), rounds)
-        return ExactLaw(cov_theta=law.cov_theta, bias=law.bias, bias_xi=law.bias_xi, curve=law.curve)
-    return ExactLaw(**predict_family(problem, method, batches, rounds)._asdict())
+    check_problem_and_method(problem, method)
+    reason = _why_not(problem, method, batches, privacy)
+    if reason is not None:
+        raise InvalidInput(f"{reason}; use theory.predict, which measures instead, or fedscaffold.run")
+    begin = np.zeros(problem.dim) if theta0 is None else np.asarray(theta0, dtype=np.float64)
+    many = many_clients(problem, method, batches)
+    if many is None or _few(problem, many):
+        return _dense_law(dense_rounds(problem, method, batches), rounds, begin)
+    return _law_of_many(many, rounds, begin)
+
+
+def dense_rounds(problem: Any, method: Method, batches: Batches) -> Rounds:
+    """Return the rounds of a linear method as a map of the second moment of all states."""
+    linear: LinearMethod = linear_method(method, problem.weights)
+    return Rounds(quadratic(problem), linear, noise_factors(problem, batches))
+
+
+def many_clients(problem: Any, method: Method, batches: Batches) -> ManyClients | None:
+    """Return Scaffold or FedAvg with all clients and symmetric Hessians; None for others."""
+    plain = plain_method(method, problem.n_clients)
+    if plain is None or isinstance(problem, MeanSystems):
+        return None
+    q, factors = quadratic(problem), noise_factors(problem, batches)
+    return ManyClients(q, factors, plain.gamma, plain.H, plain.scaffold, problem.weights)
+
+
+def _few(problem: Problem, many: ManyClients) -> bool:
+    """Return whether following every local step takes less than seconds."""
+    N, d = many.q.slopes.shape
+    per_round = many.H * (_work(problem) + 2e5)  # calls of small products take as long as 2e5 multiplications
+    tabulated = d <= 6 and N * d**4 <= 1e6  # see Rounds.table
+    return (not many.scaffold or many.small) and per_round <= (4e8 if tabulated else 1e7)
+
+
+def _dense_law(r: Rounds, rounds: int | None, theta0: Array) -> ExactLaw:
+    law, at = stationary(r), r.server(0)
+    bias, cov = law.mean[at], law.cov[at, at]
+    curve = None
+    if rounds is not None:
+        curve = np.full(rounds + 1, np.trace(cov) + bias @ bias)
+        for t, second in zip(range(rounds + 1), law.rounds.laws(theta0, law.free), strict=False):
+            curve[t] = np.trace(second[at, at]) + 2.0 * bias @ second[0, at] + bias @ bias
+            left = max(np.abs(second[1:, 1:] - law.cov[1:, 1:]).max(), np.square(second[0, 1:]).max())
+            if left <= 1e-14 * np.abs(cov).max():
+                break
+    return ExactLaw(cov_theta=cov, bias=bias, bias_xi=r.corrections(law.mean), curve=curve)
+
+
+def _law_of_many(many: ManyClients, rounds: int | None, theta0: Array) -> ExactLaw:
+    law, noise = many.plateau()
+    bias, bias_xi = many.resting()
+    curve = None if rounds is None else many.curve(rounds, theta0, (law, noise))
+    return ExactLaw(cov_theta=law.cov_theta, bias=bias, bias_xi=bias_xi, curve=curve)
+
+
+def error_interval(bias: Array, cov_theta: Array, level: float = 0.9) -> tuple[float, float]:
+    """Return the quantiles (1 ∓ level)/2 of ‖θ − θ*‖² for θ − θ* ~ N(bias, cov_theta): the errors of single runs.
+
+    On the plateau models are nearly normal, as sums of many small noises. The quantiles are those of 100,000 fixed
+    draws, right to about half a percent.
+
+    Parameters
+    ----------
+    bias, cov_theta
+        Of a `Prediction`, shapes (d,) and (d, d).
+    level
+        Probability that the interval holds the error of one run, in (0, 1).
+
+    Returns
+    -------
+    tuple of float
+        The two quantiles.
+
+    Raises
+    ------
+    InvalidInput
+        If the level is not a probability.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> problem = fs.problems.RidgeStream(n_clients=6, dim=3)
+    >>> found = fs.theory.predict(problem, fs.FedLin(step_size=0.1, local_steps=10), batch_size=4)
+    >>> low, high = fs.theory.error_interval(found.bias, found.cov_theta, level=0.9)
+    >>> low < found.mse < high
+    True
+    """
+    if positive("level", level) >= 1.0:
+        raise InvalidInput(f"level is a probability below 1, got {level!r}")
+    variances, U = np.linalg.eigh(cov_theta)
+    draws = np.random.default_rng(0).normal(size=(100_000, variances.size))
+    errors = np.square(U.T @ bias + np.sqrt(np.maximum(variances, 0.0)) * draws).sum(axis=1)
+    low, high = np.quantile(errors, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    return float(low), float(high)

@@ -1,0 +1,496 @@
+"""Any linear method by the second moment of its whole state, one local step after another.
+
+The vector z = (1, server fields, client fields) holds the state; fields that are models are relative to θ*, and
+all are relative to a centre: first 0, then the mean on the plateau, so that small covariances stay precise. The
+second moment E zzᵀ has the mean in its first row, so that one linear recursion carries mean and covariance. A
+client's local steps see z through θ and ζ_c = −γ(∇f_c(θ) + ξ_c): after h steps θ_c − θ = S_c(h) ζ_c plus noise,
+with S_c(h) = Σ_{k<h} (I − γA_c)^k. Matrices A_c need not be symmetric.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from fedscaffold.core.errors import NoPlateau
+from fedscaffold.core.types import Array
+from fedscaffold.theory.exact.linear_method import LinearMethod
+from fedscaffold.theory.exact.quadratic import Quadratic
+
+DOUBLINGS = 60  # 2⁶⁰ rounds: beyond any problem's condition number in double precision
+GROWN = 1e12  # entries of a power of the round's matrix that will not come down again
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """One round of a linear method on quadratic losses as a linear map of E zzᵀ."""
+
+    q: Quadratic
+    method: LinearMethod
+    factors: Array  # variance of a batch mean over that of one record, (N,)
+    centre: Array | None = None  # what the fields of z are relative to, after a 1, (size,); 0 by default
+
+    def recentred(self, maps: Array) -> Array:
+        """Change maps of z, (..., size), into maps of z relative to the centre, in place."""
+        if self.centre is not None:
+            maps[..., 0] = maps @ self.centre
+        return maps
+
+    @property
+    def size(self) -> int:
+        """Length of z."""
+        return 1 + (self.method.n_server + self.method.n_client * self.q.weights.size) * self.q.optimum.size
+
+    def server(self, k: int) -> slice:
+        """Return where server field k stands in z."""
+        d = self.q.optimum.size
+        return slice(1 + k * d, 1 + (k + 1) * d)
+
+    def clients(self, j: int) -> slice:
+        """Return where field j of all clients stands in z, client after client."""
+        N, d = self.q.slopes.shape
+        start = 1 + self.method.n_server * d + j * N * d
+        return slice(start, start + N * d)
+
+    def start(self, theta0: Array) -> Array:
+        """Return z before the first round, from θ_0 and with all other fields 0."""
+        z = np.zeros(self.size)
+        z[0] = 1.0
+        for k, position in enumerate(self.method.positions):
+            z[self.server(k)] = position * (theta0 - self.q.optimum)
+        if self.centre is not None:
+            z[1:] -= self.centre[1:]
+        return z
+
+    # local steps
+
+    @cached_property
+    def inputs(self) -> Array:
+        """(1, θ, ζ_c) of every client from z, (N, 1 + 2d, size)."""
+        q, m = self.q, self.method
+        (N, d), w = q.slopes.shape, q.weights
+        found = np.zeros((N, 1 + 2 * d, self.size))
+        found[:, 0, 0] = 1.0
+        found[:, 1 : 1 + d, self.server(0)] = np.eye(d)
+        zeta, eye = found[:, 1 + d :], np.eye(d)
+        for k in range(m.n_server):
+            zeta[:, :, self.server(k)] += m.correction_server[k] * eye
+        for j in range(m.n_client):
+            fields = zeta[:, :, self.clients(j)].reshape(N, d, N, d)  # a view
+            fields[np.arange(N), :, np.arange(N)] += m.correction_client[j] * eye
+        own = m.correction_own + (0.0 if m.anchored else 1.0)
+        zeta[:, :, 0] += own * q.slopes + m.correction_mean * (w @ q.slopes)
+        zeta[:, :, self.server(0)] += own * q.matrices + m.correction_mean * np.tensordot(w, q.matrices, axes=1)
+        zeta *= -m.gamma
+        return self.recentred(found)
+
+    @cached_property
+    def step(self) -> Array:
+        """I − γ(A_c + λ), (N, d, d)."""
+        d = self.q.optimum.size
+        return np.eye(d) - self.method.gamma * (self.q.matrices + self.method.pull * np.eye(d))
+
+    @cached_property
+    def sums(self) -> list[tuple[float, Array]]:
+        """Probabilities of a round's numbers of steps, with S_c of each, (N, d, d)."""
+        m = self.method
+        found, S, eye = [], np.zeros_like(self.step), np.eye(self.step.shape[1])
+        ends = np.zeros_like(S)
+        for h in range(1, int(m.steps.max()) + 1):
+            S = self.step @ S + eye
+            if m.probabilities is None:
+                ends[m.steps == h] = S[m.steps == h]
+            elif h in m.steps:
+                found.append((float(m.probabilities[np.searchsorted(m.steps, h)]), S))
+        return found or [(1.0, ends)]
+
+    def gathered(self, start: Array) -> Array:
+        """Return Cov of θ_c's noise at the end of a round, (N, d, d), from E of (1, θ, ζ_c) squared."""
+        if not self.factors.any():
+            return np.zeros_like(self.step)
+        if self.table is None:
+            return self._gathered(start[:, None])[:, 0]
+        rows, columns = np.triu_indices(start.shape[1])
+        return np.einsum("csij,cs->cij", self.table, start[:, rows, columns])
+
+    @cached_property
+    def table(self) -> Array | None:
+        """`gathered` of all symmetric unit matrices, (N, s, d, d), if these are few."""
+        (N, d), p = self.q.slopes.shape, 1 + 2 * self.q.optimum.size
+        rows, columns = np.triu_indices(p)
+        if rows.size > 100 or N * rows.size * d**2 > 2_000_000:  # then a few rounds take less time than the table
+            return None
+        units = np.zeros((rows.size, p, p))
+        units[np.arange(rows.size), rows, columns] = units[np.arange(rows.size), columns, rows] = 1.0
+        return self._gathered(np.broadcast_to(units, (N, *units.shape)))
+
+    def _gathered(self, start: Array) -> Array:
+        """Return `gathered` for several laws of the start, (N, b, 1 + 2d, 1 + 2d) → (N, b, d, d)."""
+        m, d = self.method, self.q.optimum.size
+        t, z = slice(1, 1 + d), slice(1 + d, None)
+        step, S = self.step[:, None], np.zeros((self.step.shape[0], 1, d, d))
+        local = np.zeros((*start.shape[:2], 1 + d, 1 + d))
+        cov = np.zeros((*start.shape[:2], d, d))
+        found, scale = np.zeros_like(cov), (m.gamma**2 * self.factors)[:, None, None, None]
+        for h in range(1, int(m.steps.max()) + 1):
+            local[..., 1:, 1:] = cov + S @ start[..., z, z] @ _t(S)
+            if not m.anchored:
+                crossed = S @ start[..., z, t]
+                local[..., 1:, 1:] += start[..., t, t] + crossed + _t(crossed)
+                local[..., 0, 0] = start[..., 0, 0]
+                local[..., 1:, 0] = start[..., t, 0] + (S @ start[..., z, :1])[..., 0]
+                local[..., 0, 1:] = local[..., 1:, 0]
+            cov = step @ cov @ _t(step) + scale * self.q.covariances(local)
+            S = step @ S + np.eye(d)
+            if m.probabilities is None:
+                found[m.steps == h] = cov[m.steps == h]
+            elif h in m.steps:
+                found += m.probabilities[np.searchsorted(m.steps, h)] * cov
+        return found
+
+    # from messages to the next state
+
+    @cached_property
+    def messages(self) -> list[tuple[float, Array]]:
+        """Probabilities of a round's numbers of steps, with the messages' means from z, (N d, size)."""
+        (N, d), m = self.q.slopes.shape, self.method
+        fixed = np.zeros((N, d, self.size))
+        fixed[:, :, self.server(0)] = np.eye(d)
+        for j in range(m.n_client):
+            fields = fixed[:, :, self.clients(j)].reshape(N, d, N, d)
+            fields[np.arange(N), :, np.arange(N)] += m.message_client[j] * np.eye(d)
+        self.recentred(fixed)
+        zeta, share = self.inputs[:, 1 + d :], m.message_local[:, None, None]
+        return [(p, (fixed + share * (S @ zeta)).reshape(N * d, -1)) for p, S in self.sums]
+
+    def ending(self, taking: float, others: Array, own: float) -> tuple[Array, Array]:
+        """Return z⁺ from z, (size, size), and from all messages, (size, N d).
+
+        A client takes part with probability `taking`, and then sees Σ others m + own m_c as the mean message.
+        """
+        (N, d), m, size = self.q.slopes.shape, self.method, self.size
+        from_z, from_sent = np.zeros((size, size)), np.zeros((size, N * d))
+        from_z[0, 0] = 1.0
+        eye, stacked = np.eye(d), np.tile(np.eye(d), (N, 1))
+        mean = (np.repeat(self.q.weights, d)[:, None] * stacked).T
+        for k in range(m.n_server):
+            for i in range(m.n_server):
+                from_z[self.server(k), self.server(i)] += m.aggregate_server[k, i] * eye
+            from_sent[self.server(k)] += m.aggregate_mean[k] * mean
+        if not m.n_client:
+            return self.ended(from_z), from_sent
+        seen = stacked @ (np.repeat(others, d)[:, None] * stacked).T + own * np.eye(N * d)
+        for j in range(m.n_client):
+            rows = self.clients(j)
+            from_z[rows, rows] += (1.0 - taking) * np.eye(N * d)
+            for i in range(m.n_client):
+                from_z[rows, self.clients(i)] += taking * m.update_client[j, i] * np.eye(N * d)
+            from_server = m.update_before[j] + m.update_after[j] @ m.aggregate_server
+            for i in range(m.n_server):
+                from_z[rows, self.server(i)] += taking * from_server[i] * stacked
+            from_sent[rows] += taking * m.update_sent[j] * np.eye(N * d)
+            from_sent[rows] += (m.update_after[j] @ m.aggregate_mean) * seen
+        return self.ended(from_z), from_sent
+
+    def ended(self, from_z: Array) -> Array:
+        """Change a map of z into its first fields after a round, so that both are relative to the centre."""
+        if self.centre is not None:
+            self.recentred(from_z)
+            from_z[1:, 0] -= self.centre[1 : len(from_z)]
+        return from_z
+
+    @cached_property
+    def maps(self) -> list[tuple[float, Array]]:
+        """Probabilities of a round's numbers of steps, with E z⁺ from z, (size, size), in mean over cohorts."""
+        N, S = self.q.weights.size, self.method.participants
+        one, two = S / N, S * (S - 1) / (N * max(N - 1, 1))
+        self_seen = (one - two) / S if S < N else 0.0
+        from_z, from_sent = self.ending(one, np.full(N, two / S) if S < N else self.q.weights, self_seen)
+        found = [(p, from_z + from_sent @ messages) for p, messages in self.messages]
+        if self.centre is not None and len(found) == 1 and S == N:
+            found[0][1][1:, 0] = 0.0  # the centre is where rounds lead; what is left are rounding errors
+        return found
+
+    def mean_map(self) -> Array:
+        """Return E z⁺ from E z, (size, size)."""
+        return np.asarray(sum(p * matrix for p, matrix in self.maps))
+
+    @cached_property
+    def reach(self) -> Array:
+        """z⁺ from the clients' messages if all take part, (size, N, d)."""
+        N, d = self.q.slopes.shape
+        return self.ending(1.0, self.q.weights, 0.0)[1].reshape(-1, N, d)
+
+    def after(self, second: Array) -> Array:
+        """Return E zzᵀ one round later; linear in E zzᵀ."""
+        local, exchanged = self.noise(second)
+        if self.method.participants < self.q.weights.size:
+            return cohort_moments(self, second, local)
+        found = self.added(local, exchanged)
+        for p, matrix in self.maps:
+            found += p * (matrix @ second @ matrix.T)
+        return 0.5 * (found + found.T)
+
+    def noise(self, second: Array) -> tuple[Array, Array]:
+        """Return Cov of the messages' noise, and of −γ times the noise of exchanged gradients, each (N, d, d)."""
+        m, w, (N, d) = self.method, self.q.weights, self.q.slopes.shape
+        start = self.inputs @ second @ _t(self.inputs)
+        exchanged = np.zeros_like(self.step)
+        if m.noisy_exchange:
+            at_theta = np.broadcast_to(second[: 1 + d, : 1 + d], (N, 1, 1 + d, 1 + d))
+            exchanged = (m.gamma**2 * self.factors)[:, None, None] * self.q.covariances(at_theta)[:, 0]
+            own = m.correction_own**2 + 2.0 * m.correction_own * m.correction_mean * w
+            start[:, 1 + d :, 1 + d :] += own[:, None, None] * exchanged
+            start[:, 1 + d :, 1 + d :] += m.correction_mean**2 * np.tensordot(w**2, exchanged, axes=1)
+        return (m.message_local**2)[:, None, None] * self.gathered(start), exchanged
+
+    def added(self, local: Array, exchanged: Array) -> Array:
+        """Return what the noise of a round adds to E zzᵀ if all clients take part."""
+        m = self.method
+        found = _spread(self.reach, local)
+        for p, S in self.sums if m.noisy_exchange else ():
+            by_local = np.einsum("zci,c,cij->zcj", self.reach, m.message_local, S, optimize=True)
+            shared = m.correction_mean * self.q.weights[:, None] * by_local.sum(axis=1)[:, None]
+            found += p * _spread(m.correction_own * by_local + shared, exchanged)
+        return found
+
+    def corrections(self, mean: Array) -> Array:
+        """Return E ξ_c + ∇f_c(θ*), (N, d), given E z relative to 0."""
+        d = self.q.optimum.size
+        found = -self.inputs[:, 1 + d :] @ mean / self.method.gamma
+        return found + (self.q.slopes if self.method.anchored else -self.q.matrices @ mean[self.server(0)])
+
+    def laws(self, theta0: Array, free: Array) -> Iterator[Array]:
+        """Yield E zzᵀ after 0, 1, ... rounds; `free` keeps rounding errors out of what the method conserves."""
+        z = free @ self.start(theta0)
+        second = np.outer(z, z)
+        while True:
+            yield second
+            second = free @ self.after(second) @ free
+
+
+def cohort_moments(r: Rounds, second: Array, noise: Array) -> Array:
+    """Return E zzᵀ after a round of a random cohort of S of N clients of equal weight.
+
+    With I_c = 1 for clients that take part and m̄ = (1/S) Σ_j I_j m_j, a client's field becomes c_c + I_c (x_c + B
+    m̄), where x_c does not depend on who takes part. Means of products of the I_c depend only on how many
+    different clients they name: π_k = S (S − 1) ⋯ (S − k + 1) / (N (N − 1) ⋯ (N − k + 1)).
+    """
+    m, (N, d), size = r.method, r.q.slopes.shape, r.size
+    K, S = m.n_server, m.participants
+    p1, p2, p3, p4 = np.cumprod([max(S - k, 0) / (N - k) if k < N else 0.0 for k in range(4)])
+    head = 1 + K * d
+    base, lift = np.zeros((head, size)), np.zeros((head, d))  # (1, server) without m̄, and how m̄ enters
+    base[0, 0] = 1.0
+    for k in range(K):
+        lift[r.server(k)] = m.aggregate_mean[k] * np.eye(d)
+        for i in range(K):
+            base[r.server(k), r.server(i)] += m.aggregate_server[k, i] * np.eye(d)
+    r.ended(base)
+    sent_z = np.asarray(sum(p * messages for p, messages in r.messages)) @ second  # E m zᵀ, (N d, size)
+    sums = (base @ sent_z.T).reshape(head, N, d)
+    if m.n_client == 0:
+        each = [(p, messages.reshape(N, d, -1)) for p, messages in r.messages]
+        total = sum(p * (one.sum(0) @ second @ one.sum(0).T) for p, one in each) + noise.sum(axis=0)
+        diagonal = sum(p * (one @ second @ _t(one)).sum(axis=0) for p, one in each) + noise.sum(axis=0)
+    else:
+        mm = np.asarray(sum(p * (one @ second @ one.T) for p, one in r.messages)).reshape(N, d, N, d)
+        mm[np.arange(N), :, np.arange(N)] += noise
+        total, diagonal = mm.sum(axis=(0, 2)), np.einsum("cicj->ij", mm)
+    top_mean = sums.sum(axis=1) / N
+    mean_mean = (p2 * total + (p1 - p2) * diagonal) / S**2
+    result = np.zeros((size, size))
+    result[:head, :head] = (
+        base @ second @ base.T + top_mean @ lift.T + lift @ top_mean.T + lift @ mean_mean @ lift.T
+    )
+    if m.n_client == 0:
+        return result
+
+    c, B = r.clients(0), float(m.update_after[0] @ m.aggregate_mean)
+    x = np.zeros((N * d, size))
+    x[:, c] = (m.update_client[0, 0] - 1.0) * np.eye(N * d)
+    for i, share in enumerate(m.update_before[0] + m.update_after[0] @ m.aggregate_server):
+        x[:, r.server(i)] += share * np.tile(np.eye(d), (N, 1))
+    r.recentred(x)
+    u = m.update_sent[0]
+    m_x = sent_z @ x.T + u * mm.reshape(N * d, N * d)  # E m xᵀ
+    x_z = x @ second + u * sent_z  # E x zᵀ
+    xx = (x_z @ x.T + u * m_x.T).reshape(N, d, N, d)
+    m_x, m_c = m_x.reshape(N, d, N, d), sent_z[:, c].reshape(N, d, N, d)
+    top_c, top_x = (base @ second[:, c]).reshape(head, N, d), (base @ x_z.T).reshape(head, N, d)
+    a_m, a_c, a_x = mm.sum(axis=0), m_c.sum(axis=0), m_x.sum(axis=0)  # (d, N, d): Σ_j m_j with m_c, c_c, x_c
+
+    # with the server: m̄ with client c, and I_c m̄ m̄ᵀ
+    own = np.einsum("cicj->icj", mm)
+    with_x = (p2 * a_x + (p1 - p2) * np.einsum("cicj->icj", m_x)) / S
+    view = (p2 * sums.sum(axis=1)[:, None] + (p1 - p2) * sums) / S  # E I_c (1, server) m̄ᵀ
+    thrice = (
+        p3 * total[:, None]
+        + (p2 - p3) * (a_m + np.swapaxes(a_m, 0, 2) + diagonal[:, None] - own)
+        + (p1 - 2 * p2 + p3) * own
+    ) / S**2
+    side = top_c + p1 * top_x + B * view
+    side += np.einsum("hi,icj->hcj", lift, a_c / N + with_x + B * thrice)
+    result[:head, c] = side.reshape(head, N * d)
+    result[c, :head] = result[:head, c].T
+
+    # among clients: (c_c + I_c (x_c + B m̄)) (c_e + I_e (x_e + B m̄))ᵀ
+    cx = x_z[:, c].T.reshape(N, d, N, d)
+    c_view = (p2 * a_c.transpose(1, 2, 0)[:, :, None] + (p1 - p2) * m_c.transpose(2, 3, 0, 1)) / S  # E I_e c_c m̄ᵀ
+    x_m, x_a = m_x.transpose(2, 3, 0, 1), a_x.transpose(1, 2, 0)  # E x_c m_eᵀ, and with Σ_j m_j
+    x_own = np.einsum("cicj->cij", x_m)
+    x_view = (p3 * x_a[:, :, None] + (p2 - p3) * (x_own[:, :, None] + x_m)) / S  # E I_c I_e x_c m̄ᵀ for c ≠ e
+    b_a, blocks = a_m.transpose(1, 2, 0), np.einsum("cicj->cij", mm)
+    pair_a = b_a[:, :, None, :] + b_a.transpose(1, 0, 2)[None]  # E (m_c + m_e) Σ_j m_jᵀ, (N, d, N, d)
+    both = blocks[:, :, None, :] + blocks.transpose(1, 0, 2)[None] + mm + mm.transpose(2, 1, 0, 3)
+    minus = diagonal[None, :, None, :] - blocks[:, :, None, :] - blocks.transpose(1, 0, 2)[None]
+    fourth = p4 * total[None, :, None, :] + (p3 - p4) * (pair_a + pair_a.transpose(0, 3, 2, 1) + minus)
+    fourth = (fourth + (p2 - 2 * p3 + p4) * both) / S**2
+    crossed = p1 * cx + B * c_view
+    among = crossed + B * x_view
+    among = among + among.transpose(2, 3, 0, 1) + p2 * xx + B**2 * fourth
+    crossed_own = np.einsum("cicj->cij", crossed)
+    same = p1 * np.einsum("cicj->cij", xx) + B**2 * thrice.transpose(1, 0, 2) + crossed_own + _t(crossed_own)
+    same += B * (with_x.transpose(1, 2, 0) + with_x.transpose(1, 0, 2))
+    among[np.arange(N), :, np.arange(N), :] = same
+    result[c, c] = second[c, c] + among.reshape(N * d, N * d)
+    return 0.5 * (result + result.T)
+
+
+# where rounds lead
+
+
+@dataclass(frozen=True, eq=False)
+class Stationary:
+    """The stationary law of z."""
+
+    rounds: Rounds  # relative to the mean
+    free: Array  # projection onto all z in which what the method conserves is 0, (size, size)
+    mean: Array  # relative to 0, (size,)
+    cov: Array  # (size, size); its first row and column are 0
+    mean_map: Array  # of a round, without the constant and what is conserved, (size, size)
+
+
+def stationary(r: Rounds) -> Stationary:
+    """Return the stationary law of rounds.
+
+    Some methods conserve sums of their fields, as Scaffold does Σ w_c ξ_c. These are 0 at the start, and are
+    projected out: their rounding errors would not fade.
+    """
+    free, matrix = free_directions(r), r.mean_map()
+    moved = free @ matrix @ free
+    moved[0], moved[:, 0] = 0.0, 0.0
+    powers = doubled_powers(moved)
+    given = free @ matrix[:, 0]
+    given[0] = 0.0
+    mean = np.asarray(np.linalg.solve(np.eye(len(moved)) - moved, given), dtype=np.float64)
+    mean[0] = 1.0
+    about = replace(r, centre=mean)
+    return Stationary(about, free, mean, _covariance(about, mean, free, powers), moved)
+
+
+def free_directions(r: Rounds) -> Array:
+    """Return the orthogonal projection onto all z in which what the method conserves is 0, (size, size).
+
+    What a method conserves does not depend on the clients' matrices, so that it is found for other ones, of one
+    dimension and well conditioned.
+    """
+    N, d, m = r.q.weights.size, r.q.optimum.size, r.method
+    if not m.n_client:
+        return np.eye(r.size)
+    curvatures = np.linspace(0.5, 1.0, N) / m.gamma / max(1.0, float(m.steps.mean()))
+    nothing = np.zeros((N, 1))
+    other = Quadratic(r.q.weights, np.zeros(1), curvatures[:, None, None], nothing, True, [])
+    matrix = Rounds(other, replace(m, pull=0.0), nothing[:, 0]).mean_map()[1:, 1:]
+    U, sizes, _ = np.linalg.svd(matrix - np.eye(len(matrix)))
+    kept = np.kron(U[:, sizes <= 1e-10 * sizes[0]], np.eye(d))
+    found = np.eye(r.size)
+    found[1:, 1:] -= kept @ kept.T
+    return found
+
+
+def no_plateau(radius: float | None = None) -> NoPlateau:
+    """Return the error of a method whose rounds, or whose noise, do not contract."""
+    if radius is None:
+        return NoPlateau(
+            "no plateau: the noise grows with the distance that it causes faster than the method contracts; "
+            "take a smaller step_size or a larger batch_size"
+        )
+    grows = "" if np.isinf(radius) else f" (it multiplies errors by {radius:.4g} in a round)"
+    return NoPlateau(
+        f"no plateau: without noise the method does not contract near its fixed point{grows}; take a smaller "
+        "step_size or fewer local_steps"
+    )
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def doubled_powers(matrix: Array) -> list[Array]:
+    """Return A, A², A⁴, ... until they vanish; raise NoPlateau if they do not."""
+    powers = [matrix]
+    for k in range(DOUBLINGS):
+        size = float(np.abs(powers[-1]).max())
+        if size <= 1e-8:
+            return powers
+        if not size < GROWN:
+            raise no_plateau(size ** (0.5**k))
+        powers.append(powers[-1] @ powers[-1])
+    raise no_plateau(1.0)
+
+
+def _covariance(r: Rounds, mean: Array, free: Array, powers: list[Array]) -> Array:
+    """Return the P with P = 𝓛P + W, where 𝓛 is a round's map of covariances and W what a round at rest adds.
+
+    By GMRES, preconditioned with the solution of P = M̄PM̄ᵀ + X for the map M̄ of the mean. Since 𝓛 keeps
+    covariances positive, a solution for positive W is positive if and only if 𝓛 contracts.
+    """
+
+    def after(P: Array) -> Array:
+        P = r.after(P)
+        P[0], P[:, 0] = 0.0, 0.0
+        return free @ P @ free
+
+    at_rest = np.zeros((r.size, r.size))
+    at_rest[0, 0] = 1.0
+    given = after(at_rest)
+    size, largest = float(np.abs(given).max()), float(np.abs(mean).max() + np.abs(r.q.optimum).max())
+    quiet = size <= 1e-28 * largest**2  # rounding errors
+    if quiet and not r.factors.any():
+        return np.zeros_like(given)
+    right = free - at_rest if quiet else given / size  # noise that vanishes at rest may grow away from it
+    P = solve(lambda P: P - after(P), right, lambda X: _doubled(powers, X))
+    if P is None or np.linalg.eigvalsh(P)[0] < -1e-6 * np.trace(P):
+        raise no_plateau()
+    return np.zeros_like(P) if quiet else size * 0.5 * (P + P.T)
+
+
+def _doubled(powers: list[Array], X: Array) -> Array:
+    """Return Σ_k A^k X A^kᵀ, given A, A², A⁴, ..."""
+    for power in powers:
+        X = X + power @ X @ power.T
+    return X
+
+
+def solve(apply: Callable[[Array], Array], right: Array, precondition: Callable[[Array], Array]) -> Array | None:
+    """Return the solution of a linear equation by GMRES; None if it does not converge."""
+    from scipy.sparse.linalg import LinearOperator, gmres  # here, as it is slow to import
+
+    def flat(function: Callable[[Array], Array]) -> LinearOperator:
+        return LinearOperator((right.size, right.size), matvec=lambda v: function(v.reshape(right.shape)).ravel())
+
+    found, _ = gmres(flat(apply), right.ravel(), M=flat(precondition), rtol=1e-9, restart=40, maxiter=3)
+    found = found.reshape(right.shape)
+    error = np.linalg.norm(apply(found) - right)
+    return found if error <= 1e-6 * np.linalg.norm(right) else None
+
+
+def _spread(reach: Array, cov: Array) -> Array:
+    """Return Σ_c R_c C_c R_cᵀ for R (size, N, d) and C (N, d, d)."""
+    size = len(reach)
+    right = np.einsum("zci,cij->zcj", reach, cov, optimize=True)
+    return right.reshape(size, -1) @ reach.reshape(size, -1).T
+
+
+def _t(matrices: Array) -> Array:
+    """Return the transposes of matrices in the last two axes."""
+    return np.swapaxes(matrices, -1, -2)

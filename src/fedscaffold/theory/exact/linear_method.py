@@ -1,0 +1,270 @@
+"""A method as coefficients: how its correction, message, server step and client update combine their inputs.
+
+The functions of a method act on every coordinate alike. If they are linear, one number for each input describes
+them, and these numbers are found by calling them with zeros and ones. So methods from outside the library are
+covered too.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.protocols import Method
+from fedscaffold.core.types import Array, ExchangedGradients, IntArray
+
+ROUNDING = 1e-9  # relative difference of a linear function from its coefficients
+
+
+@dataclass(frozen=True, eq=False)
+class LinearMethod:
+    """The coefficients of a method; K server fields, θ first, and J fields of each client.
+
+    Attributes
+    ----------
+    positions
+        1 for server fields that are models, as θ is, 0 for others such as momentum, (K,).
+    correction_server, correction_client, correction_own, correction_mean
+        ξ_c from server fields (K,), client fields (J,), the client's exchanged gradient and the mean of them.
+    message_local, message_client
+        Client c sends θ + a_c (θ_c − θ) plus a combination of its fields: a_c, (N,), and coefficients, (J,).
+    aggregate_server, aggregate_mean
+        Server fields after the round, from those before (K, K) and from the mean message (K,).
+    update_client, update_sent, update_before, update_after
+        A client's fields after the round, from its fields (J, J), its message (J,), and the server's fields before
+        and after (J, K) each.
+    steps, probabilities
+        Numbers of local steps of a round and how often they are taken, (k,); or those of each client, (N,), with
+        no probabilities.
+    participants
+        Clients in a round.
+    noisy_exchange
+        Whether the exchanged gradients are those of minibatches.
+    pull
+        λ: local steps add λ(θ_c − θ) to their gradients.
+    anchored
+        Whether local steps subtract the gradients at θ on the same records.
+    """
+
+    gamma: float
+    positions: Array
+    correction_server: Array
+    correction_client: Array
+    correction_own: float
+    correction_mean: float
+    message_local: Array
+    message_client: Array
+    aggregate_server: Array
+    aggregate_mean: Array
+    update_client: Array
+    update_sent: Array
+    update_before: Array
+    update_after: Array
+    steps: IntArray
+    probabilities: Array | None
+    participants: int
+    noisy_exchange: bool
+    pull: float
+    anchored: bool
+
+    @property
+    def n_server(self) -> int:
+        """K, the number of server fields."""
+        return self.positions.size
+
+    @property
+    def n_client(self) -> int:
+        """J, the number of fields of a client."""
+        return self.update_sent.size
+
+
+class PlainMethod(NamedTuple):
+    """Scaffold or FedAvg with all clients and one number of local steps."""
+
+    scaffold: bool  # whether clients keep control variates
+    gamma: float
+    H: int
+
+
+def plain_method(method: Method, n_clients: int) -> PlainMethod | None:
+    """Return γ and H of Scaffold, GradientScaffold or FedAvg with all clients and one H; None for others."""
+    scaffold = {"scaffold": True, "gradient_scaffold": True, "fedavg": False}.get(method.kind)
+    if scaffold is None or method.participants(n_clients) < n_clients:
+        return None
+    steps = method.local_step_counts(n_clients, np.full(1, 0.5))
+    return PlainMethod(scaffold, method.step_size, int(steps[0, 0])) if steps.size == 1 else None
+
+
+def linear_method(method: Method, weights: Array) -> LinearMethod:
+    """Return the coefficients of a method for clients with these weights.
+
+    Raises
+    ------
+    InvalidInput
+        If the method is not linear, or takes cohorts of clients of unequal weight or with exchanged gradients.
+    """
+    N = weights.size
+    clients, server = method.init_clients(1, np.ones(1), 1, None), method.init_server(np.ones((1, 1)))
+    anchor = method.anchor(clients, server)
+    if method.compressor is not None or method.start(clients, server).ndim > 2:
+        raise not_linear(method)
+    if anchor is not None and not np.array_equal(anchor, server.theta):
+        raise not_linear(method)
+    participants = method.participants(N)
+    if participants < N and (np.ptp(weights) > 1e-12 or method.exchange is not None):
+        raise InvalidInput(
+            "cohorts have an exact law only if all clients have the same weight and exchange no gradients; "
+            "simulate with fedscaffold.run"
+        )
+    steps, probabilities = _step_distribution(method, N)
+    probe = _Probe(method, weights, steps if probabilities is None else steps[:1], participants / N)
+    found = probe.coefficients()
+    probe.check_linear(found)
+    return LinearMethod(
+        gamma=method.step_size,
+        steps=steps,
+        probabilities=probabilities,
+        participants=participants,
+        noisy_exchange=method.exchange == "minibatch",
+        pull=method.pull,
+        anchored=anchor is not None,
+        **found,
+    )
+
+
+def _step_distribution(method: Method, n_clients: int) -> tuple[IntArray, Array | None]:
+    """Return the local steps of each client, or the numbers that a round may have and their probabilities."""
+    fixed = method.local_step_counts(n_clients, np.full(1, 0.5))
+    if fixed.shape[1] > 1:
+        return fixed[0], None
+    quantiles = (np.arange(20_000) + 0.5) / 20_000  # each stands for a probability of 5e-5
+    counts = method.local_step_counts(n_clients, quantiles)
+    if counts.shape[0] == 1:
+        return np.full(n_clients, int(fixed[0, 0]), dtype=np.int64), None
+    values, often = np.unique(counts[:, 0], return_counts=True)
+    return values.astype(np.int64), often / quantiles.size
+
+
+class _Probe:
+    """A method's functions, called with given numbers, one repetition for each combination of inputs."""
+
+    def __init__(self, method: Method, weights: Array, steps: IntArray, share: float) -> None:
+        self.method, self.weights, self.share = method, weights, share
+        self.counts = np.broadcast_to(steps, (weights.size,))[None, :]
+        one = method.init_server(np.ones((1, 1)))
+        self.server_type, self.positions = one, np.array([float(np.ravel(field)[0]) for field in one])
+        if any(np.shape(field) != (1, 1) for field in one) or not np.isin(self.positions, (0.0, 1.0)).all():
+            raise not_linear(method)
+        self.K = len(one)
+        self.client_type = method.init_clients(1, weights, 1, None)
+        self.J = len(self.client_type)
+
+    def server(self, values: Array) -> Any:
+        """Return the server state from values (repetitions, K)."""
+        state = self.method.init_server(values[:, :1].copy())
+        return state._replace(**{name: values[:, k : k + 1].copy() for k, name in enumerate(state._fields)})
+
+    def clients(self, values: Array) -> Any:
+        """Return the client state from values (repetitions, J), the same for all clients."""
+        kind = type(self.client_type)
+        shape = (len(values), self.weights.size, 1)
+        return kind(*(np.broadcast_to(values[:, None, j : j + 1], shape).copy() for j in range(self.J)))
+
+    def correction(self, inputs: Array) -> Array:
+        """Return ξ from (server, client, own, mean), (repetitions,)."""
+        K, J = self.K, self.J
+        own = np.broadcast_to(inputs[:, None, K + J : K + J + 1], (len(inputs), self.weights.size, 1))
+        exchanged = None
+        if self.method.exchange is not None:
+            exchanged = ExchangedGradients(own.copy(), inputs[:, K + J + 1 :].copy())
+        found = self.method.correction(self.clients(inputs[:, K : K + J]), self.server(inputs[:, :K]), exchanged)
+        return np.broadcast_to(found, (len(inputs), self.weights.size, 1))[:, 0, 0]
+
+    def message(self, inputs: Array) -> Array:
+        """Return messages from (server, local, client), (repetitions, N)."""
+        shape = (len(inputs), self.weights.size, 1)
+        local = np.broadcast_to(inputs[:, None, self.K : self.K + 1], shape).copy()
+        clients = self.clients(inputs[:, self.K + 1 :])
+        sent = self.method.message(clients, local, self.server(inputs[:, : self.K]), self.counts)
+        return np.broadcast_to(sent, shape)[:, :, 0]
+
+    def aggregate(self, inputs: Array) -> Array:
+        """Return server fields from (server, mean), (repetitions, K)."""
+        share = np.full(len(inputs), self.share)
+        after = self.method.aggregate(self.server(inputs[:, : self.K]), inputs[:, self.K :].copy(), share)
+        return np.concatenate([np.asarray(field, dtype=np.float64) for field in after], axis=1)
+
+    def update(self, inputs: Array) -> Array:
+        """Return client fields from (client, sent, before, after), (repetitions, J)."""
+        K, J = self.K, self.J
+        sent = np.broadcast_to(inputs[:, None, J : J + 1], (len(inputs), self.weights.size, 1)).copy()
+        before, after = self.server(inputs[:, J + 1 : J + 1 + K]), self.server(inputs[:, J + 1 + K :])
+        found = self.method.update_clients(self.clients(inputs[:, :J]), sent, before, after)
+        return np.concatenate([field[:, 0] for field in found], axis=1) if J else np.zeros((len(inputs), 0))
+
+    def coefficients(self) -> dict[str, Any]:
+        """Return the values of each function at unit inputs."""
+        K, J = self.K, self.J
+        correction, message = self.correction(np.eye(K + J + 2)), self.message(np.eye(K + 1 + J))
+        aggregate, update = self.aggregate(np.eye(K + 1)).T, self.update(np.eye(J + 1 + 2 * K)).T
+        return {
+            "positions": self.positions,
+            "correction_server": correction[:K],
+            "correction_client": correction[K : K + J],
+            "correction_own": float(correction[K + J]),
+            "correction_mean": float(correction[K + J + 1]),
+            "message_local": message[K],
+            "message_client": message[K + 1 :, 0],
+            "aggregate_server": aggregate[:, :K],
+            "aggregate_mean": aggregate[:, K],
+            "update_client": update[:, :J],
+            "update_sent": update[:, J],
+            "update_before": update[:, J + 1 : J + 1 + K],
+            "update_after": update[:, J + 1 + K :],
+        }
+
+    def check_linear(self, found: dict[str, Any]) -> None:
+        """Raise if functions differ from their coefficients at random inputs, or do not follow a shift of θ."""
+        rng = np.random.default_rng(0)
+        K, local = self.K, found["message_local"]
+        exchanged = [found["correction_own"], found["correction_mean"]]
+        correction = np.concatenate([found["correction_server"], found["correction_client"], exchanged])
+        aggregate = np.vstack([found["aggregate_server"].T, found["aggregate_mean"]])
+        update = [
+            found["update_client"].T,
+            found["update_sent"],
+            found["update_before"].T,
+            found["update_after"].T,
+        ]
+        matrices = (
+            (self.correction, correction[:, None]),
+            (self.aggregate, aggregate),
+            (self.update, np.vstack(update)),
+        )
+        for function, matrix in matrices:
+            inputs = rng.normal(size=(3, len(matrix)))
+            got, expected = function(inputs).reshape(3, -1), inputs @ matrix
+            near = ROUNDING * (1.0 + np.abs(matrix).max(initial=0.0))
+            if not np.allclose(got, expected, rtol=ROUNDING, atol=near):
+                raise not_linear(self.method)
+        inputs = rng.normal(size=(3, K + 1 + self.J))
+        spread = (1.0 - local) * inputs[:, :1] + local * inputs[:, K : K + 1]
+        spread = spread + (inputs[:, K + 1 :] @ found["message_client"])[:, None]
+        shifted = found["aggregate_server"] @ self.positions + found["aggregate_mean"]
+        followed = found["update_sent"] + (found["update_before"] + found["update_after"]) @ self.positions
+        if not (
+            np.allclose(self.message(inputs), spread, rtol=ROUNDING, atol=ROUNDING)
+            and np.allclose(shifted, self.positions, atol=ROUNDING)
+            and abs(found["correction_server"] @ self.positions) < ROUNDING
+            and np.allclose(followed, 0.0, atol=ROUNDING * (1.0 + np.abs(found["update_sent"]).max(initial=0.0)))
+        ):
+            raise not_linear(self.method)
+
+
+def not_linear(method: Method) -> InvalidInput:
+    """Return the error of a method whose rounds are not linear in its state."""
+    return InvalidInput(
+        f"{method.kind} has no exact law: its server and clients do not combine models linearly; simulate it with "
+        "fedscaffold.run"
+    )

@@ -1,0 +1,566 @@
+"""Scaffold and FedAvg with all clients on quadratic losses with symmetric Hessians, for any number of clients.
+
+With η_c = θ + γHξ_c − (θ* + γHξ*_c), a round of Scaffold around θ* is
+
+    η_c⁺ = C̃_c η_c + (Γ_c^H − C̃_c) θ − γ e_c,     θ = Σ_c w_c η_c,     C̃_c = I − (1/H) Σ_{h<H} Γ_c^h,
+
+so that θ feels client c only through (z − C̃_c)⁻¹. Interpolating 1/(z − c) in log(1 − c) at M Chebyshev points
+c_m, with Φ_m(C̃_c) the m-th Lagrange function of C̃_c, gives θ = Σ_m ζ_m with
+
+    ζ_m⁺ = c_m ζ_m + J_m θ − γ ε_m,     J_m = Σ_c w_c Φ_m(C̃_c) (Γ_c^H − C̃_c),     ε_m = Σ_c w_c Φ_m(C̃_c) e_c:
+
+M·d states, M about ten, in place of N·d. The noise e_c of a round has the covariance Q_c of what H steps gather,
+an affine function of the second moments of the local models, to which it adds itself. FedAvg has the one state θ.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.theory.exact.dense import DOUBLINGS, GROWN, no_plateau, solve
+from fedscaffold.theory.exact.local_steps import Powers, Steps, accumulate, steps
+from fedscaffold.theory.exact.quadratic import Quadratic
+
+WHOLE = 600  # numbers in all clients' models up to which no state is eliminated
+SHOWN = 128  # clients whose noise is followed round by round: the curve is then right to half a percent
+CLIENTS_AT_ONCE = 128  # in products of M·d × d matrices
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """x_k⁺ = own_k x_k + by_theta_k θ plus noise, θ = Σ_k weights_k x_k: the states that θ follows from."""
+
+    own: Array  # (n, d, d)
+    by_theta: Array  # (n, d, d)
+    weights: Array  # (n,)
+    points: Array | None = None  # log(1 − c_m) if clients are eliminated, (n,)
+
+    @cached_property
+    def matrix(self) -> Array:
+        """The map of a round, (n d, n d)."""
+        n, d, _ = self.own.shape
+        found = self.by_theta[:, :, None, :] * self.weights[None, None, :, None]
+        found[np.arange(n), :, np.arange(n)] += self.own
+        return found.reshape(n * d, n * d)
+
+    def times(self, P: Array) -> Array:
+        """Return the map of a round times P, (n d, k)."""
+        n, d, _ = self.own.shape
+        blocks = P.reshape(n, d, -1)
+        found = self.own @ blocks
+        found += self.by_theta @ np.tensordot(self.weights, blocks, axes=1)
+        return found.reshape(P.shape)
+
+    def with_theta(self, P: Array) -> Array:
+        """Return Cov(x_k, θ), (n, d, d), given Cov x."""
+        n, d, _ = self.own.shape
+        return np.einsum("aibj,b->aij", P.reshape(n, d, n, d), self.weights)
+
+    def cov_theta(self, P: Array) -> Array:
+        """Return Cov θ, (d, d), given Cov x."""
+        return np.tensordot(self.weights, self.with_theta(P), axes=1)
+
+    def lyapunov(self, noise: Array) -> Array:
+        """Return the stationary Cov x for the covariance of a round's noise; raise NoPlateau if rounds grow."""
+        P, power = noise, self.matrix
+        for k in range(DOUBLINGS):
+            with np.errstate(over="ignore", invalid="ignore"):
+                more = power @ P @ power.T
+            size = float(np.abs(power).sum(axis=1).max())
+            if not size < GROWN:
+                raise no_plateau(size ** (0.5**k))
+            P = P + more
+            if size < 1.0 and np.abs(more).max() <= 1e-16 * np.abs(P).max():
+                return 0.5 * (P + P.T)
+            power = power @ power
+        raise no_plateau(1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """The noise of a round, in the clients' eigenbases."""
+
+    many: "ManyClients"
+    nodes: Array  # covariance of a stochastic gradient at the nodes, (N, m, d, d)
+
+    @cached_property
+    def gathered(self) -> Array:
+        """Q_c, (N, d, d)."""
+        many, found = self.many, np.empty_like(self.many.q.matrices)
+        for part in many.parts():
+            found[part] = accumulate(many.steps, many.powers[part], self.nodes[part], [many.H])[:, 0]
+        return found
+
+    @cached_property
+    def input(self) -> Array:
+        """Its covariance in the states."""
+        return self.many.input(self.gathered)
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """The law of θ and η_c: covariances of the states, and of each client's with θ, in the clients' eigenbases."""
+
+    P: Array  # Cov x, (n d, n d)
+    cov_theta: Array  # (d, d)
+    theta_eta: Array  # Cov(θ, η_c), (N, d, d)
+    eta: Array  # Cov η_c, (N, d, d)
+
+
+@dataclass(frozen=True, eq=False)
+class ManyClients:
+    """Scaffold (or FedAvg) with all clients and one number of local steps.
+
+    Attributes
+    ----------
+    q, factors
+        The problem at θ*, and the variance of each client's batch mean over that of one record, (N,).
+    gamma, H, scaffold
+        γ, H, and whether clients keep control variates.
+    own
+        Weight of a client's noise in the mean, w_c; less if it stands for many clients, (N,).
+    """
+
+    q: Quadratic
+    factors: Array
+    gamma: float
+    H: int
+    scaffold: bool
+    own: Array
+
+    @cached_property
+    def small(self) -> bool:
+        """Whether the clients' states stay as they are."""
+        return self.q.slopes.size <= WHOLE
+
+    @cached_property
+    def powers(self) -> Powers:
+        """Powers of I − γ∇²f_c; NoPlateau if some client's rounds grow."""
+        found = Powers.of(self.q.eigen[1], self.q.eigen[0], self.gamma, self.H)
+        if not np.isfinite(found.gH).all() or (
+            self.scaffold and not (found.delta.min() > 0.0 < 2.0 - found.delta.max())
+        ):
+            raise no_plateau(np.inf)
+        return found
+
+    @cached_property
+    def steps(self) -> Steps:
+        """Nodes of a round; along FedAvg's, whose clients drift apart, noise changes more."""
+        tolerance = 1e-7 if self.small else 1e-3 if self.scaffold else 1e-5
+        lam, step = self.q.eigen[0], np.eye(self.q.optimum.size) - self.gamma * self.q.matrices
+        moments = step @ step + self.gamma**2 * self.factors[:, None, None] * self.q.covariances_of_unit
+        growth = float(np.linalg.eigvalsh(moments).max())
+        return steps(self.gamma, self.H, float(lam.min()), float(lam.max()), growth, tolerance)
+
+    @cached_property
+    def reach(self) -> Array:
+        """Γ_c^H − C̃_c in the eigenbases, (N, d)."""
+        return self.powers.gH - 1.0 + self.powers.delta
+
+    # covariances
+
+    @cached_property
+    def system(self) -> System:
+        """The states that θ follows from: FedAvg's θ, all η_c, or the M that take their place."""
+        own, w, d = self.powers, self.q.weights, self.q.optimum.size
+        if not self.scaffold:
+            mean = np.tensordot(w, own.matrices(own.gH), axes=1)
+            return System(np.zeros((1, d, d)), mean[None], np.ones(1))
+        if self.small:
+            return System(own.matrices(1.0 - own.delta), own.matrices(self.reach), w)
+        x = np.log(own.delta)
+        points = chebyshev(float(x.min()), float(x.max()))
+        M = points.size
+        J = np.zeros((M, d, d))
+        for part in self.parts():
+            phi = lagrange(points, x[part]) * w[part, None] * self.reach[part]
+            U = own.U[part].swapaxes(0, 1)  # (d, k, d)
+            J += ((phi[:, None] * U).reshape(M * d, -1) @ U.reshape(d, -1).T).reshape(M, d, d)
+        c = (1.0 - np.exp(points))[:, None, None] * np.eye(d)
+        return System(c, J, np.ones(M), points)
+
+    def parts(self) -> list[slice]:
+        """Return slices of clients that are worked on at once."""
+        return [slice(k, k + CLIENTS_AT_ONCE) for k in range(0, self.q.weights.size, CLIENTS_AT_ONCE)]
+
+    def input(self, Q: Array) -> Array:
+        """Return the covariance of a round's noise in the states, (n d, n d), for Q_c in the eigenbases."""
+        own, w, (N, d), system = self.powers, self.q.weights, self.q.slopes.shape, self.system
+        if not self.scaffold:
+            total = self.gamma**2 * np.tensordot(w * self.own, own.U @ Q @ _t(own.U), axes=1)
+            return 0.5 * (total + total.T)
+        if system.points is None:
+            found = np.zeros((N, d, N, d))
+            found[np.arange(N), :, np.arange(N)] = self.gamma**2 * (own.U @ Q @ _t(own.U))
+            return found.reshape(N * d, N * d)
+        size = system.points.size * d
+        total = np.zeros((size, size))
+        for part in self.parts():
+            phi = lagrange(system.points, np.log(own.delta[part]))  # (M, k, d)
+            K = (phi[:, None] * own.U[part].swapaxes(0, 1)).swapaxes(1, 2)  # Φ_m(C̃_c) U_c, (M, k, d, d)
+            K = np.ascontiguousarray(K.transpose(1, 0, 2, 3)).reshape(-1, size, d)
+            right = K @ ((w * self.own)[part, None, None] * Q[part])
+            total += right.swapaxes(0, 1).reshape(size, -1) @ K.swapaxes(0, 1).reshape(size, -1).T
+        return self.gamma**2 * 0.5 * (total + total.T)
+
+    def law(self, P: Array, Q: Array) -> Law:
+        """Return Cov(θ, η_c) and Cov η_c on the plateau with given Cov x and Q_c."""
+        own, system, cov_theta = self.powers, self.system, self.system.cov_theta(P)
+        if not self.scaffold:
+            return Law(P, cov_theta, np.zeros_like(Q), np.zeros_like(Q))
+        if system.points is None:
+            return self.law_of_states(P)
+        c = 1.0 - np.exp(system.points)
+        M, d, _ = system.own.shape
+        shares = 1.0 / (1.0 - c[:, None] * c[None, :])
+        loops = np.eye(d) - c[:, None, None] * np.tensordot(shares, system.by_theta, axes=1)
+        gains = np.linalg.inv(
+            loops
+        )  # E (I − c_k A)⁻¹ = S_k [I/(1 − c_k c_1) ...], since A is diagonal plus rank d
+        with_theta = system.with_theta(P)
+        ahead = c[:, None, None] * with_theta + system.by_theta @ cov_theta
+        pushes = (gains @ np.tensordot(shares, ahead, axes=1)).reshape(M * d, d)
+        gains = gains.reshape(M * d, d)
+        theta_eta = np.empty_like(Q)
+        own_c = 1.0 - own.delta
+        shares = 1.0 / (1.0 - own_c[:, :, None] * own_c[:, None, :])
+        for part in self.parts():
+            U = own.U[part]
+            noise = U @ (self.gamma**2 * self.own[part, None, None] * Q[part] * shares[part])
+            both = gains @ noise.swapaxes(0, 1).reshape(d, -1)
+            both += pushes @ (U * self.reach[part][:, None, :]).swapaxes(0, 1).reshape(d, -1)
+            phi = lagrange(system.points, np.log(own.delta[part]))  # (M, k, d)
+            mixed = (both.reshape(M, d, -1, d) * phi[:, None]).sum(axis=0)  # (d, k, d)
+            theta_eta[part] = _t(U) @ mixed.swapaxes(0, 1)
+        fed = self.reach[:, :, None] * theta_eta * own_c[:, None, :]
+        theta = self.reach[:, :, None] * (_t(own.U) @ cov_theta @ own.U) * self.reach[:, None, :]
+        return Law(P, cov_theta, theta_eta, (fed + _t(fed) + theta + self.gamma**2 * Q) * shares)
+
+    def law_of_states(self, P: Array) -> Law:
+        """Return the same if the states are the η_c themselves, on the plateau or on the way there."""
+        (N, d), U = self.q.slopes.shape, self.powers.U
+        blocks = P.reshape(N, d, N, d)[np.arange(N), :, np.arange(N)]
+        theta_eta = _t(self.system.with_theta(P))
+        return Law(P, self.system.cov_theta(P), _t(U) @ theta_eta @ U, _t(U) @ blocks @ U)
+
+    # noise
+
+    def observed(self, law: Law, means: tuple[Array, Array], nodes: Array | None) -> Noise:
+        """Return the noise of a round whose start has this law, given the noise of its steps (None for none).
+
+        `means` are E θ − θ* and E ξ_c − ξ*_c, in the original basis. Local models are
+        θ_c^h = (Γ^h + K_h/γH) θ − (K_h/γH) η_c − γ Σ_{k<h} Γ^{h−1−k} ε(k), with K_h = γ Σ_{k<h} Γ^k.
+        """
+        q, s, gamma = self.q, self.steps, self.gamma
+        found = np.empty((*q.slopes.shape[:1], len(s.nodes), *q.matrices.shape[1:]))
+        for block in q.blocks:
+            at = block.clients
+            own = self.powers[at]
+            k = own.sums(s.nodes)
+            second = np.zeros((at.size, len(s.nodes), 1 + q.optimum.size, 1 + q.optimum.size))
+            cov = second[..., 1:, 1:]
+            if nodes is not None:
+                cov += gamma**2 * accumulate(s, own, nodes[at], s.nodes)
+            a = own.at(s.nodes)
+            first = (
+                a * (means[0] @ own.U)[:, None] - gamma * k * np.einsum("cij,ci->cj", own.U, means[1][at])[:, None]
+            )
+            if self.scaffold:
+                k = k / self.H
+                a = a + k
+                mixed = a[..., :, None] * law.theta_eta[at][:, None] * k[..., None, :]
+                cov += k[..., :, None] * law.eta[at][:, None] * k[..., None, :] - mixed - _t(mixed)
+            cov += a[..., :, None] * (_t(own.U) @ law.cov_theta @ own.U)[:, None] * a[..., None, :]
+            cov += first[..., :, None] * first[..., None, :]
+            second[..., 0, 0] = 1.0
+            second[..., 1:, 0] = second[..., 0, 1:] = first
+            found[at] = self.factors[at, None, None, None] * block.covariances(second, own.U)
+        return Noise(self, found)
+
+    def plateau(self) -> tuple[Law, Noise]:
+        """Return the stationary law and the noise of its rounds.
+
+        The noise at the nodes is an affine function of itself: repeated if it contracts quickly, by GMRES if not.
+        """
+        means, (N, d) = self.resting(), self.q.slopes.shape
+        nothing = Law(np.zeros_like(self.system.matrix), np.zeros((d, d)), *np.zeros((2, N, d, d)))
+        self.system.lyapunov(np.zeros_like(nothing.P))  # raises if rounds do not contract
+        if not self.factors.any():
+            shape = (N, len(self.steps.nodes), d, d)
+            return nothing, Noise(self, np.zeros(shape))
+
+        def caused(noise: Noise) -> Law:
+            return self.law(self.system.lyapunov(noise.input), noise.gathered)
+
+        if self.scaffold:  # whose local models rest at θ*
+            there = self.factors[:, None, None] * self.q.covariances_at_optimum
+            zero = np.repeat(there[:, None], len(self.steps.nodes), axis=1)
+        else:
+            zero = self.observed(nothing, means, None).nodes
+        noise, law = Noise(self, zero), nothing
+        last, size, tolerance = np.inf, np.inf, 1e-8 if self.small else 1e-4
+        for _ in range(12):
+            law, before = caused(noise), size
+            size = float(np.trace(law.cov_theta))
+            change = abs(size - before)
+            rate = change / last if np.isfinite(last) else 0.5
+            if rate > 0.5:
+                break
+            if change * rate <= tolerance * size:
+                return law, noise
+            last, noise = change, self.observed(law, means, noise.nodes)
+
+        def after(nodes: Array) -> Array:
+            return self.observed(caused(Noise(self, nodes)), means, nodes).nodes
+
+        nodes = solve(lambda C: C - (after(C) - zero), zero, lambda C: C)
+        if nodes is None:
+            raise no_plateau()
+        noise = Noise(self, nodes)
+        sizes, law = np.trace(noise.gathered, axis1=1, axis2=2), caused(noise)
+        if sizes.min() < -1e-6 * sizes.max() or not np.trace(law.cov_theta) >= 0.0:
+            raise no_plateau()
+        return law, noise
+
+    # means
+
+    def resting(self) -> tuple[Array, Array]:
+        """Return E θ − θ* and E ξ_c − ξ*_c on the plateau; FedAvg's ξ_c is 0, so that the latter is ∇f_c(θ*)."""
+        if self.scaffold:
+            return np.zeros_like(self.q.optimum), np.zeros_like(self.q.slopes)
+        own, w = self.powers, self.q.weights
+        drift = self.gamma * self.H * own.delta * np.einsum("cij,ci->cj", own.U, self.q.slopes)
+        pull = np.einsum("cij,cj->i", own.U, w[:, None] * drift)
+        gap = np.eye(pull.size) - self.system.by_theta[0]
+        return -np.asarray(np.linalg.solve(gap, pull), dtype=np.float64), self.q.slopes
+
+    def mean_path(self, theta0: Array) -> Iterator[tuple[Array, Array]]:
+        """Yield E θ_t − θ* and E ξ_c − ξ*_c, the latter in the eigenbases, (N, d), for t = 0, 1, ..."""
+        own, (N, d) = self.powers, self.q.slopes.shape
+        into = own.U.transpose(0, 2, 1).reshape(-1, d)
+        back = (self.q.weights[:, None, None] * own.U).transpose(1, 0, 2).reshape(d, -1)
+        power, pull = own.gH.ravel(), self.gamma * self.H * own.delta.ravel()
+        theta, ahead = theta0 - self.q.optimum, np.einsum("cij,ci->cj", own.U, self.q.slopes).ravel()
+        while True:
+            yield theta, ahead.reshape(N, d)
+            local = power * (into @ theta) - pull * ahead
+            theta = back @ local
+            if self.scaffold:
+                ahead = ahead + (local - into @ theta) / (self.gamma * self.H)
+
+    # the way to the plateau
+
+    def way(self, rest: Law, noise: Noise) -> "Way":
+        """Return the way of all clients or, if many, of some that stand for equal shares of the noise."""
+        N, each = self.q.weights.size, self.q.weights * self.own * np.trace(noise.gathered, axis1=1, axis2=2)
+        if self.small or N <= 2 * SHOWN or not each.sum() > 0.0:
+            return Way(self, np.arange(N), rest, noise, np.zeros((1, 1)))
+        order = np.argsort(np.square(self.q.slopes).sum(axis=1))  # which decide about the noise of first rounds
+        shares = np.cumsum(each[order]) / each.sum()
+        drawn = order[np.searchsorted(shares, (np.arange(SHOWN) + 0.5) / SHOWN)]
+        clients, often = np.unique(drawn, return_counts=True)
+        own = self.own[clients] * often * each.sum() / (SHOWN * each[clients])
+        some = replace(self, q=self.q.part(clients), factors=self.factors[clients], own=own)
+        vars(some).update(small=False, system=self.system, steps=self.steps, powers=self.powers[clients])
+        law = replace(rest, theta_eta=rest.theta_eta[clients], eta=rest.eta[clients])
+        part = Noise(some, noise.nodes[clients])
+        return Way(some, clients, law, part, noise.input - part.input)
+
+    def curve(self, rounds: int, theta0: Array, plateau: tuple[Law, Noise]) -> Array:
+        """Return E‖θ_t − θ*‖² for t = 0, ..., rounds.
+
+        Noise is computed in the first rounds and then less and less often, until it is that of the plateau, and
+        interpolated in between. If clients are eliminated, Cov(θ, η_c), of the order of 1/N, is taken to grow with
+        Cov θ.
+        """
+        way, path = self.way(*plateau), self.mean_path(theta0)
+        theta, ahead = next(path)
+        found, begin = [float(theta @ theta)], way.start()
+        noise = way.noise_at(begin, theta, ahead[way.clients], None) if self.factors.any() else None
+        fall = 1.0  # of what the noise lacks to the plateau's, per round
+        while begin.t < rounds:
+            count = rounds - begin.t if noise is None else _gap(begin.t, self.small or not self.scaffold)
+            squares = np.empty(count)
+            for k in range(count):
+                theta, ahead = next(path)
+                squares[k] = theta @ theta
+            if noise is None:
+                begin, variances = way.resting(begin, count)
+                found.extend(squares + variances)
+                continue
+            x = np.arange(count) / count
+            later, variances = way.propagated(
+                begin, noise, noise, np.power(fall, np.arange(count, dtype=np.float64)), np.zeros(count)
+            )
+            last, noise = noise, way.noise_at(later, theta, ahead[way.clients], (noise, fall**count))
+            ratio = way.excess(noise) / way.excess(last) if way.excess(last) else 0.0
+            if count > 1:
+                share = (ratio**x - ratio) / (1.0 - ratio) if 0.0 < ratio < 0.99 else 1.0 - x
+                later, variances = way.propagated(begin, last, noise, share, 1.0 - share)
+            fall = float(np.clip(ratio, 0.0, 1.0)) ** (1.0 / count)
+            found.extend(squares + variances)
+            noise = None if way.has_come_to_rest(noise) else noise
+            begin = later
+        return np.array(found[: rounds + 1])
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """Covariances before round t."""
+
+    t: int
+    P: Array  # of the states
+    own: Array  # of η_c by the client's own noise, in the eigenbases, (N, d, d)
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """Covariances on the way from a fixed start to the plateau."""
+
+    many: ManyClients  # with the clients that are looked at
+    clients: IntArray  # their numbers
+    rest: Law
+    noise: Noise  # on the plateau
+    others: Array  # the other clients' noise on the plateau, in the states
+
+    @cached_property
+    def both(self) -> Array:
+        """Factors by which a round multiplies the entries of Cov η_c, (N, d, d)."""
+        c = 1.0 - self.many.powers.delta
+        return np.asarray(c[:, :, None] * c[:, None, :])
+
+    def start(self) -> Moment:
+        """Return the covariances before the first round."""
+        return Moment(0, np.zeros_like(self.many.system.matrix), np.zeros_like(self.noise.gathered))
+
+    def excess(self, noise: Noise) -> float:
+        """Return by how much a round's noise is more than the plateau's, relative."""
+        w = self.many.q.weights * self.many.own
+        size, there = (float(w @ np.trace(n.gathered, axis1=1, axis2=2)) for n in (noise, self.noise))
+        return (size - there) / max(there, 1e-300)
+
+    def sizes(self, Q: Array) -> float:
+        """Return a mean over clients of the norms of Q_c."""
+        return float(self.many.q.weights * self.many.own @ np.linalg.norm(Q, axis=(1, 2)))
+
+    def has_come_to_rest(self, noise: Noise) -> bool:
+        """Return whether a round's noise is the plateau's, client by client, to a thousandth."""
+        rest = self.noise.gathered
+        return self.sizes(noise.gathered - rest) <= 1e-3 * self.sizes(rest)
+
+    def law(self, at: Moment) -> Law:
+        """Return the law of θ and η_c before a round."""
+        many, cov_theta = self.many, self.many.system.cov_theta(at.P)
+        if not many.scaffold:
+            return Law(at.P, cov_theta, self.rest.theta_eta, self.rest.eta)
+        if many.system.points is None:
+            return many.law_of_states(at.P)
+        ratio = float(np.trace(cov_theta)) / max(float(np.trace(self.rest.cov_theta)), 1e-300)
+        shared = self.rest.eta - many.gamma**2 * self.noise.gathered / (1.0 - self.both)
+        begun = 1.0 - (1.0 - many.powers.delta[:, None, :]) ** at.t
+        eta = at.own + ratio * (1.0 - self.both**at.t) * shared
+        return Law(at.P, cov_theta, ratio * begun * self.rest.theta_eta, eta)
+
+    def noise_at(self, at: Moment, theta: Array, ahead: Array, guess: tuple[Noise, float] | None) -> Noise:
+        """Return the noise of a round with given means; `guess` is an earlier one and the rest of its excess."""
+        many, law = self.many, self.law(at)
+        means = theta, np.einsum("cij,cj->ci", many.powers.U, ahead)
+        found = None
+        if guess is not None:
+            found = Noise(many, self.noise.nodes + guess[1] * (guess[0].nodes - self.noise.nodes))
+        enough, last = 1e-6 if many.small else 1e-3, 0.0
+        for _ in range(12):
+            before, found = found, many.observed(law, means, None if found is None else found.nodes)
+            if before is None:
+                continue
+            change = self.sizes(found.gathered - before.gathered)
+            rate = change / last if last > 0.0 else 0.0
+            if last > 0.0 and rate < 0.9 and change * rate <= enough * (1.0 - rate) * self.sizes(found.gathered):
+                return found
+            last = change
+        zero = many.observed(law, means, None).nodes
+        solved = solve(lambda C: C - (many.observed(law, means, C).nodes - zero), zero, lambda C: C)
+        if solved is None:
+            raise no_plateau()
+        return Noise(many, solved)
+
+    def propagated(
+        self, at: Moment, first: Noise, second: Noise, of_first: Array, of_second: Array
+    ) -> tuple[Moment, Array]:
+        """Return the covariances some rounds later, and tr Cov θ after each of them.
+
+        Beyond the plateau's, a round's noise is a combination of that of two rounds.
+        """
+        many, rest = self.many, self.noise.gathered
+        P, own, system = at.P, at.own, many.system
+        inputs = [noise.input - self.noise.input + self.excess(noise) * self.others for noise in (first, second)]
+        beyond = [noise.gathered - rest for noise in (first, second)]
+        variances = np.empty(of_first.size)
+        for k, (a, b) in enumerate(zip(of_first, of_second, strict=True)):
+            P = system.times(system.times(P).T) + self.noise.input + self.others + a * inputs[0] + b * inputs[1]
+            if system.points is not None:
+                own = self.both * own + many.gamma**2 * (rest + a * beyond[0] + b * beyond[1])
+            variances[k] = np.trace(system.cov_theta(P))
+        return Moment(at.t + of_first.size, P, own), variances
+
+    def resting(self, at: Moment, rounds: int) -> tuple[Moment, Array]:
+        """Return the same with the noise of the plateau."""
+        system, P = self.many.system, at.P
+        plateau = float(np.trace(self.rest.cov_theta))
+        variances = np.full(rounds, plateau)
+        for k in range(rounds if np.abs(self.rest.P).max() > 0.0 or np.abs(P).max() > 0.0 else 0):
+            P = system.times(system.times(P).T) + self.noise.input + self.others
+            variances[k] = np.trace(system.cov_theta(P))
+            if np.abs(P - self.rest.P).max() <= 1e-9 * np.abs(self.rest.P).max():
+                break
+        return Moment(at.t + rounds, P, at.own), variances
+
+
+def _gap(t: int, cheap: bool) -> int:
+    """Return after how many rounds noise is computed next: an eighth or a quarter of those before."""
+    return max(1, t // 8 if cheap else t // 4)
+
+
+def chebyshev(lowest: float, highest: float) -> Array:
+    """Return points of [lowest, highest] = range of log δ, enough for 1/(z − 1 + δ) on |z| = 1 within 1e-5."""
+    if highest - lowest < 1e-12:
+        return np.array([0.5 * (lowest + highest)])
+    wider = math.floor(8.0 * lowest) / 8.0, math.ceil(8.0 * highest) / 8.0 if highest <= 0.0 else highest
+    return _chebyshev(lowest, highest, _points_needed(*wider))
+
+
+def _chebyshev(lowest: float, highest: float, M: int) -> Array:
+    return 0.5 * (lowest + highest) + 0.5 * (highest - lowest) * np.cos(np.pi * (np.arange(M) + 0.5) / M)
+
+
+@lru_cache(maxsize=1024)
+def _points_needed(lowest: float, highest: float) -> int:
+    """Return how many points a range of log δ needs."""
+    z = np.exp(1j * np.concatenate([[0.0], np.pi * 10.0 ** np.linspace(-4, 0, 60)]))[:, None]
+    x = np.linspace(lowest, highest, 101)
+    for M in range(2, 48):
+        points = _chebyshev(lowest, highest, M)
+        error = np.abs((1.0 / (z - 1.0 + np.exp(points))) @ lagrange(points, x) * (z - 1.0 + np.exp(x)) - 1.0)
+        if error.max() < 1e-5:
+            return M
+    return 48
+
+
+def lagrange(points: Array, x: Array) -> Array:
+    """Return the Lagrange functions of `points` at x, one more axis in front, by the barycentric formula."""
+    gaps = points[:, None] - points[None, :] + np.eye(points.size)
+    barycentric = 1.0 / gaps.prod(axis=1)
+    shape = (points.size,) + (1,) * x.ndim
+    off = x[None] - points.reshape(shape)
+    exact = off == 0.0
+    terms = barycentric.reshape(shape) / np.where(exact, 1.0, off)
+    return np.where(exact.any(axis=0), exact.astype(np.float64), terms / terms.sum(axis=0))
+
+
+def _t(matrices: Array) -> Array:
+    """Return the transposes of matrices in the last two axes."""
+    return np.swapaxes(matrices, -1, -2)

@@ -1,1 +1,0 @@
-"""Averages of gradients, noise and curvature over clouds of local models, for each kind of problem."""

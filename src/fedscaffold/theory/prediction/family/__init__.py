@@ -1,1 +1,0 @@
-"""Predictions for any method whose rounds are linear in its state: cohorts, momentum, random numbers of steps."""

@@ -1,1 +1,0 @@
-"""Predictions for many clients: a first guess for all of them, and passes over a sample."""
