@@ -427,7 +427,7 @@ class SweepTable:
 
 
 class _Runner:
-    """The cells of a sweep with their problems: runs those that are not finished, and predicts their plateaus."""
+    """Cells of a sweep with their problems: runs unfinished ones, and predicts their plateaus."""
 
     def __init__(self, study: Sweep, engine: str | Engine, folder: Path | None) -> None:
         self.cells, self.engine, self.folder = study.cells(), engine, folder
@@ -508,7 +508,7 @@ class _Runner:
         return {}, {**found, "seconds": time.perf_counter() - begin, "provenance": origin}
 
     def _forecast(self, k: int) -> dict[str, Any]:
-        """Return the fields of a row about the predicted plateau; none if there is no plateau.
+        """Return the fields of a row about the predicted plateau; none without a plateau.
 
         Of more than 1,000 clients without an exact law, 1,000 are measured: variance falls as 1/N, bias stays.
         """

@@ -1,4 +1,4 @@
-"""What some problems give beyond what runs need of them, one protocol each: theory asks with isinstance."""
+"""Optional abilities of problems, one protocol each: theory asks for them with isinstance."""
 
 from collections.abc import Iterator
 from typing import Protocol, Self, runtime_checkable
@@ -20,7 +20,7 @@ class SmoothProblem(Problem, Protocol):
         """∇²f_c(θ) of every client, shape (n_clients, dim, dim)."""
 
     def subset(self, clients: ArrayLike) -> Self:
-        """The problem of some of the clients, in the given order, with weights scaled to sum to one."""
+        """Return the problem of some of the clients, in the given order, with weights scaled to sum to one."""
 
 
 @runtime_checkable
@@ -58,7 +58,7 @@ class InvertibleSlope(Protocol):
     """A loss ℓ(z, y) that says where its derivative has a value."""
 
     def margin_of_slope(self, slope: Array, y: Array) -> Array:
-        """The z with ℓ'(z, y) = slope; −∞ or ∞ where ℓ' is above or below it everywhere."""
+        """Return the z with ℓ'(z, y) = slope; −∞ or ∞ where ℓ' is above or below it everywhere."""
 
 
 @runtime_checkable
@@ -136,7 +136,7 @@ class PopulationMoments(SmoothProblem, MarginLoss, Protocol):
         """
 
     def representatives(self, scales: int = 8) -> Self:
-        """A few weighted clients whose means are those of the distribution that clients are drawn from."""
+        """Return a few weighted clients whose means are those of the distribution that clients are drawn from."""
 
 
 @runtime_checkable

@@ -40,7 +40,7 @@ class Problem(Protocol):
         """μ with ∇²f_c ≥ μI everywhere, for every client."""
 
     def describe(self) -> dict[str, Any]:
-        """The problem's kind, sizes and settings as plain values, for provenance."""
+        """Return the problem's kind, sizes and settings as plain values, for provenance."""
 
     def fingerprint(self) -> str:
         """SHA-256 digest of everything the problem is made of."""
@@ -77,7 +77,7 @@ class HasBatchLoss(Protocol):
 
 @runtime_checkable
 class HasInitialModel(Protocol):
-    """A problem that runs start from a model of its own, instead of zero."""
+    """A problem with an initial model, from which runs start instead of zero."""
 
     initial: Array  # (dim,)
 
@@ -123,7 +123,7 @@ class HasMeanField(Protocol):
     """A problem whose full gradients are those of another problem with one record per client."""
 
     def mean_field(self) -> Problem:
-        """The problem that engines open instead when a step takes the full gradient."""
+        """Return the problem that engines open instead when a step takes the full gradient."""
 
 
 @runtime_checkable
@@ -164,7 +164,7 @@ class Divisible(Protocol):
     """A problem whose clients can be divided among workers."""
 
     def subset(self, clients: ArrayLike) -> Problem:
-        """The problem of some of the clients, in the given order."""
+        """Return the problem of some of the clients, in the given order."""
 
 
 @runtime_checkable
@@ -172,11 +172,11 @@ class Availability(Protocol):
     """Which clients can take part in a round, the same in all repetitions."""
 
     def available(self, round: int, n_clients: int) -> IntArray:
-        """Indices of the clients that are available in a round, ascending; at least one."""
+        """Return indices of the clients that are available in a round, ascending; at least one."""
 
 
 class Compressor(Protocol):
-    """What is sent instead of a vector, with fewer bits."""
+    """A compressor: replaces a vector by a message of fewer bits."""
 
     def bits(self, dim: int, participants: int) -> float:
         """Bits of the message of one of a round's participants, for vectors of length dim."""
@@ -185,7 +185,7 @@ class Compressor(Protocol):
         """How many numbers the server receives for a vector of length dim: dim, or more for masks."""
 
     def compress(self, values: Array, draws: MessageDraws) -> Array:
-        """The messages of some clients, (repetitions, clients, dim), as the server receives them."""
+        """Return the messages of some clients, (repetitions, clients, dim), as the server receives them."""
 
 
 class Method(Protocol):
@@ -222,10 +222,10 @@ class Method(Protocol):
 
     @property
     def download(self) -> Compressor | None:
-        """What a client receives in place of vectors, of which its bits are counted; None for most methods."""
+        """Compressor of the server's message, whose bits are counted; None for most methods."""
 
     def participants(self, n_clients: int) -> int:
-        """Number of clients that take part in a round."""
+        """Return number of clients that take part in a round."""
 
     def local_step_counts(self, n_clients: int, round_uniform: Array) -> IntArray:
         """Local steps of a round, shape (repetitions or 1, n_clients or 1).
@@ -247,13 +247,13 @@ class Method(Protocol):
         """Where local steps begin: θ (repetitions, dim), or the clients' own (repetitions, clients, dim)."""
 
     def anchor(self, client_state: Any, server: Any) -> Array | None:
-        """The model whose gradients on the same records are subtracted, (repetitions, dim); None for most."""
+        """Return the anchor, at which gradients are subtracted, (repetitions, dim); None for most methods."""
 
     def correction(self, client_state: Any, server: Any, exchanged: ExchangedGradients | None) -> Array:
         """ξ_c, what each client adds to its gradients in this round."""
 
     def message(self, client_state: Any, local: Array, server: Any, step_counts: IntArray) -> Array:
-        """The vector that each client sends, computed from its local model and its state."""
+        """Return the vector that each client sends, computed from its local model and its state."""
 
     def aggregate(self, server: Any, mean: Array, share: Array) -> Any:
         """Next server state, from the weighted mean of the messages and the senders' share of the weight."""
@@ -262,7 +262,7 @@ class Method(Protocol):
         """Next client state, from what was sent and the server states before and after the round."""
 
     def safe_step_size(self, smoothness: float, strong_convexity: float) -> float:
-        """A step size with which the method does not diverge; 0 if none is known."""
+        """Return a step size with which the method does not diverge; 0 if none is known."""
 
 
 class LocalSgd(Protocol):
@@ -334,7 +334,7 @@ class Clients(Protocol):
         """Run the local steps: partial sums of the messages' mean, and the result for `update`."""
 
     def worst_client(self, result: Any) -> WorstClient:
-        """The client whose local model is largest after these local steps."""
+        """Return the client whose local model is largest after these local steps."""
 
     def update(self, client_state: Any, result: Any, before: Any, after: Any) -> Any:
         """Client state once the clients have received the next server state."""
@@ -347,7 +347,7 @@ class Store(Protocol):
         """Hold this state from now on, in place of the one before."""
 
     def snapshot(self) -> Any:
-        """The state as it is now."""
+        """Return the state as it is now."""
 
 
 StoreFactory = Callable[[], AbstractContextManager[Store]]
@@ -401,4 +401,4 @@ class Observer(Protocol):
         """Whether the trace keeps the value of every round, or only the last one."""
 
     def watch(self, problem: Any) -> Watch:
-        """A function (round, θ, previous value) → value, with one row per repetition."""
+        """Return a function (round, θ, previous value) → value, with one row per repetition."""

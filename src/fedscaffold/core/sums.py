@@ -40,7 +40,7 @@ def partial_sums(values: Array, weights: Array, *, first: int = 0) -> list[Parti
 def partial_sums_of_cohort(
     values: Array, weights: Array, clients: NDArray[np.int64], *, first: int, last: int
 ) -> list[PartialSum]:
-    """The same over some clients of a block that ends before `last`: one ascending row of them per repetition."""
+    """Return the same over ascending rows of clients, one per repetition, of a block that ends before `last`."""
     leaves = np.zeros((len(values), (last - first - 1) // LEAF + 1, values.shape[2]))
     for r, row in enumerate(clients):
         leaf = (row - first) // LEAF
@@ -50,7 +50,7 @@ def partial_sums_of_cohort(
 
 
 def total(found: Sequence[PartialSum]) -> Array:
-    """The sum over all clients, from the parts of all blocks."""
+    """Return the sum over all clients, from the parts of all blocks."""
     if len(found) == 1:
         return found[0].value
     by_level: dict[int, dict[int, Array]] = {}
@@ -70,7 +70,7 @@ def total(found: Sequence[PartialSum]) -> Array:
 
 
 def _nodes(leaves: Array, first: int) -> list[PartialSum]:
-    """The largest nodes within a range of leaves (repetitions, leaf, coordinate)."""
+    """Return the largest nodes within a range of leaves (repetitions, leaf, coordinate)."""
     found, level = [], 0
     while leaves.shape[1]:
         if first % 2:

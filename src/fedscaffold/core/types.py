@@ -13,7 +13,7 @@ Exchange = Literal["minibatch", "full", "own"]  # "own": full gradients, which c
 
 
 class ServerState(NamedTuple):
-    """What the server keeps and sends to the clients: θ. A method may define a state with more fields, θ first."""
+    """State that the server keeps and sends to clients: θ. A method may define more fields, θ first."""
 
     theta: Array  # (repetitions, dim)
 
@@ -26,7 +26,7 @@ class ExchangedGradients(NamedTuple):
 
 
 class RoundInfo(NamedTuple):
-    """What clients are told about a round besides the server's state."""
+    """Facts about a round that clients receive besides the server's state."""
 
     round: int
     round_uniform: Array  # (repetitions,), one uniform number per repetition, shared by all clients

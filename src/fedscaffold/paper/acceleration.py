@@ -293,7 +293,7 @@ def simulate(
 
 
 def _predicted(problem: Ridge | LogisticStream, cell: AccelerationRun) -> float:
-    """Return the round in which the predicted error is at the target; NaN if there is no prediction."""
+    """Return the round in which the predicted error is at the target; NaN without a prediction."""
     slow = cell.rounds > SECONDS or cell.steps > 200 or DIM * cell.n_clients > 200
     if isinstance(cell.method, ProxSkip) or (isinstance(cell.method, FedLin) and slow):
         return math.nan  # it takes longer to predict than to run

@@ -174,7 +174,7 @@ class Plan(Summarised):
         Parameters
         ----------
         ax
-            matplotlib axes to draw on; by default those of a new figure.
+            matplotlib axes to draw on; by default the axes of a new figure.
 
         Returns
         -------
@@ -247,7 +247,7 @@ class Plans(Summarised):
         Parameters
         ----------
         ax
-            matplotlib axes to draw on; by default those of a new figure.
+            matplotlib axes to draw on; by default the axes of a new figure.
 
         Returns
         -------

@@ -82,7 +82,7 @@ class Prediction(Summarised):
         Parameters
         ----------
         ax
-            matplotlib axes to draw on; by default those of a new figure.
+            matplotlib axes to draw on; by default the axes of a new figure.
 
         Returns
         -------

@@ -125,7 +125,7 @@ def draw_curves(rows: Sequence[Sequence[CurvePanel]], files: Sequence[Path]) -> 
 
 
 def draw_panel(panel: CurvePanel, ax: "Axes | None" = None) -> "Axes":
-    """Draw one panel with a legend on the given axes, or on those of a new figure; return the axes."""
+    """Draw one panel with a legend on the given axes, or on a new figure; return the axes."""
     ax = new_axes(ax)
     _draw_lines(ax, panel, list(panel.lines))
     ax.set_ylabel(_label(panel))

@@ -1,4 +1,4 @@
-"""What the paper and its refinements say about a run before it is run: constants, bounds, predictions, plans.
+"""The paper and its refinements as functions: constants, bounds, expansions, exact laws, predictions, plans.
 
 The paper is "Scaffold with Stochastic Gradients: New Analysis with Linear Speed-Up", Mangold, Durmus, Dieuleveut,
 Moulines, ICML 2025.

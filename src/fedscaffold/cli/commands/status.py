@@ -27,7 +27,7 @@ def command(
     folder: Annotated[Path, typer.Argument(help="The folder that was given to the server's Strategy.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the state of a federated run: its round, whose updates counted, who was refused and why.
+    """Show the state of a federated run: its round, whose updates counted, who was rejected and why.
 
     Reads the server's audit log; the server may be running, stopped or gone. The file metrics.prom in the
     folder has the same numbers in Prometheus' text format.

@@ -72,7 +72,7 @@ def scaled(word: NDArray[np.uint32], n: NDArray[np.int64] | int) -> NDArray[np.i
 
 
 def batch(stream: Stream, step: int, batches: Batches, n: int) -> NDArray[np.int64]:
-    """Indices in 0..n−1 of the records that one local step uses."""
+    """Return indices in 0..n−1 of the records that one local step uses."""
     if batches.size is None:
         return np.arange(n)
     first = step * batches.size
@@ -92,7 +92,7 @@ def distinct(stream: Stream, first: int, count: int, n: int) -> NDArray[np.int64
 
 
 def cohorts(seed: int, repetitions: int, round: int, count: int, n_clients: int) -> NDArray[np.int64]:
-    """The cohort of a round: `count` different clients per repetition, ascending, shape (repetitions, count)."""
+    """Return the cohort of a round: different clients, ascending, shape (repetitions, count)."""
     rows = [
         np.sort(distinct(Stream(seed, r, round, SERVER), COHORT, count, n_clients)) for r in range(repetitions)
     ]
