@@ -41,16 +41,8 @@ def table_blocks(problem: GeneralisedLinear, *, copies: int = 1) -> Iterator[Cli
         yield ClientBlock(clients, taken(problem.x, rows), problem.y[rows], real / real.sum(axis=1)[:, None])
 
 
-<<<<<<< HEAD
 def client_rows(offsets: IntArray, numbers: int) -> Iterator[tuple[IntArray, IntArray]]:
     """Yield clients of similar sizes, as many as fit into a block, and the rows of their records, (k, n).
-=======
-def list_blocks(problem: Problem, *, copies: int = 1, clients: IntArray | None = None) -> list[ClientBlock]:
-    """Return the blocks of `for_blocks`, to be passed many times; for clients that fit in memory."""
-    found: list[ClientBlock] = []
-    for_blocks(problem, found.append, copies=copies, clients=clients)
-    return found
->>>>>>> 467a2566 (Enable D401; hold plain words by a test; short changelog and architecture)
 
     Beyond a client's last record rows are −1. `numbers` is how many numbers a record has.
     """
