@@ -136,7 +136,7 @@ class PopulationMoments(SmoothProblem, MarginLoss, Protocol):
         """
 
     def representatives(self, scales: int = 8) -> Self:
-        """Return a few weighted clients whose means are those of the distribution that clients are drawn from."""
+        """Return a few weighted clients with the means of the distribution that clients are drawn from."""
 
 
 @runtime_checkable

@@ -120,7 +120,7 @@ class Transitions(TabularRecords, Protocol):
 
 @runtime_checkable
 class HasMeanField(Protocol):
-    """A problem whose full gradients are those of another problem with one record per client."""
+    """A problem with the full gradients of another problem, which has one record per client."""
 
     def mean_field(self) -> Problem:
         """Return the problem that engines open instead when a step takes the full gradient."""

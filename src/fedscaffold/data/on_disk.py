@@ -45,7 +45,7 @@ NOT_IN_RECORDS = ("l2", "weights", "delimiter", "decimal", "encoding")  # settin
 
 
 class CacheMismatch(InvalidInput):
-    """A cache folder holds other records than those of the given table and settings."""
+    """A cache folder holds records of another table or of other settings."""
 
 
 def cache_identity(files: Sequence[Path], settings: TableSettings) -> dict[str, Any]:

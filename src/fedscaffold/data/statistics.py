@@ -218,7 +218,7 @@ def looks_like_identifiers(name: str, array: Any) -> bool:
 
 
 def _check_digits(name: str, array: Any) -> None:
-    """Raise if a column holds whole numbers that float64 cannot tell from their neighbours."""
+    """Raise if a column holds whole numbers that float64 cannot distinguish from their neighbours."""
     pa = tables.load_pyarrow()
     if not pa.types.is_integer(array.type) or array.type.bit_width < 64:
         return

@@ -64,7 +64,7 @@ def is_exact(problem: Problem, method: Method, batches: Batches, privacy: Privac
 
 
 def _why_not(problem: Problem, method: Method, batches: Batches, privacy: Privacy | None) -> str | None:
-    """Return why there is no exact law, or None if there is one."""
+    """Return the reason why an exact law is not available, or None if it is."""
     if privacy is not None:
         return "clipped gradients and messages have no exact law"
     if not is_quadratic(problem):
