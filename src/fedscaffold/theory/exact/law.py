@@ -108,8 +108,9 @@ def exact_law(
 
     With few clients the second moment of all states is followed step by step. For Scaffold and FedAvg with all
     clients and any number of them, local steps are summed in closed form: then the plateau is exact to about 1e-4.
-    The curve, on which noise is interpolated between rounds, is right to half a percent up to 0.6 of the largest
-    step size that has a plateau; close to that step size it may be off by ten percent.
+    The curve, on which noise is interpolated between rounds and, of more than 256 clients, seen at 128 of them, is
+    right to half a percent for step sizes up to 0.6 of the largest that has a plateau. Close to that it may be off
+    by ten percent, and by one or two percent from a start that is far from θ*.
 
     Parameters
     ----------
