@@ -93,7 +93,8 @@ def plan_case(seed: int) -> PlanCase:
 
 def simulated(case: PlanCase, plan: fs.Plan) -> tuple[float, float]:
     """Mean squared error after the last round over the target, and its standard error."""
-    each = plan.rounds * plan.gradients_per_client / plan.rounds * case.problem.n_clients
+    assert plan.target_mse is not None
+    each = plan.gradients_per_client * case.problem.n_clients
     most = int(np.clip(WORK / each, 60, MOST_RUNS))
     found: list[float] = []
     runs = min(200, most)

@@ -144,4 +144,5 @@ def test_full_gradients_along_a_chain_are_exact() -> None:
     problem = fs.problems.GarnetTD(n_clients=2, states=6, dim=2, sampling="markov")
     found = exact_law(problem, METHODS["scaffold"], Batches(None), rounds=5).curve
     mse = fs.run(problem, METHODS["scaffold"], rounds=5, progress=False).mse[0]
+    assert found is not None
     np.testing.assert_allclose(found, mse, rtol=1e-10)
