@@ -279,7 +279,7 @@ def not_a_problem(n_clients: int) -> int:
         (lambda: swept(replace(SMALL, problem=not_a_problem)), "problem must be a problem"),
         (lambda: swept(SMALL, engine="foo"), "engine must be one of"),
         (lambda: swept(SMALL, out=Path(__file__)), "cannot make a folder"),
-        (lambda: sweep(GRID.grid), "sweep needs a Sweep"),  # type: ignore[arg-type]
+        (lambda: sweep(GRID.grid), "sweep needs a Sweep"),
     ],
 )
 def test_bad_input_is_rejected_before_any_cell_is_run(

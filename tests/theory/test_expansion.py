@@ -216,7 +216,7 @@ def test_other_methods_have_no_first_order_law(name: str) -> None:
         ):
             ask()
     with pytest.raises(InvalidInput, match="problem comes first and the method second"):
-        theory.expansion(OTHERS[name], problem, batch_size=1)  # type: ignore[arg-type]
+        theory.expansion(OTHERS[name], problem, batch_size=1)
 
 
 @pytest.mark.parametrize("kind", ["ridge", "logistic"])

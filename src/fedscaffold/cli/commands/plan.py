@@ -90,7 +90,7 @@ def command(
             return
         if delta is not None:
             raise InvalidInput("--delta is part of a privacy budget; give --epsilon too")
-        costs: dict[str, float] = {}
+        costs: dict[str, Any] = {}
         tables.refuse_unfit(given, is_table=squared_error is None, paper_only=("problem", "clients"))
         if squared_error is not None:
             positive("the squared error to reach", squared_error)
