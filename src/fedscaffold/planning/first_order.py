@@ -199,7 +199,7 @@ class FirstOrderModel:
             enough = int(min(most_rounds, best_cost / cost(1, H)))
             squares = self.clients.path(gamma, H, aim=aim - variance, most=enough)
             if squares is None:
-                rising += 1
+                rising += best is not None
                 if rising == 3:
                     break
             if squares is None or squares.size == 0:

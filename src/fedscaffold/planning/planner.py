@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss
-from fedscaffold.core.checks import check_problem, choice, not_negative, positive, whole_number
+from fedscaffold.core.checks import check_problem, choice, not_negative, positive, suggest_names, whole_number
 from fedscaffold.core.display.progress import Advance, Progress, progress_bar
 from fedscaffold.core.errors import InvalidInput, MissingDependency, OutOfReach
 from fedscaffold.core.protocols import Method, Problem
@@ -94,6 +94,7 @@ def plan(
 ) -> Plans: ...
 
 
+@suggest_names
 def plan(
     problem: Problem,
     *,
