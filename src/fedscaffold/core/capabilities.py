@@ -54,14 +54,6 @@ class GeneralisedLinear(SmoothProblem, MarginLoss, Protocol):
 
 
 @runtime_checkable
-class InvertibleSlope(Protocol):
-    """A loss ℓ(z, y) that says where its derivative has a value."""
-
-    def margin_of_slope(self, slope: Array, y: Array) -> Array:
-        """Return the z with ℓ'(z, y) = slope; −∞ or ∞ where ℓ' is above or below it everywhere."""
-
-
-@runtime_checkable
 class HasFastSlopes(Protocol):
     """A generalised linear problem with a faster ℓ' for many margins at once."""
 

@@ -74,7 +74,3 @@ class Diverged(FedScaffoldError, ArithmeticError):
         self.round = round
         self.client = client
         self.safe_step_size = safe_step_size
-
-
-class UnreliablePrediction(UserWarning):
-    """A prediction that leaves out more than a few percent; see `theory.Prediction.reliability`."""

@@ -359,13 +359,6 @@ class Logistic(Glm):
         return -y * expit(-y * z)
 
     @staticmethod
-    def margin_of_slope(slope: Array, y: Array) -> Array:
-        """Return the z with ℓ'(z, y) = slope; −∞ or ∞ where ℓ' is above or below it everywhere."""
-        share = np.clip(-y * slope, 0.0, 1.0)  # σ(−y z)
-        with np.errstate(divide="ignore"):
-            return -y * (np.log(share) - np.log1p(-share))
-
-    @staticmethod
     @np.errstate(over="ignore")  # of large margins, whose ℓ' is then 0 as it should be
     def d1_of_many(z: Array, y: Array) -> Array:
         """Return ℓ'(z, y) = −y/(1 + exp(y z)) with NumPy's vectorised exp: last bits differ from `d1`."""

@@ -50,15 +50,3 @@ class Batches:
         if self.sampling == "with_replacement":
             return 1.0 / self.size
         return (n - self.size) / (self.size * max(n - 1, 1))
-
-    def skew_factor(self, n: int) -> float:
-        """Return the third cumulant of a batch mean over that of one record.
-
-        1/B², times (n−B)(n−2B)/((n−1)(n−2)) without replacement.
-        """
-        if self.size is None:
-            return 0.0
-        if self.sampling == "with_replacement":
-            return 1.0 / self.size**2
-        left = (n - self.size) * (n - 2 * self.size)
-        return left / (self.size**2 * max(n - 1, 1) * max(n - 2, 1))
