@@ -66,7 +66,7 @@ TABLE_OPTIONS = {"target": "y", "client": "site", "features": None, "categorical
                  "weights": "rows", "missing": "error", "standardize": False, "intercept": True, "min_rows": 1,
                  "max_categories": 10}  # fmt: skip
 STREAM = partial(fs.problems.RidgeStream, dim=2)
-STUDY_OF_RUNS = {"problem": STREAM, "grid": {"n_clients": [2], "step_size": 0.1}, "method": METHOD, "rounds": 2,
+STUDY_OF_RUNS: dict[str, Any] = {"problem": STREAM, "grid": {"n_clients": [2], "step_size": 0.1}, "method": METHOD, "rounds": 2,
                  "batch_size": 1, "repetitions": 1, "seed": 0, "start": "zero"}  # fmt: skip
 DIFFERENTIABLE = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
 ESTIMATOR = {"X": X.reshape(-1, 2), "clients": FRAME["site"].to_numpy(), "sample_weight": None, "fit_intercept": True,

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -185,7 +185,7 @@ class Norm:
 
     whole: bool = False
     name: str = field(default="norm", init=False)
-    keep: str = field(default="every", init=False)
+    keep: Literal["every", "last"] = field(default="every", init=False)
 
     def watch(self, problem: Any) -> Any:
         return lambda round, theta, previous: theta if self.whole else np.linalg.norm(theta, axis=1)
@@ -306,9 +306,9 @@ def test_the_best_at_the_end_is_not_one_that_diverged() -> None:
 def test_figures_show_the_cheapest_curve_on_each_axis(tmp_path: Path) -> None:
     few_rounds, few_gradients = curve("a", [9, 1, 1, 1], 100), curve("a", [9, 9, 9, 1, 1, 1, 1], 10)
     found = MethodComparison([few_rounds, few_gradients], [1.0])
-    (by_rounds,), (by_gradients,) = (found.plot(cost=cost).get_lines()[:1] for cost in ("rounds", "gradients"))
-    assert by_rounds.get_xdata().tolist() == [1.0, 2.0, 3.0]
-    assert by_gradients.get_xdata().tolist() == [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
+    shown = {cost: found.plot(cost=cost).get_lines()[0].get_xdata() for cost in ("rounds", "gradients")}
+    np.testing.assert_array_equal(shown["rounds"], [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(shown["gradients"], [10.0, 20.0, 30.0, 40.0, 50.0, 60.0])
     found.draw(tmp_path / "a.svg")
     for text in ("round", "gradients per client", "vectors per client"):
         assert text in (tmp_path / "a.svg").read_text()

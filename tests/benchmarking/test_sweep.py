@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -250,36 +250,41 @@ def not_a_problem(n_clients: int) -> int:
     return n_clients
 
 
+def but(**wrong: Any) -> Sweep:
+    """SMALL with other settings, of wrong types too."""
+    return replace(SMALL, **wrong)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: replace(SMALL, problem="ridge"), "problem must be a function"),
-        (lambda: replace(SMALL, grid=[1]), "grid must be a dictionary"),
-        (lambda: replace(SMALL, grid={}), "RidgeStream needs n_clients; add it to the grid"),
-        (lambda: replace(SMALL, grid={"n_clients": []}), "n_clients in the grid has no values"),
+        (lambda: but(problem="ridge"), "problem must be a function"),
+        (lambda: but(grid=[1]), "grid must be a dictionary"),
+        (lambda: but(grid={}), "RidgeStream needs n_clients; add it to the grid"),
+        (lambda: but(grid={"n_clients": []}), "n_clients in the grid has no values"),
         (
-            lambda: replace(SMALL, grid={"n_client": 3}),
+            lambda: but(grid={"n_client": 3}),
             "unknown name 'n_client' in the grid; did you mean 'n_clients'",
         ),
-        (lambda: replace(SMALL, grid={"n_clients": 3, "stepsize": 1}), "did you mean 'step_size'"),
-        (lambda: replace(SMALL, grid={"n_clients": 3, "x": 1}), "Known names of RidgeStream: .*Scaffold: .*run: "),
-        (lambda: replace(SMALL, method=fs.Scaffold), "Scaffold needs step_size, local_steps; add to the grid"),
-        (lambda: replace(SMALL, method=3), "method must be a method"),
-        (lambda: replace(SMALL, method=int), "method must be a method"),
-        (lambda: replace(SMALL, grid={"n_clients": 3, "step_size": -1.0}), "step_size must be"),
-        (lambda: replace(SMALL, rounds=0), "rounds must be"),
-        (lambda: replace(SMALL, repetitions=0), "repetitions must be"),
-        (lambda: replace(SMALL, seed=2**64), "seed must be below"),
-        (lambda: replace(SMALL, start="here"), "start must be one of .zero., .optimum."),
-        (lambda: replace(SMALL, batch_size=0), "batch_size must be"),
-        (lambda: replace(SMALL, batch_size="small"), "batch_size must be"),
-        (lambda: swept(replace(SMALL, grid={"n_clients": [3, 0]})), "n_clients must be"),
-        (lambda: swept(replace(SMALL, grid={"n_clients": [3, 5], "cohort": 4})), "cohort"),
-        (lambda: swept(replace(SMALL, batch_size=None)), "no full gradients"),
-        (lambda: swept(replace(SMALL, problem=not_a_problem)), "problem must be a problem"),
+        (lambda: but(grid={"n_clients": 3, "stepsize": 1}), "did you mean 'step_size'"),
+        (lambda: but(grid={"n_clients": 3, "x": 1}), "Known names of RidgeStream: .*Scaffold: .*run: "),
+        (lambda: but(method=fs.Scaffold), "Scaffold needs step_size, local_steps; add to the grid"),
+        (lambda: but(method=3), "method must be a method"),
+        (lambda: but(method=int), "method must be a method"),
+        (lambda: but(grid={"n_clients": 3, "step_size": -1.0}), "step_size must be"),
+        (lambda: but(rounds=0), "rounds must be"),
+        (lambda: but(repetitions=0), "repetitions must be"),
+        (lambda: but(seed=2**64), "seed must be below"),
+        (lambda: but(start="here"), "start must be one of .zero., .optimum."),
+        (lambda: but(batch_size=0), "batch_size must be"),
+        (lambda: but(batch_size="small"), "batch_size must be"),
+        (lambda: swept(but(grid={"n_clients": [3, 0]})), "n_clients must be"),
+        (lambda: swept(but(grid={"n_clients": [3, 5], "cohort": 4})), "cohort"),
+        (lambda: swept(but(batch_size=None)), "no full gradients"),
+        (lambda: swept(but(problem=not_a_problem)), "problem must be a problem"),
         (lambda: swept(SMALL, engine="foo"), "engine must be one of"),
         (lambda: swept(SMALL, out=Path(__file__)), "cannot make a folder"),
-        (lambda: sweep(GRID.grid), "sweep needs a Sweep"),
+        (lambda: sweep(cast(Any, GRID.grid)), "sweep needs a Sweep"),
     ],
 )
 def test_bad_input_is_rejected_before_any_cell_is_run(

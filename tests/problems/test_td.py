@@ -147,8 +147,8 @@ def test_identity() -> None:
 
 def test_predictions_are_exact_unless_records_follow_a_chain() -> None:
     method = fs.Scaffold(step_size=0.1, local_steps=2)
-    for sampling, how in (("iid", "exact"), ("markov", "measured")):
-        problem: Any = GarnetTD(**SMALL, sampling=sampling)
+    problems = {"exact": GarnetTD(**SMALL), "measured": GarnetTD(**SMALL, sampling="markov")}
+    for how, problem in problems.items():
         assert fs.theory.predict(problem, method, batch_size=2, accuracy=0.2).how == how
         with pytest.raises(fs.InvalidInput, match="client_third_derivatives, which td lacks"):
             fs.theory.expansion(problem, method, batch_size=2)

@@ -7,6 +7,13 @@ from scipy.linalg import block_diag, solve_discrete_lyapunov
 
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Ridge
+from fedscaffold.theory.exact import ExactLaw
+
+
+def curve_of(law: ExactLaw) -> Array:
+    """The curve of a law that was asked for rounds."""
+    assert law.curve is not None
+    return law.curve
 
 
 def round_matrices(hessians: Array, w: Array, gamma: float, H: int) -> tuple[Array, Array]:

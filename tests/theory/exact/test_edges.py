@@ -14,7 +14,7 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.problems import Ridge
 from fedscaffold.theory.exact import exact_law, law
 from tests.samples import make, systems
-from tests.theory.dense_algebra import ridge_covariance
+from tests.theory.dense_algebra import curve_of, ridge_covariance
 
 SCAFFOLD = Scaffold(step_size=0.1, local_steps=5)
 WITHOUT_NOISE: dict[str, Any] = {
@@ -54,14 +54,14 @@ def test_without_noise_the_curve_is_the_run(method: Any, many: bool, monkeypatch
         found = exact_law(problem.subset([2]) if batches.size else problem, chosen, batches, rounds=40)
         assert found.cov_theta.max() == 0.0
         if not batches.size:
-            np.testing.assert_allclose(found.curve, mse, rtol=1e-9, atol=1e-24)
+            np.testing.assert_allclose(curve_of(found), mse, rtol=1e-9, atol=1e-24)
 
 
 def test_clients_of_one_record_have_no_noise() -> None:
     problem = Ridge(np.random.default_rng(1).normal(size=(3, 1, 2)), np.ones((3, 1)), l2=0.1)
     found = exact_law(problem, SCAFFOLD, Batches(1), rounds=10)
     mse = fs.run(problem, SCAFFOLD, rounds=10, engine="reference", progress=False).mse[0]
-    np.testing.assert_allclose(found.curve, mse, rtol=1e-9)
+    np.testing.assert_allclose(curve_of(found), mse, rtol=1e-9)
     assert np.trace(found.cov_theta) == 0.0
 
 
@@ -72,7 +72,7 @@ def test_records_that_a_model_fits_have_the_plateau_zero_or_none(l2: float) -> N
     X = rng.normal(size=(3, 9, 3))
     problem = Ridge(X, X @ rng.normal(size=3), l2=l2)
     found = exact_law(problem, SCAFFOLD, Batches(1), rounds=10)
-    np.testing.assert_allclose(found.curve, ExactRidge(problem, 0.1, 5, Batches(1), True).curve(10), rtol=1e-9)
+    np.testing.assert_allclose(curve_of(found), ExactRidge(problem, 0.1, 5, Batches(1), True).curve(10), rtol=1e-9)
     assert np.trace(found.cov_theta) < 1e-15
     with pytest.raises(NoPlateau, match="the noise grows"):
         exact_law(problem, Scaffold(step_size=0.6, local_steps=5), Batches(1))
@@ -127,13 +127,14 @@ def test_random_problems(seed: int) -> None:
     size = float(case.problem.optimum() @ case.problem.optimum())
     mse = np.trace(found.cov_theta) + found.bias @ found.bias
     np.testing.assert_allclose(mse, plateau, rtol=1e-5, atol=1e-20 * size)
-    np.testing.assert_allclose(found.curve, curve, rtol=1e-3, atol=1e-20 * size)
+    np.testing.assert_allclose(curve_of(found), curve, rtol=1e-3, atol=1e-20 * size)
 
 
 def test_long_rounds_of_a_tiny_problem() -> None:
     case = random_case("ridge", 4)
     method = Scaffold(step_size=0.02, local_steps=2000)
+    assert isinstance(case.problem, Ridge)
     exact = ExactRidge(case.problem, 0.02, 2000, Batches(1), True)
     found = exact_law(case.problem, method, Batches(1), rounds=5)
-    np.testing.assert_allclose(found.curve, exact.curve(5), rtol=1e-3)
+    np.testing.assert_allclose(curve_of(found), exact.curve(5), rtol=1e-3)
     np.testing.assert_allclose(np.trace(found.cov_theta), exact.plateau(), rtol=1e-5)
