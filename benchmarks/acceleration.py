@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import measured
-from fedscaffold.core.display.progress import progress_bar
-from fedscaffold.core.storage.files import folder_at
+from fedscaffold.core.display import progress_bar
+from fedscaffold.core.files import folder_at
 from fedscaffold.paper.acceleration import (
     FEDLIN,
     LONG,

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import measured
 from fedscaffold.conformance.adapters import LIBRARIES
 from fedscaffold.conformance.adapters.environment import check_library, default_folder
-from fedscaffold.core.storage.files import write_text
+from fedscaffold.core.files import write_text
 
 PAGE = measured.ROOT / "docs" / "conformance-league.md"
 MARKS = {"passed": "✓", "failed": "**✗**", "not supported": "–"}

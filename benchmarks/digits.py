@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from benchmarks import measured
-from fedscaffold.core.display.figures import plain_grid
+from fedscaffold.core.display import plain_grid
 from fedscaffold.core.types import Array
 from fedscaffold.data import partition
 from fedscaffold.engines import Jax

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks import measured
 from fedscaffold.benchmarking.fits import LineFit, fit_line, reached_plateau
-from fedscaffold.core.display.figures import plain_grid
+from fedscaffold.core.display import plain_grid
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, ScaffLSA
 from fedscaffold.paper.claims import Claim

@@ -24,9 +24,9 @@ from rich.table import Table
 
 import fedscaffold as fs
 from fedscaffold.core import provenance
+from fedscaffold.core.files import replacing
 from fedscaffold.core.protocols import LocalSgd
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.storage.files import replacing
 from fedscaffold.core.types import Array
 from fedscaffold.federation import (
     RoundRules,

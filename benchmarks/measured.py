@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core import provenance
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.files import replacing
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "measured"

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import measured
-from fedscaffold.core.display.figures import plain_grid
+from fedscaffold.core.display import plain_grid
+from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import measured
-from fedscaffold.core.display.figures import plain_grid
+from fedscaffold.core.display import plain_grid
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper

@@ -18,7 +18,7 @@ import numpy as np
 import fedscaffold as fs
 from benchmarks import measured
 from fedscaffold.core.errors import FedScaffoldError
-from fedscaffold.core.storage.files import write_text
+from fedscaffold.core.files import write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.federation.client.rules import SiteRules

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedscaffold.core.lazy import load_on_demand
+from fedscaffold.core.imports import load_on_demand
 
 if TYPE_CHECKING:
     from fedscaffold import (

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.storage import vectors
 from fedscaffold.federation import (
     ClientFailed,
     ClientRefused,
@@ -19,6 +18,7 @@ from fedscaffold.federation import (
     RefusalCode,
     RoundRules,
     TrainRequest,
+    vectors,
 )
 from fedscaffold.federation.messages import Reply
 from tests.federation.federation import Federation

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import FedScaffoldError
-from fedscaffold.core.storage.fields import shown
 from fedscaffold.federation import (
     ClientFailed,
     ProblemTask,

@@ -14,8 +14,8 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import exclusive
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.storage.files import exclusive
 from fedscaffold.federation import (
     ClientUpdate,
     ProblemTask,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import fedscaffold as fs
 from fedscaffold.cli.main import app
-from fedscaffold.core.storage import npz as arrays
+from fedscaffold.core import npz as arrays
 
 QUICK = ["run", "--clients", "4", "--rounds", "6", "--local-steps", "5"]
 runner = CliRunner()

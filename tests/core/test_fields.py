@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput
-from fedscaffold.core.storage.fields import Fields, shown
+from fedscaffold.core.files import Fields
 
 WRONG: dict[str, tuple[str, dict[str, Any], list[Any]]] = {
     "integer": ("integer", {"least": 0, "most": 9}, [True, -1, 10, 1.0, math.inf, "1", None, [1], 10**400]),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedscaffold.core import npz
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage import npz
-from fedscaffold.core.storage.files import check_writable, path_of, remove_abandoned, replacing, write_text
+from fedscaffold.core.files import check_writable, path_of, remove_abandoned, replacing, write_text
 
 
 def test_the_new_file_takes_the_old_ones_place(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedscaffold.core.storage import npz
-from fedscaffold.core.storage.npz import interrupts_delayed
+from fedscaffold.core import npz
+from fedscaffold.core.npz import interrupts_delayed
 
 
 def test_ctrl_c_waits_for_the_end_of_the_block() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fedscaffold.core.errors import InUse
-from fedscaffold.core.storage.files import exclusive
+from fedscaffold.core.files import exclusive
 
 HOLD = """
 import sys, time
-from fedscaffold.core.storage.files import exclusive
+from fedscaffold.core.files import exclusive
 with exclusive(sys.argv[1], "the folder"):
     print("held", flush=True)
     time.sleep(60)

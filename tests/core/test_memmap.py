@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscaffold.core.storage import memmap as mapped
-from fedscaffold.core.storage.memmap import grouped, in_file, let_go, read_ahead, spans
+from fedscaffold.core import machine as mapped
+from fedscaffold.core.machine import grouped, in_file, let_go, read_ahead, spans
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_pass_reads_ahead_and_lets_go_behind(array: Any, monkeypatch: pytest.M
 
 def test_where_the_system_takes_no_advice(array: Any, tmp_path: Path) -> None:
     code = (
-        "import mmap, numpy as np; del mmap.MADV_WILLNEED; from fedscaffold.core.storage.memmap import spans; "
+        "import mmap, numpy as np; del mmap.MADV_WILLNEED; from fedscaffold.core.machine import spans; "
         f"array = np.load({str(tmp_path / 'a.npy')!r}, mmap_mode='r'); "
         "print(list(spans(np.array([0, 1, 3000]), array)))"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedscaffold.core.storage.memory_limit import memory_limit
+from fedscaffold.core.machine import memory_limit
 
 
 def test_the_smallest_limit_counts(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_the_smallest_limit_counts(tmp_path: Path) -> None:
 def test_a_limit_of_the_process() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30)); "
-        "from fedscaffold.core.storage.memory_limit import memory_limit; print(memory_limit())"
+        "from fedscaffold.core.machine import memory_limit; print(memory_limit())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 2**30

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedscaffold.core.storage import npz
+from fedscaffold.core import npz
 
 ARRAYS = {"a": np.arange(12.0).reshape(3, 4), "b/c": np.array([1, 2], dtype=np.int64), "empty": np.zeros((0, 3))}
 

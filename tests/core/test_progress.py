@@ -4,19 +4,19 @@ import time
 
 import pytest
 
-from fedscaffold.core.display import progress
+from fedscaffold.core import display
 
 
 def test_lines_are_written_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.05)
-    with progress.progress_bar("Planning", None):
+    monkeypatch.setattr(display, "SECONDS_BETWEEN_LINES", 0.05)
+    with display.progress_bar("Planning", None):
         time.sleep(0.3)
-    with progress.progress_bar("Running", None) as advance:
+    with display.progress_bar("Running", None) as advance:
         advance(3, 12)
         time.sleep(0.3)
-    with progress.progress_bar("Silent", False):
+    with display.progress_bar("Silent", False):
         time.sleep(0.2)
     lines = capsys.readouterr().err
     assert "Planning: 0 s\n" in lines
@@ -25,6 +25,6 @@ def test_lines_are_written_where_there_is_no_terminal(
 
 
 def test_a_short_job_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.progress_bar("Planning", None) as advance:
+    with display.progress_bar("Planning", None) as advance:
         advance(1, 1)
     assert capsys.readouterr().err == ""

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import exclusive
+from fedscaffold.core.files import exclusive
 from fedscaffold.dashboard import serve_dashboard
 from fedscaffold.dashboard.server import serve_app
 from fedscaffold.federation import StatusBoard, StudyStatus, study_status

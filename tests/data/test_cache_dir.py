@@ -16,7 +16,7 @@ import pytest
 
 from fedscaffold import InvalidInput
 from fedscaffold.core.errors import InUse
-from fedscaffold.core.storage.memmap import in_file
+from fedscaffold.core.machine import in_file
 from fedscaffold.data import from_frame, from_parquet, on_disk
 from tests.data.test_files import OPTIONS, holed
 from tests.hospitals import wine

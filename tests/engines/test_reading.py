@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
+from fedscaffold.core.machine import in_file
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.engines.numba_ import reading
 from fedscaffold.engines.numba_.reading import Reading
 from fedscaffold.engines.numba_.tables import tables

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedscaffold.core.storage import memmap as mapped
-from fedscaffold.core.storage.memmap import in_file
+from fedscaffold.core import machine as mapped
+from fedscaffold.core.machine import in_file
 from fedscaffold.data import from_parquet, open_problem
 from fedscaffold.data import open as model_tables
 from fedscaffold.models import FitSettings, fit, local_models

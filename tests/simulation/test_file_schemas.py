@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.storage import npz
+from fedscaffold.core import npz
 
 PROBLEM = fs.problems.RidgeStream(n_clients=3, dim=4)
 METHOD = fs.Scaffold(step_size=0.05, local_steps=2)

@@ -12,8 +12,8 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.linear_model import GammaRegressor, LogisticRegression, Ridge
 from sklearn.preprocessing import scale
 
+from fedscaffold.core import machine
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage import memory_limit
 from fedscaffold.sklearn import (
     FederatedGammaRegression,
     FederatedLogisticRegression,
@@ -50,7 +50,7 @@ def test_sparse_rows_give_the_same_model(model: Any, y: Any, make: Any) -> None:
 
 
 def test_sparse_rows_that_would_not_fit_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_limit, "memory_limit", lambda: 2**30)
+    monkeypatch.setattr(machine, "memory_limit", lambda: 2**30)
     wide = sparse.csr_array((20, 10_000_000))
     with pytest.raises(InvalidInput, match=r"dense table of the sparse X.* would take 3\.0 GiB"):
         FederatedRidge().fit(wide, np.arange(20.0), clients=np.arange(20) % 2)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from fedscaffold.core import provenance
+from fedscaffold.core import npz, provenance
 from fedscaffold.core.checks import given
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.optional import load_optional
+from fedscaffold.core.files import check_writable, folder_at, path_of
+from fedscaffold.core.imports import load_optional
 from fedscaffold.core.protocols import Problem
-from fedscaffold.core.storage import npz
-from fedscaffold.core.storage.files import check_writable, folder_at, path_of
 from fedscaffold.core.types import Array
 
 BatchSize = int | None | Literal["auto"]

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from fedscaffold.benchmarking.cells import BatchSize, Cell, chosen_batch, finished, text_table
-from fedscaffold.core import provenance
+from fedscaffold.core import npz, provenance
 from fedscaffold.core.checks import check_method, check_problem, choice, given, positive, seed_number, whole_number
-from fedscaffold.core.display.progress import Progress, progress_bar
+from fedscaffold.core.display import Progress, progress_bar
 from fedscaffold.core.errors import Diverged, InvalidInput
-from fedscaffold.core.optional import load_optional
+from fedscaffold.core.files import folder_at, write_frame, write_text
+from fedscaffold.core.imports import load_optional
 from fedscaffold.core.protocols import Engine, Method, Observer, Problem, Watch
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.storage import npz
-from fedscaffold.core.storage.files import folder_at, write_frame, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.problems.newton import NoMinimiser, SmoothFunction, minimise
 from fedscaffold.reports.figures import CurvePanel, draw_curves, draw_panel

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.checks import choice, positive, seed_number, whole_number
-from fedscaffold.core.collector import Collector
-from fedscaffold.core.display.summaries import Summarised
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.display import Summarised
+from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array

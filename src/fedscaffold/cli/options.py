@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from fedscaffold.core.checks import choice
-from fedscaffold.core.display.figures import load_matplotlib
+from fedscaffold.core.display import load_matplotlib
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.optional import missing_extra
+from fedscaffold.core.files import check_writable
+from fedscaffold.core.imports import missing_extra
 from fedscaffold.core.protocols import Method
-from fedscaffold.core.storage.files import check_writable
 from fedscaffold.engines import choose_engine
 from fedscaffold.federation.known_methods import find_method
 from fedscaffold.methods import (

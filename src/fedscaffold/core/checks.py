@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import shown
 from fedscaffold.core.types import Array
 
 T = TypeVar("T")
@@ -98,6 +97,20 @@ def set_fields(frozen: Any, **values: Any) -> None:
 def given(value: Any) -> str:
     """Return a value for the text of an error: short, and printable whatever it is."""
     return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
+
+
+def shown(value: object, *, longest: int = 60) -> str:
+    """Return a value as one short line of printable ASCII characters, for an error or a log."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} with shape {value.shape}"[:longest]
+    if isinstance(value, int) and not -(10**longest) < value < 10**longest:
+        return "a huge number"  # which Python may refuse to write out
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except Exception:  # a repr that fails, as that of a list with a huge number does
+        return f"a {type(value).__name__}"
+    text = ascii(text[: 2 * longest])[1:-1]
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def check_problem_and_method(problem: Any, method: Any) -> None:

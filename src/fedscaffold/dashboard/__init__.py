@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fedscaffold.core.optional import missing_extra
+from fedscaffold.core.imports import missing_extra
 
 if TYPE_CHECKING:
     from fedscaffold.dashboard.server import serve_dashboard

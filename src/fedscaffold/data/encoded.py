@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import positive
-from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data import tables
 from fedscaffold.data.encoding import Encoding

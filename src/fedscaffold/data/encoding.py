@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.checks import choice, positive
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import json_value, read_text, write_text
+from fedscaffold.core.files import json_value, read_text, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data import tables
 from fedscaffold.data.settings import DatePart, check_date_parts

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import path_of
+from fedscaffold.core.files import path_of
 from fedscaffold.data.settings import DETECTED, CsvFormat
 from fedscaffold.data.tables import BLOCK, Source, check_names, is_text, load_pyarrow, some
 

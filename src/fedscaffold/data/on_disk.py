@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import exclusive, json_value
-from fedscaffold.core.storage.memmap import AT_ONCE, let_go
+from fedscaffold.core.files import exclusive, json_value
+from fedscaffold.core.machine import AT_ONCE, let_go
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import (
     EncodedProblem,

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.optional import load_optional
-from fedscaffold.core.storage.memory_limit import memory_limit
+from fedscaffold.core.imports import load_optional
+from fedscaffold.core.machine import memory_limit
 from fedscaffold.data.encoded import EncodedProblem, build_problem, problem_in_memory, table_layout, with_kind
 from fedscaffold.data.files import Paths, existing_file, is_parquet, open_parquet, parquet_files, read_csv
 from fedscaffold.data.on_disk import cache_exists, cache_identity, open_cache, remove_cache, write_cache

@@ -17,8 +17,7 @@ import numpy as np
 
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import choice, given
-from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Category, Encoding, Number, encode_table
 from fedscaffold.data.settings import TableSettings

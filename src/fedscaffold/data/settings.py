@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from fedscaffold.core.checks import choice, given, not_negative, set_fields, whole_number
-from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
 
 T = TypeVar("T")

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import DataWarning, InvalidInput
+from fedscaffold.core.errors import Collector, DataWarning, InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.data import tables
 from fedscaffold.data.encoding import Category, Column, Number

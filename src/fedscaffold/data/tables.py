@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.checks import given
-from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.optional import load_optional
+from fedscaffold.core.errors import Collector, InvalidInput
+from fedscaffold.core.imports import load_optional
 from fedscaffold.core.types import Array
 from fedscaffold.data.settings import DatePart, TableSettings
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedscaffold.core.checks import given
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.lazy import load_on_demand
+from fedscaffold.core.imports import load_on_demand
 from fedscaffold.core.protocols import Engine, HasBatchLoss
 
 if TYPE_CHECKING:

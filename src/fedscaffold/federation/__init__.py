@@ -10,7 +10,7 @@ site's side: its policy, its work and files, and how it answers. Both use `messa
 
 from typing import TYPE_CHECKING
 
-from fedscaffold.core.lazy import load_on_demand
+from fedscaffold.core.imports import load_on_demand
 
 if TYPE_CHECKING:
     from fedscaffold.federation.agreement import Agreement

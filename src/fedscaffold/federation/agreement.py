@@ -10,8 +10,7 @@ import numpy as np
 
 from fedscaffold.core.checks import not_negative, positive
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import write_text
+from fedscaffold.core.files import Fields, write_text
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Encoding, encode_table
 from fedscaffold.data.files import read_table

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import shown
 
 
 class AuditLog:

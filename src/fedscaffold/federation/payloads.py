@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import Fields
 from fedscaffold.core.protocols import Method
-from fedscaffold.core.storage.fields import Fields, shown
 from fedscaffold.core.types import Array
 from fedscaffold.federation.history import HISTORY_PATTERN, RUN_PATTERN
 from fedscaffold.federation.messages import (

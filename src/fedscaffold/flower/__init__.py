@@ -7,7 +7,7 @@ finds nodes; the protocol is in `fedscaffold.federation`, whose names that an ap
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedscaffold.core.optional import missing_extra
+from fedscaffold.core.imports import missing_extra
 
 if TYPE_CHECKING:
     from fedscaffold.federation import Agreement, LocalTask, ProblemTask, SitePolicy, TooFewClients

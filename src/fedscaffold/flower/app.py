@@ -7,8 +7,8 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedscaffold.core.files import Fields
 from fedscaffold.core.protocols import Engine, Method, Problem
-from fedscaffold.core.storage.fields import Fields
 from fedscaffold.federation.client.answer import Site, answer_hello, answer_request
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.task import LocalTask, ProblemTask

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.files import replacing
 
 LOOPBACK = "127.0.0.1"
 LONGEST_NAME = 64  # of a certificate's subject

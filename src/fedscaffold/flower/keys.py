@@ -2,8 +2,8 @@
 
 import string
 
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import shown
 
 
 def key_in_hexadecimal(key: str) -> str:

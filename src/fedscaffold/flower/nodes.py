@@ -11,8 +11,8 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import shown
 from fedscaffold.federation.messages import ClientFailed, ClientHello, ClientRefused, Reply, TrainRequest
 from fedscaffold.federation.payloads import pack_request, unpack_hello, unpack_reply
 from fedscaffold.federation.refusals import MEANING

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
-from fedscaffold.core.optional import missing_extra
+from fedscaffold.core.imports import missing_extra
 
 START_TIMEOUT = 60.0  # seconds for a process to open its port
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux

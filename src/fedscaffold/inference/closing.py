@@ -5,9 +5,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedscaffold.core.checks import positive, whole_number
+from fedscaffold.core.checks import positive, shown, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import shown
 from fedscaffold.core.types import Array
 from fedscaffold.inference.diagnosis import refuse_undetermined
 from fedscaffold.inference.families import family_of

@@ -4,8 +4,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import shown
 from fedscaffold.core.types import Array
 from fedscaffold.inference.closing import dispersion, inverse_hessian, n_parameters, residual_degrees
 from fedscaffold.inference.sums import ClosingSums

@@ -7,8 +7,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.memmap import spans
-from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.machine import one_blas_thread, spans
 from fedscaffold.core.types import Array
 from fedscaffold.inference.families import EXTREME, ErrorFamily, family_of
 from fedscaffold.inference.own_intercepts import own_intercept, record_columns, without_last

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from fedscaffold.core.checks import suggest_names
-from fedscaffold.core.lazy import load_on_demand
+from fedscaffold.core.imports import load_on_demand
 
 if TYPE_CHECKING:
     from fedscaffold.methods.amplified import AmplifiedScaffold

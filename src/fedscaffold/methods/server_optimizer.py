@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.checks import choice, given, positive, set_fields
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.optional import load_optional
+from fedscaffold.core.imports import load_optional
 from fedscaffold.core.protocols import Compressor, Method
 from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray
 

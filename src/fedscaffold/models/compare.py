@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedscaffold.core.display.progress import Progress
-from fedscaffold.core.display.summaries import Summarised, text_summary
+from fedscaffold.core.display import Progress, Summarised, text_summary
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg
 from fedscaffold.models.fit import Fit, run_method

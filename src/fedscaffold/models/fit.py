@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscaffold.core.display.progress import Progress
-from fedscaffold.core.display.summaries import Summarised
-from fedscaffold.core.storage import npz as arrays
-from fedscaffold.core.storage.files import path_of
+from fedscaffold.core import npz as arrays
+from fedscaffold.core.display import Progress, Summarised
+from fedscaffold.core.files import path_of
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.inference import Closed, Summary

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedscaffold.core.display.progress import progress_bar
+from fedscaffold.core import npz as arrays
+from fedscaffold.core.display import progress_bar
 from fedscaffold.core.errors import Diverged, InvalidInput
-from fedscaffold.core.storage import npz as arrays
-from fedscaffold.core.storage.files import check_writable, folder_at, write_text
+from fedscaffold.core.files import check_writable, folder_at, write_text
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.on_disk import CacheMismatch, remove_cache
 from fedscaffold.data.open import default_max_bytes_in_memory

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Required, TypedDict, Unpack, overload
 
 from fedscaffold.core.checks import suggest_names
-from fedscaffold.core.display.progress import Progress
+from fedscaffold.core.display import Progress
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.files import read_table
 from fedscaffold.data.open import open_problem

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.arrays import evenly_spaced_clients
-from fedscaffold.core.storage.memmap import grouped, spans
-from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.machine import grouped, one_blas_thread, spans
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models.compare import ModelScore, run_fedavg, score_model

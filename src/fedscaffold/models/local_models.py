@@ -9,8 +9,7 @@ from scipy.optimize import minimize
 
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.memmap import grouped, in_file, spans
-from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.machine import grouped, in_file, one_blas_thread, spans
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models.planning.planned import PreparedProblem

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.memmap import in_file
+from fedscaffold.core.machine import in_file
 from fedscaffold.core.types import Array
 from fedscaffold.data.statistics import ColumnMoments
 from fedscaffold.data.tables import (

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.display import Summarised
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import json_value, read_text, write_text
+from fedscaffold.core.files import json_value, read_text, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoding import Encoding, Number, Unknown, check_records
 from fedscaffold.data.tables import Label, blocks, by_name, frame_source, pick_all

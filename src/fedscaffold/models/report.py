@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.display.progress import Progress
-from fedscaffold.core.display.summaries import rounded_up
+from fedscaffold.core.display import Progress, rounded_up
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import write_text
+from fedscaffold.core.files import write_text
 from fedscaffold.core.types import Array
 from fedscaffold.data.files import read_table
 from fedscaffold.data.settings import DETECTED, CsvFormat

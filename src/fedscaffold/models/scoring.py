@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.files import replacing
 from fedscaffold.data.encoding import Unknown
 from fedscaffold.data.tables import load_pyarrow
 from fedscaffold.models.metrics import prediction_metrics

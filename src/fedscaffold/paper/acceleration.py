@@ -15,10 +15,10 @@ import numpy as np
 
 from fedscaffold.benchmarking.fits import LineFit, fit_line
 from fedscaffold.core.checks import positive, seed_number
-from fedscaffold.core.display.progress import Advance
+from fedscaffold.core.display import Advance
 from fedscaffold.core.errors import Diverged, InvalidInput
+from fedscaffold.core.files import write_frame
 from fedscaffold.core.protocols import Method
-from fedscaffold.core.storage.files import write_frame
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedLin, ProxSkip, Scaffold
 from fedscaffold.paper.claims import Claim, check_client_numbers, save_claims

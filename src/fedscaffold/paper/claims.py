@@ -8,7 +8,7 @@ from typing import Any
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import write_text
+from fedscaffold.core.files import write_text
 
 
 @dataclass(frozen=True)

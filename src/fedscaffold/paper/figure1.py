@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fedscaffold.benchmarking.fits import fit_line, reached_plateau
 from fedscaffold.core.checks import seed_number, whole_number
-from fedscaffold.core.display.progress import Advance
-from fedscaffold.core.storage.files import write_frame, write_text
+from fedscaffold.core.display import Advance
+from fedscaffold.core.files import write_frame, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, Scaffold

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedscaffold.benchmarking import compare
 from fedscaffold.benchmarking.comparison import CostName
-from fedscaffold.core.display.progress import Advance
+from fedscaffold.core.display import Advance
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, FedLin, Scaffold, TwoSidedScaffold

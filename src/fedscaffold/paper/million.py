@@ -17,9 +17,9 @@ from fedscaffold.benchmarking import Sweep
 from fedscaffold.benchmarking.fits import fit_saturation
 from fedscaffold.benchmarking.sweeps import SweepRow, SweepTable
 from fedscaffold.core.checks import seed_number
-from fedscaffold.core.display.progress import Advance
+from fedscaffold.core.display import Advance
+from fedscaffold.core.files import write_frame
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.storage.files import write_frame
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.paper.claims import Claim, check_client_numbers

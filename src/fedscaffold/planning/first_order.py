@@ -20,9 +20,9 @@ import numpy as np
 from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.capabilities import HasNoiseAlong, SmoothProblem
 from fedscaffold.core.errors import NoPlateau
+from fedscaffold.core.machine import grouped
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.storage.memmap import grouped
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg
 from fedscaffold.theory.expansion import FirstOrderLaw

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss
 from fedscaffold.core.checks import check_problem, choice, not_negative, positive, suggest_names, whole_number
-from fedscaffold.core.display.progress import Advance, Progress, progress_bar
+from fedscaffold.core.display import Advance, Progress, progress_bar
 from fedscaffold.core.errors import InvalidInput, MissingDependency, OutOfReach
+from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, ServerOptimizer, TwoSidedScaffold
 from fedscaffold.planning.first_order import FirstOrderModel

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedscaffold.core.display.figures import new_axes, plain_grid
-from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.display import Summarised, new_axes, plain_grid
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Method

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import check_problem_and_method, choice, numbers, positive, whole_number
-from fedscaffold.core.display.figures import new_axes, plain_grid
-from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.display import Summarised, new_axes, plain_grid
 from fedscaffold.core.errors import Diverged, InvalidInput, NoPlateau
 from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Method, Problem

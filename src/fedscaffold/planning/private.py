@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.capabilities import GeneralisedLinear
 from fedscaffold.core.checks import positive
-from fedscaffold.core.display.progress import Advance
+from fedscaffold.core.display import Advance
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.batches import Batches

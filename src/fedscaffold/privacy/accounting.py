@@ -19,7 +19,7 @@ import numpy as np
 
 from fedscaffold.core.checks import choice, given, not_negative, positive, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.optional import load_optional
+from fedscaffold.core.imports import load_optional
 from fedscaffold.core.privacy import Privacy, RecordLevel
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.batches import Sampling

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
-from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.errors import Collector, InvalidInput
 
 OF_ROWS = ("exposure", "offset", "weight", "sample_weight", "class_weight")
 

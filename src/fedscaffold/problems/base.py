@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import numbers, vector
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.memmap import spans
-from fedscaffold.core.storage.memory_limit import check_memory
+from fedscaffold.core.machine import check_memory, spans
 from fedscaffold.core.types import Array, IntArray
 
 ALIGNMENT = 64  # bytes; rows that start on a cache line are read a tenth faster

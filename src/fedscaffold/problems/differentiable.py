@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.arrays import chosen_clients, offsets_of
 from fedscaffold.core.checks import given, not_negative
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.optional import load_optional
+from fedscaffold.core.imports import load_optional
 from fedscaffold.core.privacy import clipped_rows
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.types import Array

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
 
 TOLERANCE = 1e-12  # of the gradient at 0: some thousand times the rounding of sums over records

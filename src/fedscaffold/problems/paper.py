@@ -6,8 +6,8 @@ import numpy as np
 
 from fedscaffold.core.checks import choice, not_negative, seed_number, suggest_names, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.optional import load_optional
-from fedscaffold.core.storage.memory_limit import check_memory
+from fedscaffold.core.imports import load_optional
+from fedscaffold.core.machine import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import aligned_empty, freeze
 from fedscaffold.problems.glm import Logistic, Ridge

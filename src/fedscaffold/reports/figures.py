@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.display.figures import new_axes, plain_grid, save, style
+from fedscaffold.core.display import new_axes, plain_grid, save, style
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 

@@ -6,7 +6,7 @@ Read in this order: `setup` (all settings in one object), `run_method` (the loop
 
 from typing import TYPE_CHECKING
 
-from fedscaffold.core.lazy import load_on_demand
+from fedscaffold.core.imports import load_on_demand
 
 if TYPE_CHECKING:
     from fedscaffold.simulation.availability import AvailabilityTable, Markov, Periodic

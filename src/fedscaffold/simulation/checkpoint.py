@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedscaffold.core import npz
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import CheckpointMismatch
+from fedscaffold.core.files import Fields, check_writable, path_of, remove_abandoned
 from fedscaffold.core.protocols import Method
-from fedscaffold.core.storage import npz
-from fedscaffold.core.storage.fields import Fields, shown
-from fedscaffold.core.storage.files import check_writable, path_of, remove_abandoned
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.rounds import State
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.errors import InvalidInput, NotWritten
+from fedscaffold.core.files import folder_at
+from fedscaffold.core.machine import new_array_file
 from fedscaffold.core.privacy import ClientLevel, RecordLevel
 from fedscaffold.core.protocols import Clients, DistributedEngine, Divisible, Method, StoreFactory, WorkerPool
 from fedscaffold.core.random.noise import message_noise
-from fedscaffold.core.storage.files import folder_at
-from fedscaffold.core.storage.memmap import new_array_file
 from fedscaffold.core.sums import PartialSum
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 from fedscaffold.simulation.block import Block, LocalResult, open_block

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedscaffold.core.display.figures import new_axes, plain_grid
+from fedscaffold.core.display import new_axes, plain_grid
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 

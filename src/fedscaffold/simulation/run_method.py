@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core import provenance
 from fedscaffold.core.checks import suggest_names, whole_number
-from fedscaffold.core.display.progress import Progress, progress_bar
+from fedscaffold.core.display import Progress, progress_bar
 from fedscaffold.core.errors import Diverged
 from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Availability, Engine, Method, Observer, Problem

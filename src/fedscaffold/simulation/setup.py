@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import check_problem_and_method, given, numbers, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.machine import check_memory
 from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Availability, Engine, HasInitialModel, Method, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.stream import WORDS_PER_ROUND
-from fedscaffold.core.storage.memory_limit import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.simulation.block import takes_anchor

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.checks import choice
-from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core import npz
+from fedscaffold.core.checks import choice, shown
+from fedscaffold.core.display import Summarised
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.optional import load_optional
-from fedscaffold.core.storage import npz
-from fedscaffold.core.storage.fields import Fields, shown
-from fedscaffold.core.storage.files import check_writable, path_of, remove_abandoned
+from fedscaffold.core.files import Fields, check_writable, path_of, remove_abandoned
+from fedscaffold.core.imports import load_optional
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.stages import stationarity
 from fedscaffold.simulation.stages.stationarity import MeanEstimate, Plateau

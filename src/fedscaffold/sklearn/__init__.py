@@ -1,7 +1,7 @@
 """Estimators that follow scikit-learn's conventions and fit with Scaffold to rows that belong to clients."""
 
 from fedscaffold.core.checks import suggest_names
-from fedscaffold.core.optional import missing_extra
+from fedscaffold.core.imports import missing_extra
 
 try:
     from fedscaffold.sklearn.classifier import FederatedLogisticRegression

@@ -18,7 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import DataWarning, InvalidInput
-from fedscaffold.core.storage.memory_limit import check_memory
+from fedscaffold.core.machine import check_memory
 from fedscaffold.core.types import Array
 from fedscaffold.inference import Coordinates, Summary, summarise_sums
 from fedscaffold.inference.closing import check_dispersion

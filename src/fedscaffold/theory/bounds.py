@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from fedscaffold.core.checks import given, not_negative, positive, whole_number
-from fedscaffold.core.display.summaries import Summarised, html_summary, text_summary
+from fedscaffold.core.display import Summarised, html_summary, text_summary
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold

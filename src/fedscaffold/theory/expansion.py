@@ -8,7 +8,7 @@ import numpy as np
 
 from fedscaffold.core.capabilities import HasNoiseCovariances, SmoothProblem
 from fedscaffold.core.checks import check_problem_and_method
-from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.display import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.batches import Batches, Sampling

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedscaffold.core.checks import check_problem_and_method, whole_number
-from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.display import Summarised
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.exact.dense import Rounds, Stationary, stationary
 from fedscaffold.theory.exact.law import dense_rounds, is_exact, many_clients

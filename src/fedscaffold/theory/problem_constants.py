@@ -13,10 +13,10 @@ import numpy as np
 from fedscaffold.core import capabilities
 from fedscaffold.core.capabilities import GeneralisedLinear, HasRecordHessians, PopulationMoments, SmoothProblem
 from fedscaffold.core.checks import check_problem
-from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.display import Summarised
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock, table_blocks
 from fedscaffold.theory.exact.quadratic import noise_factors

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.federation.study.measure import step_up
 from fedscaffold.federation.study.secure.blocks import SumBlock, decode, encode, read_blocks, wider
 from fedscaffold.federation.study.secure.exact import (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import exclusive
+from fedscaffold.core.files import exclusive
 from fedscaffold.federation import StatusBoard, StudySettings, StudyStatus, study_status
 from fedscaffold.federation.client.rules import SiteRules
 from fedscaffold.federation.study.report.history import ErrorPoint

@@ -11,10 +11,10 @@ from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
-from fedscaffold.core.display.progress import progress_bar
+from fedscaffold.core.display import progress_bar
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import write_text
-from fedscaffold.core.storage.memmap import in_file
+from fedscaffold.core.files import write_text
+from fedscaffold.core.machine import in_file
 from fedscaffold.data.files import existing_file, is_parquet, read_table
 from fedscaffold.data.public import Bounds
 from fedscaffold.data.tables import pick_all

@@ -9,8 +9,8 @@ from rich.console import Console
 from fedscaffold.cli import options
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
+from fedscaffold.core import display
 from fedscaffold.core.checks import positive
-from fedscaffold.core.display import figures
 from fedscaffold.core.errors import InvalidInput, OutOfReach
 from fedscaffold.models.planning.batches import MAX_ROUNDS, costs_in_seconds, fastest_plan
 from fedscaffold.models.planning.planned import TOLERANCE, out_of_reach, prepare_problem
@@ -142,7 +142,7 @@ def _show(console: Console, found: Plan | Plans, plot: Path | None, title: str) 
         axes = found.plot()
         axes.set_title(title, fontsize=10)
         drawn: Any = axes.figure
-        figures.save(drawn, plot)
+        display.save(drawn, plot)
 
 
 def _private(

@@ -11,9 +11,8 @@ from rich.table import Table
 
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
-from fedscaffold.core.display.figures import load_matplotlib
-from fedscaffold.core.display.progress import progress_bar
-from fedscaffold.core.storage.files import check_writable, folder_at
+from fedscaffold.core.display import load_matplotlib, progress_bar
+from fedscaffold.core.files import check_writable, folder_at
 from fedscaffold.paper import acceleration as acceleration_study
 from fedscaffold.paper import figure1 as figure1_study
 from fedscaffold.paper import methods as methods_study

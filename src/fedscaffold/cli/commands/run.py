@@ -12,7 +12,7 @@ from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.cli.options import METHOD_NAMES, batch_size_of, candidates_of, engine_of, problem_of
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import check_writable, write_frame
+from fedscaffold.core.files import check_writable, write_frame
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run_method import run
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
-from fedscaffold.core.storage.files import check_writable
+from fedscaffold.core.files import check_writable
 from fedscaffold.data.files import read_table
 from fedscaffold.models import Model
 from fedscaffold.models.scoring import ScoredTable, score_table, write_predictions

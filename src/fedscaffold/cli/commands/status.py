@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedscaffold.cli.errors import FAILED, refusals
-from fedscaffold.core.storage.fields import shown
+from fedscaffold.core.checks import shown
 from fedscaffold.federation.server.status import RunStatus, run_status
 
 EXIT_CODES = {"finished": 0, "running": 3, "stopped": FAILED, "killed": FAILED}

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import FAILED, refusals
-from fedscaffold.core.display.progress import progress_bar
+from fedscaffold.core.display import progress_bar
 from fedscaffold.paper import verify as experiment
 from fedscaffold.paper.verify import rows as report
 from fedscaffold.paper.verify.rows import FAILURES, StatementRow

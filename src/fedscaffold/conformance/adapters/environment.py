@@ -12,7 +12,7 @@ from fedscaffold.conformance.adapters import LIBRARIES
 from fedscaffold.conformance.report import Report
 from fedscaffold.core.checks import choice
 from fedscaffold.core.errors import FedScaffoldError
-from fedscaffold.core.storage.files import write_text
+from fedscaffold.core.files import write_text
 
 READY = "ready.json"
 CPU_BUILDS = "https://download.pytorch.org/whl/cpu"  # of PyTorch, a tenth as large as those for GPUs

@@ -10,12 +10,12 @@ import numpy as np
 from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import choice, given, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.optional import load_optional
+from fedscaffold.core.imports import load_optional
+from fedscaffold.core.machine import in_file
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import LocalSgd, Problem
 from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.noise import RECORD_KEY
-from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.engines.clippable import check_clippable, refuse_anchor
 

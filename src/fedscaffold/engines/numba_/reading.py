@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.storage.memmap import grouped, in_file, let_go, read_ahead
+from fedscaffold.core.machine import grouped, in_file, let_go, read_ahead
 from fedscaffold.core.types import IntArray
 from fedscaffold.engines.numba_.tables import Tables
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.machine import in_file
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import (
     HasBatchLoss,
@@ -21,7 +22,6 @@ from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws, check_drawable
 from fedscaffold.core.random.noise import RECORD_KEY
 from fedscaffold.core.random.normals import check_streamed
-from fedscaffold.core.storage.memmap import in_file
 from fedscaffold.engines.clippable import check_clippable
 from fedscaffold.engines.numba_.losses import (
     ALONG_CHAIN,

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedscaffold.core.checks import given, set_fields, whole_number
 from fedscaffold.core.errors import EngineFailed, InvalidInput
-from fedscaffold.core.optional import load_optional
+from fedscaffold.core.imports import load_optional
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Engine, LocalSgd, StoreFactory
 from fedscaffold.core.random.batches import Batches

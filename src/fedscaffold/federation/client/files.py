@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError, InUse
-from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import exclusive, folder_at, json_value, replacing
-from fedscaffold.core.storage.vectors import open_vectors, write_vectors
+from fedscaffold.core.files import Fields, exclusive, folder_at, json_value, replacing
 from fedscaffold.federation.audit import AuditLog
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.state import (
@@ -24,6 +22,7 @@ from fedscaffold.federation.history import HISTORY_PATTERN
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import NEVER, TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode
+from fedscaffold.federation.vectors import open_vectors, write_vectors
 
 WHAT = "fedscaffold client state 3"
 KNOWN = "remembered"  # a vector that is only there where it is not what was sent

@@ -12,7 +12,7 @@ from typing import Literal, Self
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.federation.client.task import LocalTask, ProblemTask
 from fedscaffold.federation.messages import TrainRequest
 from fedscaffold.federation.refusals import Refusal, RefusalCode

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ travel: `SecureSumClient` and `SecureSumServer` take and return plain values, an
 process. Ciphers, key exchange and signatures are those of the package cryptography.
 """
 
-from fedscaffold.core.optional import missing_extra
+from fedscaffold.core.imports import missing_extra
 
 try:
     from fedscaffold.federation.secure_sum.client import SecureSumClient

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import folder_at
-from fedscaffold.core.storage.vectors import VectorFile, open_vectors, write_vectors
+from fedscaffold.core.files import Fields, folder_at
 from fedscaffold.core.types import Array
 from fedscaffold.federation.log import LOG
 from fedscaffold.federation.messages import NEVER
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.checks import few_rows
 from fedscaffold.federation.server.ledger import Ledger, stack_states
+from fedscaffold.federation.vectors import VectorFile, open_vectors, write_vectors
 
 WHAT = "fedscaffold backup of client states 3"
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch
-from fedscaffold.core.storage import npz
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.history import HISTORY_PATTERN, RUN_PATTERN, initial_history
 from fedscaffold.federation.messages import NEVER

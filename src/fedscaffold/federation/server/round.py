@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.storage.fields import shown
+from fedscaffold.core.checks import shown
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.clipping import RESTATED, shorten
 from fedscaffold.federation.log import LOG

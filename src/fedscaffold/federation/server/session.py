@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedscaffold.core.errors import CheckpointMismatch, InvalidInput, NotWritten
-from fedscaffold.core.storage.files import exclusive, folder_at
+from fedscaffold.core.files import exclusive, folder_at
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.federation.audit import AuditLog
 from fedscaffold.federation.log import LOG

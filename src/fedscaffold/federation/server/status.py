@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import is_locked, write_text
+from fedscaffold.core.files import is_locked, write_text
 from fedscaffold.federation.audit import AuditLog
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.round import RoundResult

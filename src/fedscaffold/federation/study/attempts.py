@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedscaffold.core.errors import CheckpointMismatch, FedScaffoldError, InvalidInput
-from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import json_value, write_text
+from fedscaffold.core.files import Fields, json_value, write_text
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.coordinator import NotAccepted
 from fedscaffold.federation.study.messages import SiteProblems, Transport

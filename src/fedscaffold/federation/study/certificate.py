@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import problem_class
 from fedscaffold.federation.agreement import Agreement

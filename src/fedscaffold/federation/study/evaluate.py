@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.data.encoded import EncodedLogistic, EncodedMultinomial, EncodedProblem
 from fedscaffold.inference.own_intercepts import client_intercept

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.data import tables
 from fedscaffold.data.tables import check_names, some
 from fedscaffold.federation.refusals import Refusal, RefusalCode

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedscaffold.core import npz
 from fedscaffold.core.errors import CheckpointMismatch
-from fedscaffold.core.storage import npz
-from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import folder_at
+from fedscaffold.core.files import Fields, folder_at
 from fedscaffold.federation.history import RUN_PATTERN, new_run_id
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.study.messages import Transport

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from fedscaffold.core.files import Fields
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.storage.fields import Fields
 from fedscaffold.data.encoded import EncodedProblem
 
 TIMED_STEPS = 20

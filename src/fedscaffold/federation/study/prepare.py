@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.core.types import Array
 from fedscaffold.data import tables
 from fedscaffold.data.encoding import Category, Column, Encoding, Number

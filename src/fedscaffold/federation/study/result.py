@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedscaffold.core.display.summaries import Summarised, rounded_up
+from fedscaffold.core.display import Summarised, rounded_up
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 from fedscaffold.federation.agreement import Agreement

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self, get_args
 
-from fedscaffold.core.checks import choice, not_negative, seed_number, set_fields, whole_number
-from fedscaffold.core.collector import Collector
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields, shown
+from fedscaffold.core.checks import choice, not_negative, seed_number, set_fields, shown, whole_number
+from fedscaffold.core.errors import Collector, InvalidInput
+from fedscaffold.core.files import Fields
 from fedscaffold.data.public import Bounds
 from fedscaffold.inference.tolerance import parse_tolerance
 from fedscaffold.privacy.settings import PrivacySettings, refuse_beside_epsilon

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedscaffold.core.errors import FedScaffoldError
+from fedscaffold.core.files import Fields
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.federation.agreement import Agreement

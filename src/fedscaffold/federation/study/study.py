@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
+from fedscaffold.core.files import exclusive
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.storage.files import exclusive
 from fedscaffold.data.files import read_table
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.client.rules import SiteRules

@@ -10,8 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedscaffold.core.errors import FedScaffoldError
-from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import json_value
+from fedscaffold.core.files import Fields, json_value
 from fedscaffold.federation.audit import AuditLog
 from fedscaffold.federation.study.report.status import StatusBoard
 from fedscaffold.federation.study.settings import StudySettings

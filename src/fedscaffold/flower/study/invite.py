@@ -10,8 +10,7 @@ from typing import Self
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import json_value, path_of, write_text
+from fedscaffold.core.files import Fields, json_value, path_of, write_text
 from fedscaffold.federation.study.settings import StudySettings
 from fedscaffold.flower.certificates import LONGEST_NAME, Certificates, certified_host, make_certificates
 from fedscaffold.flower.study.signing import Signer, make_signing_key

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import exclusive, json_value, write_text
+from fedscaffold.core.files import exclusive, json_value, write_text
 from fedscaffold.federation.audit import AuditLog
 from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.report.status import STATUS, StudyStatus, study_status

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput, MissingDependency
-from fedscaffold.core.storage.fields import shown
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.flower import wire
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import replacing
+from fedscaffold.core.files import replacing
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 

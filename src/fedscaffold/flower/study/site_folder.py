@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.data.settings import DETECTED, CsvFormat
 from fedscaffold.federation.client.files import SiteFolder
 from fedscaffold.federation.client.policy import SitePolicy

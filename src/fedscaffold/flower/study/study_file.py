@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import path_of, write_text
+from fedscaffold.core.files import Fields, path_of, write_text
 from fedscaffold.federation.study.journal import private_folder
 from fedscaffold.federation.study.settings import StudySettings
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import shown
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import MEANING, RefusalCode
 from fedscaffold.federation.study.messages import SiteProblems, refusal_in

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.memmap import in_file
+from fedscaffold.core.machine import in_file
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.inference import close
 from fedscaffold.inference.own_intercepts import client_intercept

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedscaffold.core import provenance
-from fedscaffold.core.display.progress import Progress
-from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.display import Progress, Summarised
 from fedscaffold.core.types import Array
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.data.public import Bounds

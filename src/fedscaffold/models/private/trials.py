@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.threads import one_blas_thread
+from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import softmax
 from fedscaffold.problems.multinomial import Multinomial

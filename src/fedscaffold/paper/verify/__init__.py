@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from fedscaffold.core.display.progress import Advance
+from fedscaffold.core.display import Advance
 from fedscaffold.paper.verify import assumptions, convergence, experiment, stationary
 from fedscaffold.paper.verify.rows import StatementRow, failures
 from fedscaffold.paper.verify.settings import DEFAULT, FULL, Budget, Kind, strict

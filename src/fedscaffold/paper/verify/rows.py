@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core import provenance
-from fedscaffold.core.storage.files import check_writable, folder_at, write_text
+from fedscaffold.core.files import check_writable, folder_at, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.theory.bounds import Bound, Condition
 

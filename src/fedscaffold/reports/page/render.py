@@ -9,7 +9,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.display.summaries import rounded_up
+from fedscaffold.core.display import rounded_up
 from fedscaffold.core.types import Array
 from fedscaffold.inference.layout import number, probability
 from fedscaffold.reports.page import drawings

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import check_problem_and_method, suggest_names, whole_number
-from fedscaffold.core.display.progress import Progress, progress_bar
-from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.display import Progress, Summarised, progress_bar
 from fedscaffold.core.errors import InvalidInput, NotStationary
 from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.random.batches import Sampling

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedscaffold.core.checks import suggest_names
-from fedscaffold.core.display.progress import Progress, progress_bar
-from fedscaffold.core.display.summaries import Summarised
+from fedscaffold.core.display import Progress, Summarised, progress_bar
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.files import Fields
 from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.random.batches import Sampling
-from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.observers import Recorded, Recorder, resolve_observers, squared_distance
 from fedscaffold.simulation.rounds import State

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedscaffold.core.display.summaries import html_summary
+from fedscaffold.core.display import html_summary
 from fedscaffold.core.types import Array
 
 MIN_ROUNDS = 10  # shorter series are never called stationary

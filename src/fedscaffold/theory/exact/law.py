@@ -8,10 +8,10 @@ import numpy as np
 from fedscaffold.core.capabilities import PopulationMoments
 from fedscaffold.core.checks import check_problem_and_method, positive
 from fedscaffold.core.errors import InvalidInput
+from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.threads import one_blas_thread
 from fedscaffold.core.types import Array
 from fedscaffold.theory.exact.dense import Rounds, stationary
 from fedscaffold.theory.exact.linear_method import LinearMethod, linear_method, plain_method

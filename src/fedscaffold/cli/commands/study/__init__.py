@@ -19,8 +19,8 @@ from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.commands.status import EXIT_CODES
 from fedscaffold.cli.commands.study import new
 from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import shown
 from fedscaffold.data.encoding import Category
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.client.files import SiteFolder

@@ -10,7 +10,7 @@ from rich.console import Console
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import write_text
+from fedscaffold.core.files import write_text
 from fedscaffold.flower.study.invite import write_invites
 from fedscaffold.flower.study.study_file import DEFAULT_ADDRESS, StudyFile, split_names
 

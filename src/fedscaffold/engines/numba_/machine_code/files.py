@@ -26,7 +26,7 @@ import llvmlite
 from llvmlite import binding as llvm
 
 from fedscaffold.core.errors import FedScaffoldError
-from fedscaffold.core.storage.files import exclusive, replace_bytes
+from fedscaffold.core.files import exclusive, replace_bytes
 
 LONGEST_COMPILATION = 120.0  # seconds that a process waits for another that compiles the same kernel
 ENGINE = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedscaffold.core import provenance
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import folder_at, write_text
+from fedscaffold.core.files import folder_at, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.federation.study.report.files import AGREEMENT, FORMAT, MODEL, REPORT, RESULTS, SUMMARY
 from fedscaffold.federation.study.result import StudyResult

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedscaffold.core import provenance
-from fedscaffold.core.storage.files import folder_at, replacing, write_text
+from fedscaffold.core.files import folder_at, replacing, write_text
 from fedscaffold.inference.plain import summary_to_plain
 from fedscaffold.models.summaries import column_spread
 from fedscaffold.reports.page import render

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 
 How = Literal["estimated", "certified"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.files import write_text
+from fedscaffold.core.files import write_text
 from fedscaffold.federation.agreement import Agreement
 from fedscaffold.federation.audit import AuditLog
 from fedscaffold.federation.study.evaluate import SiteEvaluation

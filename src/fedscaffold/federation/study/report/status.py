@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
+from fedscaffold.core.files import Fields, is_locked, json_value, read_text, write_text
 from fedscaffold.core.provenance import now
-from fedscaffold.core.storage.fields import Fields, shown
-from fedscaffold.core.storage.files import is_locked, json_value, read_text, write_text
 from fedscaffold.federation.study.report.history import ErrorPoint
 
 STATUS, LOCK = "status.json", "lock"

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedscaffold.core.files import Fields
 from fedscaffold.core.privacy import ClientLevel
-from fedscaffold.core.storage.fields import Fields
 from fedscaffold.core.types import Array
 from fedscaffold.federation.client.protection import PartOfSum
 from fedscaffold.federation.client.requests import handle_request

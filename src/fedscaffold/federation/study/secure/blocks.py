@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.federation.secure_sum.fixed_point import FixedPoint, Words
 
 MOST_WORDS = 2**31

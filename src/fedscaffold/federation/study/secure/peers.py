@@ -6,7 +6,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.federation.client.store import SiteStore
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.secure_sum.keys import public_identity

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.secure_sum import Announcement
 from fedscaffold.federation.secure_sum.client import STEPS

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.data import tables
 from fedscaffold.data.statistics import ColumnMoments
 from fedscaffold.data.tables import some

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.storage.fields import Fields
+from fedscaffold.core.files import Fields
 from fedscaffold.federation.payloads import Payload
 from fedscaffold.federation.refusals import Refusal, RefusalCode
 from fedscaffold.federation.secure_sum import SecureSumClient, SumSettings

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedscaffold.core.storage.fields import Fields
-from fedscaffold.core.storage.files import replace_bytes
+from fedscaffold.core.files import Fields, replace_bytes
 from fedscaffold.core.types import Array
 
 MAGIC = b"fedsvec1"

@@ -1,15 +1,68 @@
-"""Arrays in files: pages are read ahead of their use and released after it, so that resident memory stays flat."""
+"""The machine: memory that this process may use, arrays in files, and the threads of linear algebra."""
 
 import ctypes
 import mmap
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, wraps
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedscaffold.core.errors import InvalidInput
+
+P = ParamSpec("P")
+R = TypeVar("R")
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
+
+
+def memory_limit(container_limits: Sequence[str] = LIMITS) -> int | None:
+    """Return the bytes of memory that machine, container and process limit allow; None if no limit is known.
+
+    The container's limit is the number in any of these files.
+    """
+    found = [limit for limit in (_machine(), _process(), *map(_container, container_limits)) if limit is not None]
+    return min(found, default=None)
+
+
+def check_memory(what: str, nbytes: int) -> None:
+    """Raise if memory cannot hold a size, before allocating it; `what` needs it: "1,000 clients"."""
+    if nbytes < 1 << 26:  # 64 MiB are always there
+        return
+    limit, huge = memory_limit(), 2**62  # bytes: no machine has more
+    if nbytes > (huge if limit is None else limit):
+        have = "" if limit is None else f", and there are {limit / 2**30:,.1f} GiB"
+        size = f"{nbytes / 2**30:,.1f}" if nbytes < huge else "far too many"
+        raise InvalidInput(f"{what} would take {size} GiB of memory{have}")
+
+
+def _machine() -> int | None:
+    names = getattr(os, "sysconf_names", {})
+    if "SC_PHYS_PAGES" not in names or "SC_PAGE_SIZE" not in names:
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _process() -> int | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    given = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
+    return min((limit for limit in given if limit != resource.RLIM_INFINITY), default=None)
+
+
+def _container(path: str) -> int | None:
+    try:
+        text = Path(path).read_text().strip()
+    except OSError:  # another system, or no container
+        return None
+    return int(text) if text.isdigit() else None
+
 
 SHARED = ("r", "r+", "w+")  # modes of numpy.memmap in which the file has all that the memory has
 AT_ONCE = 1 << 23  # bytes read ahead, or let go, in one piece
@@ -104,3 +157,26 @@ def _read_spans(bounds: NDArray[np.int64], there: Sequence[NDArray[Any]]) -> Ite
 def _all(advise: Callable[..., None], arrays: Sequence[NDArray[Any]], begin: int, end: int) -> None:
     for array in arrays:
         advise(array, begin, end)
+
+
+def one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that keeps linear algebra to one thread while the function runs.
+
+    If blocks of clients run on all cores, each with small matrices, a BLAS that starts threads for every product
+    slows everything down several times. And its sums depend in the last bits on the number of threads.
+    """
+
+    @wraps(function)
+    def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _libraries("scipy.linalg" in sys.modules).limit(limits=1, user_api="blas"):
+            return function(*args, **kwargs)
+
+    return limited
+
+
+@cache
+def _libraries(with_scipy: bool) -> Any:
+    """Return the libraries of NumPy and, once loaded, of SciPy, found once each, since that takes milliseconds."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.storage.files import json_value, replacing
+from fedscaffold.core.files import json_value, replacing
 
 DESCRIPTION, DIGEST = "description", "digest"
 NAMES = "arrays"  # in the description, since a damaged table of contents may lose some without an error

@@ -1,1 +1,0 @@
-"""Figures, progress bars, and summaries of objects in a terminal or a notebook."""

@@ -1,1 +1,0 @@
-"""Files: written completely or not at all, arrays in archives without pickles or on disk; the memory limit."""
