@@ -29,7 +29,19 @@ PARTS: tuple[tuple[int, Callable[[Budget], list[StatementRow]]], ...] = (  # wit
     (12, experiment.rows),
     (6, experiment.figure_rows),
 )
-ORDER = ("A", "Lemma 4", "Theorem 4", "Corollary 4", "Lemma 5", "Theorem 5", "Lemma E", "Sharp", "Figure", "Table")
+ORDER = (
+    "A",
+    "Lemma 4",
+    "Theorem 4",
+    "Corollary 4",
+    "Lemma 5",
+    "Theorem 5",
+    "Lemma E",
+    "Exact",
+    "First",
+    "Figure",
+    "Table",
+)
 
 
 def verify(budget: Budget = DEFAULT, *, advance: Advance = lambda done, total: None) -> list[StatementRow]:
