@@ -114,7 +114,7 @@ def test_a_study_that_protects_sites_of_real_processes(tables: list[Path], tmp_p
     bounds.write_text('"mean radius" = [5, 30]\n"mean texture" = [5, 40]\ndiagnosis = ["benign", "malignant"]\n')
     tables = tables[:3]
     words = ["federate", *map(str, tables), "--target", "diagnosis", "--epsilon", "8", "--bounds", str(bounds)]
-    words += ["--protect", "sites", "--delta", "0.01", "--l2", "0.1", *(["--secure"] if secure else [])]
+    words += ["--set", "protect=sites", "--set", "delta=0.01", "--l2", "0.1", *(["--secure"] if secure else [])]
     result = runner.invoke(app, [*words, "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert "for every site's table as a whole" in " ".join(result.output.split())
@@ -212,8 +212,8 @@ def test_a_relative_folder_and_a_budget_reach_the_study(tmp_path: Path, monkeypa
         *words, "--epsilon", "1", "--set", "clip=0", "--bounds", "bounds.toml"
     )
     assert "--epsilon requires --bounds" in refused(*words, "--epsilon", "1")
-    assert "--protect sites requires --l2" in refused(
-        *words, "--epsilon", "1", "--protect", "sites", "--bounds", "bounds.toml"
+    assert "--set protect=sites requires --l2" in refused(
+        *words, "--epsilon", "1", "--set", "protect=sites", "--bounds", "bounds.toml"
     )
     assert "cannot be combined with --set trainer=..." in refused(
         *words, "--epsilon", "1", "--set", "trainer=newton"

@@ -51,9 +51,9 @@ def test_plan_explains_and_draws(tmp_path: Path) -> None:
 def test_plans_under_privacy_budgets(budgets: str, tmp_path: Path) -> None:
     visits = cancer()[["mean radius", "hospital", "diagnosis"]][::4]
     table = written(visits, tmp_path / "visits.csv")
-    asked = ["plan", str(table), "--target", "diagnosis", "--client", "hospital", "--max-rounds", "4"]
+    asked = ["plan", str(table), "--target", "diagnosis", "--client", "hospital", "--set", "max_rounds=4"]
     plot = tmp_path / "p.svg"
-    result = runner.invoke(app, [*asked, "--epsilon", budgets, "--delta", "1e-3", "--plot", str(plot)])
+    result = runner.invoke(app, [*asked, "--epsilon", budgets, "--set", "delta=1e-3", "--plot", str(plot)])
     assert result.exit_code == 0, result.output
     for budget in budgets.split(","):
         assert f"({budget}, 0.001)-differentially private" in result.output
@@ -63,11 +63,11 @@ def test_plans_under_privacy_budgets(budgets: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--epsilon", "0", "--delta", "1e-3"], "--epsilon must be a positive number"),
-        (["--epsilon", "x", "--delta", "1e-3"], "--epsilon must be a number"),
-        (["--epsilon", "1", "--delta", "0.5"], "--delta must be below"),
+        (["--epsilon", "0", "--set", "delta=1e-3"], "--epsilon must be a positive number"),
+        (["--epsilon", "x", "--set", "delta=1e-3"], "--epsilon must be a number"),
+        (["--epsilon", "1", "--set", "delta=0.5"], "delta must be below"),
         (["--epsilon", "1", "--mode", "sharp"], "--mode is for plans without a privacy budget"),
-        (["--delta", "0.1"], "give --epsilon too"),
+        (["--set", "delta=0.1"], "delta requires --epsilon"),
     ],
 )
 def test_budgets_that_cannot_be(more: list[str], message: str, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_budgets_that_cannot_be(more: list[str], message: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["predict", "--method", "x"], "--method must be one of"),
+        (["predict", "--method", "x"], "--method must begin with one of"),
         (["predict", "--plot", "p.gif"], "--plot must end in"),
         (["predict", "--plot", "missing/p.png"], "there is no folder"),
         (["predict", "--rounds", "0"], "rounds must be"),
@@ -90,7 +90,7 @@ def test_budgets_that_cannot_be(more: list[str], message: str, tmp_path: Path) -
         (["plan", "0"], "the squared error to reach must be a positive number"),
         (["plan", "1", "--mode", "x"], "--mode must be"),
         (["plan", "1", "--problem", "x"], "--problem must be one of 'regression', 'classification'"),
-        (["plan", "1", "--clients", "4", "--max-rounds", "1", "--max-local-steps", "1"], "out of reach"),
+        (["plan", "1", "--clients", "4", "--set", "max_rounds=1", "--set", "max_local_steps=1"], "out of reach"),
     ],
 )
 def test_refusals(command: list[str], message: str) -> None:

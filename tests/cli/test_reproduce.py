@@ -37,12 +37,15 @@ def test_a_small_figure(tmp_path: Path) -> None:
         (["--clients", "9"], "even"),
         (["--clients", "10,10"], "different numbers"),
         (["--runs", "0"], "runs must be"),
+        (["--seed", "-1"], "seed must be"),
+        (["--l2", "-1"], "l2 must be"),
     ],
 )
 def test_bad_input(tmp_path: Path, options: list[str], message: str) -> None:
     result = runner.invoke(app, ["reproduce", "figure1", *options, "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
     assert message in result.output
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.flower.study.studies import visits
 from tests.hospitals import written
 
 runner = CliRunner(env={"COLUMNS": "200"})
+SITES = ("--set", "protect=sites")
 
 
 def study(*words: object, code: int = 0) -> str:
@@ -189,12 +190,12 @@ def test_a_study_under_a_privacy_budget(tmp_path: Path) -> None:
     new = ("new", file, "--target", "ill", "--site", "bonn,lyon", "--bounds", bounds)
     for wrong, words in [
         (("--epsilon", 0), "--epsilon must be a positive number, got 0.0"),
-        (("--epsilon", 1, "--delta", 1), "--delta must be below 1"),
+        (("--epsilon", 1, "--set", "delta=1"), "delta must be below 1"),
         (("--epsilon", 1, "--set", "clip=0"), "clip must be a positive number"),
-        (("--epsilon", 1, "--protect", "sites", "--delta", 0.01), "--protect sites requires --l2"),
-        (("--epsilon", 1, "--protect", "sites", "--l2", 0.1), "--protect sites requires --delta"),
-        (("--epsilon", 1, "--protect", "sites", "--l2", 0.1, "--delta", 0.9), "--delta must be below"),
-        (("--epsilon", 1, "--protect", "phones"), "--protect must be one of 'rows', 'sites'"),
+        (("--epsilon", 1, *SITES, "--set", "delta=0.01"), "--set protect=sites requires --l2"),
+        (("--epsilon", 1, *SITES, "--l2", 0.1), "--set protect=sites requires --set delta=..."),
+        (("--epsilon", 1, *SITES, "--l2", 0.1, "--set", "delta=0.9"), "delta must be below"),
+        (("--epsilon", 1, "--set", "protect=phones"), "protect must be one of 'rows', 'sites'"),
         (
             ("--epsilon", 1, "--secure", "--set", "trainer=newton"),
             "cannot be combined with --set trainer=...",
@@ -203,7 +204,7 @@ def test_a_study_under_a_privacy_budget(tmp_path: Path) -> None:
     ]:
         assert words in study(*new, *wrong, code=2)
         assert not file.exists()
-    study(*new, "--epsilon", 2, "--delta", 0.001, "--secure")
+    study(*new, "--epsilon", 2, "--set", "delta=0.001", "--secure")
     assert StudyFile.load(file).settings.epsilon == 2.0
     assert StudyFile.load(file).settings.secure
     invite = Invite.load(tmp_path / "bonn.invite")

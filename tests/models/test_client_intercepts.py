@@ -172,7 +172,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     own = tmp_path / "own.csv"
     table().query("site == 'C'").to_csv(own, index=False)
     flags = ["--target", "gamma", "--kind", "gamma", "--client", "site", "--features", "age,ward", "--l2", "0"]
-    done = runner.invoke(app, ["fit", str(data), *flags, "--client-intercepts", "--out", str(out)])
+    done = runner.invoke(app, ["fit", str(data), *flags, "--set", "client_intercepts=true", "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert "one for each client" in (out / "report.html").read_text(encoding="utf-8")
     assert "Scaffold, closed" in done.output
@@ -182,9 +182,20 @@ def test_the_command_line(tmp_path: Path) -> None:
     scored = runner.invoke(app, ["score", str(out / "model.json"), str(own), "--intercept-of", str(own)])
     assert scored.exit_code == 0, scored.output
     tested = runner.invoke(
-        app, ["fit", str(data), *flags, "--client-intercepts", "--test", str(own), "--out", str(tmp_path / "m2")]
+        app,
+        [
+            "fit",
+            str(data),
+            *flags,
+            "--set",
+            "client_intercepts=true",
+            "--test",
+            str(own),
+            "--out",
+            str(tmp_path / "m2"),
+        ],
     )
     assert tested.exit_code == 2
-    assert "--test does not support --client-intercepts" in tested.output
+    assert "--test does not support client_intercepts" in tested.output
     inspected = runner.invoke(app, ["inspect", str(data), *flags, "--set", "client_intercepts=true"])
     assert inspected.exit_code == 0, inspected.output

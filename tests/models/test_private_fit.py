@@ -178,7 +178,7 @@ def test_the_command(tmp_path: Path) -> None:
             "--epsilon cannot be combined with --set close=..., --test",
         ),
         (["--epsilon", "3"], "--epsilon requires --bounds"),
-        (["--delta", "0.001"], "--delta requires --epsilon"),
+        (["--set", "delta=0.001"], "delta requires --epsilon"),
         (["--epsilon", "3", "--bounds", str(tmp_path / "none.toml")], "cannot read the bounds"),
     ]:
         refused = CliRunner().invoke(app, [*words, str(tmp_path / "model"), *wrong])

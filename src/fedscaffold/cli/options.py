@@ -39,9 +39,9 @@ from fedscaffold.methods import (
 from fedscaffold.problems import LogisticStream, RidgeStream, paper
 from fedscaffold.simulation import Trace
 
-METHODS: dict[str, type[Scaffold] | type[FedAvg]] = {"scaffold": Scaffold, "fedavg": FedAvg}
 COMPARED: dict[str, type[Any]] = {
-    **METHODS,
+    "scaffold": Scaffold,
+    "fedavg": FedAvg,
     "two-sided": TwoSidedScaffold,
     "proxskip": ProxSkip,
     "fedlin": FedLin,
@@ -101,11 +101,6 @@ def require_packages(*names: str) -> None:
     for name in names:
         if find_spec(name) is None:
             raise missing_extra(f"{name} is not installed", extra="reproduce")
-
-
-def method_of(name: str) -> type[Scaffold] | type[FedAvg]:
-    """Return the method with this name: Scaffold or FedAvg."""
-    return METHODS[choice("method", name, tuple(METHODS))]
 
 
 def paper_problem(name: str) -> str:

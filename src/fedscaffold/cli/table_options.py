@@ -24,6 +24,7 @@ TABLE_FLAGS = ("target", "client", "kind", "features", "drop", "missing", "l2")
 """Settings of a table that have an option each; all others are given with --set."""
 TABLE_SETTINGS = tuple(field.name for field in fields(TableSettings))
 FIT_SETTINGS = tuple(field.name for field in fields(FitSettings))
+BUDGET_SETTINGS = ("delta", "clip", "step_size", "local_steps", "rounds")
 
 Data = Annotated[Path, typer.Argument(help="The table: a .csv or .parquet file, or a folder of the latter.")]
 Target = Annotated[str, typer.Option(help="Name of the column to predict.")]
@@ -33,10 +34,9 @@ Settings = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="Any other setting by its name in Python; repeatable."),
 ]
 Secure = Annotated[bool, typer.Option("--secure", help="The coordinator learns only sums over all sites.")]
-Epsilon = Annotated[float | None, typer.Option(help="ε of a privacy budget of every row.", show_default="none")]
-Protect = Annotated[str, typer.Option(help="For --epsilon: rows; or sites, each table as a whole.")]
-Delta = Annotated[
-    float | None, typer.Option(help="δ of the budget.", show_default="0.1 over the rows of the largest client")
+Epsilon = Annotated[
+    float | None,
+    typer.Option(help="ε of a privacy budget of every row; δ by --set delta=VALUE.", show_default="none"),
 ]
 BoundsFile = Annotated[
     Path | None,
@@ -250,11 +250,11 @@ def describe_kind(problem: EncodedProblem, given: str | None) -> str:
 
 def command_line(context: typer.Context) -> str:
     """Return the command as it was given, quoted for a shell."""
-    words = ["fedscaffold", context.info_name or ""]
+    words, given = ["fedscaffold", context.info_name or ""], given_options(context)
     named: list[str] = []
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
-        if value is None or not is_given(context, parameter.name or ""):
+        if value is None or parameter.name not in given:
             continue
         if parameter.param_type_name == "argument":
             words.append(str(value))
@@ -267,10 +267,10 @@ def command_line(context: typer.Context) -> str:
     return shlex.join([*words, *named])
 
 
-def is_given(context: typer.Context, name: str) -> bool:
-    """Return whether an option stands on the command line."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+def given_options(context: typer.Context) -> set[str]:
+    """Return the names of the parameters that stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def check_suffix(path: Path, allowed: Sequence[str], option: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.benchmarking.fits import fit_line, reached_plateau
-from fedscaffold.core.checks import seed_number, whole_number
+from fedscaffold.core.checks import not_negative, seed_number, whole_number
 from fedscaffold.core.display import Advance
 from fedscaffold.core.files import write_frame, write_text
 from fedscaffold.core.types import Array
@@ -68,6 +68,7 @@ class Figure1Settings:
     def __post_init__(self) -> None:
         whole_number("runs", self.runs, least=1)
         seed_number("seed", self.seed)
+        not_negative("l2", self.l2)
         check_client_numbers(self.clients, multiple_of=2)
 
 

@@ -71,7 +71,7 @@ def command(
     with the fewest rounds and the one with the fewest gradients per client; without --reach, the smallest value
     when the budget is used up. With --out the same command resumes after an interruption; methods can be added.
     """
-    given = {name for name in context.params if tables.is_given(context, name)}
+    given = tables.given_options(context)
     advice = RESUMABLE if out else "with --out FOLDER the same command could resume"
     with refusals(interrupted=advice):
         targets = [] if reach is None else options.numbers_of("--reach", reach, float)

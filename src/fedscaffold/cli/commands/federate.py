@@ -31,8 +31,6 @@ def command(
     l2: tables.TablePenalty = None,
     secure: tables.Secure = False,
     epsilon: tables.Epsilon = None,
-    protect: tables.Protect = "rows",
-    delta: tables.Delta = None,
     bounds: tables.BoundsFile = None,
     settings: tables.Settings = None,
     out: Annotated[
@@ -48,8 +46,8 @@ def command(
         from fedscaffold.flower.study.local import LocalStudy, site_files
 
         chosen = tables.study_settings(
-            settings, target=target, kind=kind, l2=l2, secure=secure, epsilon=epsilon, protect=protect,
-            delta=delta, bounds=tables.load_bounds(bounds),
+            settings, target=target, kind=kind, l2=l2, secure=secure, epsilon=epsilon,
+            bounds=tables.load_bounds(bounds),
         )  # fmt: skip
         if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InvalidInput(f"{out} exists and is not empty; give the name of a new folder")

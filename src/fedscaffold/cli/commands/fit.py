@@ -38,12 +38,13 @@ EXAMPLES = (
     "  fedscaffold fit visits.csv --target days --client hospital --set min_rows=1 --set rounds=50 --out model\n\n"
     "--set takes every other parameter of fedscaffold.fit: columns (categorical, reference, dates, exposure, "
     "offset, weight), limits (min_rows, max_categories), CSV files (delimiter, decimal, encoding), the run "
-    "(batch_size, step_size, local_steps, rounds, seed, close, dispersion, clip).\n\n"
+    "(batch_size, step_size, local_steps, rounds, seed, close, dispersion, client_intercepts), the privacy budget "
+    "(delta, clip).\n\n"
     "The folder gets model.json, trace.npz and report.html. The same command resumes after an interruption."
 )
 
 
-@tables.with_table_options(more=(*tables.FIT_SETTINGS, "clip", "cache_dir"))
+@tables.with_table_options(more=(*tables.FIT_SETTINGS, "delta", "clip", "cache_dir"))
 def command(
     context: typer.Context,
     data: tables.Data,
@@ -51,15 +52,10 @@ def command(
     out: Annotated[Path, typer.Option(help="Folder for the model, the trace and the report.")],
     tolerance: tables.Tolerance = TOLERANCE,
     test: Annotated[Path | None, typer.Option(help="A table of other rows, to score the model on.")] = None,
-    client_intercepts: Annotated[
-        bool,
-        typer.Option("--client-intercepts", help="Fit an intercept for each client, which never leaves it."),
-    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the fit of other data or settings that the folder holds.")
     ] = False,
     epsilon: tables.Epsilon = None,
-    delta: tables.Delta = None,
     bounds: tables.BoundsFile = None,
 ) -> None:
     """Fit one model to a table whose rows belong to clients, as a federation would.
@@ -73,21 +69,20 @@ def command(
     --bounds, and nothing else is computed from the rows. The folder then gets model.json and privacy.txt.
     """
     console = Console(highlight=False)
-    given = {name for name in context.params if tables.is_given(context, name)}
-    if given & {"epsilon", "delta", "bounds"}:
+    if epsilon is not None:
         with refusals(interrupted="nothing was written"):
-            if epsilon is None:
-                raise InvalidInput(f"{'delta' if 'delta' in given else 'bounds'} requires epsilon=...")
-            given |= set(table.settings)
+            given = tables.given_options(context) | set(table.settings)
             refuse_beside_epsilon(dict.fromkeys(name for name in sorted(given - PRIVATE)), {})
-            planned = {name: table.settings.get(name) for name in ("clip", "step_size", "local_steps", "rounds")}
-            budget = PrivacySettings(epsilon=epsilon, delta=delta, **planned)
-            _fit_privately(data, table, out, budget, bounds, console, overwrite=overwrite)
+            planned = {name: table.settings.get(name) for name in tables.BUDGET_SETTINGS}
+            _fit_privately(
+                data, table, out, PrivacySettings(epsilon=epsilon, **planned), bounds, console, overwrite=overwrite
+            )
         return
     with refusals(interrupted=RESUMABLE):
-        if "clip" in table.settings:
-            raise InvalidInput("clip requires epsilon=...")
-        settings = table.fit_settings(tolerance=tolerance, client_intercepts=client_intercepts)
+        for name in ("delta", "clip", "bounds"):
+            if name in table.settings or (name == "bounds" and bounds is not None):
+                raise InvalidInput(f"{name} requires epsilon=...")
+        settings = table.fit_settings(tolerance=tolerance)
         is_parquet(data if data.is_dir() else existing_file(data))
         if test is not None and settings.client_intercepts:
             raise InvalidInput("test=... does not support client_intercepts, which the model does not hold")

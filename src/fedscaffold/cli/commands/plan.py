@@ -25,9 +25,11 @@ EXAMPLES = (
     "  fedscaffold plan 1e-3 --problem classification --plot p.png\n\n"
     "  fedscaffold plan 1.0 --round-cost 1000    (communication is dear)\n\n"
     "  fedscaffold plan 1.0 --clients 10 --methods all    (which method)\n\n"
-    "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01"
+    "  fedscaffold plan visits.csv --target readmitted --client hospital --tolerance 0.01\n\n"
+    "--set takes max_rounds, max_local_steps, δ of a privacy budget (delta), and every setting of a table."
 )
-PLAN_SETTINGS = ("client_intercepts", "cache_dir")  # that --set takes besides those of a table
+LIMITS = ("max_local_steps", "max_rounds")
+PLAN_SETTINGS = (*LIMITS, "delta", "client_intercepts", "cache_dir")  # that --set takes besides those of a table
 NOT_PRIVATE = ("problem", "clients", "mode", "methods", "round_cost", "tolerance")
 
 
@@ -60,8 +62,6 @@ def command(
         str | None,
         typer.Option(help="Choose the method too: all, or names with commas.", show_default="Scaffold"),
     ] = None,
-    max_local_steps: Annotated[int | None, typer.Option(help="Most local steps in a round.")] = None,
-    max_rounds: Annotated[int | None, typer.Option(help="Most rounds.")] = None,
     round_cost: Annotated[
         float,
         typer.Option(
@@ -73,23 +73,23 @@ def command(
         str | None,
         typer.Option(help="Least error under a privacy budget instead: ε, or several with commas; table only."),
     ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="δ of the budget; below one over the rows of any client.")
-    ] = None,
 ) -> None:
     """Find the cheapest way to a target, on a table or one of the paper's problems, and explain it."""
-    given = {name for name in context.params if tables.is_given(context, name)}
+    given = tables.given_options(context)
     squared_error, console = _parse_number(what), Console(highlight=False)
     with refusals(interrupted="nothing was written"):
         if methods is not None:
             _refuse_options(given, ("mode",), "one method; leave it out beside --methods")
         options.check_figure(plot)
+        limits = {name: table.settings[name] for name in LIMITS if name in table.settings}
         if epsilon is not None:
             _refuse_options(given, NOT_PRIVATE, "plans without a privacy budget; leave it out beside --epsilon")
-            _private(console, what, table, epsilon, delta, batch_size, max_local_steps, max_rounds, plot)
+            _private(console, what, table, epsilon, batch_size, limits, plot)
             return
-        if delta is not None:
-            raise InvalidInput("--delta is part of a privacy budget; give --epsilon too")
+        if "delta" in table.settings:
+            raise InvalidInput("delta requires epsilon=...")
+        if set(table.settings) <= set(limits):
+            given -= {"settings"}
         costs: dict[str, Any] = {}
         tables.refuse_unfit(given, is_table=squared_error is None, paper_only=("problem", "clients"))
         if squared_error is not None:
@@ -115,7 +115,7 @@ def command(
                 except OutOfReach as error:
                     raise out_of_reach(error, prepared.aim) from None
                 console.print(f"Each step uses {'all' if batch is None else f'{batch:,}'} rows of a client.")
-            max_rounds = max_rounds or MAX_ROUNDS
+            limits = {"max_rounds": MAX_ROUNDS, **limits}
             if "round_cost" not in given:  # as `fit` plans
                 costs = costs_in_seconds(made, batch)
         costs = costs or {"round_cost": round_cost, "gradient_cost": GRADIENT_COST}
@@ -124,8 +124,7 @@ def command(
         try:
             found = plan(
                 made, target_mse=squared_error, batch_size=batch, mode=chosen, optimum=optimum,
-                methods="all" if methods == "all" else names, max_local_steps=max_local_steps,
-                max_rounds=max_rounds, **costs,
+                methods="all" if methods == "all" else names, **limits, **costs,
             )  # fmt: skip
         except OutOfReach as error:
             if optimum is None:
@@ -146,8 +145,8 @@ def _show(console: Console, found: Plan | Plans, plot: Path | None, title: str) 
 
 
 def _private(
-    console: Console, what: str, table: tables.TableFlags, epsilon: str, delta: float | None, batch_size: str,
-    max_local_steps: int | None, max_rounds: int | None, plot: Path | None,
+    console: Console, what: str, table: tables.TableFlags, epsilon: str, batch_size: str, limits: dict[str, Any],
+    plot: Path | None,
 ) -> None:  # fmt: skip
     """Print the plans for one or several budgets, and draw what each would buy."""
     if not table.target or not table.client or _parse_number(what) is not None:
@@ -157,14 +156,14 @@ def _private(
     except ValueError:
         raise InvalidInput(f"--epsilon must be a number, or several with commas, got '{epsilon}'") from None
     made: Any = prepare_problem(table.open(Path(what)), table.fit_settings()).problem
+    delta = table.settings.get("delta")
     if delta is None:
         delta = 0.1 / int(made.sizes.max())
         console.print(
             f"δ is {delta:.2g}, a tenth of one over the {int(made.sizes.max()):,} rows of the largest client."
         )
     found = plan(
-        made, epsilon=budgets, delta=delta, batch_size=options.batch_size_of(batch_size or "full"),
-        max_rounds=max_rounds, max_local_steps=max_local_steps,
+        made, epsilon=budgets, delta=delta, batch_size=options.batch_size_of(batch_size or "full"), **limits,
     )  # fmt: skip
     _show(console, found, plot, f"{table.target}, N = {made.n_clients:,}")
 

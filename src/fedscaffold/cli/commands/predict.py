@@ -30,7 +30,9 @@ def command(
         str, typer.Option(help="regression, classification, ...; settings as regression:l2=0.1,seed=3.")
     ] = "regression",
     clients: options.Clients = 100,
-    method: Annotated[str, typer.Option(help="scaffold or fedavg.")] = "scaffold",
+    method: Annotated[
+        str, typer.Option(help=f"{options.METHOD_NAMES}; NAME:FIELD=VALUE,... for more.")
+    ] = "scaffold",
     step_size: Annotated[float, typer.Option(help="γ.")] = 0.05,
     local_steps: Annotated[int, typer.Option(help="H, steps between communications.")] = 100,
     rounds: Annotated[int, typer.Option(help="T, communications.")] = 100,
@@ -43,7 +45,7 @@ def command(
     Also says whether the paper's Theorem 4.9 covers the setting.
     """
     with refusals(interrupted="nothing was written"):
-        chosen = options.method_of(method)(step_size=step_size, local_steps=local_steps)
+        (chosen,) = options.candidates_of(method, step_sizes=[step_size], local_steps=[local_steps])
         whole_number("rounds", rounds, least=1)
         whole_number("simulate", simulate, least=0)
         batch = options.batch_size_of(batch_size)

@@ -1,9 +1,9 @@
 """`fedscaffold reproduce`: figures of the paper and of the documentation."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,6 +18,7 @@ from fedscaffold.paper import figure1 as figure1_study
 from fedscaffold.paper import methods as methods_study
 from fedscaffold.paper import million as million_study
 from fedscaffold.paper.claims import Claim, save_claims
+from fedscaffold.problems.paper import L2
 
 app = typer.Typer(
     help="Compute the figures of the paper and of the documentation.", no_args_is_help=True, add_completion=False
@@ -27,7 +28,7 @@ FIGURE1_EXAMPLES = (
     "Examples:\n\n"
     "  fedscaffold reproduce figure1    (full size: a minute or two)\n\n"
     "  fedscaffold reproduce figure1 --clients 10,100    (a quick look)\n\n"
-    "  fedscaffold reproduce figure1 --runs 10 --out results/again"
+    "  fedscaffold reproduce figure1 --runs 10 --seed 1 --out results/again"
 )
 MILLION_EXAMPLES = (
     "Examples:\n\n"
@@ -53,6 +54,8 @@ def figure1(
         str, typer.Option(help="Numbers of clients, each even, with commas.")
     ] = "10,100,1000,10000",
     runs: Annotated[int, typer.Option(help="Runs per curve.")] = 3,
+    seed: options.Seed = 0,
+    l2: options.Penalty = L2,
     out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("results/figure1"),
 ) -> None:
     """Scaffold against FedAvg, ridge and logistic regression, from 10 to 10,000 clients.
@@ -62,14 +65,11 @@ def figure1(
     resumes where it stopped.
     """
     with refusals(interrupted=RESUMABLE):
-        settings = figure1_study.Figure1Settings(clients=options.numbers_of("--clients", clients, int), runs=runs)
-        options.require_packages("matplotlib", "pandas", "pyarrow", "sklearn")
-        unfinished = folder_at(folder_at(out) / "unfinished")
-        with progress_bar("Figure 1", None) as advance:
-            curves = figure1_study.simulate(settings, scratch=unfinished, advance=advance)
-        found = figure1_study.claims(curves)
-        figure1_study.save(curves, found, settings, out)
-        shutil.rmtree(unfinished)
+        settings = figure1_study.Figure1Settings(
+            clients=options.numbers_of("--clients", clients, int), runs=runs, seed=seed, l2=l2
+        )
+        options.require_packages("sklearn")
+        curves, found = _reproduce("Figure 1", figure1_study, settings, out, figure1_study.claims)
     Console().print(_plateaus_table(curves))
     _conclude(found, out, title="The paper's claims")
 
@@ -125,13 +125,13 @@ def acceleration(
             conditions=options.numbers_of("--conditions", conditions, float),
             clients=options.numbers_of("--clients", clients, int),
         )
-        options.require_packages("matplotlib", "pandas", "pyarrow")
-        unfinished = folder_at(folder_at(out) / "unfinished")
-        with progress_bar("Acceleration", None) as advance:
-            points = acceleration_study.simulate(settings, scratch=unfinished, advance=advance)
-        found = acceleration_study.claims(points, settings)
-        acceleration_study.save(points, found, settings, out)
-        shutil.rmtree(unfinished)
+        _, found = _reproduce(
+            "Acceleration",
+            acceleration_study,
+            settings,
+            out,
+            lambda points: acceleration_study.claims(points, settings),
+        )
     _conclude(found, out)
 
 
@@ -154,15 +154,18 @@ def methods(
     typer.echo(f"Figures are in {out}")
 
 
-def claims_table(found: Sequence[Claim], *, title: str | None = None) -> Table:
-    """Build a table of claims, measurements and verdicts."""
-    table = Table(title=title)
-    for column in ("claim", "measured", "holds"):
-        table.add_column(column)
-    for claim in found:
-        colour = {True: "green", False: "red", None: "yellow"}[claim.holds]
-        table.add_row(claim.claim, claim.measured, f"[{colour}]{claim.verdict}[/{colour}]")
-    return table
+def _reproduce(
+    title: str, study: Any, settings: Any, out: Path, claims: Callable[[Any], Sequence[Claim]]
+) -> tuple[Any, Sequence[Claim]]:
+    """Run a study, keep unfinished runs in the folder until it is saved, and return its runs and claims."""
+    options.require_packages("matplotlib", "pandas", "pyarrow")
+    unfinished = folder_at(folder_at(out) / "unfinished")
+    with progress_bar(title, None) as advance:
+        runs = study.simulate(settings, scratch=unfinished, advance=advance)
+    found = claims(runs)
+    study.save(runs, found, settings, out)
+    shutil.rmtree(unfinished)
+    return runs, found
 
 
 def _plateaus_table(curves: Sequence[figure1_study.PanelCurve]) -> Table:
@@ -187,7 +190,11 @@ def _describe_plateau(curve: figure1_study.PanelCurve) -> str:
 def _conclude(found: Sequence[Claim], out: Path, *, title: str | None = None) -> None:
     """Print the claims and the folder; exit with code 1 if a claim does not hold."""
     console = Console()
-    console.print(claims_table(found, title=title))
+    table = Table("claim", "measured", "holds", title=title)
+    for claim in found:
+        colour = {True: "green", False: "red", None: "yellow"}[claim.holds]
+        table.add_row(claim.claim, claim.measured, f"[{colour}]{claim.verdict}[/{colour}]")
+    console.print(table)
     console.print(f"Figure, numbers and claims are in {out}", highlight=False, soft_wrap=True)
     if any(claim.holds is False for claim in found):
         raise typer.Exit(FAILED)

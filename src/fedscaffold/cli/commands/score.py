@@ -37,7 +37,7 @@ def command(
         Path | None,
         typer.Option(
             "--intercept-of",
-            help="A client's own rows, to fit its intercept to, for models with --client-intercepts.",
+            help="A client's own rows, to fit its intercept to, for models with client_intercepts.",
         ),
     ] = None,
     settings: Annotated[

@@ -29,8 +29,6 @@ def command(
     l2: tables.TablePenalty = None,
     secure: tables.Secure = False,
     epsilon: tables.Epsilon = None,
-    protect: tables.Protect = "rows",
-    delta: tables.Delta = None,
     bounds: tables.BoundsFile = None,
     settings: tables.Settings = None,
     address: Annotated[
@@ -53,8 +51,8 @@ def command(
         address = address or asked.text("Under which HOST:PORT do sites reach you?", None, DEFAULT_ADDRESS)
         asked.finish()
         chosen = tables.study_settings(
-            settings, target=target, kind=kind, l2=l2, secure=secure, epsilon=epsilon, protect=protect,
-            delta=delta, bounds=tables.load_bounds(bounds),
+            settings, target=target, kind=kind, l2=l2, secure=secure, epsilon=epsilon,
+            bounds=tables.load_bounds(bounds),
         )  # fmt: skip
         study = StudyFile(name=file.stem, settings=chosen, sites=tuple(sites), address=address)
         write_text(file, study.text())
