@@ -37,7 +37,7 @@ def test_high_half_of_a_product(wide: bool) -> None:
     np.testing.assert_array_equal(found, (a * b) >> np.uint64(32))
 
 
-@pytest.mark.parametrize("batch", [1, 2, 7, 12])
+@pytest.mark.parametrize("batch", [1, 12])
 def test_indices(batch: int) -> None:
     n = np.array([12, 13, 200])  # the first with as many draws as records: a whole shuffle
     streams = [Stream(5, 0, 1, c) for c in range(3)]

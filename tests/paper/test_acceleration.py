@@ -56,7 +56,8 @@ def test_where_an_error_crosses_its_target() -> None:
     assert spread == pytest.approx(0.0, abs=1e-12)
 
 
-def test_recipes_go_as_far_between_rounds_as_they_say() -> None:
+def test_recipes_go_as_far_between_rounds_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "_parts", lambda length, seed: (1.0, 0.1))  # of predictions, which take long
     found = {(cell.part, cell.recipe, cell.condition, cell.n_clients): cell for cell in all_cells(SMALL)}
     for cell in found.values():
         if cell.part in ("condition", "clients"):

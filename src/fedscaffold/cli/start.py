@@ -15,7 +15,10 @@ def main() -> None:
     """Run the program; the entry point of the script `fedscaffold`."""
     with loading():
         from fedscaffold.cli.main import app
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # before or after Click, which handles it otherwise
+        raise SystemExit(INTERRUPTED) from None
 
 
 @contextmanager
