@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from fedscaffold.models.private import planned
+from fedscaffold.models.private.search import PublicSearch
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _searches_are_done_once() -> Iterator[None]:
     found: dict[str, Any] = {}
 
-    class Search(planned.PublicSearch):
+    class Search(PublicSearch):
         def __init__(self, *given: Any, **more: Any) -> None:
             self.key = repr((given, sorted(more.items())))
             if self.key not in found:
