@@ -21,7 +21,7 @@ from benchmarks import measured
 from fedscaffold.core.errors import Diverged
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import LocalSgd, Method
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.problems import Ridge
 from fedscaffold.simulation.rounds import initial_state, open_rounds

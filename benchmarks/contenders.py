@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Multinomial, Ridge

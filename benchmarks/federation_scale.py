@@ -24,7 +24,7 @@ from rich.table import Table
 import fedscaffold as fs
 from benchmarks import measured
 from fedscaffold.core.protocols import LocalSgd
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation import RoundRules, RunConfig, SitePolicy, TrainRequest, handle_request
 from fedscaffold.federation.messages import Reply

@@ -26,7 +26,7 @@ import fedscaffold as fs
 from fedscaffold.core import provenance
 from fedscaffold.core.files import replacing
 from fedscaffold.core.protocols import LocalSgd
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation import (
     RoundRules,

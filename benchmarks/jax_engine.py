@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks import contenders, measured
 from benchmarks.contenders import BATCH, L2, LOCAL_STEPS, RECORDS, SEED, Round, Workload, workload
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.engines import Jax
 from fedscaffold.problems import Differentiable, Logistic, Ridge
 

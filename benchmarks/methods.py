@@ -21,8 +21,7 @@ import fedscaffold as fs
 from benchmarks import contenders, measured
 from benchmarks.contenders import BATCH, LOCAL_STEPS, SEED, workload
 from fedscaffold.core.protocols import Method, Problem
-from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.stream import round_uniforms
+from fedscaffold.core.random.stream import Batches, round_uniforms
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation.rounds import initial_state, open_rounds
 from fedscaffold.simulation.setup import RunSetup, divergence_limit

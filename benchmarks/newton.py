@@ -11,7 +11,7 @@ from rich.table import Table
 import fedscaffold as fs
 from benchmarks import measured
 from fedscaffold.benchmarking import FedNewton, compare
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 
 CLIENTS, RECORDS, RELATIVE = 10, 400, 1e-3
 

@@ -17,7 +17,7 @@ import numpy as np
 
 import fedscaffold as fs
 from benchmarks import measured
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.problems import Logistic, Ridge
 
 WORK = 2e7  # local steps of clients in a simulation, at most

@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 import fedscaffold as fs
 from benchmarks import measured
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.engines import Numba
 from fedscaffold.privacy import RecordLevel
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import fedscaffold as fs
 from benchmarks.ridge_moments import ExactRidge
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge
 

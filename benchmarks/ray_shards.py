@@ -23,7 +23,7 @@ import fedscaffold as fs
 from benchmarks import measured
 from benchmarks.contenders import workload
 from fedscaffold.core.protocols import Clients, Engine
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba, Ray
 from fedscaffold.engines.ray_.workers import RayWorkers

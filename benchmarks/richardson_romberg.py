@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks import measured
 from fedscaffold.core.display import plain_grid
 from fedscaffold.core.machine import one_blas_thread
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper

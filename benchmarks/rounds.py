@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks import measured
 from benchmarks.contenders import BATCH, RECORDS, SEED, workload
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.engines import Numba
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Ridge, RidgeStream

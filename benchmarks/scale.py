@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import measured
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.sums import partial_sums, total
 from fedscaffold.core.types import ServerState
 from fedscaffold.engines import Numba

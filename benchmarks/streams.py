@@ -22,8 +22,8 @@ from rich.table import Table
 
 import fedscaffold as fs
 from benchmarks import measured
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.normals import ASIDE, GROUP
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines.numba_.drawing import draw_features, draw_normals
 from fedscaffold.engines.numba_.intrinsics import pointer

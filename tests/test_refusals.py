@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation import TailAverage

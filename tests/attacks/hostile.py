@@ -14,7 +14,7 @@ import pandas as pd
 
 import fedscaffold as fs
 from fedscaffold.benchmarking import Sweep, compare, sweep
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.data import partition
 from fedscaffold.federation.client.policy import SitePolicy
 from fedscaffold.federation.study.settings import StudySettings

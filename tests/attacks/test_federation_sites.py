@@ -15,7 +15,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import exclusive
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.federation import (
     ClientUpdate,
     ProblemTask,

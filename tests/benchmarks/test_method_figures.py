@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.method_figures import Scaling, proxskip_scaling
 from fedscaffold import Scaffold, run
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.paper.methods import conditioned
 
 

@@ -6,7 +6,7 @@ import pytest
 import fedscaffold as fs
 from benchmarks import methods
 from benchmarks.contenders import LOCAL_STEPS, workload
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.simulation.run_method import costs
 
 

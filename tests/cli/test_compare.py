@@ -17,7 +17,7 @@ import fedscaffold as fs
 from fedscaffold.cli.commands.compare import _nested
 from fedscaffold.cli.main import app
 from fedscaffold.cli.options import candidates_of
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from tests.hospitals import cancer, written
 
 QUICK = ["compare", "--clients", "4", "--repetitions", "2", "--step-size", "0.4,0.1", "--local-steps", "1,8"]

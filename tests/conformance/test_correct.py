@@ -10,7 +10,7 @@ import fedscaffold as fs
 from fedscaffold.conformance import NotSupported, Task, check
 from fedscaffold.conformance.checks import CHECKS
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from tests.conformance.implementations import Array, Bug, OneVariate, TwoSided
 
 CORRECT = [

@@ -9,7 +9,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold import InvalidInput
 from fedscaffold.core import checks
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 
 
 def test_seeds_have_sixty_four_bits() -> None:

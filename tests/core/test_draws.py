@@ -5,9 +5,8 @@ import pytest
 from scipy.stats import chisquare
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws, MarkovChain, drawn_batches, interval_ends, positions
-from fedscaffold.core.random.stream import Stream, words
+from fedscaffold.core.random.stream import Batches, Stream, words
 
 SHARES = np.array([0.2, 0.0, 0.5, 0.3, 0.0])
 # Two states with two records each; records 0, 1 start in the first state, 2, 3 in the second.

@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
-from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.stream import Stream, batch, philox, scaled, words
+from fedscaffold.core.random.stream import Batches, Stream, batch, philox, scaled, words
 from tests import naive
 
 FALSE_ALARM = 1e-6

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.engines import Numba
 from fedscaffold.engines.numba_.machine_code import choose
 from fedscaffold.engines.numba_.machine_code.choose import LARGEST_BATCH

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.engines import Jax, Numba, Reference
 from fedscaffold.problems import Ridge
 

@@ -13,7 +13,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.cli.options import engine_of
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.engines.jax_ import engine as jax_engine
 from fedscaffold.engines.jax_ import steps
 from tests.samples import make, systems, tables

@@ -7,7 +7,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.engines import Numba, Reference
 from fedscaffold.problems.linear import Observing
 from tests import naive

@@ -9,7 +9,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.machine import in_file
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.engines.numba_ import reading
 from fedscaffold.engines.numba_.reading import Reading
 from fedscaffold.engines.numba_.tables import tables

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.engines.numba_.losses import RIDGE, table_loss
 from fedscaffold.engines.numba_.machine_code.choose import LARGEST_BATCH, team_size

@@ -7,8 +7,7 @@ import pytest
 from numba import njit
 
 from fedscaffold.core.random import stream as numpy_stream
-from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.random.stream import Stream
+from fedscaffold.core.random.stream import Batches, Sampling, Stream
 from fedscaffold.engines.numba_ import stream as compiled
 from tests import naive
 

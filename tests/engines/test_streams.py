@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fedscaffold as fs
 from fedscaffold.core.protocols import Engine
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba, Reference
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.engines import Jax, Numba, Reference
 from tests import naive
 from tests.engines.test_agreement import assert_close, both

@@ -8,7 +8,7 @@ import numpy as np
 
 import fedscaffold as fs
 from fedscaffold.core.protocols import Engine, Method
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation import (
     AuditLog,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation import AuditLog, Ledger, RunConfig, run_status, train_request
 from fedscaffold.federation.client.files import ClientStateFile

@@ -9,7 +9,7 @@ import pytest
 import fedscaffold as fs
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput
 from fedscaffold.core.protocols import Method
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.federation import LocalTask
 from tests.federation.federation import Federation
 from tests.federation.test_protocol import METHODS
@@ -97,7 +97,7 @@ def test_single_precision_keeps_the_sum(tmp_path: Path) -> None:
 
 
 def local_sgd(work: Training, **more: Any) -> Any:
-    from fedscaffold.core.random.batches import Batches
+    from fedscaffold.core.random.stream import Batches
 
     with work.open(Batches(2), seed=0, client=0) as run:
         return run(

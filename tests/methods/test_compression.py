@@ -95,7 +95,7 @@ METHODS: list[Any] = [
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.kind)
 def test_blocks_of_clients_send_the_same(method: Any) -> None:
     """Clients in blocks, as in Ray's workers, some of which have no participant: the same sums."""
-    from fedscaffold.core.random.batches import Batches
+    from fedscaffold.core.random.stream import Batches
     from fedscaffold.core.sums import total
     from fedscaffold.simulation.clients import open_store, shard_of
     from fedscaffold.simulation.rounds import round_info

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from tests.samples import KINDS, Kind, make, tables
 
 WEIGHTS = (1.0, 4.0, 0.5, 2.0)

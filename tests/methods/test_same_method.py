@@ -26,7 +26,7 @@ def minibatch_sgd(kind: Kind, batch_size: int | None) -> Array:
     problem = make(kind, SIZES, DIM, weights=WEIGHTS)
     theta, found = np.zeros((2, DIM)), []
     engine = fs.engines.Reference()
-    from fedscaffold.core.random.batches import Batches
+    from fedscaffold.core.random.stream import Batches
 
     with engine.open(problem, Batches(batch_size), seed=3) as local_sgd:
         for t in range(8):

@@ -13,7 +13,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.protocols import Method
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from tests.samples import make
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedscaffold import InvalidInput, Scaffold, run
 from fedscaffold.core.types import Array, ServerState
-from fedscaffold.methods.variates import ControlVariates
+from fedscaffold.methods.base import ControlVariates
 from fedscaffold.paper.coupling import ChainStart, Coupling, couple, to_stationarity
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import constants

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 import fedscaffold as fs
 from benchmarks.plans import plan_case
 from fedscaffold.core.errors import OutOfReach
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.planning.search import Meter, descend
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory import METHODS

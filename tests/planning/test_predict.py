@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 import fedscaffold as fs
 from fedscaffold.core.errors import NoPlateau
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.planning import measured
 from fedscaffold.theory.exact import exact_law
 from tests.samples import make, weighted

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.privacy import RecordLevel, client_epsilons, noise_for
 from tests.planning.problems import simulated_share
 

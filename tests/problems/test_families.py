@@ -9,7 +9,7 @@ from scipy.optimize._numdiff import approx_derivative
 import fedscaffold as fs
 from fedscaffold.core.capabilities import GeneralisedLinear, HasNoiseAlong
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.problems import Gamma, Logistic, Multinomial, Poisson, Ridge
 from tests.samples import WEIGHTED_KINDS, weighted
 

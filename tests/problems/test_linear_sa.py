@@ -9,7 +9,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import GarnetTD, LinearSA, MarkovChains
 from fedscaffold.problems.linear import matrices

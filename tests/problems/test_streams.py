@@ -8,7 +8,7 @@ from scipy import integrate
 from scipy.special import expit
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import LogisticStream, RidgeStream, streams
 from fedscaffold.problems import logistic_stream as sigmoid

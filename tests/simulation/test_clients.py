@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.engines import Numba
 from fedscaffold.simulation.rounds import open_rounds
 from fedscaffold.simulation.setup import RunSetup

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from tests.samples import make, tables
 
 STEEP = 2

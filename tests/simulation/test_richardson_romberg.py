@@ -14,7 +14,7 @@ from benchmarks.richardson_romberg import (
     slope,
     squared_bias,
 )
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.simulation import TailAverage

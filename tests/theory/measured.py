@@ -6,7 +6,7 @@ import numpy as np
 
 import fedscaffold as fs
 from fedscaffold import FedAvg, Scaffold
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.simulation import TailAverage

@@ -16,7 +16,7 @@ from scipy.sparse.linalg import spsolve
 
 import fedscaffold as fs
 from fedscaffold import FedAvg, InvalidInput, Scaffold, theory
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.exact import exact_law

@@ -21,7 +21,7 @@ from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.files import folder_at, write_frame, write_text
 from fedscaffold.core.imports import load_optional
 from fedscaffold.core.protocols import Engine, Method, Observer, Problem, Watch
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems.newton import NoMinimiser, SmoothFunction, minimise
 from fedscaffold.reports.figures import CurvePanel, draw_curves, draw_panel

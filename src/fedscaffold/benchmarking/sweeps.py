@@ -29,7 +29,7 @@ from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.files import write_frame
 from fedscaffold.core.imports import load_optional
 from fedscaffold.core.protocols import Engine, Method
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.engines import Ray, choose_engine
 from fedscaffold.methods import Scaffold
 from fedscaffold.reports.figures import PlateauSeries, draw_plateau_lines, draw_plateaus

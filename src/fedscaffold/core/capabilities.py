@@ -6,7 +6,7 @@ from typing import Protocol, Self, runtime_checkable
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.protocols import Problem
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.core.types import Array, IntArray
 
 

@@ -7,9 +7,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.privacy import RecordLevel
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws, MessageDraws
-from fedscaffold.core.random.stream import Stream
+from fedscaffold.core.random.stream import Batches, Stream
 from fedscaffold.core.sums import PartialSum
 from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray, RoundInfo, WorstClient
 

@@ -9,11 +9,10 @@ import numpy as np
 
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import HasMeanField, LocalSgd, NonUniformSampling, Streamed
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import check_drawable, drawn_batches
 from fedscaffold.core.random.noise import secret_normals, step_noise
 from fedscaffold.core.random.normals import check_streamed
-from fedscaffold.core.random.stream import Stream, batch
+from fedscaffold.core.random.stream import Batches, Stream, batch
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.engines.clippable import check_clippable, refuse_anchor
 

@@ -15,8 +15,7 @@ from fedscaffold.core.checks import given, positive, seed_number, shown, whole_n
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
 from fedscaffold.core.protocols import Method
-from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.stream import round_uniforms
+from fedscaffold.core.random.stream import Batches, round_uniforms
 from fedscaffold.core.types import Array, IntArray, RoundInfo
 from fedscaffold.federation.known_methods import build_method, check_method, describe_method, plain_number
 from fedscaffold.simulation.rounds import round_info

@@ -9,8 +9,7 @@ import numpy as np
 
 from fedscaffold.core.errors import FedScaffoldError, InvalidInput, MissingDependency
 from fedscaffold.core.protocols import LocalSgd
-from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.stream import Stream, batch, words
+from fedscaffold.core.random.stream import Batches, Stream, batch, words
 from fedscaffold.core.types import Array, IntArray
 
 try:

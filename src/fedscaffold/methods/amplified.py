@@ -8,9 +8,8 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray
-from fedscaffold.methods.base import FixedStepsCohortMethod
+from fedscaffold.methods.base import FixedStepsCohortMethod, initial_control_variates
 from fedscaffold.methods.compression.base import halves
-from fedscaffold.methods.variates import initial_control_variates
 
 
 class WindowVariates(NamedTuple):

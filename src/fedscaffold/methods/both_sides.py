@@ -5,7 +5,7 @@ from typing import NamedTuple
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.types import Array, ExchangedGradients
-from fedscaffold.methods.variates import initial_control_variates
+from fedscaffold.methods.base import initial_control_variates
 
 
 class ClientVariates(NamedTuple):

@@ -8,8 +8,7 @@ import numpy as np
 from fedscaffold.core.checks import positive, set_fields
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray, ServerState
-from fedscaffold.methods.base import BaseMethod
-from fedscaffold.methods.variates import ControlVariates, KeepsControlVariates
+from fedscaffold.methods.base import BaseMethod, ControlVariates, KeepsControlVariates
 
 LEAST_PROBABILITY = 1e-8  # so that no round has more than some 2³¹ local steps
 

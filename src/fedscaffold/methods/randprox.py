@@ -8,10 +8,10 @@ from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import set_fields
 from fedscaffold.core.types import Array, ServerState
+from fedscaffold.methods.base import KeepsOwnModels, initial_control_variates
 from fedscaffold.methods.compression.base import checked_share, halves
 from fedscaffold.methods.compression.masks import SharedCoordinates
 from fedscaffold.methods.proxskip import ProxSkip
-from fedscaffold.methods.variates import KeepsOwnModels, initial_control_variates
 
 
 class OwnModels(NamedTuple):

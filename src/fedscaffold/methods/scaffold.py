@@ -23,8 +23,13 @@ import numpy as np
 from fedscaffold.core.checks import set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, IntArray, ServerState
-from fedscaffold.methods.base import MOST_LOCAL_STEPS, CohortMethod, same_for_all
-from fedscaffold.methods.variates import ControlVariates, KeepsControlVariates
+from fedscaffold.methods.base import (
+    MOST_LOCAL_STEPS,
+    CohortMethod,
+    ControlVariates,
+    KeepsControlVariates,
+    same_for_all,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,10 @@ import numpy as np
 from fedscaffold.core.checks import set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, ServerState
-from fedscaffold.methods.base import CohortMethod
+from fedscaffold.methods.base import CohortMethod, ControlVariates
 from fedscaffold.methods.compression.base import halves
 from fedscaffold.methods.compression.masks import CoordinateMasks
 from fedscaffold.methods.proxskip import ProxSkip
-from fedscaffold.methods.variates import ControlVariates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from fedscaffold.core.capabilities import HasNoiseAlong, SmoothProblem
 from fedscaffold.core.errors import NoPlateau
 from fedscaffold.core.machine import grouped
 from fedscaffold.core.protocols import Method
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg
 from fedscaffold.theory.expansion import FirstOrderLaw

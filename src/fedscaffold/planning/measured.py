@@ -15,7 +15,7 @@ import numpy as np
 from fedscaffold.core.errors import Diverged, InvalidInput, NoPlateau
 from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Method, Problem
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.run_method import run_to_end
 from fedscaffold.simulation.setup import validate_run

@@ -15,7 +15,7 @@ from fedscaffold.core.display import Advance, Progress, progress_bar
 from fedscaffold.core.errors import InvalidInput, MissingDependency, OutOfReach
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.protocols import Method, Problem
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, ServerOptimizer, TwoSidedScaffold
 from fedscaffold.planning.first_order import FirstOrderModel

@@ -9,7 +9,7 @@ from fedscaffold.core.display import Summarised, new_axes, plain_grid
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Method
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.planning.prediction import draw_error_curve
 

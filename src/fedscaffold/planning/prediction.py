@@ -11,7 +11,7 @@ from fedscaffold.core.display import Summarised, new_axes, plain_grid
 from fedscaffold.core.errors import Diverged, InvalidInput, NoPlateau
 from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Method, Problem
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.planning.first_order import first_order_curve
 from fedscaffold.planning.measured import Subject, measured_curve, measured_plateau

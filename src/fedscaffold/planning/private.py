@@ -16,7 +16,7 @@ from fedscaffold.core.checks import positive
 from fedscaffold.core.display import Advance
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.privacy import RecordLevel
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import IntArray
 from fedscaffold.methods import Scaffold
 from fedscaffold.planning.measured import Subject, measured_curve

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedscaffold.core.errors import Diverged, InvalidInput, OutOfReach
 from fedscaffold.core.protocols import Method
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.planning.measured import SEED, Subject
 from fedscaffold.planning.prediction import How

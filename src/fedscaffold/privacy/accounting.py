@@ -22,7 +22,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.imports import load_optional
 from fedscaffold.core.privacy import Privacy, RecordLevel
 from fedscaffold.core.protocols import Method, Problem
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.core.types import Array
 
 Adjacency = Literal["replace", "remove"]

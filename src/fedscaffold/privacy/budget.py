@@ -15,7 +15,7 @@ from typing import Any, get_args
 from fedscaffold.core.checks import positive, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import Fields, exclusive, json_value, read_text, write_text
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.privacy.accounting import Adjacency, NoisySteps, composed_epsilon
 
 WHAT = "a client's privacy budget"

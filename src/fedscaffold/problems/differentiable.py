@@ -16,7 +16,7 @@ from fedscaffold.core.checks import given, not_negative
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.imports import load_optional
 from fedscaffold.core.privacy import clipped_rows
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import RecordsProblem, client_weights, freeze
 from fedscaffold.problems.newton import minimise

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import expit, flatten
 from fedscaffold.problems.newton import minimise

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.checks import choice, not_negative, numbers, seed_number, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws, MarkovChain, interval_ends
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import (
     RecordsProblem,

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory, one_blas_thread
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import flatten, log_softmax, softmax
 from fedscaffold.problems.newton import minimise

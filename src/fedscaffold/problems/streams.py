@@ -14,9 +14,8 @@ from fedscaffold.core.arrays import chosen_clients
 from fedscaffold.core.checks import not_negative, positive, seed_number, vector, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory, one_blas_thread
-from fedscaffold.core.random.batches import Batches, Sampling
 from fedscaffold.core.random.normals import NOBODY, normals, of_clients
-from fedscaffold.core.random.stream import SERVER, Stream
+from fedscaffold.core.random.stream import SERVER, Batches, Sampling, Stream
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.problems.base import ProblemBase, client_weights, digest, freeze
 

@@ -16,7 +16,7 @@ from fedscaffold.core.arrays import chosen_clients, offsets_of
 from fedscaffold.core.checks import not_negative, numbers, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import spans
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems.base import RecordsProblem, client_weights, digest, freeze, row_bounds
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedscaffold.core.protocols import LocalSgd, Method
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import MessageDraws
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.sums import PartialSum, partial_sums, partial_sums_of_cohort
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 

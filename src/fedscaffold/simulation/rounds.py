@@ -10,8 +10,7 @@ import numpy as np
 
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.protocols import Availability, Clients, Divisible, Method, Problem
-from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.stream import cohorts, round_uniforms
+from fedscaffold.core.random.stream import Batches, cohorts, round_uniforms
 from fedscaffold.core.sums import total
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
 from fedscaffold.simulation.clients import open_clients

@@ -15,8 +15,7 @@ from fedscaffold.core.display import Progress, progress_bar
 from fedscaffold.core.errors import Diverged
 from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Availability, Engine, Method, Observer, Problem
-from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.random.stream import round_uniforms
+from fedscaffold.core.random.stream import Batches, Sampling, round_uniforms
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.block import message_length
 from fedscaffold.simulation.checkpoint import CheckpointFile

@@ -12,8 +12,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory
 from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Availability, Engine, HasInitialModel, Method, Problem
-from fedscaffold.core.random.batches import Batches, Sampling
-from fedscaffold.core.random.stream import WORDS_PER_ROUND
+from fedscaffold.core.random.stream import WORDS_PER_ROUND, Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.simulation.block import takes_anchor

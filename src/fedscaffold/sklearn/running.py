@@ -8,7 +8,7 @@ import numpy as np
 
 from fedscaffold.core.checks import positive, whole_number
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.inference import Closed, close, newton_step
 from fedscaffold.inference.diagnosis import refuse_undetermined

@@ -11,7 +11,7 @@ from fedscaffold.core.checks import check_problem_and_method
 from fedscaffold.core.display import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Method, Problem
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.theory.exact.linear_method import PlainMethod, plain_method
 

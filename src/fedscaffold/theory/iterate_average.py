@@ -17,7 +17,7 @@ from fedscaffold.core.display import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.protocols import Method, Problem
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.theory.exact.dense import Rounds, Stationary, stationary
 from fedscaffold.theory.exact.law import dense_rounds, is_exact, many_clients

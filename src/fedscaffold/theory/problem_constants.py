@@ -16,7 +16,7 @@ from fedscaffold.core.checks import check_problem
 from fedscaffold.core.display import Summarised
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
-from fedscaffold.core.random.batches import Batches, Sampling
+from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.theory.client_blocks import ClientBlock, table_blocks
 from fedscaffold.theory.exact.quadratic import noise_factors

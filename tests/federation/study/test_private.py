@@ -294,7 +294,7 @@ def test_the_same_request_again_is_answered_from_disk_and_costs_nothing(tmp_path
         ({"privacy": RecordLevel(clip=1.0, noise_multiplier=1e-300)}, {}, "privacy-budget", "would spend ε = inf"),
         ({"schedule": ((0, 0.1, 5000),)}, {}, "privacy-budget", "5,000 more steps would spend"),
         ({"schedule": ((0, 0.1, 20_000),)}, {}, "policy-local-steps", "20000 local steps are asked for"),
-        ({"batches": fs.core.random.batches.Batches(10)}, {}, "policy-batch", "on all rows"),
+        ({"batches": fs.core.random.stream.Batches(10)}, {}, "policy-batch", "on all rows"),
         ({"method": fs.FedLin(step_size=0.1, local_steps=2)}, {}, "policy-method", "Scaffold or FedAvg"),
         ({}, {"delta": 0.02}, "privacy-budget", "must be below 0.02, one over the 50"),
     ],

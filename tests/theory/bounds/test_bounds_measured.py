@@ -14,7 +14,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold import Scaffold
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
 from fedscaffold.problems import Logistic, Ridge

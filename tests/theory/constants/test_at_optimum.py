@@ -9,7 +9,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold import InvalidInput, theory
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.problems import Differentiable
 from tests.problems.test_differentiable import margin_pair, network
 from tests.problems.test_multinomial import rows

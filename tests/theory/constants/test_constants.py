@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedscaffold import InvalidInput, theory
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Logistic, Ridge
 from tests.samples import KINDS, Kind, make, systems

@@ -8,7 +8,7 @@ import pytest
 
 import fedscaffold as fs
 from fedscaffold import theory
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.problem_constants import norm_moment
 

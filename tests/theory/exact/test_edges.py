@@ -10,7 +10,7 @@ from benchmarks.random_problems import random_case
 from benchmarks.ridge_moments import ExactRidge
 from fedscaffold import FedAvg, Scaffold
 from fedscaffold.core.errors import NoPlateau
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.problems import Ridge
 from fedscaffold.theory.exact import exact_law, law
 from tests.samples import make, systems

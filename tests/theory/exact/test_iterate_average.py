@@ -7,7 +7,7 @@ import pytest
 from scipy.linalg import block_diag
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.simulation import TailAverage
 from fedscaffold.theory.exact.dense import stationary
 from fedscaffold.theory.exact.law import dense_rounds, many_clients

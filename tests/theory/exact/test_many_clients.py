@@ -9,7 +9,7 @@ from scipy.linalg import block_diag
 import fedscaffold as fs
 from fedscaffold import FedAvg, Scaffold
 from fedscaffold.core.errors import NoPlateau
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import Ridge
 from fedscaffold.theory.exact import exact_law, law, many_clients

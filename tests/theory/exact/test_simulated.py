@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedscaffold as fs
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.methods.scaffold import Scaffold
 from fedscaffold.theory.exact import error_interval, exact_law, is_exact
 from tests.samples import make, systems

@@ -15,7 +15,7 @@ from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Problem
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.models.planning.planned import prepare_problem
 from fedscaffold.problems import Logistic, Ridge, paper
 from fedscaffold.problems.paper import L2

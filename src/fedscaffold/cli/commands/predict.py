@@ -10,7 +10,7 @@ from rich.table import Table
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.planning import Prediction, predict
 from fedscaffold.reports import prediction as figure
 from fedscaffold.simulation import Trace

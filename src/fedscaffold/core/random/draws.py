@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.stream import SERVER, Stream, philox, words
+from fedscaffold.core.random.stream import SERVER, Batches, Stream, philox, words
 from fedscaffold.core.types import IntArray
 
 WORDS = 2**32

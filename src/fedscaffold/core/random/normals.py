@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.protocols import Streamed
-from fedscaffold.core.random.batches import Batches
-from fedscaffold.core.random.stream import Stream, philox
+from fedscaffold.core.random.stream import Batches, Stream, philox
 from fedscaffold.core.types import Array
 
 LANES = 8  # blocks side by side

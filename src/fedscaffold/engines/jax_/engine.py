@@ -14,8 +14,8 @@ from fedscaffold.core.imports import load_optional
 from fedscaffold.core.machine import in_file
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import LocalSgd, Problem
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.noise import RECORD_KEY
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.engines.clippable import check_clippable, refuse_anchor
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.engines.jax_.gradients import Gradient
 from fedscaffold.engines.jax_.stream import Place, step_noise, with_replacement, without_replacement, words
 

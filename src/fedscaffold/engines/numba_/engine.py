@@ -15,7 +15,7 @@ import numpy as np
 from fedscaffold.core.checks import choice, set_fields, whole_number
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import LinearSystems, LocalSgd, Streamed, TabularRecords
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.engines.clippable import check_clippable, refuse_anchor
 from fedscaffold.engines.numba_.losses import STREAM_LOSSES, WITHOUT_ANCHOR, table_loss

@@ -18,10 +18,10 @@ from fedscaffold.core.protocols import (
     TabularRecords,
     Transitions,
 )
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws, check_drawable
 from fedscaffold.core.random.noise import RECORD_KEY
 from fedscaffold.core.random.normals import check_streamed
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.engines.clippable import check_clippable
 from fedscaffold.engines.numba_.losses import (
     ALONG_CHAIN,

@@ -11,7 +11,7 @@ from fedscaffold.core.errors import EngineFailed, InvalidInput
 from fedscaffold.core.imports import load_optional
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Engine, LocalSgd, StoreFactory
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.sums import LEAF
 from fedscaffold.engines.numba_.engine import Numba
 from fedscaffold.engines.ray_.workers import RayWorkers

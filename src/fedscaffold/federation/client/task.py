@@ -8,7 +8,7 @@ import numpy as np
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Engine, LocalSgd, Problem
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import IntArray
 from fedscaffold.engines import Reference, choose_engine
 from fedscaffold.federation.refusals import Refusal, RefusalCode

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedscaffold.core.files import Fields
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.data.encoded import EncodedProblem
 
 TIMED_STEPS = 20

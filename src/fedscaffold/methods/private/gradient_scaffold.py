@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedscaffold.core.types import Array, IntArray, ServerState
-from fedscaffold.methods.base import FixedStepsMethod
-from fedscaffold.methods.variates import ControlVariates, KeepsControlVariates
+from fedscaffold.methods.base import ControlVariates, FixedStepsMethod, KeepsControlVariates
 
 
 @dataclass(frozen=True, kw_only=True)

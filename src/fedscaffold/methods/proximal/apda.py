@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.checks import positive, set_fields
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, ServerState
-from fedscaffold.methods.base import FixedStepsMethod
-from fedscaffold.methods.variates import KeepsOwnModels, initial_control_variates
+from fedscaffold.methods.base import FixedStepsMethod, KeepsOwnModels, initial_control_variates
 
 
 class PrimalDual(NamedTuple):

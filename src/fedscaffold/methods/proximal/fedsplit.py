@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from fedscaffold.core.checks import positive, set_fields
 from fedscaffold.core.types import Array, ServerState
-from fedscaffold.methods.base import FixedStepsMethod
-from fedscaffold.methods.variates import ControlVariates, KeepsControlVariates
+from fedscaffold.methods.base import ControlVariates, FixedStepsMethod, KeepsControlVariates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedscaffold.core.types import Array, Exchange, ExchangedGradients, ServerState
+from fedscaffold.methods.base import ControlVariates
 from fedscaffold.methods.proxskip import ProxSkip
-from fedscaffold.methods.variates import ControlVariates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.paper.verify.rows import Measured, Relation, StatementRow, bounded, over_groups
 from fedscaffold.paper.verify.settings import BATCH, KINDS, MODERATE, RECORDS, Budget, make

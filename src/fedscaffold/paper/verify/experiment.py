@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedscaffold.benchmarking.fits import reached_plateau
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.paper import figure1
 from fedscaffold.paper.figure1 import BATCH_SIZE, KINDS, LOCAL_STEPS, METHODS, STEP_SIZE

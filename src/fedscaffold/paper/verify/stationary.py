@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedscaffold.core.protocols import LocalSgd
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.paper.coupling import squared_norm

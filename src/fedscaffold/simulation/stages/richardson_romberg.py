@@ -12,7 +12,7 @@ from fedscaffold.core.checks import check_problem_and_method, suggest_names, who
 from fedscaffold.core.display import Progress, Summarised, progress_bar
 from fedscaffold.core.errors import InvalidInput, NotStationary
 from fedscaffold.core.protocols import Engine, Method, Problem
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.checkpoint import CheckpointFile
 from fedscaffold.simulation.observers import squared_distance

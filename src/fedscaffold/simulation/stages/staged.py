@@ -12,7 +12,7 @@ from fedscaffold.core.display import Progress, Summarised, progress_bar
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import Fields
 from fedscaffold.core.protocols import Engine, Method, Problem
-from fedscaffold.core.random.batches import Sampling
+from fedscaffold.core.random.stream import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.simulation.observers import Recorded, Recorder, resolve_observers, squared_distance
 from fedscaffold.simulation.rounds import State

@@ -11,7 +11,7 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Method, Problem
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.theory.exact.dense import Rounds, stationary
 from fedscaffold.theory.exact.linear_method import LinearMethod, linear_method, plain_method

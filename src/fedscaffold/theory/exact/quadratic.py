@@ -14,8 +14,8 @@ import numpy as np
 
 from fedscaffold.core.capabilities import GeneralisedLinear, HasResidualVariances, MarginLoss, PopulationMoments
 from fedscaffold.core.protocols import Problem
-from fedscaffold.core.random.batches import Batches
 from fedscaffold.core.random.draws import Draws
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.theory.client_blocks import BLOCK, client_rows, taken
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from fedscaffold.core.privacy import Privacy
-from fedscaffold.core.random.batches import Batches
+from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.federation.run_config import RunConfig
 from fedscaffold.federation.server.ledger import Ledger, initial_ledger
