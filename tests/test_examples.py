@@ -12,7 +12,11 @@ import pytest
 from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).parents[1]
-GALLERY = sorted((ROOT / "examples" / "gallery").glob("*.py"))
+LONG = ("cost_of_a_target", "speed_up")  # ten seconds each; the pages run them too
+GALLERY = [
+    pytest.param(script, marks=pytest.mark.slow if script.stem in LONG else (), id=script.stem)
+    for script in sorted((ROOT / "examples" / "gallery").glob("*.py"))
+]
 
 
 @pytest.mark.slow
@@ -29,7 +33,7 @@ def test_hospitals(tmp_path: Path) -> None:
     assert (tmp_path / "hospitals" / "model" / "report.html").is_file()
 
 
-@pytest.mark.parametrize("script", GALLERY, ids=lambda script: script.stem)
+@pytest.mark.parametrize("script", GALLERY)
 def test_gallery(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each script draws one figure, in which something is drawn on every axis, and shows it at its end."""
     mpl.use("agg")

@@ -15,6 +15,8 @@ from fedscaffold.core.sums import LEAF
 from fedscaffold.engines import Jax, Numba, Ray, Reference
 from fedscaffold.engines.ray_.engine import split
 from fedscaffold.problems import Ridge
+from tests.simulation.test_checkpoint import StopAt, Stopped
+from tests.simulation.test_interrupted import KINDS
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings(
@@ -184,3 +186,12 @@ def test_settings_that_make_no_sense_are_refused() -> None:
 def test_shards_have_whole_leaves() -> None:
     assert split(10, 4) == [(0, 10)]
     assert split(5 * LEAF + 7, 4) == [(0, LEAF), (LEAF, 3 * LEAF), (3 * LEAF, 4 * LEAF), (4 * LEAF, 5 * LEAF + 7)]
+
+
+@pytest.mark.parametrize("kind", ["staged", pytest.param("richardson_romberg", marks=pytest.mark.slow)])
+def test_interrupted_stages_resume_to_the_bits_of_a_run_without(kind: str, tmp_path: Path) -> None:
+    run, _ = KINDS[kind]
+    path = tmp_path / "run.npz"
+    with pytest.raises(Stopped):
+        run(engine=Ray(shards=2), checkpoint=path, checkpoint_every=3, progress=StopAt(10))
+    assert run(engine=Ray(shards=2), checkpoint=path, progress=False) == run(progress=False)

@@ -1,6 +1,6 @@
 """Runs in stages and extrapolations: interrupted at any round, resumed to the same bits; what Ctrl-C saves."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,29 +54,6 @@ def test_interrupted_at_any_round_it_resumes_to_the_same_bits(
         if error is KeyboardInterrupt:
             assert watch.seen[0] == stop
         assert watch.seen[-1] == total
-
-
-@pytest.fixture(scope="module")
-def ray_session() -> Iterator[fs.engines.Ray]:
-    """One Ray session for the tests of this file."""
-    ray = pytest.importorskip("ray")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        yield fs.engines.Ray(shards=2)
-        ray.shutdown()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_interrupted_on_ray_it_resumes_to_the_bits_of_a_run_without(
-    kind: str, ray_session: fs.engines.Ray, tmp_path: Path
-) -> None:
-    run, _ = KINDS[kind]
-    path = tmp_path / "run.npz"
-    with pytest.raises(Stopped):
-        run(engine=ray_session, checkpoint=path, checkpoint_every=3, progress=StopAt(10))
-    assert run(engine=ray_session, checkpoint=path, progress=False) == run(progress=False)
 
 
 @pytest.mark.parametrize("call", [fs.run, fs.staged, fs.richardson_romberg])

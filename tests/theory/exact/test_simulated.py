@@ -40,7 +40,7 @@ METHODS: dict[str, Any] = {
     "anchor and state": fs.VRProxSkip(step_size=GAMMA, communication_probability=0.2),
     "own": Own(step_size=GAMMA, local_steps=H),
 }
-PAIRS = [("ridge", name) for name in METHODS] + [(kind, "cohorts") for kind in ("stream", "linear", "td")]
+PAIRS = [*(("ridge", name) for name in METHODS), ("stream", "scaffold"), ("linear", "cohorts"), ("td", "scaffold")]
 
 
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
