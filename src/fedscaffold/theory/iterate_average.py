@@ -19,9 +19,8 @@ from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.theory.exact.dense import Rounds, Stationary, stationary
+from fedscaffold.theory.exact.dense import LARGEST, Rounds, Stationary, stationary
 from fedscaffold.theory.exact.law import dense_rounds, is_exact, many_clients
-from fedscaffold.theory.exact.many_clients import WHOLE
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -170,9 +169,9 @@ def _rounds(problem: Problem, method: Method, batches: Batches) -> Rounds:
             f"{method.kind} on {problem.kind}; simulate with fedscaffold.run and record TailAverage"
         )
     clients = len(method.init_clients(1, np.ones(1), 1, None)) * problem.n_clients * problem.dim
-    if clients > WHOLE:
+    if clients > LARGEST:
         raise InvalidInput(
-            f"averages are predicted for up to {WHOLE} numbers in the clients' states, but here are {clients:,}; "
+            f"averages are predicted for up to {LARGEST} numbers in the clients' states, not {clients:,}; "
             "take a subset of the clients, or simulate with fedscaffold.run"
         )
     return dense_rounds(problem, method, batches)

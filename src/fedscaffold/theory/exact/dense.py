@@ -18,6 +18,7 @@ from fedscaffold.core.types import Array
 from fedscaffold.theory.exact.linear_method import LinearMethod
 from fedscaffold.theory.exact.quadratic import Quadratic
 
+LARGEST = 600  # numbers in the states of all clients: a round then takes about a tenth of a second
 DOUBLINGS = 60  # 2⁶⁰ rounds: beyond any problem's condition number in double precision
 GROWN = 1e12  # entries of a power of the round's matrix that will not come down again
 

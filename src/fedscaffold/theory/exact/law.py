@@ -13,9 +13,9 @@ from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
-from fedscaffold.theory.exact.dense import Rounds, stationary
+from fedscaffold.theory.exact.dense import LARGEST, Rounds, stationary
 from fedscaffold.theory.exact.linear_method import LinearMethod, linear_method, plain_method
-from fedscaffold.theory.exact.many_clients import WHOLE, ManyClients
+from fedscaffold.theory.exact.many_clients import ManyClients
 from fedscaffold.theory.exact.quadratic import (
     MeanSystems,
     TransitionSystems,
@@ -82,7 +82,7 @@ def _why_not(problem: Problem, method: Method, batches: Batches, privacy: Privac
     size = 1 + (linear.n_server + linear.n_client * N) * d
     if linear.n_client > 1 and linear.participants < N:
         return "cohorts have an exact law only if clients keep at most one vector"
-    states = linear.n_client * N * d <= WHOLE and linear.steps.size * size**3 <= 5e9 * max(1, N)
+    states = linear.n_client * N * d <= LARGEST and linear.steps.size * size**3 <= 5e9 * max(1, N)
     if not (states and int(linear.steps.max()) * work <= 1e9):  # about ten seconds
         return f"an exact law of {method.kind} with {N:,} clients and {d:,} features would take too long"
     return None
@@ -108,9 +108,8 @@ def exact_law(
 
     With few clients the second moment of all states is followed step by step. For Scaffold and FedAvg with all
     clients and any number of them, local steps are summed in closed form: then the plateau is exact to about 1e-4.
-    The curve, on which noise is interpolated between rounds and, of more than 256 clients, seen at 128 of them, is
-    right to half a percent for step sizes up to 0.6 of the largest that has a plateau. Close to that it may be off
-    by ten percent, and by one or two percent from a start that is far from θ*.
+    On the curve noise is interpolated between rounds, and followed at as many clients as change it by less than
+    0.4 %: it is right to half a percent, and to one or two percent from a start that is far from θ*.
 
     Parameters
     ----------
@@ -170,7 +169,7 @@ def _few(problem: Problem, many: ManyClients) -> bool:
     N, d = many.q.slopes.shape
     per_round = many.H * (_work(problem) + 2e5)  # calls of small products take as long as 2e5 multiplications
     tabulated = d <= 6 and N * d**4 <= 1e6  # see Rounds.table
-    return (not many.scaffold or many.small) and per_round <= (4e8 if tabulated else 1e7)
+    return (not many.scaffold or N * d <= LARGEST) and per_round <= (4e8 if tabulated else 1e7)
 
 
 def _dense_law(r: Rounds, rounds: int | None, theta0: Array) -> ExactLaw:

@@ -14,55 +14,48 @@ an affine function of the second moments of the local models, to which it adds i
 """
 
 import math
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.theory.exact.dense import DOUBLINGS, GROWN, no_plateau, solve
+from fedscaffold.theory.exact.dense import DOUBLINGS, GROWN, LARGEST, no_plateau, solve
 from fedscaffold.theory.exact.local_steps import Powers, Steps, accumulate, steps
-from fedscaffold.theory.exact.quadratic import Quadratic
+from fedscaffold.theory.exact.quadratic import ClientRecords, Quadratic
 
-WHOLE = 600  # numbers in all clients' models up to which no state is eliminated
-SHOWN = 128  # clients whose noise is followed on the way: with twice as many, a curve from 0 changes by 0.2 %
-CLIENTS_AT_ONCE = 128  # in products of M·d × d matrices
+CLIENTS_AT_ONCE = 128  # in products of M·d × d matrices, which then stay in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """x_k⁺ = own_k x_k + by_theta_k θ plus noise, θ = Σ_k weights_k x_k: the states that θ follows from."""
+    """x_m⁺ = c_m x_m + J_m θ plus noise, θ = Σ_m x_m: the states that θ follows from."""
 
-    own: Array  # (n, d, d)
-    by_theta: Array  # (n, d, d)
-    weights: Array  # (n,)
-    points: Array | None = None  # log(1 − c_m) if clients are eliminated, (n,)
+    c: Array  # (M,)
+    J: Array  # (M, d, d)
 
     @cached_property
     def matrix(self) -> Array:
-        """The map of a round, (n d, n d)."""
-        n, d, _ = self.own.shape
-        found = self.by_theta[:, :, None, :] * self.weights[None, None, :, None]
-        found[np.arange(n), :, np.arange(n)] += self.own
-        return found.reshape(n * d, n * d)
+        """The map of a round, (M d, M d)."""
+        return self.times(np.eye(self.J.shape[0] * self.J.shape[1]))
 
     def times(self, P: Array) -> Array:
-        """Return the map of a round times P, (n d, k)."""
-        n, d, _ = self.own.shape
-        blocks = P.reshape(n, d, -1)
-        found = self.own @ blocks
-        found += self.by_theta @ np.tensordot(self.weights, blocks, axes=1)
-        return found.reshape(P.shape)
+        """Return the map of a round times P, (M d, k)."""
+        M, d, _ = self.J.shape
+        blocks = P.reshape(M, d, -1)
+        return (self.c[:, None, None] * blocks + self.J @ blocks.sum(axis=0)).reshape(P.shape)
 
     def with_theta(self, P: Array) -> Array:
-        """Return Cov(x_k, θ), (n, d, d), given Cov x."""
-        n, d, _ = self.own.shape
-        return np.einsum("aibj,b->aij", P.reshape(n, d, n, d), self.weights)
+        """Return Cov(x_m, θ), (M, d, d), given Cov x."""
+        M, d, _ = self.J.shape
+        return np.asarray(P.reshape(M, d, M, d).sum(axis=2))
 
     def cov_theta(self, P: Array) -> Array:
         """Return Cov θ, (d, d), given Cov x."""
-        return np.tensordot(self.weights, self.with_theta(P), axes=1)
+        return np.asarray(self.with_theta(P).sum(axis=0))
 
     def lyapunov(self, noise: Array) -> Array:
         """Return the stationary Cov x for the covariance of a round's noise; raise NoPlateau if rounds grow."""
@@ -133,9 +126,9 @@ class ManyClients:
     own: Array
 
     @cached_property
-    def small(self) -> bool:
-        """Whether the clients' states stay as they are."""
-        return self.q.slopes.size <= WHOLE
+    def tolerance(self) -> float:
+        """Relative error of the plateau, about; small if that takes little work."""
+        return 1e-7 if self.q.slopes.size <= LARGEST else 1e-4
 
     @cached_property
     def powers(self) -> Powers:
@@ -150,7 +143,7 @@ class ManyClients:
     @cached_property
     def steps(self) -> Steps:
         """Nodes of a round; along FedAvg's, whose clients drift apart, noise changes more."""
-        tolerance = 1e-7 if self.small else 1e-3 if self.scaffold else 1e-5
+        tolerance = self.tolerance if self.scaffold else 0.1 * self.tolerance
         lam, step = self.q.eigen[0], np.eye(self.q.optimum.size) - self.gamma * self.q.matrices
         moments = step @ step + self.gamma**2 * self.factors[:, None, None] * self.q.covariances_of_unit
         growth = float(np.linalg.eigvalsh(moments).max())
@@ -164,46 +157,43 @@ class ManyClients:
     # covariances
 
     @cached_property
+    def points(self) -> Array:
+        """Chebyshev points log(1 − c_m), (M,)."""
+        x = np.log(self.powers.delta)
+        return chebyshev(float(x.min()), float(x.max()), 0.1 * self.tolerance)
+
+    def shares(self, part: slice) -> Array:
+        """Return Φ_m(C̃_c) of some clients in their eigenbases, (M, k, d)."""
+        return lagrange(self.points, np.log(self.powers.delta[part]))
+
+    @cached_property
     def system(self) -> System:
-        """The states that θ follows from: FedAvg's θ, all η_c, or the M that take their place."""
+        """The states that θ follows from: FedAvg's θ, or the M that take the place of all η_c."""
         own, w, d = self.powers, self.q.weights, self.q.optimum.size
         if not self.scaffold:
-            mean = np.tensordot(w, own.matrices(own.gH), axes=1)
-            return System(np.zeros((1, d, d)), mean[None], np.ones(1))
-        if self.small:
-            return System(own.matrices(1.0 - own.delta), own.matrices(self.reach), w)
-        x = np.log(own.delta)
-        points = chebyshev(float(x.min()), float(x.max()))
-        M = points.size
+            return System(np.zeros(1), np.tensordot(w, own.matrices(own.gH), axes=1)[None])
+        M = self.points.size
         J = np.zeros((M, d, d))
         for part in self.parts():
-            phi = lagrange(points, x[part]) * w[part, None] * self.reach[part]
+            phi = self.shares(part) * w[part, None] * self.reach[part]
             U = own.U[part].swapaxes(0, 1)  # (d, k, d)
             J += ((phi[:, None] * U).reshape(M * d, -1) @ U.reshape(d, -1).T).reshape(M, d, d)
-        c = (1.0 - np.exp(points))[:, None, None] * np.eye(d)
-        return System(c, J, np.ones(M), points)
+        return System(1.0 - np.exp(self.points), J)
 
     def parts(self) -> list[slice]:
         """Return slices of clients that are worked on at once."""
         return [slice(k, k + CLIENTS_AT_ONCE) for k in range(0, self.q.weights.size, CLIENTS_AT_ONCE)]
 
     def input(self, Q: Array) -> Array:
-        """Return the covariance of a round's noise in the states, (n d, n d), for Q_c in the eigenbases."""
-        own, w, (N, d), system = self.powers, self.q.weights, self.q.slopes.shape, self.system
-        if not self.scaffold:
-            total = self.gamma**2 * np.tensordot(w * self.own, own.U @ Q @ _t(own.U), axes=1)
-            return 0.5 * (total + total.T)
-        if system.points is None:
-            found = np.zeros((N, d, N, d))
-            found[np.arange(N), :, np.arange(N)] = self.gamma**2 * (own.U @ Q @ _t(own.U))
-            return found.reshape(N * d, N * d)
-        size = system.points.size * d
+        """Return the covariance of a round's noise in the states, (M d, M d), for Q_c in the eigenbases."""
+        own, w, d = self.powers, self.q.weights * self.own, self.q.optimum.size
+        size = self.system.c.size * d
         total = np.zeros((size, size))
         for part in self.parts():
-            phi = lagrange(system.points, np.log(own.delta[part]))  # (M, k, d)
-            K = (phi[:, None] * own.U[part].swapaxes(0, 1)).swapaxes(1, 2)  # Φ_m(C̃_c) U_c, (M, k, d, d)
-            K = np.ascontiguousarray(K.transpose(1, 0, 2, 3)).reshape(-1, size, d)
-            right = K @ ((w * self.own)[part, None, None] * Q[part])
+            U = own.U[part].swapaxes(0, 1)  # (d, k, d)
+            K = self.shares(part)[:, None] * U if self.scaffold else U[None]  # Φ_m(C̃_c) U_c, (M, d, k, d)
+            K = np.ascontiguousarray(K.reshape(size, -1, d).swapaxes(0, 1))
+            right = K @ (w[part, None, None] * Q[part])
             total += right.swapaxes(0, 1).reshape(size, -1) @ K.swapaxes(0, 1).reshape(size, -1).T
         return self.gamma**2 * 0.5 * (total + total.T)
 
@@ -212,17 +202,12 @@ class ManyClients:
         own, system, cov_theta = self.powers, self.system, self.system.cov_theta(P)
         if not self.scaffold:
             return Law(P, cov_theta, np.zeros_like(Q), np.zeros_like(Q))
-        if system.points is None:
-            return self.law_of_states(P)
-        c = 1.0 - np.exp(system.points)
-        M, d, _ = system.own.shape
+        c, (M, d, _) = system.c, system.J.shape
         shares = 1.0 / (1.0 - c[:, None] * c[None, :])
-        loops = np.eye(d) - c[:, None, None] * np.tensordot(shares, system.by_theta, axes=1)
-        gains = np.linalg.inv(
-            loops
-        )  # E (I − c_k A)⁻¹ = S_k [I/(1 − c_k c_1) ...], since A is diagonal plus rank d
+        loops = np.eye(d) - c[:, None, None] * np.tensordot(shares, system.J, axes=1)
+        gains = np.linalg.inv(loops)  # E (I − c_k A)⁻¹ = S_k [I/(1 − c_k c_1) ...]: A is diagonal plus rank d
         with_theta = system.with_theta(P)
-        ahead = c[:, None, None] * with_theta + system.by_theta @ cov_theta
+        ahead = c[:, None, None] * with_theta + system.J @ cov_theta
         pushes = (gains @ np.tensordot(shares, ahead, axes=1)).reshape(M * d, d)
         gains = gains.reshape(M * d, d)
         theta_eta = np.empty_like(Q)
@@ -233,19 +218,11 @@ class ManyClients:
             noise = U @ (self.gamma**2 * self.own[part, None, None] * Q[part] * shares[part])
             both = gains @ noise.swapaxes(0, 1).reshape(d, -1)
             both += pushes @ (U * self.reach[part][:, None, :]).swapaxes(0, 1).reshape(d, -1)
-            phi = lagrange(system.points, np.log(own.delta[part]))  # (M, k, d)
-            mixed = (both.reshape(M, d, -1, d) * phi[:, None]).sum(axis=0)  # (d, k, d)
+            mixed = (both.reshape(M, d, -1, d) * self.shares(part)[:, None]).sum(axis=0)  # (d, k, d)
             theta_eta[part] = _t(U) @ mixed.swapaxes(0, 1)
         fed = self.reach[:, :, None] * theta_eta * own_c[:, None, :]
         theta = self.reach[:, :, None] * (_t(own.U) @ cov_theta @ own.U) * self.reach[:, None, :]
         return Law(P, cov_theta, theta_eta, (fed + _t(fed) + theta + self.gamma**2 * Q) * shares)
-
-    def law_of_states(self, P: Array) -> Law:
-        """Return the same if the states are the η_c themselves, on the plateau or on the way there."""
-        (N, d), U = self.q.slopes.shape, self.powers.U
-        blocks = P.reshape(N, d, N, d)[np.arange(N), :, np.arange(N)]
-        theta_eta = _t(self.system.with_theta(P))
-        return Law(P, self.system.cov_theta(P), _t(U) @ theta_eta @ U, _t(U) @ blocks @ U)
 
     # noise
 
@@ -255,31 +232,41 @@ class ManyClients:
         `means` are E θ − θ* and E ξ_c − ξ*_c, in the original basis. Local models are
         θ_c^h = (Γ^h + K_h/γH) θ − (K_h/γH) η_c − γ Σ_{k<h} Γ^{h−1−k} ε(k), with K_h = γ Σ_{k<h} Γ^k.
         """
-        q, s, gamma = self.q, self.steps, self.gamma
-        found = np.empty((*q.slopes.shape[:1], len(s.nodes), *q.matrices.shape[1:]))
-        for block in q.blocks:
+        found = np.empty((*self.q.slopes.shape[:1], len(self.steps.nodes), *self.q.matrices.shape[1:]))
+        U, blocks = self.powers.U, self.q.blocks
+
+        def fill(block: ClientRecords) -> None:
             at = block.clients
-            own = self.powers[at]
-            k = own.sums(s.nodes)
-            second = np.zeros((at.size, len(s.nodes), 1 + q.optimum.size, 1 + q.optimum.size))
-            cov = second[..., 1:, 1:]
-            if nodes is not None:
-                cov += gamma**2 * accumulate(s, own, nodes[at], s.nodes)
-            a = own.at(s.nodes)
-            first = (
-                a * (means[0] @ own.U)[:, None] - gamma * k * np.einsum("cij,ci->cj", own.U, means[1][at])[:, None]
-            )
-            if self.scaffold:
-                k = k / self.H
-                a = a + k
-                mixed = a[..., :, None] * law.theta_eta[at][:, None] * k[..., None, :]
-                cov += k[..., :, None] * law.eta[at][:, None] * k[..., None, :] - mixed - _t(mixed)
-            cov += a[..., :, None] * (_t(own.U) @ law.cov_theta @ own.U)[:, None] * a[..., None, :]
-            cov += first[..., :, None] * first[..., None, :]
-            second[..., 0, 0] = 1.0
-            second[..., 1:, 0] = second[..., 0, 1:] = first
-            found[at] = self.factors[at, None, None, None] * block.covariances(second, own.U)
+            second = self.moments(at, law, means, None if nodes is None else nodes[at])
+            found[at] = self.factors[at, None, None, None] * block.covariances(second, U[at])
+
+        if len(blocks) > 1:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(fill, blocks))
+        else:
+            fill(blocks[0])
         return Noise(self, found)
+
+    def moments(self, at: IntArray, law: Law, means: tuple[Array, Array], nodes: Array | None) -> Array:
+        """Return E of (1, θ_c^h − θ*) squared at the nodes, for some clients, (k, m, d + 1, d + 1)."""
+        s, gamma, own, d = self.steps, self.gamma, self.powers[at], self.q.optimum.size
+        k, a = own.sums(s.nodes), own.at(s.nodes)
+        second = np.zeros((at.size, len(s.nodes), 1 + d, 1 + d))
+        cov = second[..., 1:, 1:]
+        if nodes is not None:
+            cov += gamma**2 * accumulate(s, own, nodes, s.nodes)
+        first = a * (means[0] @ own.U)[:, None]
+        first -= gamma * k * np.einsum("cij,ci->cj", own.U, means[1][at])[:, None]
+        if self.scaffold:
+            k = k / self.H
+            a = a + k
+            mixed = a[..., :, None] * law.theta_eta[at][:, None] * k[..., None, :]
+            cov += k[..., :, None] * law.eta[at][:, None] * k[..., None, :] - mixed - _t(mixed)
+        cov += a[..., :, None] * (_t(own.U) @ law.cov_theta @ own.U)[:, None] * a[..., None, :]
+        cov += first[..., :, None] * first[..., None, :]
+        second[..., 0, 0] = 1.0
+        second[..., 1:, 0] = second[..., 0, 1:] = first
+        return second
 
     def plateau(self) -> tuple[Law, Noise]:
         """Return the stationary law and the noise of its rounds.
@@ -302,7 +289,7 @@ class ManyClients:
         else:
             zero = self.observed(nothing, means, None).nodes
         noise, law = Noise(self, zero), nothing
-        last, size, tolerance = np.inf, np.inf, 1e-8 if self.small else 1e-4
+        last, size = np.inf, np.inf
         for _ in range(12):
             law, before = caused(noise), size
             size = float(np.trace(law.cov_theta))
@@ -310,7 +297,7 @@ class ManyClients:
             rate = change / last if np.isfinite(last) else 0.5
             if rate > 0.5:
                 break
-            if change * rate <= tolerance * size:
+            if change * rate <= 0.5 * self.tolerance * size:
                 return law, noise
             last, noise = change, self.observed(law, means, noise.nodes)
 
@@ -335,7 +322,7 @@ class ManyClients:
         own, w = self.powers, self.q.weights
         drift = self.gamma * self.H * own.delta * np.einsum("cij,ci->cj", own.U, self.q.slopes)
         pull = np.einsum("cij,cj->i", own.U, w[:, None] * drift)
-        gap = np.eye(pull.size) - self.system.by_theta[0]
+        gap = np.eye(pull.size) - self.system.J[0]
         return -np.asarray(np.linalg.solve(gap, pull), dtype=np.float64), self.q.slopes
 
     def mean_path(self, theta0: Array) -> Iterator[tuple[Array, Array]]:
@@ -354,14 +341,14 @@ class ManyClients:
 
     # the way to the plateau
 
-    def way(self, rest: Law, noise: Noise, theta0: Array) -> "Way":
+    def way(self, rest: Law, noise: Noise, theta0: Array, shown: int) -> "Way":
         """Return the way of all clients or, if many, of some that stand for equal shares of the noise.
 
         Half of it is the plateau's, half about that of round 0, v_c tr ∇²f_c xᵀ∇²f_c x along the mean's path.
         """
         N, w = self.q.weights.size, self.q.weights * self.own
         each = w * np.trace(noise.gathered, axis1=1, axis2=2)
-        if self.small or N <= 2 * SHOWN or not each.sum() > 0.0:
+        if 2 * shown >= N or not each.sum() > 0.0:
             return Way(self, np.arange(N), rest, noise, np.zeros((1, 1)))
         theta, ahead = next(self.mean_path(theta0))
         own, nodes = self.powers, self.steps.nodes
@@ -370,11 +357,12 @@ class ManyClients:
         each = each / each.sum() + first / max(float(first.sum()), 1e-300)
         order = np.argsort(np.square(self.q.slopes).sum(axis=1))  # which decide about the noise of first rounds
         shares = np.cumsum(each[order]) / each.sum()
-        drawn = order[np.searchsorted(shares, (np.arange(SHOWN) + 0.5) / SHOWN)]
+        drawn = order[np.searchsorted(shares, (np.arange(shown) + 0.5) / shown)]
         clients, often = np.unique(drawn, return_counts=True)
-        own = self.own[clients] * often * each.sum() / (SHOWN * each[clients])
+        own = self.own[clients] * often * each.sum() / (shown * each[clients])
         some = replace(self, q=self.q.part(clients), factors=self.factors[clients], own=own)
-        vars(some).update(small=False, system=self.system, steps=self.steps, powers=self.powers[clients])
+        known = {"points": self.points} if self.scaffold else {}
+        vars(some).update(system=self.system, steps=self.steps, powers=self.powers[clients], **known)
         law = replace(rest, theta_eta=rest.theta_eta[clients], eta=rest.eta[clients])
         part = Noise(some, noise.nodes[clients])
         return Way(some, clients, law, part, noise.input - part.input)
@@ -382,17 +370,31 @@ class ManyClients:
     def curve(self, rounds: int, theta0: Array, plateau: tuple[Law, Noise]) -> Array:
         """Return E‖θ_t − θ*‖² for t = 0, ..., rounds.
 
-        Noise is computed in the first rounds and then less and less often, until it is that of the plateau, and
-        interpolated in between. If clients are eliminated, Cov(θ, η_c), of the order of 1/N, is taken to grow with
-        Cov θ.
+        The noise of more and more clients is followed, until twice as many change no round by 0.4 %.
         """
-        way, path = self.way(*plateau, theta0), self.mean_path(theta0)
+        shown, before = 64, None
+        while True:
+            way = self.way(*plateau, theta0, shown)
+            found = self.followed(way, rounds, theta0)
+            if way.many is self or (before is not None and (np.abs(found - before) <= 4e-3 * found).all()):
+                return found
+            shown, before = 2 * shown, found
+
+    def followed(self, way: "Way", rounds: int, theta0: Array) -> Array:
+        """Return the curve if the noise of some clients is followed.
+
+        Noise is computed in the first rounds and then less and less often, until it is that of the plateau, and
+        interpolated in between.
+        """
+        path, coarse = self.mean_path(theta0), self.scaffold and self.q.slopes.size > LARGEST
         theta, ahead = next(path)
         found, begin = [float(theta @ theta)], way.start()
-        noise = way.noise_at(begin, theta, ahead[way.clients], None) if self.factors.any() else None
+        noise, rate = None, 1.0
+        if self.factors.any():
+            noise, rate = way.noise_at(begin, theta, ahead[way.clients], None)
         fall = 1.0  # of what the noise lacks to the plateau's, per round
         while begin.t < rounds:
-            count = rounds - begin.t if noise is None else _gap(begin.t, self.small or not self.scaffold)
+            count = rounds - begin.t if noise is None else max(1, begin.t // (2 if coarse else 8))
             squares = np.empty(count)
             for k in range(count):
                 theta, ahead = next(path)
@@ -402,14 +404,15 @@ class ManyClients:
                 found.extend(squares + variances)
                 continue
             x = np.arange(count) / count
-            later, variances = way.propagated(
-                begin, noise, noise, np.power(fall, np.arange(count, dtype=np.float64)), np.zeros(count)
-            )
-            last, noise = noise, way.noise_at(later, theta, ahead[way.clients], (noise, fall**count))
+            falling = np.power(fall, np.arange(count, dtype=np.float64))
+            later, variances = way.propagated(begin, noise, noise, falling, np.zeros(count), clients=True)
+            last = noise
+            noise, rate = way.noise_at(later, theta, ahead[way.clients], (noise, fall**count, rate))
             ratio = way.excess(noise) / way.excess(last) if way.excess(last) else 0.0
             if count > 1:
                 share = (ratio**x - ratio) / (1.0 - ratio) if 0.0 < ratio < 0.99 else 1.0 - x
-                later, variances = way.propagated(begin, last, noise, share, 1.0 - share)
+                again, variances = way.propagated(begin, last, noise, share, 1.0 - share, clients=False)
+                later = replace(later, P=again.P)
             fall = float(np.clip(ratio, 0.0, 1.0)) ** (1.0 / count)
             found.extend(squares + variances)
             noise = None if way.has_come_to_rest(noise) else noise
@@ -423,7 +426,8 @@ class Moment:
 
     t: int
     P: Array  # of the states
-    own: Array  # of η_c by the client's own noise, in the eigenbases, (N, d, d)
+    with_states: Array  # of the states with η_c, the latter in the eigenbases, (N, M d, d)
+    eta: Array  # of η_c, in the eigenbases, (N, d, d)
 
 
 @dataclass(frozen=True, eq=False)
@@ -436,15 +440,10 @@ class Way:
     noise: Noise  # on the plateau
     others: Array  # the other clients' noise on the plateau, in the states
 
-    @cached_property
-    def both(self) -> Array:
-        """Factors by which a round multiplies the entries of Cov η_c, (N, d, d)."""
-        c = 1.0 - self.many.powers.delta
-        return np.asarray(c[:, :, None] * c[:, None, :])
-
     def start(self) -> Moment:
         """Return the covariances before the first round."""
-        return Moment(0, np.zeros_like(self.many.system.matrix), np.zeros_like(self.noise.gathered))
+        P, eta = np.zeros_like(self.many.system.matrix), np.zeros_like(self.noise.gathered)
+        return Moment(0, P, np.zeros((len(eta), len(P), eta.shape[1])), eta)
 
     def excess(self, noise: Noise) -> float:
         """Return by how much a round's noise is more than the plateau's, relative."""
@@ -463,58 +462,76 @@ class Way:
 
     def law(self, at: Moment) -> Law:
         """Return the law of θ and η_c before a round."""
-        many, cov_theta = self.many, self.many.system.cov_theta(at.P)
-        if not many.scaffold:
-            return Law(at.P, cov_theta, self.rest.theta_eta, self.rest.eta)
-        if many.system.points is None:
-            return many.law_of_states(at.P)
-        ratio = float(np.trace(cov_theta)) / max(float(np.trace(self.rest.cov_theta)), 1e-300)
-        shared = self.rest.eta - many.gamma**2 * self.noise.gathered / (1.0 - self.both)
-        begun = 1.0 - (1.0 - many.powers.delta[:, None, :]) ** at.t
-        eta = at.own + ratio * (1.0 - self.both**at.t) * shared
-        return Law(at.P, cov_theta, ratio * begun * self.rest.theta_eta, eta)
+        U, (M, d, _) = self.many.powers.U, self.many.system.J.shape
+        theta_eta = _t(U) @ at.with_states.reshape(len(U), M, d, d).sum(axis=1)
+        return Law(at.P, self.many.system.cov_theta(at.P), theta_eta, at.eta)
 
-    def noise_at(self, at: Moment, theta: Array, ahead: Array, guess: tuple[Noise, float] | None) -> Noise:
-        """Return the noise of a round with given means; `guess` is an earlier one and the rest of its excess."""
+    def noise_at(
+        self, at: Moment, theta: Array, ahead: Array, guess: tuple[Noise, float, float] | None
+    ) -> tuple[Noise, float]:
+        """Return the noise of a round with given means, and how fast repeating finds it, from an earlier result.
+
+        `guess` is the earlier noise, the share of its excess that is left, and that rate.
+        """
         many, law = self.many, self.law(at)
         means = theta, np.einsum("cij,cj->ci", many.powers.U, ahead)
         found = None
         if guess is not None:
             found = Noise(many, self.noise.nodes + guess[1] * (guess[0].nodes - self.noise.nodes))
-        enough, last = 1e-6 if many.small else 1e-3, 0.0
+        last, slowest, rate = 0.0, 0.0, 1.0 if guess is None else guess[2]
         for _ in range(12):
             before, found = found, many.observed(law, means, None if found is None else found.nodes)
             if before is None:
                 continue
             change = self.sizes(found.gathered - before.gathered)
-            rate = change / last if last > 0.0 else 0.0
-            if last > 0.0 and rate < 0.9 and change * rate <= enough * (1.0 - rate) * self.sizes(found.gathered):
-                return found
+            if last > 0.0:
+                rate = change / last
+                slowest = max(slowest, rate)
+            if rate < 0.9 and change * rate <= 10.0 * many.tolerance * (1.0 - rate) * self.sizes(found.gathered):
+                return found, slowest or rate
             last = change
         zero = many.observed(law, means, None).nodes
         solved = solve(lambda C: C - (many.observed(law, means, C).nodes - zero), zero, lambda C: C)
         if solved is None:
             raise no_plateau()
-        return Noise(many, solved)
+        return Noise(many, solved), 1.0
 
     def propagated(
-        self, at: Moment, first: Noise, second: Noise, of_first: Array, of_second: Array
+        self, at: Moment, first: Noise, second: Noise, of_first: Array, of_second: Array, *, clients: bool
     ) -> tuple[Moment, Array]:
-        """Return the covariances some rounds later, and tr Cov θ after each of them.
+        """Return the covariances some rounds later, and tr Cov θ after each of them; without `clients`, of P only.
 
         Beyond the plateau's, a round's noise is a combination of that of two rounds.
         """
-        many, rest = self.many, self.noise.gathered
-        P, own, system = at.P, at.own, many.system
+        rest, system, P = self.noise.gathered, self.many.system, at.P
         inputs = [noise.input - self.noise.input + self.excess(noise) * self.others for noise in (first, second)]
         beyond = [noise.gathered - rest for noise in (first, second)]
         variances = np.empty(of_first.size)
         for k, (a, b) in enumerate(zip(of_first, of_second, strict=True)):
+            if clients and self.many.scaffold:
+                at = self.next_clients(replace(at, P=P), rest + a * beyond[0] + b * beyond[1])
             P = system.times(system.times(P).T) + self.noise.input + self.others + a * inputs[0] + b * inputs[1]
-            if system.points is not None:
-                own = self.both * own + many.gamma**2 * (rest + a * beyond[0] + b * beyond[1])
             variances[k] = np.trace(system.cov_theta(P))
-        return Moment(at.t + of_first.size, P, own), variances
+        return replace(at, t=at.t + of_first.size, P=P), variances
+
+    def next_clients(self, at: Moment, Q: Array) -> Moment:
+        """Return the covariances of η_c, with the states and by itself, one round later; P stays."""
+        many, system, own = self.many, self.many.system, self.many.powers
+        (M, d, _), keep, reach = system.J.shape, 1.0 - own.delta, many.reach
+        law, J, c = self.law(at), system.J.reshape(M * d, d), np.repeat(system.c, d)[:, None]
+        with_theta = c * system.with_theta(at.P).reshape(M * d, d) + J @ law.cov_theta
+        spread = (self.shares[:, :, None] * own.U[:, None]).reshape(-1, M * d, d)  # Φ_m(C̃_c) U_c
+        X = (c * at.with_states + J @ (own.U @ law.theta_eta)) * keep[:, None]
+        X += (with_theta @ own.U) * reach[:, None] + spread @ (many.gamma**2 * many.q.weights[:, None, None] * Q)
+        fed = reach[:, :, None] * law.theta_eta * keep[:, None, :]
+        eta = keep[:, :, None] * at.eta * keep[:, None, :] + fed + _t(fed) + many.gamma**2 * Q
+        eta += reach[:, :, None] * (_t(own.U) @ law.cov_theta @ own.U) * reach[:, None, :]
+        return replace(at, with_states=X, eta=eta)
+
+    @cached_property
+    def shares(self) -> Array:
+        """Φ_m(C̃_c) in the eigenbases, (N, M, d)."""
+        return self.many.shares(slice(None)).swapaxes(0, 1)
 
     def resting(self, at: Moment, rounds: int) -> tuple[Moment, Array]:
         """Return the same with the noise of the plateau."""
@@ -526,20 +543,15 @@ class Way:
             variances[k] = np.trace(system.cov_theta(P))
             if np.abs(P - self.rest.P).max() <= 1e-9 * np.abs(self.rest.P).max():
                 break
-        return Moment(at.t + rounds, P, at.own), variances
+        return replace(at, t=at.t + rounds, P=P), variances
 
 
-def _gap(t: int, cheap: bool) -> int:
-    """Return after how many rounds noise is computed next: an eighth or a half of those before."""
-    return max(1, t // 8 if cheap else t // 2)
-
-
-def chebyshev(lowest: float, highest: float) -> Array:
-    """Return points of [lowest, highest] = range of log δ, enough for 1/(z − 1 + δ) on |z| = 1 within 1e-5."""
+def chebyshev(lowest: float, highest: float, tolerance: float) -> Array:
+    """Return points of [lowest, highest] = range of log δ, enough for 1/(z − 1 + δ) on |z| = 1."""
     if highest - lowest < 1e-12:
         return np.array([0.5 * (lowest + highest)])
     wider = math.floor(8.0 * lowest) / 8.0, math.ceil(8.0 * highest) / 8.0 if highest <= 0.0 else highest
-    return _chebyshev(lowest, highest, _points_needed(*wider))
+    return _chebyshev(lowest, highest, _points_needed(*wider, tolerance))
 
 
 def _chebyshev(lowest: float, highest: float, M: int) -> Array:
@@ -547,14 +559,14 @@ def _chebyshev(lowest: float, highest: float, M: int) -> Array:
 
 
 @lru_cache(maxsize=1024)
-def _points_needed(lowest: float, highest: float) -> int:
+def _points_needed(lowest: float, highest: float, tolerance: float) -> int:
     """Return how many points a range of log δ needs."""
     z = np.exp(1j * np.concatenate([[0.0], np.pi * 10.0 ** np.linspace(-4, 0, 60)]))[:, None]
     x = np.linspace(lowest, highest, 101)
     for M in range(2, 48):
         points = _chebyshev(lowest, highest, M)
         error = np.abs((1.0 / (z - 1.0 + np.exp(points))) @ lagrange(points, x) * (z - 1.0 + np.exp(x)) - 1.0)
-        if error.max() < 1e-5:
+        if error.max() < tolerance:
             return M
     return 48
 
