@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedscaffold import FedAvg, Scaffold, problems, theory
+from fedscaffold import FedLin, Scaffold, problems, theory
 from fedscaffold.cli.main import app
 from tests.hospitals import cancer, written
 
@@ -13,12 +13,12 @@ runner = CliRunner()
 SMALL = ["--clients", "4", "--local-steps", "20", "--rounds", "10"]
 
 
-@pytest.mark.parametrize("method", ["scaffold", "fedavg"])
+@pytest.mark.parametrize("method", ["scaffold", "fedlin"])
 def test_it_predicts_what_the_library_predicts(method: str, tmp_path: Path) -> None:
     plot = tmp_path / "p.svg"
     result = runner.invoke(app, ["predict", *SMALL, "--method", method, "--simulate", "3", "--plot", str(plot)])
     assert result.exit_code == 0, result.output
-    kind = Scaffold if method == "scaffold" else FedAvg
+    kind = Scaffold if method == "scaffold" else FedLin
     chosen = kind(step_size=0.05, local_steps=20)
     expected = theory.predict(problems.paper("regression", n_clients=4), chosen, batch_size=10, rounds=10)
     assert expected.curve is not None

@@ -3,6 +3,7 @@
 import time
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +13,7 @@ from fedscaffold.cli.errors import refusals
 from fedscaffold.core.checks import whole_number
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.planning import Prediction, predict
-from fedscaffold.reports import prediction as figure
+from fedscaffold.reports.figures import CurvePanel, draw_curves
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run_method import run
 from fedscaffold.theory.bounds import BoundCurve, bound_curve
@@ -62,14 +63,15 @@ def command(
             trace = run(made, chosen, rounds=rounds, batch_size=batch, repetitions=simulate)
         if plot is not None:
             title = f"{type(chosen).__name__}, {problem}, N = {clients:,}, γ = {step_size:g}, H = {local_steps}"
-            figure.draw(
-                plot,
-                title=title,
-                method=type(chosen).__name__,
-                prediction=found,
-                bound=bound.values,
-                simulated=None if trace is None else trace.mse,
-            )
+            errors = {
+                "predicted": found.curve,
+                "predicted plateau": np.full(rounds + 1, found.mse),
+                "bound (Theorem 4.9)": bound.values,
+                f"simulated, mean of {simulate}": None if trace is None else trace.mse,
+            }
+            at = np.arange(rounds + 1.0)
+            lines = {name: (at, np.atleast_2d(each)) for name, each in errors.items() if each is not None}
+            draw_curves([[CurvePanel(title=title, lines=lines)]], [plot])
     _print(found, bound, trace, seconds)
 
 
