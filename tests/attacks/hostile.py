@@ -106,7 +106,6 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "paper": (problems.paper, {"kind": "regression", "n_clients": 2, "l2": 0.1, "seed": 0}),
         "subset": (TABLE.subset, {"clients": [0, 1]}),
         "stream subset": (PROBLEM.subset, {"clients": [0, 1]}),
-        "representatives": (PROBLEM.representatives, {"scales": 3}),
         "Scaffold": (fs.Scaffold, {**methods, **cohort}),
         "FedAvg": (fs.FedAvg, {**methods, **cohort}),
         "TwoSidedScaffold": (fs.TwoSidedScaffold, {**methods, **cohort, "server_step_size": 1.0}),

@@ -145,7 +145,5 @@ def test_batches_that_distributions_cannot_give_are_refused(
 
 def test_other_refusals() -> None:
     method = fs.FedAvg(step_size=0.1, local_steps=2)
-    with pytest.raises(fs.InvalidInput, match="for theory"):
-        fs.run(make("ridge").representatives(), method, rounds=1, batch_size=2)
     with pytest.raises(fs.InvalidInput, match="jax engine"):
         fs.run(make("ridge"), method, rounds=1, batch_size=2, engine="jax")

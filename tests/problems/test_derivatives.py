@@ -8,7 +8,6 @@ from scipy.optimize._numdiff import approx_derivative
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
-from fedscaffold.problems import Logistic
 from fedscaffold.problems import base as records
 from tests import naive
 from tests.samples import KINDS, Kind, make, tables
@@ -137,8 +136,3 @@ def test_unpenalised_features_have_no_penalty(kind: Kind) -> None:
     assert problem.subset([0, 2]).n_unpenalised == 1
     with pytest.raises(InvalidInput, match="n_unpenalised=5"):
         make(kind, SIZES, DIM, n_unpenalised=5)
-
-
-def test_slopes_of_many_margins_are_the_slopes() -> None:
-    z, y = np.concatenate([np.linspace(-40.0, 40.0, 81), [-800.0, 800.0]])[:, None], np.array([-1.0, 1.0])
-    np.testing.assert_allclose(Logistic.d1_of_many(z, y), Logistic.d1(z, y), rtol=1e-14, atol=1e-300)

@@ -11,7 +11,7 @@ import fedscaffold as fs
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.problems import LogisticStream, RidgeStream, streams
-from fedscaffold.problems import logistic_stream as sigmoid
+from fedscaffold.problems import streams as sigmoid
 
 KINDS: Any = [RidgeStream, LogisticStream]
 THETA = np.array([0.3, -0.8, 1.1])
@@ -92,7 +92,7 @@ def test_mean_and_covariance_of_drawn_gradients(kind: Any, theta: Array) -> None
 def test_logistic_noise_by_brute_force(theta: tuple[float, float]) -> None:
     """E (σ(xᵀθ) − y)² x xᵀ − E E ᵀ over a grid of x, for two features."""
     problem = LogisticStream(n_clients=3, dim=2, l2=0.0, seed=5)
-    found = problem.averages(np.arange(3), np.broadcast_to(np.array(theta), (3, 1, 1, 2)))
+    found = problem.derivatives(np.arange(3), np.array(theta))
     z = np.linspace(-9, 9, 601)
     weight = np.exp(-0.5 * z**2)
     weight /= weight.sum()
@@ -103,22 +103,8 @@ def test_logistic_noise_by_brute_force(theta: tuple[float, float]) -> None:
         share = np.outer(weight, weight).reshape(-1)
         mean = (share * (p - q)) @ x
         second = x.T @ ((share * (q * (1 - p) ** 2 + (1 - q) * p**2))[:, None] * x)
-        np.testing.assert_allclose(found.gradient[c, 0], mean, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(found.noise[c, 0], second - np.outer(mean, mean), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_averages_over_many_points_are_those_of_the_points(kind: Any) -> None:
-    """With many points logistic regression interpolates: to 1e-6 of what it interpolates."""
-    problem = make(kind)
-    points = THETA + 0.3 * np.random.default_rng(0).normal(size=(2, 4, 40, 3))
-    clients = np.array([1, 4])
-    found = problem.averages(clients, points)
-    for q in range(4):
-        one_by_one = [problem.averages(clients, points[:, q, i][:, None, None]) for i in range(40)]
-        for name in found._fields:
-            wanted = np.mean([getattr(at, name)[:, 0] for at in one_by_one], axis=0)
-            np.testing.assert_allclose(getattr(found, name)[:, q], wanted, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(found.gradient[c], mean, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(found.noise[c], second - np.outer(mean, mean), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("v", [0.0, 0.01, 1.0, 5.0, 60.0])
@@ -172,21 +158,6 @@ def test_sums_do_not_depend_on_chunks_beyond_rounding(kind: Any, monkeypatch: py
     parts = make(kind, n_clients=100)
     np.testing.assert_allclose(parts.optimum(), whole.optimum(), rtol=1e-12)
     assert parts.loss(THETA) == pytest.approx(whole.loss(THETA), rel=1e-13)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_representatives_have_the_means_of_many_clients(kind: Any) -> None:
-    """θ* and ∇²f of 20,000 clients and of their distribution differ by what 20,000 draws may: five errors."""
-    problem = make(kind, n_clients=20_000)
-    few = problem.representatives()
-    assert few.n_clients == 8 * 2 * 3
-    gradients = problem.client_gradients(THETA)
-    error = gradients.std(axis=0) / np.sqrt(problem.n_clients)
-    assert (np.abs(few.gradient(THETA) - problem.gradient(THETA)) < 5 * error + 1e-4).all()
-    np.testing.assert_allclose(few.hessian(THETA), problem.hessian(THETA), rtol=0.02, atol=1e-3)
-    alike = make(kind, heterogeneity=0.0, scale_spread=0.0)
-    assert alike.representatives().n_clients == 1
-    np.testing.assert_allclose(alike.representatives().optimum(), alike.optimum(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

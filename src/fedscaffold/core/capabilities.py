@@ -54,28 +54,13 @@ class GeneralisedLinear(SmoothProblem, MarginLoss, Protocol):
 
 
 @runtime_checkable
-class HasFastSlopes(Protocol):
-    """A generalised linear problem with a faster ℓ' for many margins at once."""
+class HasRecordHessians(SmoothProblem, Protocol):
+    """A problem that gives gradients and Hessians of single records, and bounds on higher derivatives."""
 
-    def d1_of_many(self, z: Array, y: Array) -> Array:
-        """ℓ'(z, y) as of `d1`, up to rounding errors."""
-
-
-@runtime_checkable
-class HasRecordGradients(Protocol):
-    """A problem that gives the gradients of single records."""
-
-    dim: int
+    l2: float
 
     def record_gradients(self, client: int, points: Array) -> Array:
         """Gradient of each of a client's n records, penalty included, at p points: (p, dim) → (p, n, dim)."""
-
-
-@runtime_checkable
-class HasRecordHessians(SmoothProblem, HasRecordGradients, Protocol):
-    """A problem that also gives the Hessians of single records, and bounds on higher derivatives."""
-
-    l2: float
 
     def record_hessians(self, client: int, theta: Array) -> Iterator[Array]:
         """Hessians of a client's records at θ, penalty included, in pieces of shape (k, dim, dim)."""
@@ -121,14 +106,8 @@ class PopulationMoments(SmoothProblem, MarginLoss, Protocol):
     def law(self, clients: IntArray) -> tuple[Array, Array]:
         """s_c and w_c of some clients, shapes (k,) and (k, dim)."""
 
-    def averages(self, clients: IntArray, points: Array) -> tuple[Array, Array, Array]:
-        """∇f_c, ∇²f_c and the covariance of one record's gradient, averaged over the p points of (k, m, p, dim).
-
-        Shapes (k, m, dim), (k, m, dim, dim) and (k, m, dim, dim).
-        """
-
-    def representatives(self, scales: int = 8) -> Self:
-        """Return a few weighted clients with the means of the distribution that clients are drawn from."""
+    def derivatives(self, clients: IntArray, theta: Array) -> tuple[Array, Array, Array]:
+        """∇f_c, ∇²f_c and the covariance of one record's gradient at θ: (k, dim), (k, dim, dim), (k, dim, dim)."""
 
 
 @runtime_checkable

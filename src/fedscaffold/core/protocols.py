@@ -45,13 +45,6 @@ class Problem(Protocol):
         """SHA-256 digest of everything the problem is made of."""
 
 
-class HasBatchGradient(Problem, Protocol):
-    """A problem whose clients hold records; what the reference engine asks of it."""
-
-    def batch_gradient(self, client: int, theta: Array, rows: IntArray) -> Array:
-        """Mean gradient at θ over some of a client's records, shape (dim,)."""
-
-
 @runtime_checkable
 class HasClippedGradient(Protocol):
     """A problem whose records' gradients can be clipped one by one, for privacy at the level of records."""
@@ -152,7 +145,6 @@ class Streamed(Protocol):
     centre: Array
     tilt: Array
     l2: float
-    given: tuple[Array, Array] | None  # n_c/√d and τ_c where they are not drawn; engines refuse these
 
     def drawn_gradient(self, client: int, theta: Array, stream: Stream, first: int, count: int) -> Array:
         """Mean gradient at θ over the records first, ..., first + count − 1 of a client's round."""

@@ -56,7 +56,7 @@ class Reference:
         if privacy is not None:
             check_clippable(problem)
         if isinstance(problem, Streamed):
-            check_streamed(batches, problem)
+            check_streamed(batches)
         if isinstance(problem, NonUniformSampling):
             check_drawable(batches)
         if batches.size is None and isinstance(problem, HasMeanField):

@@ -4,10 +4,9 @@ from fedscaffold.core.checks import suggest_names
 from fedscaffold.problems.differentiable import Differentiable
 from fedscaffold.problems.glm import Gamma, Logistic, Poisson, Ridge
 from fedscaffold.problems.linear import GarnetTD, LinearSA, MarkovChains
-from fedscaffold.problems.logistic_stream import LogisticStream
 from fedscaffold.problems.multinomial import Multinomial
 from fedscaffold.problems.paper import paper
-from fedscaffold.problems.streams import RidgeStream
+from fedscaffold.problems.streams import LogisticStream, RidgeStream
 
 __all__ = [
     "Differentiable",

@@ -38,26 +38,7 @@ def of_records(function: Callable[[Array, Array], Array], z: Array, y: Array) ->
 
 
 class Glm(TabularProblem, ABC):
-    """f = Σ_c w_c f_c over clients that hold tables of records (x, y), with a loss ℓ of the margin z = xᵀθ.
-
-    Parameters
-    ----------
-    X
-        Features: an array of shape (N, n, d), or a sequence of N arrays of shape (n_c, d), one per client.
-    y
-        Targets: an array of shape (N, n), or a sequence of N arrays of shape (n_c,).
-    l2
-        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
-    weights
-        One positive weight per client, scaled to sum to one; uniform by default.
-    n_unpenalised
-        Number of last features that are not penalised; 1 where the last one is an intercept's column of ones.
-    sample_weight
-        Factors s ≥ 0 of the records' losses: an array of shape (N, n), or a sequence of N arrays of shape (n_c,);
-        1 by default.
-    offset
-        Numbers o that are added to the margins xᵀθ, in the same form; 0 by default.
-    """
+    """f = Σ_c w_c f_c over clients that hold tables of records (x, y), with a loss ℓ of the margin z = xᵀθ."""
 
     loss_derivative_bounds: ClassVar[tuple[float, float] | None] = (
         None  # the largest |ℓ'''| and |ℓ''''|, if bounded
@@ -357,15 +338,6 @@ class Logistic(Glm):
     def d1(z: Array, y: Array) -> Array:
         """Return ℓ'(z, y) = −y σ(−y z)."""
         return -y * expit(-y * z)
-
-    @staticmethod
-    @np.errstate(over="ignore")  # of large margins, whose ℓ' is then 0 as it should be
-    def d1_of_many(z: Array, y: Array) -> Array:
-        """Return ℓ'(z, y) = −y/(1 + exp(y z)) with NumPy's vectorised exp: last bits differ from `d1`."""
-        found = np.atleast_1d(y * z)
-        np.exp(found, out=found)
-        found += 1.0
-        return np.divide(-y, found, out=found)
 
     @staticmethod
     def d2(z: Array, y: Array) -> Array:

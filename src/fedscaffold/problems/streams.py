@@ -1,8 +1,15 @@
-"""Clients that are distributions instead of tables: new records at every step, and derivatives by formula."""
+"""Clients that are distributions instead of tables: new records at every step, and derivatives by formula.
+
+Means of logistic functions of Gaussian margins come from the trapezoidal rule, whose error falls exponentially in
+the number of points for functions analytic in a strip around the real axis, which σ(√v z) is, with poles at
+± iπ/√v (Trefethen & Weideman, SIAM Review 56, 2014). With p = σ(z) and q = 1 − p: σ' = pq, σ'' = pq(q − p),
+σ''' = pq(1 − 6pq), σ⁽⁵⁾ = pq(1 − 30pq + 120p²q²), and T = σ − ½.
+"""
 
 from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
 
 import copy
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self
@@ -14,14 +21,21 @@ from fedscaffold.core.arrays import chosen_clients
 from fedscaffold.core.checks import not_negative, positive, seed_number, vector, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory, one_blas_thread
-from fedscaffold.core.random.normals import NOBODY, normals, of_clients
+from fedscaffold.core.random.normals import NOBODY, normals, of_clients, uniforms
 from fedscaffold.core.random.stream import SERVER, Batches, Sampling, Stream
 from fedscaffold.core.types import Array, IntArray
-from fedscaffold.problems.base import ProblemBase, client_weights, digest, freeze
+from fedscaffold.problems.base import ProblemBase, client_weights, digest, expit, freeze
+from fedscaffold.problems.glm import LOGISTIC_DERIVATIVE_BOUNDS
+from fedscaffold.problems.newton import minimise
 
 CLIENTS_AT_ONCE = 4096  # in passes over all clients; part of the numbers, as it fixes the order of sums
 ENDLESS = int(np.iinfo(np.int64).max)  # how many records a client has, where a number is asked for
 LARGEST_SPREAD = 0.9  # at 1 the smallest s_c is 0, and a problem without penalty has no minimiser
+NUMBERS_AT_ONCE = 1 << 18  # 2 MB, which fits in a cache
+SHARP, ROUGH = 40.0, 23.0  # −log of the error that is aimed at: in one dimension, and in two
+WIDEST = 0.65  # step, for small v
+MOST_POINTS = 1_000_000  # of the rule: more would take seconds for each mean
+LARGEST_SOFT = 1e8  # variance
 
 
 class ClientLaws(NamedTuple):
@@ -32,11 +46,11 @@ class ClientLaws(NamedTuple):
 
 
 class Derivatives(NamedTuple):
-    """Gradients, Hessians and the covariance of one record's gradient, averaged over some points each."""
+    """Gradients, Hessians and the covariance of one record's gradient, of k clients at one θ."""
 
-    gradient: Array  # (k, m, d)
-    hessian: Array  # (k, m, d, d)
-    noise: Array  # (k, m, d, d)
+    gradient: Array  # (k, d)
+    hessian: Array  # (k, d, d)
+    noise: Array  # (k, d, d)
 
 
 class Streams(ProblemBase):
@@ -49,29 +63,6 @@ class Streams(ProblemBase):
     and w, of length `signal`, and v, of length one, shared by all. As s_c and w_c go together, clients' Hessians
     and optima do, which is what biases FedAvg for any number of clients. τ_c and n_c are functions of (seed, c),
     computed when they are needed: nothing of a client is stored.
-
-    Parameters
-    ----------
-    n_clients
-        N, the number of clients, below 2³².
-    dim
-        d, the number of features.
-    heterogeneity
-        How far clients' models w_c lie from each other: w_c = w + heterogeneity (n_c/√d + τ_c v), with n_c normal,
-        τ_c uniform in (−1, 1), and v of length one.
-    scale_spread
-        How different clients' features are, at most 0.9: their covariances are s_c Λ, s_c = 1 + scale_spread τ_c.
-    spectrum
-        Diagonal of Λ, shape (d,): the features' variances on average over clients; geometric from 1 to 0.1 by
-        default.
-    signal
-        Length of w.
-    l2
-        Strength of the penalty l2/2 ‖θ‖², which every client's f_c includes.
-    weights
-        One positive weight per client, scaled to sum to one; uniform by default.
-    seed
-        Chooses w, v and the clients. The records are chosen by the run's seed.
     """
 
     repr_fields = ("n_clients", "dim", "l2", "seed")
@@ -110,7 +101,6 @@ class Streams(ProblemBase):
         shared = normals(Stream(self.seed, NOBODY, NOBODY, SERVER), 0, 2 * self.dim).reshape(2, -1)
         shared /= np.linalg.norm(shared, axis=1, keepdims=True)
         self.centre, self.tilt = positive("signal", signal) * shared[0], shared[1]
-        self.given: tuple[Array, Array] | None = None
         self._take(np.arange(n_clients, dtype=np.int64), client_weights(weights, n_clients))
 
     @one_blas_thread
@@ -144,8 +134,8 @@ class Streams(ProblemBase):
         """Return μ with ∇²f_c ≥ μI everywhere, for every client."""
 
     @abstractmethod
-    def averages(self, clients: IntArray, points: Array) -> Derivatives:
-        """Return ∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
+    def derivatives(self, clients: IntArray, theta: Array) -> Derivatives:
+        """Return ∇f_c, ∇²f_c and the covariance C_c of one record's gradient, of some clients at θ."""
 
     @abstractmethod
     def drawn_gradient(self, client: int, theta: Array, stream: Stream, first: int, count: int) -> Array:
@@ -157,9 +147,6 @@ class Streams(ProblemBase):
         """Return the same problem on some of the clients, with the same laws; weights are scaled to sum to one."""
         chosen = chosen_clients(clients, self.n_clients)
         other = copy.copy(self)
-        if self.given is not None:
-            other.given = (self.given[0][chosen], self.given[1][chosen])
-            freeze(*other.given)
         part = self.weights[chosen]
         other._take(self.client_ids[chosen], part / part.sum())
         return other
@@ -170,12 +157,9 @@ class Streams(ProblemBase):
 
     def law(self, clients: IntArray) -> ClientLaws:
         """Return s_c and w_c of some clients."""
-        if self.given is None:
-            normal, uniform = of_clients(self.seed, self.client_ids[clients], self.dim)
-            spread, tau = normal / np.sqrt(self.dim), 2.0 * uniform - 1.0
-        else:
-            spread, tau = self.given[0][clients], self.given[1][clients]
-        w = self.centre + self.heterogeneity * (spread + tau[:, None] * self.tilt)
+        normal, uniform = of_clients(self.seed, self.client_ids[clients], self.dim)
+        tau = 2.0 * uniform - 1.0
+        w = self.centre + self.heterogeneity * (normal / np.sqrt(self.dim) + tau[:, None] * self.tilt)
         return ClientLaws(1.0 + self.scale_spread * tau, w)
 
     def _chunks(self) -> Iterator[IntArray]:
@@ -183,41 +167,22 @@ class Streams(ProblemBase):
         for begin in range(0, self.n_clients, CLIENTS_AT_ONCE):
             yield np.arange(begin, min(begin + CLIENTS_AT_ONCE, self.n_clients))
 
-    def representatives(self, scales: int = 8) -> Self:
-        """Return a few clients with weights, with the means of the law that clients are drawn from.
-
-        `scales` points of Gauss and Legendre for τ_c, with each the 2d points ± √d e_j for n_c, a rule of degree
-        three. They are for theory (`theory.predict_at_scale`); engines reject them.
-        """
-        tau, share = np.polynomial.legendre.leggauss(whole_number("scales", scales, least=1, most=1000))
-        if self.scale_spread == 0.0 and self.heterogeneity == 0.0:
-            tau, share = np.zeros(1), np.full(1, 2.0)
-        ends = np.concatenate([np.eye(self.dim), -np.eye(self.dim)])
-        if self.heterogeneity == 0.0:
-            ends = np.zeros((1, self.dim))
-        other = copy.copy(self)
-        other.given = (np.tile(ends, (tau.size, 1)), np.repeat(tau, len(ends)))
-        freeze(*other.given)
-        weights = np.repeat(0.5 * share / len(ends), len(ends))
-        other._take(np.arange(weights.size), weights / weights.sum())
-        return other
-
     # each client's f_c, one row per client
 
     def client_gradients(self, theta: Array) -> Array:
         """Return ∇f_c(θ), shape (N, d)."""
-        return np.concatenate([at.gradient[:, 0] for at in self._all_clients(theta)])
+        return np.concatenate([at.gradient for at in self._all_clients(theta)])
 
     def client_hessians(self, theta: Array) -> Array:
         """Return ∇²f_c(θ), shape (N, d, d)."""
-        return np.concatenate([at.hessian[:, 0] for at in self._all_clients(theta)])
+        return np.concatenate([at.hessian for at in self._all_clients(theta)])
 
     def client_noise_covariances(
         self, theta: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
     ) -> Array:
         """Return C_c(θ)/B, the covariance of a minibatch gradient, shape (N, d, d); 0 for full gradients."""
         factor = Batches(batch_size, sampling).noise_factor(ENDLESS)
-        return factor * np.concatenate([at.noise[:, 0] for at in self._all_clients(theta)])
+        return factor * np.concatenate([at.noise for at in self._all_clients(theta)])
 
     def client_noise_along(
         self, theta: Array, directions: Array, *, batch_size: int | None, sampling: Sampling = "with_replacement"
@@ -225,14 +190,14 @@ class Streams(ProblemBase):
         """Return the variance of a minibatch gradient along each column of (d, m) directions, shape (N, m)."""
         factor = Batches(batch_size, sampling).noise_factor(ENDLESS)
         rows = [
-            np.einsum("im,kij,jm->km", directions, at.noise[:, 0], directions, optimize=True)
+            np.einsum("im,kij,jm->km", directions, at.noise, directions, optimize=True)
             for at in self._all_clients(theta)
         ]
         return factor * np.concatenate(rows)
 
     def _all_clients(self, theta: Array) -> Iterator[Derivatives]:
         for chunk in self._chunks():
-            yield self.averages(chunk, np.broadcast_to(theta, (chunk.size, 1, 1, self.dim)))
+            yield self.derivatives(chunk, theta)
 
     # constants
 
@@ -264,9 +229,8 @@ class Streams(ProblemBase):
 
     def _compute_fingerprint(self) -> str:
         """Return the SHA-256 digest of everything that the clients are made of."""
-        given = () if self.given is None else self.given
         words = repr(sorted(self.describe().items()))
-        return digest(words, self.client_ids, self.weights, self.spectrum, self.centre, self.tilt, *given)
+        return digest(words, self.client_ids, self.weights, self.spectrum, self.centre, self.tilt)
 
 
 def _spectrum(spectrum: ArrayLike | None, dim: int) -> Array:
@@ -276,6 +240,11 @@ def _spectrum(spectrum: ArrayLike | None, dim: int) -> Array:
     if not (np.isfinite(given).all() and (given > 0).all()):
         raise InvalidInput("spectrum must be positive and finite: it holds the variances of the features")
     return given
+
+
+def _diagonals(values: Array) -> Array:
+    """Return diagonal matrices (k, d, d) of (k, d) values."""
+    return values[:, :, None] * np.eye(values.shape[1])
 
 
 class RidgeStream(Streams):
@@ -365,19 +334,13 @@ class RidgeStream(Streams):
         scale, first, _ = self.moments
         return self.spectrum * first / (self.spectrum * scale + self.l2)
 
-    def averages(self, clients: IntArray, points: Array) -> Derivatives:
-        """Return ∇f_c, ∇²f_c and one record's covariance C_c, each averaged over the p points of (k, m, p, d)."""
+    def derivatives(self, clients: IntArray, theta: Array) -> Derivatives:
+        """Return ∇f_c, ∇²f_c and the covariance C_c of one record's gradient, of some clients at θ."""
         law = self.law(clients)
         S = law.scale[:, None] * self.spectrum  # (k, d)
-        off = points - law.w[:, None, None]
-        pull = S[:, None, None] * off
-        square = np.einsum("kmpd,kmpd->km", off, pull) / points.shape[2] + self.noise**2
-        noise = np.swapaxes(pull, -1, -2) @ pull / points.shape[2]
-        every = np.arange(self.dim)
-        noise[..., every, every] += square[..., None] * S[:, None]
-        hessian = np.zeros_like(noise)
-        hessian[..., every, every] = S[:, None] + self.l2
-        return Derivatives(pull.mean(axis=2) + self.l2 * points.mean(axis=2), hessian, noise)
+        pull = S * (theta - law.w)
+        noise = pull[:, :, None] * pull[:, None] + _diagonals(self.residual_variances(theta, clients)[:, None] * S)
+        return Derivatives(pull + self.l2 * theta, _diagonals(S + self.l2), noise)
 
     def residual_variances(self, theta: Array, clients: IntArray) -> Array:
         """Return E(xᵀθ − y)² = s_c (θ − w_c)ᵀΛ(θ − w_c) + noise² of some clients, shape (k,)."""
@@ -403,3 +366,255 @@ class RidgeStream(Streams):
     def describe(self) -> dict[str, Any]:
         """Return the kind, sizes and how clients and records are drawn."""
         return {**super().describe(), "noise": self.noise}
+
+
+# means of logistic functions of Gaussian margins
+
+
+class Margin(NamedTuple):
+    """Means over z ~ N(0, v)."""
+
+    first: Array  # E σ'(z)
+    third: Array  # E σ'''(z)
+    fifth: Array  # E σ⁽⁵⁾(z)
+
+
+class Pair(NamedTuple):
+    """Means over two margins s and t that are jointly Gaussian."""
+
+    both: Array  # E T(s)T(t)
+    second_s: Array  # E σ''(s)T(t)
+    firsts: Array  # E σ'(s)σ'(t)
+    second_t: Array  # E T(s)σ''(t)
+
+
+def half_rule(largest: float, aim: float) -> tuple[Array, Array]:
+    """Return points z ≥ 0 and weights for means of even functions of √v z, z ~ N(0, 1), v up to `largest`."""
+    pole = math.pi / math.sqrt(max(largest, 1e-6))  # where exp(−z²/2) is as large as exp(pole²/2)
+    step = min(WIDEST, 2.0 * math.pi * pole / (aim + 0.5 * pole**2))
+    if not step * MOST_POINTS > math.sqrt(1.5 * aim):
+        raise InvalidInput(
+            f"clients' margins have a standard deviation of {math.sqrt(largest):.3g}, too large for means of "
+            "logistic functions; take a smaller signal, heterogeneity, spectrum or model"
+        )
+    z: Array = step * np.arange(math.ceil(math.sqrt(1.5 * aim) / step) + 1.0)
+    weights = np.exp(-0.5 * z**2)
+    weights[1:] *= 2.0
+    return z, weights / weights.sum()
+
+
+def margin(v: Array) -> Margin:
+    """Return E σ', E σ''' and E σ⁽⁵⁾ of z ~ N(0, v), in the shape of v."""
+    first, third, fifth = np.empty((3, v.size))
+    z, weights = half_rule(float(v.max(initial=0.0)), SHARP)
+    flat = np.sqrt(v.reshape(-1))
+    at_once = max(1, NUMBERS_AT_ONCE // z.size)
+    for begin in range(0, flat.size, at_once):
+        part = slice(begin, begin + at_once)
+        p = expit(flat[part, None] * z)
+        slope = p * (1.0 - p)
+        first[part] = slope @ weights
+        third[part] = (slope * (1.0 - 6.0 * slope)) @ weights
+        fifth[part] = (slope * (1.0 + slope * (120.0 * slope - 30.0))) @ weights
+    return Margin(first.reshape(v.shape), third.reshape(v.shape), fifth.reshape(v.shape))
+
+
+def mean_softplus(v: Array) -> Array:
+    """Return E log(1 + exp z), z ~ N(0, v), for v of one axis."""
+    # beyond LARGEST_SOFT the function is |z| but for its kink, which this rule gets right to 1e-8 of the mean
+    z, weights = half_rule(min(float(v.max(initial=0.0)), LARGEST_SOFT), SHARP)
+    points = np.sqrt(v)[:, None] * z
+    return (np.logaddexp(0.0, points) - 0.5 * points) @ weights
+
+
+def pair(a: Array, r: Array, x: Array) -> Pair:
+    """Return the means over s and t of standard deviations a and r and of correlation x, all of one shape."""
+    shape = a.shape
+    a, r, x = (np.reshape(each, -1) for each in (a, r, x))
+    found = np.empty((4, a.size))
+    z, weights = half_rule(float(max(a.max(initial=0.0), r.max(initial=0.0))) ** 2, ROUGH)
+    other = np.concatenate([-z[:0:-1], z])
+    around = np.concatenate([weights[:0:-1], 2.0 * weights[:1], weights[1:]])
+    around /= around.sum()
+    at_once = max(1, NUMBERS_AT_ONCE // (z.size * other.size))
+    for begin in range(0, a.size, at_once):
+        part = slice(begin, begin + at_once)
+        p = expit(a[part, None] * z)
+        along = (r * x)[part, None, None] * z[:, None]
+        across = (r * np.sqrt(np.maximum(1.0 - x**2, 0.0)))[part, None, None] * other
+        q = expit(along + across)
+        slope_p, slope_q = p * (1.0 - p), q * (1.0 - q)
+        q = q - 0.5
+        mean_q, mean_slope, mean_second = q @ around, slope_q @ around, (-2.0 * q * slope_q) @ around
+        p = p - 0.5
+        for k, product in enumerate(
+            (p * mean_q, -2.0 * p * slope_p * mean_q, slope_p * mean_slope, p * mean_second)
+        ):
+            found[k, part] = product @ weights
+    return Pair(*(values.reshape(shape) for values in found))
+
+
+SHORT = 1e-150  # a product of lengths below it has a square that underflows
+
+
+class ScaleSums(NamedTuple):
+    """Sums over clients that f needs: means over s_c as sums over few scales, and Λ Σ w_c s_c E σ'(xᵀw_c) w_c."""
+
+    scales: Array
+    shares: Array
+    pull: Array
+
+
+class LogisticStream(Streams):
+    """f_c(θ) = E log(1 + exp(−y xᵀθ)) + l2/2 ‖θ‖², x ~ N(0, s_c Λ), P(y = 1 | x) = σ(xᵀw_c), y = ±1.
+
+    New records are drawn at every step; nothing of a client is stored. By Stein's identity all derivatives are
+    means over one or two Gaussian margins (`margin`, `pair`): with S_c = s_c Λ, t = S_c θ and
+    z ~ N(0, θᵀS_cθ),
+
+        ∇f_c = E σ'(z) t − E σ'(xᵀw_c) S_c w_c + l2 θ,     ∇²f_c = E σ'(z) S_c + E σ'''(z) t tᵀ + l2,
+        ∇³f_c[M] = E σ'''(z) (2 S_c M t + tr(S_c M) t) + E σ⁽⁵⁾(z) (tᵀM t) t.
+
+    Within a round each client's local models spread, and ∇³f_c turns their spread into a pull on the mean that no
+    number of clients averages away: Scaffold's bias floor. The defaults make it visible: see docs/streams.md.
+
+    Parameters
+    ----------
+    n_clients, dim
+        N and d, the numbers of clients and features.
+    heterogeneity, scale_spread
+        Distance between clients' models, and spread (at most 0.9) of their features' scales.
+    spectrum
+        Mean variances of the features, shape (d,); geometric from 1 to 0.1 by default.
+    signal
+        Length of the common model w.
+    l2, weights
+        Strength of the penalty l2/2 ‖θ‖², and one positive weight per client; uniform by default.
+    seed
+        Seed of the models; records are drawn with the run's seed.
+
+    Examples
+    --------
+    >>> import fedscaffold as fs
+    >>> fs.problems.LogisticStream(n_clients=1000, dim=20)
+    LogisticStream(n_clients=1000, dim=20, l2=0.01, seed=0)
+    """
+
+    kind = "logistic_stream"
+    curvature = 0.25
+    margin_derivative_bounds = LOGISTIC_DERIVATIVE_BOUNDS
+
+    def __init__(
+        self,
+        *,
+        n_clients: int,
+        dim: int,
+        heterogeneity: float = 1.0,
+        scale_spread: float = 0.5,
+        spectrum: ArrayLike | None = None,
+        signal: float = 2.0,
+        l2: float = 0.01,
+        weights: ArrayLike | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            n_clients=n_clients, dim=dim, heterogeneity=heterogeneity, scale_spread=scale_spread,
+            spectrum=spectrum, signal=signal, l2=l2, weights=weights, seed=seed,
+        )  # fmt: skip
+
+    def _sum_up(self, laws: Iterator[tuple[ClientLaws, Array]]) -> None:
+        """Sum smooth functions of s_c over clients, by interpolation, and the pull of w_c."""
+        points = np.cos(np.pi * (np.arange(40) + 0.5) / 40) if self.scale_spread else np.zeros(1)
+        shares, pull = np.zeros(points.size), np.zeros(self.dim)
+        for law, weights in laws:
+            tau = (law.scale - 1.0) / self.scale_spread if self.scale_spread else np.zeros_like(law.scale)
+            shares += weights @ chebyshev(points, tau)
+            slope = margin(law.scale * (law.w**2 @ self.spectrum)).first
+            pull += (weights * law.scale * slope) @ law.w
+        self.scale_sums = ScaleSums(1.0 + self.scale_spread * points, shares, self.spectrum * pull)
+
+    def loss(self, theta: Array) -> float:
+        """Return f(θ) = Σ w_c f_c(θ)."""
+        scales, shares, pull = self.scale_sums
+        level = float(shares @ mean_softplus(scales * float(self.spectrum @ theta**2)))
+        return level - float(pull @ theta) + 0.5 * self.l2 * float(theta @ theta)
+
+    def gradient(self, theta: Array) -> Array:
+        """Return the gradient ∇f(θ), shape (dim,)."""
+        scales, shares, pull = self.scale_sums
+        slope = float((shares * scales) @ margin(scales * float(self.spectrum @ theta**2)).first)
+        return (slope * self.spectrum + self.l2) * theta - pull
+
+    def hessian(self, theta: Array) -> Array:
+        """Return the Hessian ∇²f(θ), shape (dim, dim)."""
+        scales, shares, _ = self.scale_sums
+        means = margin(scales * float(self.spectrum @ theta**2))
+        t = self.spectrum * theta
+        bend = float((shares * scales**2) @ means.third)
+        return np.diag(float((shares * scales) @ means.first) * self.spectrum + self.l2) + bend * np.outer(t, t)
+
+    def _solve_optimum(self) -> Array:
+        """Return θ* = argmin f, by Newton's method, to a gradient of 1e-12 relative."""
+        return minimise(self)
+
+    def derivatives(self, clients: IntArray, theta: Array) -> Derivatives:
+        """Return ∇f_c, ∇²f_c and the covariance C_c of one record's gradient, of some clients at θ."""
+        law = self.law(clients)
+        S = law.scale[:, None] * self.spectrum  # (k, d)
+        t, own = S * theta, S * law.w
+        square, own_square = t @ theta, np.einsum("kd,kd->k", law.w, own)
+        means, own_slope = margin(square), margin(own_square).first
+        lengths = np.sqrt(square) * np.sqrt(own_square)
+        x = np.clip(np.where(lengths > SHORT, own @ theta / np.maximum(lengths, SHORT), 0.0), -1.0, 1.0)
+        two = pair(np.sqrt(square), np.sqrt(own_square), x)
+
+        def outer(weight: Array, left: Array, right: Array) -> Array:
+            return (weight[:, None] * left)[:, :, None] * right[:, None]
+
+        gradient = means.first[:, None] * t - own_slope[:, None] * own
+        hessian = outer(means.third, t, t) + _diagonals(means.first[:, None] * S + self.l2)
+        cross = outer(-2.0 * two.firsts, t, own)
+        level = 0.5 - means.first - 2.0 * two.both
+        noise = (
+            outer(-means.third - 2.0 * two.second_s, t, t)
+            - gradient[:, :, None] * gradient[:, None]
+            + cross
+            + np.swapaxes(cross, 1, 2)
+            - outer(2.0 * two.second_t, own, own)
+            + _diagonals(level[:, None] * S)
+        )
+        return Derivatives(gradient + self.l2 * theta, hessian, noise)
+
+    def client_third_derivatives(self, theta: Array, matrix: Array) -> Array:
+        """Return ∇³f_c(θ)[M], (N, d): entry i is Σ_jk ∂³f_c/∂i∂j∂k M_jk; M is symmetric, (d, d) or (N, d, d)."""
+        S = self.law(np.arange(self.n_clients)).scale[:, None] * self.spectrum
+        t = S * theta
+        means = margin(t @ theta)
+        matrices = np.broadcast_to(matrix, (self.n_clients, self.dim, self.dim))
+        along = np.einsum("kij,kj->ki", matrices, t)
+        trace = np.einsum("kii,ki->k", matrices, S)
+        straight = 2.0 * S * along + trace[:, None] * t
+        return means.third[:, None] * straight + (means.fifth * np.einsum("ki,ki->k", t, along))[:, None] * t
+
+    def drawn_gradient(self, client: int, theta: Array, stream: Stream, first: int, count: int) -> Array:
+        """Return the mean of −y σ(−y xᵀθ) x, penalty added, over records first, ... of a client's round."""
+        law = self.law(np.array([client]))
+        raw = normals(stream, first * self.dim, count * self.dim).reshape(count, self.dim)
+        x = raw * np.sqrt(law.scale * self.spectrum)
+        y = np.where(uniforms(stream, first, count) * (1.0 + np.exp(-(x @ law.w[0]))) < 1.0, 1.0, -1.0)
+        return (-y * expit(-y * (x @ theta))) @ x / count + self.l2 * theta
+
+    def strong_convexity(self) -> float:
+        """Return l2: what the penalty alone gives."""
+        return self.l2
+
+
+def chebyshev(points: Array, x: Array) -> Array:
+    """Return Lagrange functions of Chebyshev points at x, (x, points), by the barycentric formula."""
+    count = points.size
+    signs = (-1.0) ** np.arange(count) * np.sin(np.pi * (np.arange(count) + 0.5) / count)
+    off = x[:, None] - points
+    hit = off == 0.0
+    terms = signs / np.where(hit, 1.0, off)
+    values = terms / terms.sum(axis=1, keepdims=True)
+    return np.where(hit.any(axis=1, keepdims=True), hit.astype(np.float64), values)

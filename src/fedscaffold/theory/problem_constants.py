@@ -298,10 +298,9 @@ def _noise_of_stream(problem: PopulationMoments, theta: Array, top: float, batch
     if factor == 0.0:
         return _of_noise(0.0, 0.0, 0.0)
     everyone = np.arange(problem.n_clients)
-    at_optimum = np.broadcast_to(theta, (everyone.size, 1, 1, problem.dim))
-    gradient, _, covariance = problem.averages(everyone, at_optimum)
-    pull = np.linalg.norm(gradient[:, 0] - problem.l2 * theta, axis=1)
-    m2 = np.trace(covariance[:, 0], axis1=1, axis2=2)
+    gradient, _, covariance = problem.derivatives(everyone, theta)
+    pull = np.linalg.norm(gradient - problem.l2 * theta, axis=1)
+    m2 = np.trace(covariance, axis1=1, axis2=2)
     scale, _ = problem.law(everyone)
     norms = {p: scale ** (p / 2) * norm_moment(problem.spectrum, p // 2) for p in (4, 6, 8, 12)}
     if isinstance(problem, capabilities.HasResidualVariances):

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import Streamed
 from fedscaffold.core.random.stream import Batches, Stream, philox
 from fedscaffold.core.types import Array
 
@@ -50,10 +49,8 @@ def of_clients(seed: int, clients: NDArray[np.int64], count: int) -> tuple[Array
     return normal, _uniform(words_of_clients(own, clients, np.array([ASIDE]))[:, 0, 0])
 
 
-def check_streamed(batches: Batches, problem: Streamed) -> None:
-    """Raise for batches that distributions cannot give, and clients that represent a distribution of clients."""
-    if problem.given is not None:
-        raise InvalidInput("representatives of clients are for theory; run the problem that they are taken from")
+def check_streamed(batches: Batches) -> None:
+    """Raise for batches that distributions cannot give."""
     if batches.size is None:
         raise InvalidInput(
             "this problem's clients are distributions, which have no last record, so there are no full gradients; "

@@ -169,7 +169,7 @@ def sources(problem: Streamed, batches: Batches, dtype: str) -> Sources:
     kind = getattr(problem, "kind", type(problem).__name__)
     if kind not in STREAM_LOSSES:
         raise InvalidInput(f"the numba engine has no kernel for {kind!r}; use engine='reference'")
-    check_streamed(batches, problem)
+    check_streamed(batches)
     return Sources(
         loss=STREAM_LOSSES[kind],
         ids=problem.client_ids,
