@@ -153,12 +153,12 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Me
     Raises
     ------
     NoPlateau
-        If the run diverges, or its error still grows when the time is over.
+        If the run diverges, or its error grows faster and faster when the time is over.
     """
     begin = time.perf_counter()
     try:
         random = subject.is_random()
-        repetitions = subject.repetitions(3e5, 8, 512) if random else 1  # rounds of about 30 ms if possible
+        repetitions = subject.repetitions(3e5, 4, 512) if random else 1  # rounds of about 30 ms if possible
         blocks = _Blocks(subject.optimum, repetitions)
 
         def look(round: int, theta: Array) -> bool:
@@ -176,7 +176,7 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Me
         raise NoPlateau(f"there is no plateau: {error}") from None
     found = blocks.judged()
     if not found.settled(accuracy):
-        if found.grown > 1.2:
+        if found.explodes:
             raise NoPlateau(
                 f"no plateau was seen within {seconds:g} seconds: after {blocks.rounds:,} rounds the squared "
                 f"error is {found.mse:.3g} and grows; take a smaller step size, or allow more seconds"
@@ -235,6 +235,13 @@ class _Judged:
             np.sum(blocks.squares[part], axis=0) / lengths[part].sum()
             for part in (slice(first, middle), slice(middle, None))
         )
+        thirds = [
+            np.sum([blocks.squares[k] for k in part], axis=0) / lengths[part].sum()
+            for part in np.array_split(np.arange(first, lengths.size), 3)
+        ]
+        bend = thirds[2] - 2.0 * thirds[1] + thirds[0]  # on the way to a plateau growth slows down
+        chance = 2.0 * float(bend.std(ddof=1) / np.sqrt(R)) if R > 1 else 0.0
+        self.explodes = bool(late.mean() > 1.2 * early.mean() and bend.mean() > chance)
         rounds = int(lengths[first:].sum())
         each = np.sum(blocks.squares[first:], axis=0) / rounds
         means = np.sum(blocks.errors[first:], axis=0) / rounds
