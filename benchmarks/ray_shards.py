@@ -22,13 +22,13 @@ from rich.table import Table
 import fedscaffold as fs
 from benchmarks import measured
 from benchmarks.contenders import workload
-from fedscaffold.core.protocols import Clients, Engine
+from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba, Ray
 from fedscaffold.engines.ray_.workers import RayWorkers
 from fedscaffold.problems import Ridge, RidgeStream
-from fedscaffold.simulation.clients import StoredClients
+from fedscaffold.simulation.clients import Clients, StoredClients
 from fedscaffold.simulation.rounds import open_rounds
 from fedscaffold.simulation.setup import RunSetup, divergence_limit
 

@@ -22,7 +22,6 @@ import numpy as np
 from fedscaffold.benchmarking.cells import BatchSize, Cell, chosen_batch, finished, result_folder, text_table
 from fedscaffold.benchmarking.fits import Saturation, fit_saturation, reached_plateau
 from fedscaffold.core import npz, provenance
-from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.checks import check_method, check_problem, choice, given, seed_number, shown, whole_number
 from fedscaffold.core.display import Advance, Progress, new_axes, progress_bar
 from fedscaffold.core.errors import Diverged, InvalidInput
@@ -30,6 +29,7 @@ from fedscaffold.core.files import write_frame
 from fedscaffold.core.imports import load_optional
 from fedscaffold.core.protocols import Engine, Method
 from fedscaffold.core.random.stream import Batches
+from fedscaffold.core.types import evenly_spaced_clients
 from fedscaffold.engines import Ray, choose_engine
 from fedscaffold.methods import Scaffold
 from fedscaffold.reports.figures import PlateauSeries, draw_plateau_lines, draw_plateaus

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, IntArray
 
 T = TypeVar("T")
 LARGEST = 2**63 - 1  # of the whole numbers that arrays and compiled code can hold
@@ -86,6 +86,30 @@ def vector(name: str, value: Any, wanted: str, length: int) -> Array:
     if found.shape != (length,):
         raise InvalidInput(f"{name} must be {wanted}, got shape {found.shape}")
     return found
+
+
+def chosen_clients(clients: Any, n_clients: int) -> IntArray:
+    """Return numbers of some clients as an array; raise unless they are whole numbers below `n_clients`.
+
+    Negative ones count from the last client, as in NumPy.
+
+    Examples
+    --------
+    >>> from fedscaffold.core.checks import chosen_clients
+    >>> chosen_clients([0, -1], 10)
+    array([0, 9])
+    """
+    try:
+        found = np.asarray(clients)
+    except ValueError:  # a list of lists of different lengths
+        found = np.zeros(0)
+    if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "iu":
+        raise InvalidInput(
+            f"clients must be a list of whole numbers, one per client to take; got {given(clients)}"
+        )
+    if found.min() < -n_clients or found.max() >= n_clients:
+        raise InvalidInput(f"clients must be numbers from 0 to {n_clients - 1}, got {given(clients)}")
+    return np.asarray(found, dtype=np.int64) % n_clients
 
 
 def set_fields(frozen: Any, **values: Any) -> None:

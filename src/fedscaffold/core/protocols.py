@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike
 from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.random.draws import Draws, MessageDraws
 from fedscaffold.core.random.stream import Batches, Stream
-from fedscaffold.core.sums import PartialSum
-from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray, RoundInfo, WorstClient
+from fedscaffold.core.types import Array, Exchange, ExchangedGradients, IntArray
 
 
 @runtime_checkable
@@ -296,39 +295,6 @@ class Engine(Protocol):
         The problem may be a block of a larger problem's clients: then client c draws as client first_client + c.
         With `privacy`, local steps clip every record's gradient and add noise.
         """
-
-
-class Clients(Protocol):
-    """The clients of a run, wherever they are.
-
-    A run's state holds their `client_state`: named arrays, or a token where the arrays are kept elsewhere.
-    """
-
-    def init_state(self, repetitions: int, dim: int, control_variates: ArrayLike | None) -> Any:
-        """Client state before the first round."""
-
-    def scatter(self, client_state: Any, round: int) -> Any:
-        """Bring named arrays (repetition, client, coordinate) to where the clients are, before some round."""
-
-    def gather(self, client_state: Any) -> Any:
-        """Client state as named arrays (repetition, client, coordinate)."""
-
-    def is_current(self, client_state: Any) -> bool:
-        """Whether this client state still exists, that is, has not been overwritten by a later round."""
-
-    def exchange(self, server: Any, info: RoundInfo) -> tuple[list[PartialSum], Any]:
-        """Gradients at θ: partial sums of their mean, and each client's own for `run_local_steps`."""
-
-    def run_local_steps(
-        self, client_state: Any, server: Any, info: RoundInfo, exchanged: ExchangedGradients | None
-    ) -> tuple[list[PartialSum], Any]:
-        """Run the local steps: partial sums of the messages' mean, and the result for `update`."""
-
-    def worst_client(self, result: Any) -> WorstClient:
-        """Return the client whose local model is largest after these local steps."""
-
-    def update(self, client_state: Any, result: Any, before: Any, after: Any) -> Any:
-        """Client state once the clients have received the next server state."""
 
 
 class Store(Protocol):

@@ -1,5 +1,6 @@
 """Arrays, and the small named tuples that a round passes between server, clients and methods."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -39,3 +40,23 @@ class WorstClient(NamedTuple):
 
     size: float
     client: int
+
+
+def evenly_spaced_clients(n_clients: int, count: int) -> IntArray:
+    """Return the numbers of `count` clients of 0, ..., n_clients − 1, as far apart from each other as possible.
+
+    Examples
+    --------
+    >>> from fedscaffold.core.types import evenly_spaced_clients
+    >>> evenly_spaced_clients(100, 4).tolist()
+    [0, 33, 66, 99]
+    """
+    return np.linspace(0, n_clients - 1, count).round().astype(np.int64)
+
+
+def offsets_of(sizes: Sequence[int] | IntArray) -> IntArray:
+    """Return offsets 0, n_0, n_0 + n_1, ..., shape (N + 1,), for clients with n_c records.
+
+    Client c's records are rows offsets[c] to offsets[c + 1] - 1.
+    """
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -8,10 +8,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import positive
 from fedscaffold.core.errors import Collector, InvalidInput
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, offsets_of
 from fedscaffold.data import tables
 from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.settings import TableSettings, Weights

@@ -15,9 +15,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import choice, given
 from fedscaffold.core.errors import Collector, InvalidInput
+from fedscaffold.core.types import offsets_of
 from fedscaffold.data.encoded import EncodedProblem, problem_class
 from fedscaffold.data.encoding import Category, Encoding, Number, encode_table
 from fedscaffold.data.settings import TableSettings

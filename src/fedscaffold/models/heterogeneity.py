@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.machine import grouped, one_blas_thread, spans
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, evenly_spaced_clients
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models.compare import ModelScore, run_fedavg, score_model
 from fedscaffold.models.planning.planned import FitSettings, PlannedFit, plan_fit

@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import grouped, in_file, one_blas_thread, spans
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, offsets_of
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.models.planning.planned import PreparedProblem
 

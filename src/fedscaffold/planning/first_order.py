@@ -17,13 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedscaffold.core.arrays import evenly_spaced_clients
 from fedscaffold.core.capabilities import HasNoiseAlong, SmoothProblem
 from fedscaffold.core.errors import NoPlateau
 from fedscaffold.core.machine import grouped
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, evenly_spaced_clients
 from fedscaffold.methods import FedAvg
 from fedscaffold.theory.expansion import FirstOrderLaw
 

@@ -15,9 +15,8 @@ import numpy as np
 from jax import lax
 from numpy.typing import NDArray
 
-from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, offsets_of
 
 Tree = Any
 

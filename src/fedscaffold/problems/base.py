@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import numbers, vector
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory, spans
-from fedscaffold.core.types import Array, IntArray
+from fedscaffold.core.types import Array, IntArray, offsets_of
 
 ALIGNMENT = 64  # bytes; rows that start on a cache line are read a tenth faster
 NUMBERS_AT_ONCE = 1 << 22  # 32 MB, for passes over flat arrays

@@ -11,13 +11,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.arrays import chosen_clients, offsets_of
-from fedscaffold.core.checks import given, not_negative
+from fedscaffold.core.checks import chosen_clients, given, not_negative
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.imports import load_optional
 from fedscaffold.core.privacy import clipped_rows
 from fedscaffold.core.random.stream import Batches, Sampling
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, offsets_of
 from fedscaffold.problems.base import RecordsProblem, client_weights, freeze
 from fedscaffold.problems.newton import minimise
 

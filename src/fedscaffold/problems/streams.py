@@ -17,8 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.arrays import chosen_clients
-from fedscaffold.core.checks import not_negative, positive, seed_number, vector, whole_number
+from fedscaffold.core.checks import chosen_clients, not_negative, positive, seed_number, vector, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory, one_blas_thread
 from fedscaffold.core.random.normals import NOBODY, normals, of_clients, uniforms

@@ -12,12 +12,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedscaffold.core.arrays import chosen_clients, offsets_of
-from fedscaffold.core.checks import not_negative, numbers, whole_number
+from fedscaffold.core.checks import chosen_clients, not_negative, numbers, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import spans
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.core.types import Array
+from fedscaffold.core.types import Array, offsets_of
 from fedscaffold.problems.base import RecordsProblem, client_weights, digest, freeze, row_bounds
 
 TARGET, OFFSET, WEIGHT, COLUMNS = 0, 1, 2, 3  # the columns, and how many there are

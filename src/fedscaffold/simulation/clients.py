@@ -14,7 +14,7 @@ from fedscaffold.core.errors import InvalidInput, NotWritten
 from fedscaffold.core.files import folder_at
 from fedscaffold.core.machine import new_array_file
 from fedscaffold.core.privacy import ClientLevel, RecordLevel
-from fedscaffold.core.protocols import Clients, DistributedEngine, Divisible, Method, StoreFactory, WorkerPool
+from fedscaffold.core.protocols import DistributedEngine, Divisible, Method, StoreFactory, WorkerPool
 from fedscaffold.core.random.noise import message_noise
 from fedscaffold.core.sums import PartialSum
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
@@ -119,23 +119,23 @@ class StoredClients:
         """Return whether the stores still hold this state."""
         return client_state.round == self.round
 
-    def exchange(self, server: Any, info: RoundInfo) -> tuple[list[PartialSum], None]:
+    def exchange(self, server: Any, info: RoundInfo) -> tuple[list[PartialSum], Any]:
         """Return the partial sums of the gradients at θ; the clients' own stay in the stores."""
         return _joined(self.workers.call("exchange", server, info)), None
 
     def run_local_steps(
         self, client_state: Token, server: Any, info: RoundInfo, exchanged: ExchangedGradients | None
-    ) -> tuple[list[PartialSum], None]:
+    ) -> tuple[list[PartialSum], Any]:
         """Return the partial sums of the messages; the local results stay in the stores."""
         self._check(client_state)
         mean_gradient = None if exchanged is None else exchanged.mean
         return _joined(self.workers.call("run_local_steps", server, info, mean_gradient)), None
 
-    def worst_client(self, result: None) -> WorstClient:
+    def worst_client(self, result: Any) -> WorstClient:
         """Return the client whose local model holds the largest absolute value."""
         return max(self.workers.call("worst_client", changes=False))
 
-    def update(self, client_state: Token, result: None, before: Any, after: Any) -> Token:
+    def update(self, client_state: Token, result: Any, before: Any, after: Any) -> Token:
         """Let every store update its clients that took part; returns the token of the next round."""
         self.round = -1
         self.workers.call("update", before, after)
@@ -260,6 +260,9 @@ class LocalPool:
 
     def end_round(self) -> None:
         """Do nothing: this pool takes no snapshots."""
+
+
+Clients = InMemoryClients | StoredClients
 
 
 @contextmanager

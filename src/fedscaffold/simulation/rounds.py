@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from fedscaffold.core.errors import Diverged, InvalidInput
-from fedscaffold.core.protocols import Availability, Clients, Divisible, Method, Problem
+from fedscaffold.core.protocols import Availability, Divisible, Method, Problem
 from fedscaffold.core.random.stream import Batches, cohorts, round_uniforms
 from fedscaffold.core.sums import total
 from fedscaffold.core.types import Array, ExchangedGradients, IntArray, RoundInfo, WorstClient
-from fedscaffold.simulation.clients import open_clients
+from fedscaffold.simulation.clients import Clients, open_clients
 from fedscaffold.simulation.setup import RunSetup
 
 ROUNDS_AT_ONCE = 64  # whose uniform numbers are drawn at a time

@@ -7,7 +7,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedscaffold.core.arrays import offsets_of
 from fedscaffold.core.checks import choice, given, set_fields, whole_number
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.imports import load_optional
@@ -16,7 +15,7 @@ from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import LocalSgd, Problem
 from fedscaffold.core.random.noise import RECORD_KEY
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.core.types import Array, IntArray
+from fedscaffold.core.types import Array, IntArray, offsets_of
 from fedscaffold.engines.clippable import check_clippable, refuse_anchor
 
 Dtype = Literal["float64", "float32"]
