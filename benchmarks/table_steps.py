@@ -4,7 +4,7 @@
 processor time. A step's time is taken to be rows · (time of a row + coordinates · time of a number); rows are read
 in order by full gradients, and drawn and read from anywhere by batches. Runs of few and of many local steps take
 turns, and the best of each counts: their difference is the time of steps alone. The constants at the top of
-`fedscaffold/models/batches.py` are these figures, rounded.
+`fedscaffold/models/planning/batches.py` are these figures, rounded.
 """
 
 import time

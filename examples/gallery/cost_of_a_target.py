@@ -9,6 +9,7 @@ for FedAvg; they differ in the rounds that this takes, and Scaffold can do with 
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import LogFormatter
 
 import fedscaffold as fs
 from fedscaffold.benchmarking import compare, fit_line
@@ -40,5 +41,7 @@ for name, marker, colour in (("Scaffold", "o", "tab:blue"), ("FedAvg", "s", "tab
         axis.set(xlabel="number of clients N", ylabel=f"fewest {measure} to reach {TARGET:g}")
         axis.set_xticks(n, [f"{each:.0f}" for each in n])
         axis.set_xticks([], minor=True)
+        for set_formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            set_formatter(LogFormatter(minor_thresholds=(2.0, 0.5)))  # 30, not 3 × 10¹
         axis.legend(fontsize=8)
 plt.show()

@@ -122,8 +122,9 @@ def ranges(
     css: str,
     title: str,
     label: str,
+    zero: bool = True,
 ) -> Markup:
-    """Draw a horizontal line for some rows, with dots on it, above a common axis with a vertical line at zero.
+    """Draw a horizontal line for some rows, with dots on it, above a common axis.
 
     Parameters
     ----------
@@ -141,10 +142,13 @@ def ranges(
         Text for those who do not see the drawing.
     label
         Text below the axis.
+    zero
+        Whether the axis includes zero, with a vertical line there.
     """
     right, height = WIDTH - 18, ROW * len(rows) + 48
-    all_ends = np.concatenate([[0.0], *(end[rows] for end in ends)])
+    all_ends = np.concatenate([[0.0] if zero else [], *(end[rows] for end in ends)])
     least, most = all_ends.min(), all_ends.max()
+    least -= 0.0 if zero else 0.04 * (most - least)  # so that no dot covers a name
 
     def across(value: float) -> float:
         return LEFT + (right - LEFT) * (value - least) / ((most - least) or 1.0)
@@ -153,7 +157,8 @@ def ranges(
     for value in axis_ticks(least, most):
         at = f"M{across(value):.1f} 4V{height - 44}"
         parts += [_path("grid", at), _text(across(value), height - 26, f"{value:.6g}", "middle")]
-    parts.append(_path("link", f"M{across(0.0):.1f} 4V{height - 44}"))
+    if zero:
+        parts.append(_path("link", f"M{across(0.0):.1f} 4V{height - 44}"))
     parts.append(_text((LEFT + right) / 2, height - 6, label, "middle"))
     for k, row in enumerate(rows):
         y = 4 + ROW * k + ROW / 2
