@@ -13,8 +13,6 @@ import numpy as np
 
 from benchmarks import measured
 from fedscaffold.core.display import plain_grid
-from fedscaffold.core.machine import one_blas_thread
-from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
 from fedscaffold.methods import FedAvg, Scaffold
 from fedscaffold.problems import Logistic, Ridge, paper
@@ -23,7 +21,6 @@ from fedscaffold.simulation import TailAverage
 from fedscaffold.simulation.observers import squared_distance
 from fedscaffold.simulation.run_method import run
 from fedscaffold.simulation.stages.richardson_romberg import richardson_romberg
-from fedscaffold.theory.expansion import first_order_law
 
 BATCH_SIZE = 1
 
@@ -49,11 +46,10 @@ class ThreeAverages(NamedTuple):
 
 @dataclass(frozen=True)
 class BiasPoint:
-    """One γ: what was measured, what `theory.predict` says, and variances of the averages."""
+    """Measured squared biases and variances of the averages for one γ."""
 
     method: Any
     measured: ThreeAverages
-    predicted: ThreeAverages
     variances: ThreeAverages
 
 
@@ -126,7 +122,6 @@ def measure(problem: Ridge | Logistic, method: Any, *, rounds: int, repetitions:
     return BiasPoint(
         method=method,
         measured=ThreeAverages(*(squared_bias(each, problem.optimum()) for each in averages)),
-        predicted=predicted(problem, method),
         variances=ThreeAverages(*map(total_variance, averages)),
     )
 
@@ -134,14 +129,6 @@ def measure(problem: Ridge | Logistic, method: Any, *, rounds: int, repetitions:
 def total_variance(averages: Array) -> float:
     """Trace of Cov θ̄, estimated from the repetitions."""
     return float(averages.var(axis=0, ddof=1).sum())
-
-
-@one_blas_thread
-def predicted(problem: Ridge | Logistic, method: Any) -> ThreeAverages:
-    """Return the same three squared biases to first order, in which extrapolation cancels Scaffold's."""
-    methods = (method, *coarse_pairs(method))
-    fine, coarse, other = (first_order_law(problem, each, Batches(BATCH_SIZE)).bias for each in methods)
-    return ThreeAverages(*(float(b @ b) for b in (fine, 2.0 * fine - coarse, 2.0 * fine - other)))
 
 
 def slope(gammas: Sequence[float], estimates: Sequence[Estimate]) -> Estimate:
@@ -194,7 +181,7 @@ def equal_gradients(
 
 
 def draw(panels: Sequence[tuple[str, Sequence[BiasPoint]]], file: Path) -> None:
-    """Draw squared bias by γ, predicted lines and measured points with bars of two standard errors.
+    """Draw measured squared biases by γ, with bars of two standard errors.
 
     A measurement below two of its standard errors is drawn as an upper limit: an arrow down from there.
     """
@@ -207,17 +194,16 @@ def draw(panels: Sequence[tuple[str, Sequence[BiasPoint]]], file: Path) -> None:
                 zip(names, ("#0072B2", "#009E73", "#999999"), MARKERS, strict=False)
             ):
                 value, error = np.array([point.measured[k] for point in points]).T
-                axis.loglog(x, [point.predicted[k] for point in points], color=colour, lw=1.4)
                 clear, highest = value > 2.0 * error, np.maximum(value, 0.0) + 2.0 * error
                 axis.errorbar(
-                    x[clear], value[clear], yerr=2.0 * error[clear], color=colour, fmt=marker, ms=5, capsize=2,
-                    label=name,
+                    x[clear], value[clear], yerr=2.0 * error[clear], color=colour, fmt=f"{marker}-", lw=1.0, ms=5,
+                    capsize=2, label=name,
                 )  # fmt: skip
                 axis.errorbar(
                     x[~clear], highest[~clear], yerr=0.6 * highest[~clear], uplims=True, color=colour, fmt="_"
                 )
+            axis.set(xscale="log", yscale="log", xlabel="step size γ")
             axis.set_title(title, fontsize=10)
-            axis.set_xlabel("step size γ")
             axis.set_xticks(x, [f"{each:.3g}" for each in x])
             axis.set_xticks([], minor=True)
             plain_grid(axis)
@@ -233,12 +219,12 @@ def main() -> None:
     numbers: dict[str, Any] = {}
     for name, series in SERIES.items():
         problem = paper("classification", n_clients=series.n_clients)
-        print(f"\n{series.title}: squared bias, plain, extrapolated, other pairing (measured | predicted); noise")
+        print(f"\n{series.title}: squared bias, plain, extrapolated, other pairing; noise")
         panels.append((series.title, []))
         for method, rounds in zip(series.methods, series.rounds, strict=True):
             point = measure(problem, method, rounds=rounds // less, repetitions=series.repetitions)
             panels[-1][1].append(point)
-            shown = "  ".join(f"{m} | {p:.1e}" for m, p in zip(point.measured, point.predicted, strict=True))
+            shown = "  ".join(map(str, point.measured))
             factor = point.variances.extrapolated / point.variances.plain
             print(f"γ={method.step_size:.4f} H={method.local_steps:2d}  {shown}  ×{factor:.2f}", flush=True)
             estimates = zip(ThreeAverages._fields, point.measured, strict=True)
