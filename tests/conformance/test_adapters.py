@@ -63,9 +63,9 @@ def test_a_library_that_does_not_run_is_one_message(monkeypatch: pytest.MonkeyPa
     ("arguments", "code", "words"),
     [
         ([OWN, "--only", "lost replies"], 0, "1 passed, 0 failed"),
-        ([OWN.replace("TwoSided", "Broken")], 2, "has nothing called 'Broken'"),
+        ([OWN.replace("TwoSided", "Broken")], 2, "has no attribute 'Broken'"),
         (["my_scaffold"], 2, "an implementation is given as module:Class, got 'my_scaffold'"),
-        (["no_such_module:X"], 2, "there is no module 'no_such_module'"),
+        (["no_such_module:X"], 2, "No module named 'no_such_module'"),
         ([], 2, "give either module:Class of your own or --against a library"),
         ([OWN, "--against", "declearn"], 2, "give either"),
         (["--against", "flower"], 2, "--against must be one of 'declearn'"),

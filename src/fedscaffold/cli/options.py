@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -11,6 +11,9 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from fedscaffold.core.checks import choice
 from fedscaffold.core.display import load_matplotlib
@@ -37,7 +40,7 @@ from fedscaffold.methods import (
     VRProxSkip,
 )
 from fedscaffold.problems import LogisticStream, RidgeStream, paper
-from fedscaffold.simulation import Trace
+from fedscaffold.simulation.stages.stationarity import MeanEstimate, Plateau
 
 COMPARED: dict[str, type[Any]] = {
     "scaffold": Scaffold,
@@ -72,7 +75,27 @@ METHOD_NAMES = f"{', '.join(COMPARED)}, or module.Class of your own"
 FIGURES = (".png", ".svg", ".pdf")
 
 Problem = Annotated[str, typer.Option(help="regression or classification.")]
-Clients = Annotated[int, typer.Option(help="Number of clients, even.")]
+AnyProblem = Annotated[
+    str,
+    typer.Option(
+        "--problem",
+        help="regression or classification (the paper's data; the latter needs scikit-learn), ridge-stream or "
+        "logistic-stream (clients that are distributions), or module.function; NAME:FIELD=VALUE,... for more, "
+        "such as ridge-stream:dim=50,seed=2.",
+    ),
+]
+OneMethod = Annotated[str, typer.Option("--method", help=f"{METHOD_NAMES}; NAME:FIELD=VALUE,... for more.")]
+StepSize = Annotated[float, typer.Option(help="γ.")]
+LocalSteps = Annotated[int, typer.Option(help="H, steps between communications.")]
+Rounds = Annotated[int, typer.Option(help="T, communications.")]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="auto, numba, jax, ray or reference; NAME:FIELD=VALUE,... for more, such as numba:threads=2.",
+    ),
+]
+Clients = Annotated[int, typer.Option(help="Number of clients, even for the paper's problems.")]
 Penalty = Annotated[float, typer.Option("--l2", help="Penalty.")]
 BatchSize = Annotated[str, typer.Option(help="Records per step, or 'full'.")]
 Seed = Annotated[int, typer.Option(help="Seed of data and noise.")]
@@ -93,7 +116,6 @@ Repetitions = Annotated[int, typer.Option(help="Independent runs, side by side."
 ResultFolder = Annotated[
     Path | None, typer.Option("--out", help="Folder for tables and for finished runs, which are not run again.")
 ]
-Simulate = Annotated[int, typer.Option(help="Also simulate so many runs, to compare.")]
 
 
 def require_packages(*names: str) -> None:
@@ -269,7 +291,14 @@ def _value(text: str) -> int | float | str:
     return text
 
 
-def describe_last_mse(trace: Trace) -> str:
-    """Return the mean squared error after the last round ± its standard error over the repetitions."""
-    found = trace.final()
-    return f"{found.mean:.4g} ± {found.standard_error:.2g}"
+def print_facts(title: str, facts: Iterable[tuple[str, str]], *, caption: str | None = None) -> None:
+    """Print names and values as a table that fits 80 columns; square brackets in them are no markup."""
+    table = Table(title=escape(title), show_header=False, caption=caption)
+    for name, value in facts:
+        table.add_row(escape(name), escape(value))
+    Console(highlight=False).print(table)
+
+
+def with_error(found: MeanEstimate | Plateau) -> str:
+    """Return a mean ± its standard error."""
+    return f"{found.mean:.4g} ± {found.standard_error:.2g}" if found.standard_error else f"{found.mean:.4g}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedscaffold.cli.errors import FAILED, refusals
-from fedscaffold.cli.options import import_from_here
+from fedscaffold.cli.options import imported
 from fedscaffold.conformance import check, check_options
 from fedscaffold.conformance.adapters import LIBRARIES
 from fedscaffold.conformance.adapters.environment import check_library, default_folder
@@ -59,10 +59,4 @@ def _load(path: str) -> Any:
     module, _, name = path.partition(":")
     if not (module and name):
         raise InvalidInput(f"an implementation is given as module:Class, got {path!r}")
-    try:
-        found = getattr(import_from_here(module), name, None)
-    except ModuleNotFoundError as error:
-        raise InvalidInput(f"cannot import {module}: there is no module {error.name!r}") from None
-    if found is None:
-        raise InvalidInput(f"the module {module} has nothing called {name!r}")
-    return found
+    return imported("IMPLEMENTATION", module, name)

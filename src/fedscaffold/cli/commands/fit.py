@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import RESUMABLE, refusals
+from fedscaffold.cli.options import print_facts
 from fedscaffold.core.display import progress_bar
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import write_text
@@ -149,10 +150,8 @@ def _fit_privately(
 
 def _print(report: FitReport, out: Path, console: Console) -> None:
     """Print tables that fit 80 columns."""
-    facts = Table(title=escape(f"A federated model of {report.fit.model.encoding.target}"), show_header=False)
-    for name, value in (*list(report.data.items())[:2], *list(report.cost.items())[:2]):
-        facts.add_row(name, value)
-    console.print(facts)
+    facts = (*list(report.data.items())[:2], *list(report.cost.items())[:2])
+    print_facts(f"A federated model of {report.fit.model.encoding.target}", facts)
     scores, tested = report.comparison.scores, report.test_metrics is not None
     names = list(report.metrics[scores[0].name])[:2]
     shown = Table(title="Scaffold, FedAvg and pooled data")

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
+from fedscaffold.cli.options import print_facts
 from fedscaffold.models.heterogeneity import ClientsReport, inspect_clients
 from fedscaffold.models.planning.planned import TOLERANCE
 
@@ -31,7 +32,7 @@ def command(
     console = Console(highlight=False)
     console.print(f"Model: {tables.describe_kind(problem, table.table.get('kind'))}", soft_wrap=True, markup=False)
     _print_clients(found, console)
-    _print_differences(found, console)
+    _print_differences(found)
 
 
 def _print_clients(found: ClientsReport, console: Console) -> None:
@@ -49,12 +50,12 @@ def _print_clients(found: ClientsReport, console: Console) -> None:
     console.print(shown)
 
 
-def _print_differences(found: ClientsReport, console: Console) -> None:
+def _print_differences(found: ClientsReport) -> None:
     planned, spread, fedavg, pooled = found.planned, found.heterogeneity, found.fedavg, found.pooled
     sampled = "" if spread.sampled == planned.problem.n_clients else f" (from {spread.sampled:,} clients)"
     method = planned.method
-    facts = Table(title="How different clients are", show_header=False)
-    for name, value in (
+    own_units = "" if planned.loss_scale == 1.0 else "; the loss in the target's own units"
+    facts = (
         ("ζ₁, spread of gradients at the optimum", f"{spread.zeta1:.4g}"),
         ("ζ₂, spread of Hessians at the optimum", f"{spread.zeta2:.4g}{sampled}"),
         ("condition number", f"{spread.condition_number:.4g}"),
@@ -62,8 +63,5 @@ def _print_differences(found: ClientsReport, console: Console) -> None:
         ("FedAvg's distance to the optimum, relative", f"{fedavg.relative_distance:.2%}"),
         ("FedAvg's loss above the optimum's", f"{fedavg.loss - pooled.loss:.3g} (of {pooled.loss:.4g})"),
         ("Scaffold's distance, planned for", f"{found.tolerance:.2%}"),
-    ):
-        facts.add_row(name, value)
-    own_units = "" if planned.loss_scale == 1.0 else "; the loss in the target's own units"
-    facts.caption = "for standardised columns" + own_units
-    console.print(facts)
+    )
+    print_facts("How different clients are", facts, caption="for standardised columns" + own_units)

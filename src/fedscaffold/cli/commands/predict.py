@@ -1,12 +1,11 @@
 """`fedscaffold predict`: the error that a run will reach, exact or measured."""
 
 import time
+from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import refusals
@@ -16,6 +15,7 @@ from fedscaffold.planning import Prediction, predict
 from fedscaffold.reports.figures import CurvePanel, draw_curves
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run_method import run
+from fedscaffold.simulation.stages.stationarity import MeanEstimate
 from fedscaffold.theory.bounds import BoundCurve, bound_curve
 
 EXAMPLES = (
@@ -27,18 +27,14 @@ EXAMPLES = (
 
 
 def command(
-    problem: Annotated[
-        str, typer.Option(help="regression, classification, ...; settings as regression:l2=0.1,seed=3.")
-    ] = "regression",
+    problem: options.AnyProblem = "regression",
     clients: options.Clients = 100,
-    method: Annotated[
-        str, typer.Option(help=f"{options.METHOD_NAMES}; NAME:FIELD=VALUE,... for more.")
-    ] = "scaffold",
-    step_size: Annotated[float, typer.Option(help="γ.")] = 0.05,
-    local_steps: Annotated[int, typer.Option(help="H, steps between communications.")] = 100,
-    rounds: Annotated[int, typer.Option(help="T, communications.")] = 100,
+    method: options.OneMethod = "scaffold",
+    step_size: options.StepSize = 0.05,
+    local_steps: options.LocalSteps = 100,
+    rounds: options.Rounds = 100,
     batch_size: options.BatchSize = "10",
-    simulate: options.Simulate = 0,
+    simulate: Annotated[int, typer.Option(help="Also simulate this many runs, to compare.")] = 0,
     plot: options.Plot = None,
 ) -> None:
     """Predict the error by round and the plateau, on one of the paper's problems.
@@ -72,39 +68,28 @@ def command(
             at = np.arange(rounds + 1.0)
             lines = {name: (at, np.atleast_2d(each)) for name, each in errors.items() if each is not None}
             draw_curves([[CurvePanel(title=title, lines=lines)]], [plot])
-    _print(found, bound, trace, seconds)
+    options.print_facts("Prediction of the squared error", _facts(found, bound, trace, seconds))
 
 
-def _print(found: Prediction, bound: BoundCurve, trace: Trace | None, seconds: float) -> None:
+def _facts(found: Prediction, bound: BoundCurve, trace: Trace | None, seconds: float) -> Iterator[tuple[str, str]]:
+    """Return what the table shows."""
     assert found.curve is not None
-    table = Table(show_header=False, title="Prediction of the squared error")
-    last = found.curve.size - 1
     assert found.curve_error is not None
-    rows = [
-        ("how", {"measured": "measured, by simulated runs"}.get(found.how, found.how)),
-        ("at the start", f"{found.curve[0]:.4g}"),
-        (f"after round {last}", _with_error(found.curve[-1], found.curve_error[-1])),
-        ("plateau", _with_error(found.mse, found.standard_error)),
-        ("of which noise, falls as 1/N", f"{found.variance:.3g}"),
-        (
-            "of which bias, does not",
-            f"{found.squared_bias if found.squared_bias > 1e-15 * found.mse else 0:.3g}",
-        ),
-        ("Theorem 4.9", _describe_bound(bound)),
-        ("seconds", f"{seconds:.2f}"),
-    ]
+    last = found.curve.size - 1
+    bias = found.squared_bias if found.squared_bias > 1e-15 * found.mse else 0.0  # below, it is rounding
+    yield "how", {"measured": "measured, by simulated runs"}.get(found.how, found.how)
+    yield "at the start", f"{found.curve[0]:.4g}"
+    yield f"after round {last}", options.with_error(MeanEstimate(found.curve[-1], found.curve_error[-1]))
+    yield "plateau", options.with_error(MeanEstimate(found.mse, found.standard_error))
+    yield "of which noise, falls as 1/N", f"{found.variance:.3g}"
+    yield "of which bias, does not", f"{bias:.3g}"
+    yield "Theorem 4.9", _describe_bound(bound)
+    yield "seconds", f"{seconds:.2f}"
     if trace is not None:
-        rows.append((f"simulated, round {last}", options.describe_last_mse(trace)))
+        yield f"simulated, round {last}", options.with_error(trace.final())
         plateau = trace.plateau()
         if plateau is not None:
-            rows.append(("simulated plateau", f"{plateau.mean:.4g} ± {plateau.standard_error:.2g}"))
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
-def _with_error(value: float, error: float) -> str:
-    return f"{value:.4g} ± {error:.2g}" if error else f"{value:.4g}"
+            yield "simulated plateau", options.with_error(plateau)
 
 
 def _describe_bound(bound: BoundCurve) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
+from fedscaffold.cli.options import print_facts
 from fedscaffold.core.files import check_writable
 from fedscaffold.data.files import read_table
 from fedscaffold.models import Model
@@ -79,10 +80,7 @@ def _print(target: str, scored: ScoredTable, out: Path | None) -> None:
             )
         console.print(shown)
     if scored.metrics is not None:
-        title = escape(f"Against the {scored.rows_with_target:,} rows that have {target}")
-        table = Table(title=title, show_header=False)
-        for name, value in scored.metrics.items():
-            table.add_row(name, f"{value:.4g}")
-        console.print(table)
+        title = f"Against the {scored.rows_with_target:,} rows that have {target}"
+        print_facts(title, ((name, f"{value:.4g}") for name, value in scored.metrics.items()))
     where = "" if out is None else f" are in {out}"
     console.print(f"{predictions.num_rows:,} predictions{where}", soft_wrap=True, markup=False)

@@ -2,14 +2,14 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedscaffold.cli.errors import FAILED, refusals
+from fedscaffold.cli.options import print_facts
 from fedscaffold.core.checks import shown
 from fedscaffold.federation.server.status import RunStatus, run_status
 
@@ -37,26 +37,24 @@ def command(
         if as_json:
             typer.echo(json.dumps(dataclasses.asdict(found), ensure_ascii=True))
         else:
-            _print(found)
+            print_facts(f"run {found.name}", _facts(found))
     raise typer.Exit(EXIT_CODES[found.state])
 
 
-def _print(found: RunStatus) -> None:
-    console = Console(highlight=False)
-    table = Table(title=f"run {found.name}", show_header=False)
-    table.add_row("state", found.state)
-    table.add_row("rounds closed", str(found.round))
-    table.add_row("identity", found.run)
-    table.add_row("last entry", found.since)
-    table.add_row("counted in the last round", ", ".join(map(str, found.counted)) or "nobody")
+def _facts(found: RunStatus) -> Iterator[tuple[str, str]]:
+    """Return what the table shows."""
+    yield "state", found.state
+    yield "rounds closed", str(found.round)
+    yield "identity", found.run
+    yield "last entry", found.since
+    yield "counted in the last round", ", ".join(map(str, found.counted)) or "nobody"
     for client, reason in (found.refused or {}).items():
-        table.add_row(f"client {client} refused", shown(reason, longest=300))
+        yield f"client {client} refused", shown(reason, longest=300)
     for client, scale in (found.shortened or {}).items():
-        table.add_row(f"client {client} shortened", f"to {scale:.3g} of its update's length")
+        yield f"client {client} shortened", f"to {scale:.3g} of its update's length"
     for client, share in (found.limited or {}).items():
-        table.add_row(f"client {client} limited", f"to {share:.3g} of its control variate's length")
+        yield f"client {client} limited", f"to {share:.3g} of its control variate's length"
     if found.resets:
-        table.add_row("resets of all client states", str(found.resets))
+        yield "resets of all client states", str(found.resets)
     if found.error:
-        table.add_row("stopped by", shown(found.error, longest=500))
-    console.print(table)
+        yield "stopped by", shown(found.error, longest=500)

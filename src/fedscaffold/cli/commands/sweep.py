@@ -24,25 +24,17 @@ EXAMPLES = (
 
 
 def command(
-    problem: Annotated[
-        str,
-        typer.Option(
-            help="regression, classification (the paper's), ridge-stream, logistic-stream, or module.function of "
-            "yours; NAME:FIELD=VALUE,... for more arguments, such as ridge-stream:dim=50,seed=2."
-        ),
-    ] = "regression",
+    problem: options.AnyProblem = "regression",
     clients: options.SeveralClients = "10,100,1000",
     method: options.Methods = None,
     step_size: options.SeveralStepSizes = "0.05",
     local_steps: options.SeveralLocalSteps = "10",
     batch_size: Annotated[str, typer.Option(help="Records per step, with commas; 'full' for all.")] = "10",
-    rounds: Annotated[int, typer.Option(help="T, communications.")] = 200,
+    rounds: options.Rounds = 200,
     repetitions: options.Repetitions = 1,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     predict: Annotated[bool, typer.Option("--predict", help="Add the predicted plateaus.")] = False,
-    engine: Annotated[
-        str, typer.Option(help="numba, ray, jax or reference; numba:threads=2, ray:address=auto,shards=8.")
-    ] = "auto",
+    engine: options.EngineName = "auto",
     plot: options.Plot = None,
     out: options.ResultFolder = None,
 ) -> None:

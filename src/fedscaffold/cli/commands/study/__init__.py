@@ -12,13 +12,12 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.commands.status import EXIT_CODES
 from fedscaffold.cli.commands.study import new
 from fedscaffold.cli.errors import FAILED, RESUMABLE, refusals
+from fedscaffold.cli.options import print_facts
 from fedscaffold.core.checks import shown
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoding import Category
@@ -314,24 +313,23 @@ def status(
         if as_json:
             typer.echo(json.dumps(found.to_json(), ensure_ascii=True))
         else:
-            Console(highlight=False).print(_table(found))
+            print_facts(f"study {found.name}", _facts(found))
     raise typer.Exit(EXIT_CODES[found.state])
 
 
-def _table(found: StudyStatus) -> Table:
-    table = Table(title=f"study {found.name}", show_header=False)
-    table.add_row("state", found.state)
-    table.add_row("phase", found.phase)
-    table.add_row("exchanges", f"{found.exchanges:,}")
+def _facts(found: StudyStatus) -> Iterator[tuple[str, str]]:
+    """Return what the table shows."""
+    yield "state", found.state
+    yield "phase", found.phase
+    yield "exchanges", f"{found.exchanges:,}"
     if found.current_error is not None:
-        table.add_row("error", f"{found.current_error:.2g} (tolerance {found.tolerance})")
+        yield "error", f"{found.current_error:.2g} (tolerance {found.tolerance})"
     for name, site in found.sites.items():
-        table.add_row(f"site {name}", site.state + (f": {shown(site.why, longest=300)}" if site.why else ""))
+        yield f"site {name}", site.state + (f": {shown(site.why, longest=300)}" if site.why else "")
     for one in found.refused:
-        table.add_row(f"refused {shown(one['who'])}", shown(one["why"], longest=300))
+        yield f"refused {shown(one['who'])}", shown(one["why"], longest=300)
     if found.error:
-        table.add_row("stopped by", shown(found.error, longest=500))
-    return table
+        yield "stopped by", shown(found.error, longest=500)
 
 
 def say(sentence: str) -> None:
