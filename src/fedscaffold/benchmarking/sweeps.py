@@ -23,7 +23,7 @@ from fedscaffold.benchmarking.cells import BatchSize, Cell, chosen_batch, finish
 from fedscaffold.benchmarking.fits import Saturation, fit_saturation, reached_plateau
 from fedscaffold.core import npz, provenance
 from fedscaffold.core.checks import check_method, check_problem, choice, given, seed_number, shown, whole_number
-from fedscaffold.core.display import Advance, Progress, new_axes, progress_bar
+from fedscaffold.core.display import Advance, Progress, new_axes, part_of, progress_bar
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.files import write_frame
 from fedscaffold.core.imports import load_optional
@@ -470,10 +470,7 @@ class _Runner:
         engine = choose_engine(self.engine)
         with engine.running() if isinstance(engine, Ray) else nullcontext():  # Ray is started once for all cells
             for k, cell in enumerate(self.cells):
-
-                def counting(done: int, rounds: int, before: int = k) -> None:
-                    advance(before * 1000 + 1000 * done // rounds, total * 1000)  # thousandths of a cell
-
+                counting = part_of(advance, 1000 * k, 1000, 1000 * total)  # thousandths of a cell
                 facts = finished(self.folder, "cell", self.identities[k], partial(self._measure, k, counting))[1]
                 theory = self._forecast(k) if predict else {}
                 rows.append(SweepRow(settings=cell.settings(), **facts, **theory))

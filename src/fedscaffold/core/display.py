@@ -83,6 +83,13 @@ class Summarised:
 
 Advance = Callable[[int, int], None]
 Progress = bool | Advance | None
+
+
+def part_of(advance: Advance, done: float, share: float, total: float) -> Advance:
+    """Return the progress of one part of the work, `share` of a total of which `done` is done before."""
+    return lambda now, of: advance(int(done + share * now / max(of, 1)), int(total))
+
+
 SECONDS_BETWEEN_LINES = 30.0  # often enough to show life in a log, and few lines in one of a day
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedscaffold.benchmarking.fits import LineFit, fit_line
 from fedscaffold.core.checks import positive, seed_number
-from fedscaffold.core.display import Advance
+from fedscaffold.core.display import Advance, part_of
 from fedscaffold.core.errors import Diverged, InvalidInput
 from fedscaffold.core.files import write_frame
 from fedscaffold.core.protocols import Method
@@ -271,18 +271,13 @@ def simulate(
     total, done, points = sum(cell.work for cell in cells), 0.0, []
     for cell in cells:
         problem = cell.problem(settings.seed)
-        before = done
-
-        def counted(now: int, of: int, cell: AccelerationRun = cell, before: float = before) -> None:
-            advance(int(before + cell.work * now / max(of, 1)), int(total))
-
         predicted = _predicted(problem, cell)
         try:
             trace = run(
                 problem, cell.method, rounds=cell.rounds, batch_size=1, seed=settings.seed,
                 repetitions=cell.repetitions, checkpoint=scratch / f"{cell.label}-{settings.seed}.npz",
                 checkpoint_every=cell.rounds if cell.work < 1e8 else None,  # brief runs are kept whole
-                progress=counted,
+                progress=part_of(advance, done, cell.work, total),
             )  # fmt: skip
             points.append(Point(cell, *crossing_with_error(trace.mse, cell.target), predicted))
         except Diverged:

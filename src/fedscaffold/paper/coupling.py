@@ -12,23 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.protocols import Engine
 from fedscaffold.core.random.stream import Sampling
 from fedscaffold.core.types import Array
 from fedscaffold.methods import Scaffold
 from fedscaffold.problems import Logistic, Ridge
-from fedscaffold.simulation.rounds import State, initial_state, open_rounds
+from fedscaffold.simulation.rounds import initial_state, open_rounds
 from fedscaffold.simulation.setup import divergence_limit, validate_run
 from fedscaffold.theory import constants
 from fedscaffold.theory.bounds import Bound, ScaffoldBounds
 
 
 class ChainStart(NamedTuple):
-    """Start of a chain: θ, (dim,) or (repetitions, dim), and ξ, (n_clients, dim); None for zero."""
+    """Start of a chain: θ, (dim,), and ξ, (n_clients, dim); None for zero."""
 
-    theta: ArrayLike
+    theta: Array
     control_variates: ArrayLike | None = None
 
 
@@ -64,7 +61,6 @@ def couple(
     repetitions: int = 1,
     seed: int = 0,
     sampling: Sampling = "with_replacement",
-    engine: str | Engine = "auto",
     burn_in: int = 0,
 ) -> Coupling:
     """Return D_t of two chains that draw the same records, and Lemma 4.1's factor.
@@ -72,25 +68,30 @@ def couple(
     The second chain runs alone for `burn_in` rounds before the first starts; the rest is as in `fedscaffold.run`.
     """
     setup = validate_run(
-        problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine=engine,
+        problem, method, rounds=rounds, batch_size=batch_size, seed=seed, repetitions=repetitions, engine="auto",
         theta0=None, sampling=sampling,
     )  # fmt: skip
-    whole_number("burn_in", burn_in, least=0)
     known = constants(problem, batch_size=batch_size, sampling=sampling)
     factor = ScaffoldBounds(
         known, step_size=method.step_size, local_steps=method.uniform_local_steps, n_clients=problem.n_clients
     ).contraction()
-    a, b = (_state(problem, method, start, repetitions) for start in (first, second))
+    a, b = (
+        initial_state(problem, method, np.tile(each.theta, (repetitions, 1)), each.control_variates)
+        for each in (first, second)
+    )
     limit = max(divergence_limit(a.theta), divergence_limit(b.theta))
     with open_rounds(replace(setup, limit=limit)) as after:
         for _ in range(burn_in):
             b = after(b)
         a = a._replace(round=burn_in)  # the draws that follow are new to both
         size = max(float(squared_norm(x.theta, x.client_state.xi, method, problem.weights).max()) for x in (a, b))
-        distances = [_distance2(a, b, method, problem.weights)]
+        pairs = [(a, b)]
         for _ in range(rounds):
-            a, b = after(a), after(b)
-            distances.append(_distance2(a, b, method, problem.weights))
+            pairs.append((after(pairs[-1][0]), after(pairs[-1][1])))
+    distances = [
+        squared_norm(a.theta - b.theta, a.client_state.xi - b.client_state.xi, method, problem.weights)
+        for a, b in pairs
+    ]
     return Coupling(distances=np.stack(distances, axis=1), factor=factor, rounding=1e-26 * size)
 
 
@@ -109,21 +110,7 @@ def to_stationarity(
     return couple(problem, method, start, stationary, burn_in=burn_in, **settings)
 
 
-def _state(problem: Ridge | Logistic, method: Scaffold, start: ChainStart, repetitions: int) -> State:
-    given = np.asarray(start.theta, dtype=np.float64)
-    if given.shape not in ((problem.dim,), (repetitions, problem.dim)):
-        raise InvalidInput(
-            f"theta must have shape ({problem.dim},) or ({repetitions}, {problem.dim}), got {given.shape}"
-        )
-    theta = np.broadcast_to(given, (repetitions, problem.dim)).copy()
-    return initial_state(problem, method, theta, start.control_variates)
-
-
 def squared_norm(theta: Array, xi: Array, method: Scaffold, weights: Array) -> Array:
     """Return ‖(θ, ξ)‖²_Λ = ‖θ‖² + γ²H² Σ_c w_c ‖ξ_c‖², one per repetition."""
     length = method.step_size * method.uniform_local_steps
     return np.square(theta).sum(axis=1) + length**2 * (np.square(xi).sum(axis=2) @ weights)
-
-
-def _distance2(a: State, b: State, method: Scaffold, weights: Array) -> Array:
-    return squared_norm(a.theta - b.theta, a.client_state.xi - b.client_state.xi, method, weights)

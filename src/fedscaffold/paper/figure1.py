@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedscaffold.benchmarking.fits import fit_line, reached_plateau
+from fedscaffold.benchmarking.fits import ReachedPlateau, fit_line, reached_plateau
 from fedscaffold.core.checks import not_negative, seed_number, whole_number
-from fedscaffold.core.display import Advance
+from fedscaffold.core.display import Advance, part_of
 from fedscaffold.core.files import write_frame, write_text
 from fedscaffold.core.types import Array
 from fedscaffold.engines import Numba
@@ -21,7 +21,6 @@ from fedscaffold.problems.paper import L2 as PAPER_L2
 from fedscaffold.reports.figures import ERROR_LABEL, CurvePanel, draw_curves
 from fedscaffold.simulation import Trace
 from fedscaffold.simulation.run_method import run
-from fedscaffold.simulation.stages.stationarity import Plateau
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,14 +44,9 @@ class PanelCurve:
     trace: Trace
 
     @property
-    def stationary(self) -> bool:
-        """Whether the run has reached its plateau."""
-        return reached_plateau(self.trace).stationary
-
-    @property
-    def plateau(self) -> Plateau:
-        """Mean squared error once stationary, or else over the last quarter of the rounds."""
-        return reached_plateau(self.trace).plateau
+    def reached(self) -> ReachedPlateau:
+        """Mean squared error once stationary, or else over the last quarter of the rounds, and which one."""
+        return reached_plateau(self.trace)
 
 
 @dataclass(frozen=True)
@@ -87,16 +81,11 @@ def simulate(
                     problem, method, rounds=ROUNDS, batch_size=BATCH_SIZE, seed=settings.seed,
                     repetitions=settings.runs, engine=Numba(threads=settings.threads),
                     checkpoint=scratch / f"{label.lower()}.npz",
-                    progress=_counting(advance, done, n_clients, total),
+                    progress=part_of(advance, done, ROUNDS * n_clients, total),
                 )  # fmt: skip
                 curves.append(PanelCurve(kind, n_clients, name, trace))
                 done += ROUNDS * n_clients
     return curves
-
-
-def _counting(advance: Advance, before: int, weight: int, total: int) -> Advance:
-    """Return progress of one run as progress of the whole."""
-    return lambda done, _: advance(before + done * weight, total)
 
 
 def to_frame(curves: Sequence[PanelCurve]) -> "pd.DataFrame":
@@ -114,7 +103,7 @@ def to_frame(curves: Sequence[PanelCurve]) -> "pd.DataFrame":
 
 def claims(curves: Sequence[PanelCurve]) -> list[Claim]:
     """Return every claim that Section 6 makes about the figure."""
-    plateaus = {(curve.kind, curve.method, curve.n_clients): curve.plateau.mean for curve in curves}
+    plateaus = {(curve.kind, curve.method, curve.n_clients): curve.reached.plateau.mean for curve in curves}
     clients = np.unique([curve.n_clients for curve in curves])
     ridge, logistic = (np.array([plateaus[kind, "Scaffold", n] for n in clients]) for kind in KINDS)
     return [

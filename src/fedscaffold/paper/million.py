@@ -17,7 +17,7 @@ from fedscaffold.benchmarking import Sweep
 from fedscaffold.benchmarking.fits import fit_saturation
 from fedscaffold.benchmarking.sweeps import SweepRow, SweepTable
 from fedscaffold.core.checks import seed_number
-from fedscaffold.core.display import Advance
+from fedscaffold.core.display import Advance, part_of
 from fedscaffold.core.files import write_frame
 from fedscaffold.core.protocols import Engine
 from fedscaffold.core.types import Array
@@ -77,18 +77,13 @@ def simulate(
                 seed=settings.seed,
                 start="optimum",
             )
-            progress = _counting(advance, before, n, total)
+            progress = part_of(advance, before, n, total)
             rows += study.run(out=out / name, engine=engine, predict=True, progress=progress).rows
             before += n
         tables[name] = SweepTable(rows, name)
         write_frame(out / name / "sweep.parquet", tables[name].to_frame())
     advance(total, total)
     return tables
-
-
-def _counting(advance: Advance, before: int, own: int, total: int) -> Advance:
-    """Return the progress of one number of clients as progress of the whole."""
-    return lambda done, all: advance(before + own * done // max(all, 1), total)
 
 
 def lines(tables: dict[str, SweepTable]) -> dict[str, PlateauSeries]:

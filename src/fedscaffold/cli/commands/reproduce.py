@@ -183,8 +183,8 @@ def _plateaus_table(curves: Sequence[figure1_study.PanelCurve]) -> Table:
 
 
 def _describe_plateau(curve: figure1_study.PanelCurve) -> str:
-    plateau = curve.plateau
-    return f"{plateau.mean:.3g} ± {plateau.standard_error:.1g}{'' if curve.stationary else ' *'}"
+    plateau, stationary = curve.reached
+    return f"{plateau.mean:.3g} ± {plateau.standard_error:.1g}{'' if stationary else ' *'}"
 
 
 def _conclude(found: Sequence[Claim], out: Path, *, title: str | None = None) -> None:
