@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedscaffold.core import npz
 from fedscaffold.core.checks import choice, shown
-from fedscaffold.core.display import Summarised
+from fedscaffold.core.display import Summarised, new_axes, plain_grid
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.files import Fields, check_writable, path_of, remove_abandoned
 from fedscaffold.core.imports import load_optional
@@ -121,6 +121,8 @@ class Trace(Summarised):
     ) -> "Axes":
         """Draw a recorded series, its mean and, with several repetitions, their spread; return the axes.
 
+        The vertical scale is logarithmic if all values are positive, except for accuracies.
+
         Parameters
         ----------
         ax
@@ -138,8 +140,6 @@ class Trace(Summarised):
         InvalidInput
             If the series was not recorded, or is not a number per round.
         """
-        from fedscaffold.simulation.plots import draw_series
-
         series = self._recorded(name)
         axes: dict[str, tuple[str, Array]] = {
             "rounds": ("round", np.arange(self.rounds + 1.0)),
@@ -150,9 +150,23 @@ class Trace(Summarised):
                 self.bits_sent_per_client + self.bits_received_per_client,
             ),
         }
-        return draw_series(
-            series, name, at=axes[choice("x", x, tuple(axes))], label=label or self._method(), ax=ax
-        )
+        horizontal, at = axes[choice("x", x, tuple(axes))]
+        if series.ndim != 2:
+            raise InvalidInput(f"{name} is not a number per round; plot a series such as 'mse' or 'loss'")
+        ax = new_axes(ax)
+        (line,) = ax.plot(at, series.mean(axis=0), lw=1.6, label=label or self._method())
+        if len(series) > 1:
+            spread = (series.min(axis=0), series.max(axis=0))
+            ax.fill_between(at, *spread, color=line.get_color(), alpha=0.2, lw=0)
+        if name != "accuracy" and (series > 0).all():
+            ax.set_yscale("log")
+        ax.locator_params(axis="x", integer=True)
+        ax.set_xlabel(horizontal)
+        ax.set_ylabel({"mse": "$\\|\\theta_t-\\theta^*\\|^2$", "loss": "$f(\\theta_t)$"}.get(name, name))
+        ax.margins(x=0)
+        plain_grid(ax)
+        ax.legend(frameon=False)
+        return ax
 
     def _method(self) -> str:
         return str(self.provenance.get("method", {}).get("name", "unknown"))

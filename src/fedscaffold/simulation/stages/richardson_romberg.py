@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedscaffold.core.checks import check_problem_and_method, suggest_names, whole_number
-from fedscaffold.core.display import Progress, Summarised, progress_bar
+from fedscaffold.core.display import Progress, Summarised, new_axes, plain_grid, progress_bar
 from fedscaffold.core.errors import InvalidInput, NotStationary
 from fedscaffold.core.protocols import Engine, Method, Problem
 from fedscaffold.core.random.stream import Sampling
@@ -76,14 +76,30 @@ class RichardsonRomberg(Summarised):
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw how far both averages are from the extrapolated model, by coordinate; return the axes.
 
+        The means over the repetitions are drawn, over ± two standard errors of the extrapolated model.
+
         Parameters
         ----------
         ax
             matplotlib axes to draw on; by default a new figure's.
         """
-        from fedscaffold.simulation.plots import draw_extrapolation
-
-        return draw_extrapolation(self.theta, self.fine, self.coarse, self.standard_error, ax)
+        ax, at, ink = new_axes(ax), np.arange(self.theta.shape[1]), "#222222"
+        error = 2.0 * np.sqrt(np.square(self.standard_error).mean(axis=0) / len(self.theta))
+        label = "± 2 standard errors of the extrapolation"
+        ax.fill_between(at, -error, error, color=ink, alpha=0.15, lw=0, label=label)
+        for values, marker, colour, gamma in (
+            (self.fine, "o", "#0072B2", "γ"),
+            (self.coarse, "s", "#D55E00", "2γ"),
+        ):
+            difference = (values - self.theta).mean(axis=0)
+            ax.plot(at, difference, marker, color=colour, ms=4.5, label=f"average with step size {gamma}")
+        ax.axhline(0.0, color=ink, lw=0.7)
+        ax.locator_params(axis="x", integer=True)
+        ax.set_xlabel("coordinate")
+        ax.set_ylabel("difference to the extrapolated model")
+        plain_grid(ax)
+        ax.legend(frameon=False, fontsize=9)
+        return ax
 
     def _facts(self) -> dict[str, object]:
         return {

@@ -79,9 +79,11 @@ class Staged(Summarised):
         name
             Which series, as for `Trace.plot`.
         """
-        from fedscaffold.simulation.plots import draw_stages
-
-        return draw_stages([stage.after for stage in self.stages[1:]], self.trace.plot(ax, name=name))
+        ax = self.trace.plot(ax, name=name)
+        for k, stage in enumerate(self.stages[1:]):
+            ax.axvline(stage.after, color="#222222", lw=0.7, ls=":", label="step size halved" if k == 0 else None)
+        ax.legend(frameon=False)
+        return ax
 
     def _facts(self) -> dict[str, object]:
         sizes = f"{self.stages[0].step_size:.3g} to {self.stages[-1].step_size:.3g}"
