@@ -16,11 +16,10 @@ from fedscaffold.data.encoding import Encoding
 from fedscaffold.data.settings import TableSettings, Weights
 from fedscaffold.data.statistics import LabelCounts, encoded_column, table_statistics
 from fedscaffold.data.tables import Label, Reader, Source
-from fedscaffold.problems.base import aligned_empty
+from fedscaffold.problems.base import OFFSET, TARGET, TabularProblem, aligned_empty
 from fedscaffold.problems.families import Kind
 from fedscaffold.problems.glm import Gamma, Logistic, Poisson, Ridge
 from fedscaffold.problems.multinomial import Multinomial
-from fedscaffold.problems.tabular import OFFSET, TARGET, TabularProblem
 
 CHANGED = "the table changed while it was being read; start again"
 

@@ -17,8 +17,8 @@ from fedscaffold.core.types import Array
 from fedscaffold.data import tables
 from fedscaffold.data.settings import DatePart, check_date_parts
 from fedscaffold.data.tables import Label, some
+from fedscaffold.problems.base import COLUMNS, OFFSET, TARGET, WEIGHT
 from fedscaffold.problems.families import FAMILIES, KINDS, Kind, TargetFamily
-from fedscaffold.problems.tabular import COLUMNS, OFFSET, TARGET, WEIGHT
 
 Unknown = Literal["error", "ignore"]
 FORMAT = "fedscaffold encoding 1"

@@ -7,8 +7,8 @@ import numpy as np
 
 from fedscaffold.core.types import Array
 from fedscaffold.inference.sums import ClosingSums
+from fedscaffold.problems.base import OFFSET, TARGET, WEIGHT, plain_columns
 from fedscaffold.problems.glm import Glm
-from fedscaffold.problems.tabular import OFFSET, TARGET, WEIGHT, plain_columns
 
 MOST_STEPS = 100  # of Newton's method for one intercept
 

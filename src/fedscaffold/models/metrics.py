@@ -24,8 +24,8 @@ from fedscaffold.data.tables import (
 from fedscaffold.inference.families import family_of
 from fedscaffold.models.model import Model
 from fedscaffold.models.planning.planned import PreparedProblem
+from fedscaffold.problems.base import OFFSET, TARGET
 from fedscaffold.problems.families import FAMILIES
-from fedscaffold.problems.tabular import OFFSET, TARGET
 
 SMALLEST = np.finfo(np.float64).tiny
 ODDS_RANGE = (1e-37, 1e37)  # within float32

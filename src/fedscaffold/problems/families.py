@@ -11,9 +11,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedscaffold.core.types import Array
-from fedscaffold.problems.base import expit
+from fedscaffold.problems.base import OFFSET, TARGET, expit
 from fedscaffold.problems.glm import Gamma, Logistic, Poisson, Ridge
-from fedscaffold.problems.tabular import OFFSET, TARGET
 
 Kind = Literal["ridge", "logistic", "poisson", "gamma"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -17,17 +17,18 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.problems.base import expit, flatten
-from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.tabular import (
+from fedscaffold.problems.base import (
     OFFSET,
     TARGET,
     WEIGHT,
     TabularProblem,
     clipped_slopes,
+    expit,
+    flatten,
     refuse_records,
     with_columns,
 )
+from fedscaffold.problems.newton import minimise
 
 
 def of_records(function: Callable[[Array, Array], Array], z: Array, y: Array) -> Array:

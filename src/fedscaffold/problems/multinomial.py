@@ -12,9 +12,17 @@ from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.machine import check_memory, one_blas_thread
 from fedscaffold.core.random.stream import Batches, Sampling
 from fedscaffold.core.types import Array
-from fedscaffold.problems.base import flatten, log_softmax, softmax
+from fedscaffold.problems.base import (
+    TARGET,
+    WEIGHT,
+    TabularProblem,
+    clipped_slopes,
+    flatten,
+    log_softmax,
+    softmax,
+    with_columns,
+)
 from fedscaffold.problems.newton import minimise
-from fedscaffold.problems.tabular import TARGET, WEIGHT, TabularProblem, clipped_slopes, with_columns
 
 MOST_CLASSES = 1_000_000  # beyond it, targets are most likely not classes
 

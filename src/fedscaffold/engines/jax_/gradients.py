@@ -101,7 +101,7 @@ class OfMargins:
 
 
 def _clipped(slopes: Any, x: Any, clip: float) -> Any:
-    """`problems.tabular.clipped_slopes`, which says why nothing may be infinite or NaN."""
+    """`problems.base.clipped_slopes`, which says why nothing may be infinite or NaN."""
     finite = jnp.finfo(slopes.dtype).max
     limits = jnp.minimum(jnp.asarray(clip, slopes.dtype) / _norms(x), finite)
     if slopes.ndim == 1:

@@ -21,7 +21,7 @@ from fedscaffold.core.files import Fields
 from fedscaffold.core.types import Array, IntArray
 from fedscaffold.data.encoded import EncodedLogistic, EncodedMultinomial, EncodedProblem
 from fedscaffold.inference.own_intercepts import client_intercept
-from fedscaffold.problems.tabular import OFFSET, plain_columns
+from fedscaffold.problems.base import OFFSET, plain_columns
 
 MIN_ROWS_TO_SPLIT = 10  # a site with fewer rows leaves none out
 BINS = 20  # of equal width in the predicted probability; half of them below 1/2

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedscaffold.core.protocols import Problem, Watch
 from fedscaffold.core.types import Array
 from fedscaffold.inference.coordinates import slope_mask
-from fedscaffold.problems.tabular import TabularProblem
+from fedscaffold.problems.base import TabularProblem
 
 
 def slopes(problem: TabularProblem) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from fedscaffold.core.machine import in_file
 from fedscaffold.data.encoded import EncodedProblem
 from fedscaffold.inference import close
 from fedscaffold.inference.own_intercepts import client_intercept
-from fedscaffold.problems.tabular import OFFSET, plain_columns
+from fedscaffold.problems.base import OFFSET, plain_columns
 
 FOUND = 1e-6  # standard errors: a distance to the optimum at which slopes count as found
 

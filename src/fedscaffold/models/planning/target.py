@@ -6,7 +6,7 @@ import numpy as np
 
 from fedscaffold.core.errors import InvalidInput
 from fedscaffold.data.encoded import EncodedProblem
-from fedscaffold.problems.tabular import OFFSET, TARGET, WEIGHT
+from fedscaffold.problems.base import OFFSET, TARGET, WEIGHT
 
 
 def standardize_target(problem: EncodedProblem) -> tuple[EncodedProblem, float, float]:

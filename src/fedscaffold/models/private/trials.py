@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from fedscaffold.core.machine import one_blas_thread
 from fedscaffold.core.types import Array
-from fedscaffold.problems.base import softmax
+from fedscaffold.problems.base import OFFSET, TARGET, plain_columns, softmax
 from fedscaffold.problems.multinomial import Multinomial
-from fedscaffold.problems.tabular import OFFSET, TARGET, plain_columns
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
