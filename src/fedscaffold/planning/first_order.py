@@ -9,11 +9,10 @@ order of the covariance. It takes a fraction of a second with hundreds of featur
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,21 +25,8 @@ from fedscaffold.core.types import Array, evenly_spaced_clients
 from fedscaffold.methods import FedAvg
 from fedscaffold.theory.expansion import FirstOrderLaw
 
+SHARES = (0.3, 0.5, 0.7)  # of an aim, which are tried for the variance
 LARGEST = 1_000_000  # numbers in all clients' Hessians, 8 MB: of more clients a sample is taken
-
-
-class FirstOrderPath(NamedTuple):
-    """A step size, a number of local steps, and the model's error of every round until its aim is reached."""
-
-    gamma: float
-    H: int
-    curve: Array
-    variance: float
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds until the aim is reached."""
-        return self.curve.size - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,30 +86,6 @@ class QuadraticModel:
             if corrected:
                 ahead = ahead + (local - self.into_bases @ m) / length
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def path(self, gamma: float, H: int, *, aim: float, most: int) -> Array | None:
-        """Return ‖m_t‖² for t = 0, ..., T, with T ≥ 1 the first round with ‖m_T‖² ≤ aim.
-
-        None if T > most; an empty array if the path grows.
-        """
-        found: list[float] = []
-        for square in islice(self.squares(gamma, H), most + 1):
-            if found and not square < 1e6 * found[0]:
-                return np.zeros(0)
-            found.append(square)
-            if square <= aim:
-                return np.array(found if len(found) > 1 else 2 * found)
-            if len(found) == 101 and extrapolated(found, aim) > 2 * most:
-                return None
-        return None
-
-
-def extrapolated(squares: Sequence[float], aim: float) -> float:
-    """Return about the round in which a path that was followed for 100 rounds is at an aim."""
-    if not 0.0 < squares[100] < squares[50] or aim <= 0.0:
-        return math.inf
-    return 100.0 + 50.0 * math.log(squares[100] / aim) / math.log(squares[50] / squares[100])
-
 
 @dataclass(frozen=True, eq=False)
 class FirstOrderModel:
@@ -156,56 +118,55 @@ class FirstOrderModel:
         return gamma
 
     @np.errstate(over="ignore", invalid="ignore")
-    def rounds_needed(self, aim: float, H: int) -> float:
-        """Return about how many rounds of H local steps reach an aim: counted up to 100, then extrapolated."""
-        least = math.inf
-        for share in (0.3, 0.5, 0.7):
-            gamma = self.step_size(share * aim)
-            left = aim - self.variance(gamma)
-            squares = list(islice(self.clients.squares(gamma, H), 101))
-            reached = [t for t, square in enumerate(squares) if square <= left]
-            least = min(least, max(1.0, reached[0]) if reached else extrapolated(squares, left))
-        return least
+    def rounds(self, aim: float, gamma: float, H: int, most: float = math.inf) -> float:
+        """Return about how many rounds reach an aim: counted up to 100, then extrapolated."""
+        left = aim - self.variance(gamma)
+        squares: list[float] = []
+        for t, square in enumerate(islice(self.clients.squares(gamma, H), 101)):
+            if square <= left:
+                return max(1.0, t)
+            if t >= most or not square < 1e6 * (squares[0] if squares else np.inf):
+                return math.inf
+            squares.append(square)
+        if not 0.0 < squares[100] < squares[50] or left <= 0.0:
+            return math.inf
+        return 100.0 + 50.0 * math.log(squares[100] / left) / math.log(squares[50] / squares[100])
+
+    def fewest_rounds(self, aim: float, H: int) -> float:
+        """Return about how many rounds of H local steps reach an aim, with a step size that fits it."""
+        return min(self.rounds(aim, self.step_size(share * aim), H) for share in SHARES)
 
     def propose(
-        self,
-        aim: float,
-        *,
-        share: float,
-        most_local_steps: int,
-        most_rounds: int,
-        cost: Callable[[float, int], float],
-    ) -> FirstOrderPath | None:
-        """Return the γ, H and T of about the least cost that reach an aim, or None within these limits.
+        self, aim: float, *, most_local_steps: int, most_rounds: int, cost: Callable[[float, int], float]
+    ) -> tuple[float, int, int] | None:
+        """Return γ, H and T of about the least cost that reach an aim, or None within these limits.
 
-        Parameters
-        ----------
-        aim
-            The squared error to reach.
-        share
-            Share of the aim that is left to the variance, which gives γ; the rest is left to the mean.
-        most_local_steps, most_rounds
-            Limits. H is a power of two, or the limit.
-        cost
-            Cost of T rounds of H local steps.
+        Some share of the aim is left to the variance, which gives γ; the rest is left to the mean. H is a power of
+        two, or the limit.
         """
-        gamma = self.step_size(share * aim)
-        variance = self.variance(gamma)
-        best: FirstOrderPath | None = None
-        best_cost, rising = np.inf, 0
+        best: tuple[float, int, int] | None = None
         ladder = [2**k for k in range(31) if 2**k < most_local_steps] + [most_local_steps]
-        for H in reversed(ladder):  # long rounds first: their paths are the shortest
-            enough = int(min(most_rounds, best_cost / cost(1, H)))
-            squares = self.clients.path(gamma, H, aim=aim - variance, most=enough)
-            if squares is None:
-                rising += best is not None
-                if rising == 3:
+        for gamma in (self.step_size(share * aim) for share in SHARES):
+            dearer = 0
+            for H in reversed(ladder):  # long rounds first: their paths are the shortest
+                lowest = math.inf if best is None else cost(best[2], best[1])
+                T = self.rounds(aim, gamma, H, min(most_rounds, lowest / cost(1, H)))
+                if most_rounds >= T and cost(math.ceil(T), H) < lowest:
+                    best, dearer = (gamma, H, math.ceil(T)), 0
+                elif best is not None and H <= best[1]:
+                    dearer += 1
+                if dearer == 3:
                     break
-            if squares is None or squares.size == 0:
-                continue
-            best, rising = FirstOrderPath(gamma, H, squares + variance, variance), 0
-            best_cost = cost(best.rounds, H)
         return best
+
+    def curve(self, gamma: float, H: int, aim: float, most: int) -> Array | None:
+        """Return the error of every round until an aim is reached, or None if `most` rounds do not."""
+        found, variance = [], self.variance(gamma)
+        for square in islice(self.clients.squares(gamma, H), most + 1):
+            found.append(square + variance)
+            if found[-1] <= aim and len(found) > 1:
+                return np.array(found)
+        return None
 
 
 def first_order_curve(problem: SmoothProblem, method: Method, law: FirstOrderLaw, rounds: int) -> Array:

@@ -155,9 +155,9 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Me
     NoPlateau
         If the run diverges, or its error grows faster and faster when the time is over.
     """
-    begin = time.perf_counter()
     try:
         random = subject.is_random()
+        begin = time.perf_counter()  # after kernels were compiled
         repetitions = subject.repetitions(3e5, 4, 512) if random else 1  # rounds of about 30 ms if possible
         blocks = _Blocks(subject.optimum, repetitions)
 

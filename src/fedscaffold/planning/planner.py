@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedscaffold.core.capabilities import HasNoiseAlong, MarginLoss
+from fedscaffold.core.capabilities import GeneralisedLinear, HasNoiseAlong, MarginLoss
 from fedscaffold.core.checks import check_problem, choice, not_negative, positive, suggest_names, whole_number
 from fedscaffold.core.display import Advance, Progress, progress_bar
 from fedscaffold.core.errors import InvalidInput, MissingDependency, OutOfReach
@@ -21,8 +21,7 @@ from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, ServerOptimi
 from fedscaffold.planning.first_order import FirstOrderModel
 from fedscaffold.planning.plans import Plan, Plans
 from fedscaffold.planning.prediction import optimum_of
-from fedscaffold.planning.private import private_plans
-from fedscaffold.planning.search import AIM, Make, Outcome, Request, SettledRun, descend
+from fedscaffold.planning.search import AIM, Curve, Make, Outcome, PrivateSearch, Request, descend
 from fedscaffold.theory.bounds import complexity
 from fedscaffold.theory.exact.quadratic import is_quadratic
 from fedscaffold.theory.expansion import first_order_law
@@ -183,13 +182,10 @@ def plan(
                 "epsilon cannot be combined with target_mse=... or methods=...: the plan has the least error that "
                 "the budget allows"
             )
+        batches = Batches(batch_size, "without_replacement" if sampling is None else sampling)
+        most = _limit("max_local_steps", max_local_steps, 64), _limit("max_rounds", max_rounds, 100)
         with progress_bar("planning", progress) as advance:
-            return private_plans(
-                problem, epsilon=epsilon, delta=delta, optimum=optimum, advance=advance,
-                batches=Batches(batch_size, "without_replacement" if sampling is None else sampling),
-                most_rounds=_limit("max_rounds", max_rounds, 100),
-                most_local_steps=_limit("max_local_steps", max_local_steps, 64),
-            )  # fmt: skip
+            return _private(problem, batches, epsilon, delta, most, optimum, advance)
     if delta is not None:
         raise InvalidInput("delta requires epsilon=...")
     choice("mode", mode, get_args(Aim))
@@ -294,34 +290,59 @@ def _certified(request: Request) -> Plan:
 @one_blas_thread
 def _first_order(request: Request) -> Plan:
     """Return the plan of the first-order model alone; it aims a fifth below the target, as it is a rough one."""
-    model = FirstOrderModel.of(request.problem, request.batches, request.optimum)
-    found = _proposed(request, model, 0.8 * request.target, (0.5,))
-    if found is None:
-        raise _out_of_reach(request, model, 0.8 * request.target)
+    model, aim = FirstOrderModel.of(request.problem, request.batches, request.optimum), 0.8 * request.target
+    found = _proposed(request, model, aim)
+    curve = None if found is None else model.curve(found[0], found[1], aim, request.most_rounds)
+    if found is None or curve is None:
+        raise _out_of_reach(request, model, aim)
+    quadratic = is_quadratic(request.problem)
     return _plan(
-        request, "first_order", Scaffold(step_size=found.gamma, local_steps=found.H), found.rounds,
-        how="first order", predicted_mse=float(found.curve[-1]), curve=found.curve,
-        variance=found.variance, squared_bias=0.0 if is_quadratic(request.problem) else None,
-        max_useful_clients=math.inf if is_quadratic(request.problem) else None,
+        request, "first_order", Scaffold(step_size=found[0], local_steps=found[1]), curve.size - 1,
+        how="first order", predicted_mse=float(curve[-1]), curve=curve, variance=model.variance(found[0]),
+        squared_bias=0.0 if quadratic else None, max_useful_clients=math.inf if quadratic else None,
     )  # fmt: skip
 
 
-def _proposed(
-    request: Request, model: FirstOrderModel, aim: float, shares: Sequence[float], spare: int = 1
-) -> Any:
-    """Return the cheapest proposal of the first-order model over shares of the aim that are left to noise."""
+def _proposed(request: Request, model: FirstOrderModel, aim: float, spare: int = 1) -> Any:
+    """Return the first-order model's γ, H and T, with `spare` times as many rounds as the limit."""
+    return model.propose(
+        aim, most_local_steps=request.most_local_steps, most_rounds=spare * request.most_rounds,
+        cost=lambda rounds, H: rounds * (request.round_cost + H * request.gradient_cost),
+    )  # fmt: skip
 
-    def cost(rounds: float, H: int) -> float:
-        return rounds * (request.round_cost + H * request.gradient_cost)
 
-    found = [
-        model.propose(
-            aim, share=share, most_local_steps=request.most_local_steps, most_rounds=spare * request.most_rounds,
-            cost=cost,
+def _private(
+    problem: Any, batches: Batches, epsilon: float | Sequence[float], delta: float | None, most: tuple[int, int],
+    optimum: ArrayLike | None, advance: Advance,
+) -> Plan | Plans:  # fmt: skip
+    """Return the plan of least error for each budget; larger budgets begin where smaller ones ended."""
+    if not isinstance(problem, GeneralisedLinear):
+        raise InvalidInput("plans under a privacy budget are for ridge and logistic regression on tables")
+    budgets = [positive("epsilon", one) for one in (epsilon if isinstance(epsilon, Sequence) else [epsilon])]
+    if delta is None:
+        raise InvalidInput("epsilon requires delta=..., below one over the number of records")
+    batches.check_fits(problem.sizes)
+    largest = int(problem.sizes.max())
+    if positive("delta", delta) >= 1.0 / largest:
+        raise InvalidInput(
+            f"delta must be below {1.0 / largest:.3g}, one over the {largest:,} records of a client; got {delta:g}"
         )
-        for share in shares
-    ]  # fmt: skip
-    return min((one for one in found if one is not None), key=lambda one: cost(one.rounds, one.H), default=None)
+    search = PrivateSearch(problem, batches, delta, most, optimum_of(problem, optimum))
+    found: dict[float, Plan] = {}
+    at = search.start()
+    for k, budget in enumerate(sorted(set(budgets))):
+        at = search.best(budget, at)
+        curve, privacy = search.verified(budget, at)
+        T, gradients = curve.errors.size - 1, (curve.errors.size - 1) * search.rounded(at)[2]
+        found[budget] = Plan(
+            mode="private", method=curve.method, rounds=T, batch_size=batches.size, sampling=batches.sampling,
+            privacy=privacy, target_mse=None, predicted_mse=float(curve.errors[-1]), how="measured",
+            standard_error=float(curve.spread[-1]), n_clients=problem.n_clients, cost=float(gradients),
+            gradients_per_client=gradients, epsilon=budget, delta=delta, curve=curve.errors,
+        )  # fmt: skip
+        advance(k + 1, len(budgets))
+    plans = tuple(found[budget] for budget in budgets)
+    return Plans(plans) if isinstance(epsilon, Sequence) else plans[0]
 
 
 def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
@@ -339,11 +360,10 @@ def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
     )
     if isinstance(problem, HasNoiseAlong) and problem.dim <= 1000:
         model = one_blas_thread(FirstOrderModel.of)(problem, request.batches, request.optimum)
-        shares = (0.3, 0.5, 0.7)
-        found = _proposed(request, model, aim, shares) or _proposed(request, model, aim, shares, spare=4)
+        found = one_blas_thread(_proposed)(request, model, aim) or _proposed(request, model, aim, spare=4)
         if found is None:  # even with spare rounds, as the model is a rough one
             raise _out_of_reach(request, model, aim)
-        begin = Outcome(found.gamma, found.H, found.rounds, math.inf, 0.0)
+        begin = Outcome(found[0], found[1], found[2], math.inf, 0.0)
     plans: list[Plan] = []
     rejected: dict[str, str] = {}
     most_cost = math.inf
@@ -352,13 +372,8 @@ def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
             found_plan = _planned(request, name, begin, most_cost)
             plans.append(found_plan)
             if name == "scaffold":
-                begin = Outcome(
-                    found_plan.method.step_size,
-                    found_plan.method.uniform_local_steps,
-                    found_plan.rounds,
-                    math.inf,
-                    0.0,
-                )
+                best = found_plan.method
+                begin = Outcome(best.step_size, best.uniform_local_steps, found_plan.rounds, math.inf, 0.0)
                 most_cost = 4.0 * found_plan.cost  # a method that costs more is not looked at
         except OutOfReach as error:
             if len(names) == 1:
@@ -379,26 +394,25 @@ def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
 def _planned(request: Request, name: str, begin: Outcome, most_cost: float) -> Plan:
     """Search γ and H of a method for the least cost, and verify them."""
     averaged = name == "scaffold_average"
-    best: tuple[float, SettledRun] | None = None
+    settled: list[tuple[float, Curve]] = []
     nearest = math.inf
     for make in VARIANTS[name]:
         found = _searched(request, make, begin, most_cost, averaged=averaged)
         nearest = min(nearest, found.error)
         if found.rounds is not None:
-            settled = request.settle(make, found, averaged=averaged)
-            cost = settled.rounds * request.cost(settled.method)
-            if best is None or cost < best[0]:
-                best = cost, settled
-    if best is None:
+            curve = request.settle(make, found, averaged=averaged)
+            settled.append(((curve.errors.size - 1) * request.cost(curve.method), curve))
+    if not settled:
         limit = "" if math.isinf(most_cost) else f" at a cost of {most_cost:,.4g}"
         raise OutOfReach(
             f"a squared error of {request.target:g} was not reached{limit}; the nearest was {nearest:.3g}"
         )
-    settled = best[1]
+    curve = min(settled, key=lambda one: one[0])[1]
+    T = curve.errors.size - 1
     return _plan(
-        request, "sharp", settled.method, settled.rounds, name=name, how=settled.how, after=settled.after,
-        predicted_mse=float(settled.curve[-1]), standard_error=settled.standard_error, curve=settled.curve,
-        **_plateau_parts(request, settled),
+        request, "sharp", curve.method, T, name=name, how=curve.how, curve=curve.errors,
+        after=None if curve.after is None else curve.after[T], predicted_mse=float(curve.errors[T]),
+        standard_error=float(curve.spread[T]), **_plateau_parts(request, curve),
     )  # fmt: skip
 
 
@@ -422,12 +436,12 @@ def _searched(request: Request, make: Make, begin: Outcome, most_cost: float, *,
     alone = math.isinf(most_cost)  # other methods begin at Scaffold's plan, and need fewer looks
     descend(
         ask, (begin.gamma, float(begin.H)), moves, factors=(2.0, 1.4, 1.15) if alone else (2.0, 1.4),
-        most=24 if alone else 12,
+        most=24 if alone else 10,
     )  # fmt: skip
     return min(seen.values(), key=lambda one: one.rank)
 
 
-def _plateau_parts(request: Request, settled: SettledRun) -> dict[str, Any]:
+def _plateau_parts(request: Request, settled: Curve) -> dict[str, Any]:
     """Return variance, bias and useful clients on the plateau: exact, or to first order if there is a law."""
     problem, method, quadratic = request.problem, settled.method, is_quadratic(request.problem)
     scaffold = method.kind == "scaffold" and method.participants(problem.n_clients) == problem.n_clients
@@ -458,11 +472,11 @@ def _out_of_reach(request: Request, model: FirstOrderModel, aim: float) -> OutOf
         return f"{math.ceil(1.5 * number / unit) * unit:,}"
 
     T, H = request.most_rounds, request.most_local_steps
-    rounds, low, high = model.rounds_needed(aim, H), H, 1024 * H
-    more_rounds, more_steps = rounds <= 64 * T, model.rounds_needed(aim, high) <= T
+    rounds, low, high = model.fewest_rounds(aim, H), H, 1024 * H
+    more_rounds, more_steps = rounds <= 64 * T, model.fewest_rounds(aim, high) <= T
     while more_steps and high > max(low + 1, 1.5 * low):
         middle = (low + high) // 2
-        low, high = (low, middle) if model.rounds_needed(aim, middle) <= T else (middle, high)
+        low, high = (low, middle) if model.fewest_rounds(aim, middle) <= T else (middle, high)
     if more_rounds and more_steps:
         why = (
             "the two limits bind together, and lifting either is enough; allow about "
@@ -473,7 +487,7 @@ def _out_of_reach(request: Request, model: FirstOrderModel, aim: float) -> OutOf
     elif more_steps:
         why = f"the local steps bind; allow about {about(high)} local steps"
     else:
-        both = model.rounds_needed(aim, 1024 * H)
+        both = model.fewest_rounds(aim, 1024 * H)
         why = "noise binds; allow larger batches, or a larger error"
         if both <= 64 * T:
             why = (

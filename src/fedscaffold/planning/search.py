@@ -2,27 +2,35 @@
 
 `Request.look` runs a method until its mean error over a few repetitions is at the aim. `descend` halves and
 doubles settings, then takes smaller factors, for as long as that helps. `Request.settle` measures the best
-settings precisely, or takes their exact law, and reads off the number of rounds.
+settings precisely, or takes their exact law if that is quick, and reads off the number of rounds. `PrivateSearch`
+does the same with a clip and the noise that a privacy budget needs as two more coordinates.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedscaffold.core.errors import Diverged, InvalidInput, OutOfReach
+from fedscaffold.core.privacy import RecordLevel
 from fedscaffold.core.protocols import Method
 from fedscaffold.core.random.stream import Batches
-from fedscaffold.core.types import Array
-from fedscaffold.planning.measured import SEED, Subject
+from fedscaffold.core.types import Array, IntArray
+from fedscaffold.methods import Scaffold
+from fedscaffold.planning.measured import SEED, Subject, measured_curve
 from fedscaffold.planning.prediction import How
+from fedscaffold.privacy.accounting import noise_for
+from fedscaffold.problems import Logistic, Ridge
 from fedscaffold.theory.exact import ExactLaw, exact_law, is_exact
+from fedscaffold.theory.exact.dense import LARGEST
 
 AIM = 0.93  # of the target: errors of a few percent in what is measured do not miss it then
-WORK = 1e6  # local steps of a look, about a tenth of a second; a verification takes up to twelve times as many
+WORK = 4e5  # local steps of a look, a few hundredths of a second; verifying takes up to thirty times as many
 ACCURACY = 0.04  # relative standard error of a verified error
+SAMPLE = 4000  # records that private searches look at: errors differ by percents from errors of all records
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75)  # of the rounds, that an average of iterates may leave out
 Make = Callable[[float, int], Method]  # γ, H → the method with these settings
 Settings = tuple[float, ...]
@@ -43,20 +51,28 @@ class Outcome(NamedTuple):
         return (1.0, self.error) if self.rounds is None else (0.0, self.cost)
 
 
-class SettledRun(NamedTuple):
-    """A verified outcome: its curve up to the last round, and the rounds that an average leaves out."""
+class Curve(NamedTuple):
+    """A precise error curve: errors of all rounds, standard errors, and the rounds that averages leave out."""
 
     method: Method
-    curve: Array
-    standard_error: float
-    how: How
-    after: int | None
-    law: ExactLaw | None  # with the plateau, if the curve is exact
+    errors: Array
+    spread: Array
+    after: list[int] | None = None
+    law: ExactLaw | None = None  # with the plateau, if the curve is exact
 
     @property
-    def rounds(self) -> int:
-        """Number of rounds."""
-        return self.curve.size - 1
+    def how(self) -> How:
+        """Whether the curve is exact or measured."""
+        return "measured" if self.law is None else "exact"
+
+    def first(self, aim: float) -> int | None:
+        """Return the first round at an aim."""
+        below = np.flatnonzero(self.errors[1:] <= aim)
+        return int(below[0]) + 1 if below.size else None
+
+    def until(self, T: int) -> "Curve":
+        """Return the curve of a run of T rounds."""
+        return self._replace(errors=self.errors[: T + 1], spread=self.spread[: T + 1])
 
 
 class Meter:
@@ -91,19 +107,14 @@ class Meter:
         """Return the mean error after a round, of the best tail."""
         return float(self.sums[round].min()) / self.repetitions
 
-    def curve(self) -> Array:
-        """Return the mean errors of all rounds."""
-        return np.array([self.error(t) for t in range(len(self.sums))])
-
-    def standard_error(self, round: int) -> float:
-        """Return the standard error of the error after a round; 0 for a single repetition."""
-        k, R = int(self.sums[round].argmin()), self.repetitions
-        mean = self.sums[round][k] / R
-        return math.sqrt(max(self.squares[round][k] / R - mean**2, 0.0) / (R - 1)) if R > 1 else 0.0
-
-    def after(self, round: int) -> int | None:
-        """Return how many rounds the best tail leaves out; None for last iterates."""
-        return int(SHARES[int(self.sums[round].argmin())] * round) if self.averaged else None
+    def curve(self, method: Method) -> Curve:
+        """Return the mean errors of all rounds, each of its best tail."""
+        R, best = self.repetitions, [int(one.argmin()) for one in self.sums]
+        means = np.array([one[k] for one, k in zip(self.sums, best, strict=True)]) / R
+        squares = np.array([one[k] for one, k in zip(self.squares, best, strict=True)]) / R
+        spread = np.sqrt(np.maximum(squares - means**2, 0.0) / max(R - 1, 1))
+        after = [int(SHARES[k] * t) for t, k in enumerate(best)] if self.averaged else None
+        return Curve(method, means, spread, after)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +183,7 @@ class Request:
         T = len(smooth) - 1
         return Outcome(gamma, H, T, T * each, smooth[-1])
 
-    def settle(self, make: Make, best: Outcome, *, averaged: bool = False) -> SettledRun:
+    def settle(self, make: Make, best: Outcome, *, averaged: bool = False) -> Curve:
         """Verify settings precisely, and return their curve up to the first round at the aim.
 
         If the aim is not reached after all, γ is made smaller, or more rounds are looked at.
@@ -185,14 +196,13 @@ class Request:
         assert best.rounds is not None
         gamma, rounds = best.gamma, float(best.rounds)
         for _ in range(8):
-            method, most = make(gamma, best.H), min(self.most_rounds, math.ceil(1.3 * rounds) + 1)
-            falls = False
+            most, falls = min(self.most_rounds, math.ceil(1.3 * rounds) + 1), False
             try:
-                found = self._verified(method, most, averaged=averaged)
+                found = self.verified(make(gamma, best.H), most, averaged=averaged)
                 T = found.first(AIM * self.target)
                 if T is not None:
                     return self._no_less(make, best.H, found.until(T), averaged=averaged)
-                falls = bool(found.curve[-1] < 0.9 * found.curve[most // 2])
+                falls = bool(found.errors[-1] < 0.9 * found.errors[most // 2])
             except Diverged:
                 pass
             if falls and most < self.most_rounds:
@@ -201,56 +211,36 @@ class Request:
                 gamma, rounds = 0.8 * gamma, 1.25 * rounds
         raise OutOfReach(f"a squared error of {self.target:g} is out of reach within {self.most_rounds:,} rounds")
 
-    def _no_less(self, make: Make, H: int, found: SettledRun, *, averaged: bool) -> SettledRun:
+    def _no_less(self, make: Make, H: int, found: Curve, *, averaged: bool) -> Curve:
         """Return the smallest of some step sizes that reach the aim in as many rounds: smaller ones are safer."""
-        T = found.rounds
-        while found.curve[-1] < 0.6 * self.target:
-            slower = self._verified(make(0.8 * found.method.step_size, H), T, averaged=averaged)
-            if slower.curve[T] > AIM * self.target:
+        T = found.errors.size - 1
+        while found.errors[-1] < 0.6 * self.target:
+            slower = self.verified(make(0.8 * found.method.step_size, H), T, averaged=averaged)
+            if slower.errors[T] > AIM * self.target:
                 break
-            found = slower.until(T)
+            found = slower
         return found
 
-    def _verified(self, method: Method, rounds: int, *, averaged: bool) -> "Verified":
-        """Return a precise curve: the exact one, or the mean of as many repetitions as it takes."""
+    def verified(self, method: Method, rounds: int, *, averaged: bool) -> Curve:
+        """Return a precise curve: the exact one if it is quick, or the mean of as many repetitions as it takes."""
         N = self.problem.n_clients
         plain = method.kind in ("scaffold", "fedavg") and method.participants(N) == N and not averaged
-        if plain and is_exact(self.problem, method, self.batches):
+        if plain and N * self.problem.dim <= LARGEST and is_exact(self.problem, method, self.batches):
             try:
                 law = exact_law(self.problem, method, self.batches, rounds=rounds)
                 assert law.curve is not None
-                return Verified(method, law.curve, law)
+                return Curve(method, law.curve, np.zeros_like(law.curve), None, law)
             except InvalidInput:  # without a plateau a few rounds may still reach the target
                 pass
         subject, meter = self.subject(method), Meter(self.optimum, averaged=averaged)
-        R = subject.repetitions(3 * WORK / rounds, 4, 1000) if subject.is_random() else 1
+        R = subject.repetitions(8 * WORK / rounds, 4, 1000) if subject.is_random() else 1
         while True:
             subject.follow(meter.add, rounds=rounds, repetitions=R, seed=SEED + 1 + meter.repetitions)
-            found = Verified(method, meter.curve(), meter)
+            found = meter.curve(method)
             T = found.first(AIM * self.target) or rounds
             spent = meter.repetitions * rounds * subject.work
-            if meter.standard_error(T) <= ACCURACY * found.curve[T] or spent > 12 * WORK:
+            if found.spread[T] <= ACCURACY * found.errors[T] or spent > 30 * WORK:
                 return found
-
-
-class Verified(NamedTuple):
-    """A precise curve of a method, exact or measured."""
-
-    method: Method
-    curve: Array
-    source: Meter | ExactLaw
-
-    def first(self, aim: float) -> int | None:
-        """Return the first round at an aim."""
-        below = np.flatnonzero(self.curve[1:] <= aim)
-        return int(below[0]) + 1 if below.size else None
-
-    def until(self, T: int) -> SettledRun:
-        """Return the outcome of a run of T rounds."""
-        curve, source = self.curve[: T + 1], self.source
-        if isinstance(source, ExactLaw):
-            return SettledRun(self.method, curve, 0.0, "exact", None, source)
-        return SettledRun(self.method, curve, source.standard_error(T), "measured", source.after(T), None)
 
 
 def descend(
@@ -300,3 +290,111 @@ def descend(
                 failed += 1
                 ordered.append(ordered.pop(0))
     return best
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateSearch:
+    """Simulated errors of Scaffold with a clip, γ, H and T under privacy budgets of one problem.
+
+    Every local step spends budget, so the noise grows with the number of steps.
+    """
+
+    problem: Any
+    batches: Batches
+    delta: float
+    most: tuple[int, int]  # H and T
+    optimum: Array
+    noises: dict[tuple[float, int], float] = field(default_factory=dict)
+
+    @cached_property
+    def few(self) -> tuple[Any, float]:
+        """The problem with some of its records, and their share of all."""
+        return _sampled(self.problem)
+
+    @cached_property
+    def best_of_few(self) -> Array:
+        """θ* of these records."""
+        few = self.few[0]
+        return self.optimum if few is self.problem else few.optimum()
+
+    def noise(self, epsilon: float, steps: int) -> float:
+        """Return the least noise multiplier for a budget; the client with the fewest records needs the most."""
+        if (epsilon, steps) not in self.noises:
+            self.noises[epsilon, steps] = noise_for(
+                epsilon=epsilon, steps=steps, delta=self.delta, batch_size=self.batches.size,
+                records=int(self.problem.sizes.min()), sampling=self.batches.sampling,
+            )  # fmt: skip
+        return self.noises[epsilon, steps]
+
+    def about(self, epsilon: float, steps: int) -> float:
+        """Return about the same; with batches interpolated between powers of four, as each takes long to find."""
+        if self.batches.size is None:
+            return self.noise(epsilon, steps)
+        low, high = 4 ** math.floor(math.log(steps, 4)), 4 ** math.ceil(math.log(steps, 4))
+        ends = [math.log(self.noise(epsilon, end)) for end in (low, high)]
+        return math.exp(float(np.interp(math.log(steps), np.log([low, high]), ends)))
+
+    def rounded(self, at: Settings) -> tuple[float, float, int, int]:
+        """Return clip, γ, H and T as a run takes them."""
+        H, T = (int(np.clip(round(one), 1, most)) for one, most in zip((at[2], at[3]), self.most, strict=True))
+        return at[0], at[1], H, T
+
+    def start(self) -> Settings:
+        """Return the median norm of the records' gradients at θ = 0, 1/L, one local step and eight rounds."""
+        few = self.few[0]
+        norms = np.abs(few.d1(np.zeros(len(few.y)), few.y)) * np.linalg.norm(few.x, axis=1)
+        clip = float(np.median(norms)) or 1.0
+        return clip, 1.0 / few.smoothness(Batches()), 1.0, float(min(8, self.most[1]))
+
+    def error(self, epsilon: float, at: Settings) -> float:
+        """Return the mean error after the last round on the sampled records; infinite if runs diverge."""
+        clip, gamma, H, T = self.rounded(at)
+        few, share = self.few
+        noise = self.about(epsilon, H * T) * (share if self.batches.size is None else 1.0)
+        subject = Subject(
+            few, Scaffold(step_size=gamma, local_steps=H), self.batches, self.best_of_few,
+            RecordLevel(clip=clip, noise_multiplier=noise),
+        )  # fmt: skip
+        meter = Meter(self.best_of_few, averaged=False)
+        try:
+            R = subject.repetitions(2.5 * WORK / T, 8, 128)
+            subject.follow(meter.add, rounds=T, repetitions=R)
+        except Diverged:
+            return math.inf
+        return meter.error(T)
+
+    def best(self, epsilon: float, start: Settings) -> Settings:
+        """Return the settings of the least error that factors lead to."""
+        moves = (
+            (0.0, 1.0, 0.0, 0.0), (0.0, -1.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0), (-1.0, 0.0, 0.0, 0.0),
+            (0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 0.0, -1.0), (0.0, -1.0, 0.0, 1.0), (0.0, 1.0, 0.0, -1.0),
+            (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, -1.0, 0.0), (-1.0, 1.0, 0.0, 0.0),
+        )  # fmt: skip
+        return descend(
+            lambda at: (0.0, self.error(epsilon, at)), start, moves, factors=(2.0, 1.4, 1.15), most=90, gain=0.995
+        )
+
+    def verified(self, epsilon: float, at: Settings) -> tuple[Curve, RecordLevel]:
+        """Return the curve on all records, with the noise that the steps need exactly."""
+        clip, gamma, H, T = self.rounded(at)
+        method = Scaffold(step_size=gamma, local_steps=H)
+        privacy = RecordLevel(clip=clip, noise_multiplier=self.noise(epsilon, H * T))
+        subject = Subject(self.problem, method, self.batches, self.optimum, privacy)
+        curve, errors = measured_curve(subject, T, accuracy=0.03, seconds=3.0)
+        return Curve(method, curve, errors), privacy
+
+
+def _sampled(problem: Any) -> tuple[Any, float]:
+    """Return the problem with about SAMPLE evenly spaced records, and their share of all."""
+    total, make = int(problem.sizes.sum()), {"ridge": Ridge, "logistic": Logistic}.get(problem.kind)
+    share = SAMPLE / total
+    if share > 0.7 or make is None:
+        return problem, 1.0
+    rows: list[IntArray] = []
+    for begin, size in zip(problem.offsets[:-1].tolist(), problem.sizes.tolist(), strict=True):
+        rows.append(begin + np.linspace(0, size - 1, max(2, round(share * size))).round().astype(np.int64))
+    few = make(
+        [problem.x[own] for own in rows], [problem.y[own] for own in rows], l2=problem.l2, weights=problem.weights,
+        n_unpenalised=int((problem.penalty == 0.0).sum()) if problem.l2 else 0,
+    )  # fmt: skip
+    return few, share
