@@ -153,7 +153,7 @@ class FirstOrderModel:
                 T = self.rounds(aim, gamma, H, min(most_rounds, lowest / cost(1, H)))
                 if most_rounds >= T and cost(math.ceil(T), H) < lowest:
                     best, dearer = (gamma, H, math.ceil(T)), 0
-                elif best is not None and H <= best[1]:
+                elif best is not None and best[1] >= H:
                     dearer += 1
                 if dearer == 3:
                     break
