@@ -21,7 +21,7 @@ from fedscaffold.methods import FedAvg, FedLin, ProxSkip, Scaffold, ServerOptimi
 from fedscaffold.planning.first_order import FirstOrderModel
 from fedscaffold.planning.plans import Plan, Plans
 from fedscaffold.planning.prediction import optimum_of
-from fedscaffold.planning.search import AIM, Curve, Make, Outcome, PrivateSearch, Request, descend
+from fedscaffold.planning.search import AIM, ErrorCurve, Make, Outcome, PrivateSearch, Request, descend
 from fedscaffold.theory.bounds import complexity
 from fedscaffold.theory.exact.quadratic import is_quadratic
 from fedscaffold.theory.expansion import first_order_law
@@ -394,7 +394,7 @@ def _sharp(request: Request, names: Sequence[str], advance: Advance) -> Plan:
 def _planned(request: Request, name: str, begin: Outcome, most_cost: float) -> Plan:
     """Search γ and H of a method for the least cost, and verify them."""
     averaged = name == "scaffold_average"
-    settled: list[tuple[float, Curve]] = []
+    settled: list[tuple[float, ErrorCurve]] = []
     nearest = math.inf
     for make in VARIANTS[name]:
         found = _searched(request, make, begin, most_cost, averaged=averaged)
@@ -441,7 +441,7 @@ def _searched(request: Request, make: Make, begin: Outcome, most_cost: float, *,
     return min(seen.values(), key=lambda one: one.rank)
 
 
-def _plateau_parts(request: Request, settled: Curve) -> dict[str, Any]:
+def _plateau_parts(request: Request, settled: ErrorCurve) -> dict[str, Any]:
     """Return variance, bias and useful clients on the plateau: exact, or to first order if there is a law."""
     problem, method, quadratic = request.problem, settled.method, is_quadratic(request.problem)
     scaffold = method.kind == "scaffold" and method.participants(problem.n_clients) == problem.n_clients

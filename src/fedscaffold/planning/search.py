@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
         return (1.0, self.error) if self.rounds is None else (0.0, self.cost)
 
 
-class Curve(NamedTuple):
+class ErrorCurve(NamedTuple):
     """A precise error curve: errors of all rounds, standard errors, and the rounds that averages leave out."""
 
     method: Method
@@ -70,7 +70,7 @@ class Curve(NamedTuple):
         below = np.flatnonzero(self.errors[1:] <= aim)
         return int(below[0]) + 1 if below.size else None
 
-    def until(self, T: int) -> "Curve":
+    def until(self, T: int) -> "ErrorCurve":
         """Return the curve of a run of T rounds."""
         return self._replace(errors=self.errors[: T + 1], spread=self.spread[: T + 1])
 
@@ -107,14 +107,14 @@ class Meter:
         """Return the mean error after a round, of the best tail."""
         return float(self.sums[round].min()) / self.repetitions
 
-    def curve(self, method: Method) -> Curve:
+    def curve(self, method: Method) -> ErrorCurve:
         """Return the mean errors of all rounds, each of its best tail."""
         R, best = self.repetitions, [int(one.argmin()) for one in self.sums]
         means = np.array([one[k] for one, k in zip(self.sums, best, strict=True)]) / R
         squares = np.array([one[k] for one, k in zip(self.squares, best, strict=True)]) / R
         spread = np.sqrt(np.maximum(squares - means**2, 0.0) / max(R - 1, 1))
         after = [int(SHARES[k] * t) for t, k in enumerate(best)] if self.averaged else None
-        return Curve(method, means, spread, after)
+        return ErrorCurve(method, means, spread, after)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +183,7 @@ class Request:
         T = len(smooth) - 1
         return Outcome(gamma, H, T, T * each, smooth[-1])
 
-    def settle(self, make: Make, best: Outcome, *, averaged: bool = False) -> Curve:
+    def settle(self, make: Make, best: Outcome, *, averaged: bool = False) -> ErrorCurve:
         """Verify settings precisely, and return their curve up to the first round at the aim.
 
         If the aim is not reached after all, γ is made smaller, or more rounds are looked at.
@@ -211,7 +211,7 @@ class Request:
                 gamma, rounds = 0.8 * gamma, 1.25 * rounds
         raise OutOfReach(f"a squared error of {self.target:g} is out of reach within {self.most_rounds:,} rounds")
 
-    def _no_less(self, make: Make, H: int, found: Curve, *, averaged: bool) -> Curve:
+    def _no_less(self, make: Make, H: int, found: ErrorCurve, *, averaged: bool) -> ErrorCurve:
         """Return the smallest of some step sizes that reach the aim in as many rounds: smaller ones are safer."""
         T = found.errors.size - 1
         while found.errors[-1] < 0.6 * self.target:
@@ -221,7 +221,7 @@ class Request:
             found = slower
         return found
 
-    def verified(self, method: Method, rounds: int, *, averaged: bool) -> Curve:
+    def verified(self, method: Method, rounds: int, *, averaged: bool) -> ErrorCurve:
         """Return a precise curve: the exact one if it is quick, or the mean of as many repetitions as it takes."""
         N = self.problem.n_clients
         plain = method.kind in ("scaffold", "fedavg") and method.participants(N) == N and not averaged
@@ -229,7 +229,7 @@ class Request:
             try:
                 law = exact_law(self.problem, method, self.batches, rounds=rounds)
                 assert law.curve is not None
-                return Curve(method, law.curve, np.zeros_like(law.curve), None, law)
+                return ErrorCurve(method, law.curve, np.zeros_like(law.curve), None, law)
             except InvalidInput:  # without a plateau a few rounds may still reach the target
                 pass
         subject, meter = self.subject(method), Meter(self.optimum, averaged=averaged)
@@ -374,14 +374,14 @@ class PrivateSearch:
             lambda at: (0.0, self.error(epsilon, at)), start, moves, factors=(2.0, 1.4, 1.15), most=90, gain=0.995
         )
 
-    def verified(self, epsilon: float, at: Settings) -> tuple[Curve, RecordLevel]:
+    def verified(self, epsilon: float, at: Settings) -> tuple[ErrorCurve, RecordLevel]:
         """Return the curve on all records, with the noise that the steps need exactly."""
         clip, gamma, H, T = self.rounded(at)
         method = Scaffold(step_size=gamma, local_steps=H)
         privacy = RecordLevel(clip=clip, noise_multiplier=self.noise(epsilon, H * T))
         subject = Subject(self.problem, method, self.batches, self.optimum, privacy)
         curve, errors = measured_curve(subject, T, accuracy=0.03, seconds=3.0)
-        return Curve(method, curve, errors), privacy
+        return ErrorCurve(method, curve, errors), privacy
 
 
 def _sampled(problem: Any) -> tuple[Any, float]:
