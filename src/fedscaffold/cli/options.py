@@ -72,7 +72,6 @@ PROBLEMS: dict[str, Callable[..., Any]] = {
     "logistic-stream": partial(LogisticStream, dim=20),
 }
 METHOD_NAMES = f"{', '.join(COMPARED)}, or module.Class of your own"
-FIGURES = (".png", ".svg", ".pdf")
 
 Problem = Annotated[str, typer.Option(help="regression or classification.")]
 AnyProblem = Annotated[
@@ -140,14 +139,19 @@ def batch_size_of(text: Any) -> int | None:
         raise InvalidInput(f"batch_size must be a whole number or 'full', got {text!r}") from None
 
 
-def check_figure(plot: Path | None, option: str = "--plot") -> None:
+def check_file(option: str, path: Path | None, suffixes: Sequence[str]) -> None:
+    """Raise, before any work, if a file cannot be written or its name has another suffix; None is no file."""
+    if path is not None:
+        if path.suffix not in suffixes:
+            raise InvalidInput(f"{option} must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}, got {path}")
+        check_writable(path)
+
+
+def check_figure(plot: Path | None) -> None:
     """Raise if a figure cannot be drawn or written, before any work."""
-    if plot is None:
-        return
-    if plot.suffix not in FIGURES:
-        raise InvalidInput(f"{option} must end in {', '.join(FIGURES)}, got {plot}")
-    load_matplotlib()
-    check_writable(plot)
+    check_file("--plot", plot, (".png", ".svg", ".pdf"))
+    if plot is not None:
+        load_matplotlib()
 
 
 def numbers_of(option: str, text: str, kind: type[int] | type[float]) -> list[Any]:

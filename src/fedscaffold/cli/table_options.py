@@ -201,14 +201,20 @@ def study_settings(texts: Sequence[str] | None, *, l2: float | None, **flags: An
     return StudySettings(l2="auto" if l2 is None else l2, **flags, **more)
 
 
-def refuse_unfit(given: set[str], *, is_table: bool, paper_only: Sequence[str]) -> None:
-    """Raise if options were given for the other kind of problem: a table, or one of the paper's."""
+def check_source(table: TableFlags, given: set[str], *, is_table: bool) -> None:
+    """Raise if a table lacks its columns, or if options were given for the other kind of problem."""
     tables_only = (*(name for name in TABLE_FLAGS if name != "l2"), "settings", "tolerance")
-    for name in paper_only if is_table else tables_only:
+    why = "the paper's problems; a table has its own" if is_table else "a table, and none is given"
+    refuse_options(given, ("problem", "clients") if is_table else tables_only, why)
+    if is_table and not (table.target and table.client):
+        raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
+
+
+def refuse_options(given: set[str], names: Collection[str], why: str) -> None:
+    """Raise if one of these options was given; `why` says what it is for."""
+    for name in names:
         if name in given:
-            why = "the paper's problems; a table has its own" if is_table else "a table, and none is given"
-            flag = "set" if name == "settings" else name.replace("_", "-")
-            raise InvalidInput(f"--{flag} is for {why}")
+            raise InvalidInput(f"--{'set' if name == 'settings' else name.replace('_', '-')} is for {why}")
 
 
 def load_bounds(path: Path | None) -> dict[str, Any] | None:
@@ -271,9 +277,3 @@ def given_options(context: typer.Context) -> set[str]:
     """Return the names of the parameters that stand on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-
-
-def check_suffix(path: Path, allowed: Sequence[str], option: str) -> None:
-    """Raise if a file name does not end in one of the allowed suffixes."""
-    if path.suffix not in allowed:
-        raise InvalidInput(f"{option} must end in {' or '.join(allowed)}, got {path}")

@@ -75,9 +75,7 @@ def command(
     advice = RESUMABLE if out else "with --out FOLDER the same command could resume"
     with refusals(interrupted=advice):
         targets = [] if reach is None else options.numbers_of("--reach", reach, float)
-        tables.refuse_unfit(given, is_table=data is not None, paper_only=("problem", "clients"))
-        if data is not None and not (table.target and table.client):
-            raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
+        tables.check_source(table, given, is_table=data is not None)
         whole_number("repetitions", repetitions, least=1)
         batch = tables.parse_batch(batch_size or ("10" if data is None else "auto"))
         sizes = [] if step_size is None else options.numbers_of("--step-size", step_size, float)

@@ -76,14 +76,17 @@ def command(
 ) -> None:
     """Find the cheapest way to a target, on a table or one of the paper's problems, and explain it."""
     given = tables.given_options(context)
-    squared_error, console = _parse_number(what), Console(highlight=False)
+    number, console = tables.parse_number(what), Console(highlight=False)
+    squared_error = number if isinstance(number, float) else None
     with refusals(interrupted="nothing was written"):
         if methods is not None:
-            _refuse_options(given, ("mode",), "one method; leave it out beside --methods")
+            tables.refuse_options(given, ("mode",), "one method; leave it out beside --methods")
         options.check_figure(plot)
         limits = {name: table.settings[name] for name in LIMITS if name in table.settings}
         if epsilon is not None:
-            _refuse_options(given, NOT_PRIVATE, "plans without a privacy budget; leave it out beside --epsilon")
+            tables.refuse_options(
+                given, NOT_PRIVATE, "plans without a privacy budget; leave it out beside --epsilon"
+            )
             _private(console, what, table, epsilon, batch_size, limits, plot)
             return
         if "delta" in table.settings:
@@ -91,7 +94,7 @@ def command(
         if set(table.settings) <= set(limits):
             given -= {"settings"}
         costs: dict[str, Any] = {}
-        tables.refuse_unfit(given, is_table=squared_error is None, paper_only=("problem", "clients"))
+        tables.check_source(table, given, is_table=squared_error is None)
         if squared_error is not None:
             positive("the squared error to reach", squared_error)
             batch = options.batch_size_of(batch_size or "10")
@@ -100,8 +103,6 @@ def command(
             made: Any = paper(kind, n_clients=clients, l2=l2)
             name, optimum = problem, None
         else:
-            if not table.target or not table.client:
-                raise InvalidInput("a table needs --target and --client, the columns to predict and of clients")
             batching = tables.parse_batch(batch_size or "auto")
             settings = table.fit_settings(tolerance=tolerance, batch_size=batching)
             prepared = prepare_problem(table.open(Path(what)), settings)
@@ -149,7 +150,7 @@ def _private(
     plot: Path | None,
 ) -> None:  # fmt: skip
     """Print the plans for one or several budgets, and draw what each would buy."""
-    if not table.target or not table.client or _parse_number(what) is not None:
+    if not table.target or not table.client or isinstance(tables.parse_number(what), float):
         raise InvalidInput("--epsilon protects rows of a table: give one, with --target and --client")
     try:
         budgets = [float(word) for word in epsilon.split(",")]
@@ -166,16 +167,3 @@ def _private(
         made, epsilon=budgets, delta=delta, batch_size=options.batch_size_of(batch_size or "full"), **limits,
     )  # fmt: skip
     _show(console, found, plot, f"{table.target}, N = {made.n_clients:,}")
-
-
-def _parse_number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _refuse_options(given: set[str], names: tuple[str, ...], why: str) -> None:
-    for name in names:
-        if name in given:
-            raise InvalidInput(f"--{name.replace('_', '-')} is for {why}")

@@ -8,8 +8,7 @@ import typer
 from fedscaffold.cli import options
 from fedscaffold.cli.errors import RESUMABLE, refusals
 from fedscaffold.core.checks import whole_number
-from fedscaffold.core.errors import InvalidInput
-from fedscaffold.core.files import check_writable, write_frame
+from fedscaffold.core.files import write_frame
 from fedscaffold.simulation.run_method import run
 
 EXAMPLES = (
@@ -19,7 +18,6 @@ EXAMPLES = (
     "  fedscaffold run --method scaffold:participation=0.1 --local-steps 20 --rounds 1000\n\n"
     "  fedscaffold run --engine numba:threads=2,dtype=float32"
 )
-SUFFIXES = (".npz", ".csv", ".parquet")
 
 
 def command(
@@ -41,10 +39,7 @@ def command(
     Without options: Scaffold in the paper's setting, on regression with 100 clients.
     """
     with refusals(interrupted=RESUMABLE if checkpoint else "with --checkpoint FILE the same command could resume"):
-        if out is not None:
-            if out.suffix not in SUFFIXES:
-                raise InvalidInput(f"out must end in {', '.join(SUFFIXES)}, got {out}")
-            check_writable(out)
+        options.check_file("--out", out, (".npz", ".csv", ".parquet"))
         (chosen,) = options.candidates_of(method, step_sizes=[step_size], local_steps=[local_steps])
         settings: dict[str, Any] = {
             "rounds": whole_number("rounds", rounds, least=1),

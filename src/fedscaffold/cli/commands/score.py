@@ -10,8 +10,7 @@ from rich.table import Table
 
 from fedscaffold.cli import table_options as tables
 from fedscaffold.cli.errors import refusals
-from fedscaffold.cli.options import print_facts
-from fedscaffold.core.files import check_writable
+from fedscaffold.cli.options import check_file, print_facts
 from fedscaffold.data.files import read_table
 from fedscaffold.models import Model
 from fedscaffold.models.scoring import ScoredTable, score_table, write_predictions
@@ -21,7 +20,6 @@ EXAMPLES = (
     "  fedscaffold score model/model.json new.csv --out predictions.csv\n\n"
     "  fedscaffold score model/model.json new.parquet --unknown ignore"
 )
-SUFFIXES = (".csv", ".parquet")
 MAX_ROWS = 10
 MAX_COLUMNS = 5
 
@@ -51,9 +49,7 @@ def command(
     One prediction per row, in the table's order, and metrics if the table has the target column.
     """
     with refusals(interrupted="nothing was written"):
-        if out is not None:
-            tables.check_suffix(out, SUFFIXES, "--out")
-            check_writable(out)
+        check_file("--out", out, (".csv", ".parquet"))
         text = tables.csv_format(tables.parse_settings(settings, tables.CSV_SETTINGS))
         loaded = Model.load(model)
         if with_intercept_of is not None:
