@@ -5,7 +5,7 @@ import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -101,9 +101,9 @@ def room_of(file: Path) -> str:
     return file.relative_to(SOURCE).with_suffix("").parts[0]
 
 
-def imported_names(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+def imported_names(source: str, package: tuple[str, ...]) -> Iterator[str]:
     """Full names of modules and of what is taken from them, at any depth of the source."""
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -112,9 +112,14 @@ def imported_names(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def rooms_imported(source: str, package: tuple[str, ...] = ("fedscaffold",)) -> set[str]:
-    names = [name.split(".") for name in imported_names(ast.parse(source), package)]
-    inside = [name[1] if len(name) > 1 else "" for name in names if name[0] == "fedscaffold"]
+@cache
+def names_in(file: Path) -> tuple[str, ...]:
+    return tuple(imported_names(file.read_text(), ("fedscaffold", *file.relative_to(SOURCE).parent.parts)))
+
+
+def rooms_among(names: Iterable[str]) -> set[str]:
+    parts = [name.split(".") for name in names]
+    inside = {name[1] if len(name) > 1 else "" for name in parts if name[0] == "fedscaffold"}
     return {name if is_room(name) else "__init__" for name in inside}
 
 
@@ -123,13 +128,9 @@ def is_room(name: str) -> bool:
     return name != "" and ((SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file() or name in MAY_IMPORT)
 
 
-def package_of(file: Path) -> tuple[str, ...]:
-    return ("fedscaffold", *file.relative_to(SOURCE).parent.parts)
-
-
 def rooms_of(file: Path) -> set[str]:
     """Rooms that a file imports, without planning for the front of theory."""
-    found = rooms_imported(file.read_text(), package_of(file))
+    found = rooms_among(names_in(file))
     return found - {"planning"} if file == FRONT_OF_THEORY else found
 
 
@@ -168,7 +169,7 @@ def reachable_rooms(start: str) -> set[str]:
     ],
 )
 def test_this_file_sees_all_ways_to_import(source: str, rooms: set[str]) -> None:
-    assert rooms_imported(source, ("fedscaffold", "simulation")) == rooms
+    assert rooms_among(imported_names(source, ("fedscaffold", "simulation"))) == rooms
 
 
 def test_import_rules() -> None:
@@ -219,8 +220,7 @@ def test_the_protocol_of_federations_knows_no_transport() -> None:
     assert "flower" not in reached
     for file in FILES:
         if room_of(file) in reached:
-            roots = {name.split(".")[0] for name in imported_names(ast.parse(file.read_text()), package_of(file))}
-            assert "flwr" not in roots, file
+            assert "flwr" not in {name.split(".")[0] for name in names_in(file)}, file
     modules = [f"fedscaffold.federation.{file.stem}" for file in (SOURCE / "federation").glob("[!_]*.py")]
     code = (
         f"import sys, importlib; [importlib.import_module(name) for name in {modules}]; "
