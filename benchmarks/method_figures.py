@@ -15,7 +15,7 @@ from fedscaffold.benchmarking.fits import LineFit, fit_line
 from fedscaffold.core.protocols import Method
 from fedscaffold.engines import Numba
 from fedscaffold.methods import FedAvg, FedSplit, ProxSkip, Scaffold, Tamuna, TwoSidedScaffold
-from fedscaffold.paper.methods import Files, Methods, by_round, conditioned, panel, scattered
+from fedscaffold.paper.methods import Files, Methods, by_round, conditioned, scattered
 from fedscaffold.problems import Logistic
 from fedscaffold.reports.figures import CurvePanel, draw_curves
 from fedscaffold.simulation.availability import Periodic
@@ -31,7 +31,7 @@ def fedprox(files: Files) -> None:
         methods[f"FedProx, λ = {weight:g}"] = of.FedProx(step_size=0.05, local_steps=20, proximal_weight=weight)
     methods["FedSplit, λ = 0.3"] = FedSplit(step_size=0.05, local_steps=20, proximal_weight=0.3)
     methods["Scaffold"] = Scaffold(step_size=0.05, local_steps=20)
-    draw_curves([[panel("no noise", by_round(scattered(30), methods, 150))]], files)
+    draw_curves([[CurvePanel(title="no noise", lines=by_round(scattered(30), methods, 150))]], files)
 
 
 def compression(files: Files) -> None:
@@ -61,7 +61,7 @@ def amplified(files: Files) -> None:
     for name, factor in (("Amplified, P = 4", 1.0), ("Amplified, P = 4, a = 1.5", 1.5)):
         methods[name] = of.AmplifiedScaffold(step_size=0.02, local_steps=10, window=4, amplification=factor)
     lines = by_round(scattered(40, 30), methods, 400, availability=Periodic(4))
-    draw_curves([[panel("a quarter by turns", lines)]], files)
+    draw_curves([[CurvePanel(title="a quarter by turns", lines=lines)]], files)
 
 
 def svrg(files: Files) -> None:
@@ -75,7 +75,7 @@ def svrg(files: Files) -> None:
         "VRProxSkip": of.VRProxSkip(step_size=0.1, communication_probability=0.05),
     }
     lines = by_round(problem, methods, 150, batch_size=5, repetitions=4)
-    draw_curves([[panel("batches of 5", lines, spread=False)]], files)
+    draw_curves([[CurvePanel(title="batches of 5", lines=lines, spread=False)]], files)
 
 
 @dataclass(frozen=True)

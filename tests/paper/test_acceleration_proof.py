@@ -7,7 +7,7 @@ import pytest
 from scipy.linalg import solve_discrete_lyapunov
 
 from fedscaffold.core.types import Array
-from fedscaffold.paper.acceleration import enough_rounds, squared_factor
+from fedscaffold.paper.acceleration import enough_rounds
 
 CONDITIONS = (2.0, 10.0, 100.0, 10_000.0)
 PROVED = 0.6  # 1 − factor ≥ PROVED · min(x, 1/x), x = γHλ
@@ -20,6 +20,13 @@ def hessians(rng: np.random.Generator, n: int, d: int, condition: float) -> Arra
         rng.random((n, d)) < 0.5, condition ** -rng.random((n, d)), rng.choice([1.0, 1 / condition], (n, d))
     )
     return np.asarray((Q * lam[:, None]) @ np.swapaxes(Q, 1, 2))
+
+
+def squared_factor(gamma: float, H: int, curvatures: Array) -> float:
+    """The largest u² + (1 − D)² over curvatures: the share of ‖θ‖² + Σ w_c ‖η_c‖² that a round leaves."""
+    u = (1.0 - gamma * curvatures) ** H
+    D = (1.0 - u) / (gamma * H * curvatures)
+    return float(np.max(u**2 + (1.0 - D) ** 2))
 
 
 def one_round(

@@ -40,7 +40,6 @@ DRAWN: dict[CostName, str] = {
     "gradients": "gradients per client",
     "vectors": "vectors per client",
 }
-UNLIMITED = np.inf
 FILES = ("comparison.json", "curves.parquet")
 
 
@@ -372,9 +371,9 @@ class _Setting:
             "seed": self.seed,
             "repetitions": self.repetitions,
             "engine": None if isinstance(method, FedNewton) else self.setup(method).engine.name,
-            "budget": {name: value for name, value in self.budget.items() if value < UNLIMITED},
+            "budget": {name: value for name, value in self.budget.items() if value < np.inf},
             "target": self.target,
-            "most": [None if value == UNLIMITED else value for value in most],
+            "most": [None if value == np.inf else value for value in most],
         }
 
     def values(self, round: int, theta: Array, previous: Array | None) -> Array:
@@ -482,7 +481,7 @@ def compare(
             most: dict[str, tuple[float, float]] = {}
             for name, method in candidates:
                 advance(len(curves), len(problems) * len(candidates))
-                worth = most.get(name, (UNLIMITED, UNLIMITED))
+                worth = most.get(name, (np.inf, np.inf))
                 found = _curve(setting, name, method, worth, folder)
                 curves.append(found)
                 at = None if setting.target is None else holds_from(found.mean, setting.target)
@@ -604,9 +603,9 @@ def _budget(rounds: int | None, gradients: float | None, vectors: float | None) 
     if rounds is None and gradients is None and vectors is None:
         raise InvalidInput("a comparison needs a budget: rounds, gradients or vectors")
     return {
-        "rounds": UNLIMITED if rounds is None else float(whole_number("rounds", rounds, least=1)),
-        "gradients": UNLIMITED if gradients is None else positive("gradients", gradients),
-        "vectors": UNLIMITED if vectors is None else positive("vectors", vectors),
+        "rounds": np.inf if rounds is None else float(whole_number("rounds", rounds, least=1)),
+        "gradients": np.inf if gradients is None else positive("gradients", gradients),
+        "vectors": np.inf if vectors is None else positive("vectors", vectors),
     }
 
 

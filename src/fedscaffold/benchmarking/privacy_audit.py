@@ -11,7 +11,7 @@ same whatever they remember.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -22,14 +22,14 @@ from fedscaffold.core.checks import choice, positive, seed_number, whole_number
 from fedscaffold.core.display import Summarised
 from fedscaffold.core.errors import Collector, InvalidInput
 from fedscaffold.core.privacy import ClientLevel, Privacy, RecordLevel
-from fedscaffold.core.protocols import Engine
+from fedscaffold.core.protocols import Engine, Method
 from fedscaffold.core.types import Array
 from fedscaffold.engines import choose_engine
 from fedscaffold.methods import GradientScaffold, Scaffold
 from fedscaffold.privacy import epsilon
 from fedscaffold.privacy.lower_bounds import gaussian_bound, guessing_bound
 from fedscaffold.problems import Ridge
-from fedscaffold.simulation.rounds import open_rounds
+from fedscaffold.simulation.rounds import State, open_rounds
 from fedscaffold.simulation.setup import RunSetup
 
 Protect = Literal["records", "clients"]
@@ -156,15 +156,15 @@ def audit_privacy(
     if not math.isfinite(accounted):
         raise InvalidInput("noise_multiplier is too small to protect anything")
     inside = np.random.default_rng(seed).random(canaries) < 0.5
+    run = {"engine": choose_engine(engine), "seed": seed}
     if clients:
         usual: Privacy = ClientLevel(clip=1.0, noise_multiplier=noise_multiplier, summed=True)
         by_sums = GradientScaffold(step_size=1.0, local_steps=local_steps)
-        scores = _scores_of_clients(inside, by_sums, rounds, privacy or usual, choose_engine(engine), seed)
+        scores = _scores_of_clients(inside, by_sums, rounds, privacy=privacy or usual, **run)
     else:
         usual = RecordLevel(clip=1.0, noise_multiplier=noise_multiplier)
         method = Scaffold(step_size=1.0, local_steps=local_steps)
-        each = inside.reshape(2, -1)  # two clients
-        scores = _scores(each, method, rounds, privacy or usual, choose_engine(engine), seed)
+        scores = _scores(inside.reshape(2, -1), method, rounds, privacy=privacy or usual, **run)  # two clients
     mu = gaussian_bound(scores, inside, confidence=confidence)
     guesses = int(0.1 * canaries) // 2 * 2  # the tenth of the canaries that the attacker is surest of
     return Audit(
@@ -179,40 +179,31 @@ def audit_privacy(
     )  # fmt: skip
 
 
-def _scores(
-    inside: NDArray[np.bool_], method: Scaffold, rounds: int, privacy: Privacy, engine: Engine, seed: int
-) -> Array:
+def _scores(inside: NDArray[np.bool_], method: Scaffold, rounds: int, **run: Any) -> Array:
     """Return the attacker's scores from the messages: each client's noisy gradients, added up, (canaries,)."""
-    count = inside.shape[1]
-    problem = Ridge(inside[:, :, None] * np.eye(count), np.full(inside.shape, FAR))
+    problem = Ridge(inside[:, :, None] * np.eye(inside.shape[1]), np.full(inside.shape, FAR))
     H, gamma = method.uniform_local_steps, method.step_size
     total = np.zeros(inside.shape)
-    setup = RunSetup(
-        problem=problem, method=method, engine=engine, theta=np.zeros((1, count)), seed=seed, privacy=privacy
-    )
+    for before, after in _states(problem, method, rounds, **run):
+        old, new = (method.correction(one.client_state, one.server, None)[0] for one in (before, after))
+        sent = after.theta[0] + gamma * H * (new - old)
+        total -= (before.theta[0] - sent) / gamma - H * old
+    return total.ravel()
+
+
+def _scores_of_clients(inside: NDArray[np.bool_], method: GradientScaffold, rounds: int, **run: Any) -> Array:
+    """Return the attacker's scores from the sums of all rounds: how far θ went along each client's coordinate."""
+    problem = Ridge((inside[:, None] * np.eye(inside.size))[:, None, :], np.full((inside.size, 1), FAR))
+    *_, (_, last) = _states(problem, method, rounds, **run)
+    return last.theta[0]
+
+
+def _states(problem: Ridge, method: Method, rounds: int, **run: Any) -> Iterator[tuple[State, State]]:
+    """Yield the states before and after each round."""
+    setup = RunSetup(problem=problem, method=method, theta=np.zeros((1, problem.dim)), **run)
     with open_rounds(setup) as step:
         state = step.initial_state()
         for _ in range(rounds):
             before = step.gather(state)
             state = step(state)
-            after = step.gather(state)
-            old, new = (method.correction(one.client_state, one.server, None)[0] for one in (before, after))
-            sent = after.theta[0] + gamma * H * (new - old)
-            total -= (before.theta[0] - sent) / gamma - H * old
-    return total.ravel()
-
-
-def _scores_of_clients(
-    inside: NDArray[np.bool_], method: GradientScaffold, rounds: int, privacy: Privacy, engine: Engine, seed: int
-) -> Array:
-    """Return the attacker's scores from the sums of all rounds: how far θ went along each client's coordinate."""
-    count = inside.size
-    problem = Ridge((inside[:, None] * np.eye(count))[:, None, :], np.full((count, 1), FAR))
-    setup = RunSetup(
-        problem=problem, method=method, engine=engine, theta=np.zeros((1, count)), seed=seed, privacy=privacy
-    )
-    with open_rounds(setup) as step:
-        state = step.initial_state()
-        for _ in range(rounds):
-            state = step(state)
-    return state.theta[0]
+            yield before, step.gather(state)

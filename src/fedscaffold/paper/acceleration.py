@@ -354,17 +354,13 @@ def to_frame(points: Sequence[Point]) -> "pd.DataFrame":
     """Return one row for each point."""
     import pandas as pd
 
+    same = ("part", "recipe", "condition", "n_clients", "target", "repetitions")
     return pd.DataFrame(
         {
-            "part": point.cell.part,
-            "recipe": point.cell.recipe,
-            "condition": point.cell.condition,
-            "n_clients": point.cell.n_clients,
+            **{name: getattr(point.cell, name) for name in same},
             "gamma_H_L": point.cell.length,
             "step_size": point.cell.method.step_size,
             "steps_per_round": point.cell.steps,
-            "target": point.cell.target,
-            "repetitions": point.cell.repetitions,
             "rounds": point.rounds,
             "rounds_error": point.error,
             "rounds_predicted": point.predicted,
@@ -378,34 +374,6 @@ def to_frame(points: Sequence[Point]) -> "pd.DataFrame":
 # Proof for quadratic losses, in full on the page docs/explanation/theory/acceleration.md
 
 
-def squared_factor(step_size: float, local_steps: int, curvatures: Array) -> float:
-    """Return the largest u² + (1 − D)² over curvatures: the share of ‖θ‖² + Σ w_c ‖η_c‖² left after a round.
-
-    With u = (1 − γλ)^H, D = (1 − u)/(γHλ) and η_c = γH(ξ_c − ξ*_c) a round without noise is θ_c = u_c θ − D_c η_c,
-    θ⁺ = Σ w_c θ_c, η_c⁺ = η_c + θ_c − θ⁺ (θ relative to θ*), so that ‖θ⁺‖² + Σ w_c ‖η_c⁺‖² =
-    Σ w_c ‖u_c θ + (1 − D_c) η_c‖².
-
-    Parameters
-    ----------
-    step_size, local_steps
-        γ and H.
-    curvatures
-        Eigenvalues λ of the clients' Hessians, positive and at most 1/γ, of any shape.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedscaffold.paper.acceleration import squared_factor
-    >>> kappa = 100.0
-    >>> found = squared_factor(0.1, 100, np.geomspace(1 / kappa, 1.0, 200))  # γH = √κ/L
-    >>> bool(1 - 2.1 / kappa**0.5 < found < 1 - 0.6 / kappa**0.5)
-    True
-    """
-    u = np.asarray(1.0 - step_size * np.asarray(curvatures)) ** local_steps
-    D = (1.0 - u) / (step_size * local_steps * np.asarray(curvatures))
-    return float(np.max(u**2 + (1.0 - D) ** 2))
-
-
 def enough_rounds(condition: float, reduction: float) -> int:
     """Return rounds after which ‖θ‖² + Σ w_c ‖η_c‖² has fallen by a factor, γH = 1/√(μL), quadratic losses.
 
@@ -416,7 +384,7 @@ def enough_rounds(condition: float, reduction: float) -> int:
     reduction
         The factor, below 1.
     """
-    # `squared_factor` is at most 1 − 0.6 min(x, 1/x) for x = γHλ, which lies in [1/√κ, √κ]
+    # a round leaves at most 1 − 0.6 min(x, 1/x) of it for x = γHλ, which lies in [1/√κ, √κ]
     return math.ceil(math.sqrt(condition) / 0.6 * math.log(1.0 / reduction))
 
 

@@ -57,11 +57,6 @@ def by_round(problem: Ridge | Logistic, methods: Methods, rounds: int, **options
     return found
 
 
-def panel(title: str, lines: Lines, *, spread: bool = True) -> CurvePanel:
-    """Build a panel of errors by round."""
-    return CurvePanel(title=title, lines=lines, spread=spread)
-
-
 def participation(files: Files) -> None:
     """Draw cohorts, unequal steps and weights, without noise: Scaffold reaches the optimum, FedAvg does not."""
     unequal = tuple(1 + 19 * c // (CLIENTS - 1) for c in range(CLIENTS))  # 1 to 20
@@ -74,8 +69,8 @@ def participation(files: Files) -> None:
         "Scaffold, 1 to 20 steps, 5 of 50": Scaffold(step_size=0.1, local_steps=unequal, cohort=5),
         "FedAvg, 10 steps": FedAvg(step_size=0.1, local_steps=10),
     }
-    left = panel("some of the clients", by_round(scattered(), cohorts, 600))
-    right = panel("unequal steps and weights", by_round(scattered(weights=True), weighted, 600))
+    left = CurvePanel(title="some of the clients", lines=by_round(scattered(), cohorts, 600))
+    right = CurvePanel(title="unequal steps and weights", lines=by_round(scattered(weights=True), weighted, 600))
     draw_curves([[left, right]], files)
 
 
@@ -93,8 +88,8 @@ def two_sided(files: Files) -> None:
     minibatch: Methods = {"minibatch SGD, step γηH": FedAvg(step_size=0.3, local_steps=1)}
     lines |= by_round(scattered(), minibatch, 40, batch_size=40, repetitions=40)
     some = by_round(scattered(), cohorts, 150, batch_size=4, repetitions=40)
-    left = panel("everyone, γη = 0.03", lines, spread=False)
-    draw_curves([[left, panel("5 of 50 clients, γ = 0.03", some, spread=False)]], files)
+    left = CurvePanel(title="everyone, γη = 0.03", lines=lines, spread=False)
+    draw_curves([[left, CurvePanel(title="5 of 50 clients, γ = 0.03", lines=some, spread=False)]], files)
 
 
 def fedlin(files: Files) -> None:
@@ -115,7 +110,7 @@ def fedavg(files: Files) -> None:
         f"FedAvg, H = {steps}": FedAvg(step_size=0.1, local_steps=steps) for steps in (1, 4, 16)
     }
     methods |= {f"Scaffold, H = {steps}": Scaffold(step_size=0.1, local_steps=steps) for steps in (1, 16)}
-    draw_curves([[panel("no noise", by_round(scattered(), methods, 250))]], files)
+    draw_curves([[CurvePanel(title="no noise", lines=by_round(scattered(), methods, 250))]], files)
 
 
 FIGURES: dict[str, Callable[[Files], None]] = {

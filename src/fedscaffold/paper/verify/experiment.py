@@ -6,6 +6,7 @@ simulate there, which tests nothing.
 
 import tempfile
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedscaffold.theory.expansion import first_order_law
 
 EXPERIMENT = "the paper's experiment: "
 CURVE_ROUNDS = 30
+run_in_paper = partial(run, batch_size=BATCH_SIZE, progress=False)
 
 
 def rows(budget: Budget) -> list[StatementRow]:
@@ -36,50 +38,41 @@ def rows(budget: Budget) -> list[StatementRow]:
             problem = paper(kind, n_clients=n_clients)
             known = constants(problem, batch_size=BATCH_SIZE)
             for method in METHODS:
-                level = _plateau(problem, method, budget)
                 few = n_clients == min(budget.paper_clients)  # else runs would take too long
                 if isinstance(problem, Ridge):
-                    found += _exact(problem, method, level, few, budget)
+                    found += _exact(problem, method, few, budget)
                 elif few:
                     found += _first_order(problem, method, budget)
                 if isinstance(method, Scaffold):
-                    found += _bounds(Case(problem, method, BATCH_SIZE, known), level, few, budget)
+                    found += _bounds(Case(problem, method, BATCH_SIZE, known), few, budget)
     return found
 
 
+@lru_cache(maxsize=1)  # two kinds of rows need it, one after the other
 def _plateau(problem: Ridge | Logistic, method: Scaffold | FedAvg, budget: Budget) -> Measured:
     repetitions = max(8, budget.paper_repetitions * 10 // problem.n_clients)
-    level = reached_plateau(_run(problem, method, budget.paper_rounds, repetitions, seed=11)).plateau
+    trace = run_in_paper(problem, method, rounds=budget.paper_rounds, repetitions=repetitions, seed=11)
+    level = reached_plateau(trace).plateau
     return Measured(np.array(level.mean), np.array(level.standard_error))
-
-
-def _run(
-    problem: Ridge | Logistic, method: Scaffold | FedAvg, rounds: int, repetitions: int, *, seed: int
-) -> Trace:
-    return run(
-        problem, method, rounds=rounds, batch_size=BATCH_SIZE, seed=seed, repetitions=repetitions, progress=False
-    )
 
 
 def _setting(problem: Ridge | Logistic, method: Scaffold | FedAvg) -> str:
     return f"{type(method).__name__}, {describe(problem, method.step_size, LOCAL_STEPS, BATCH_SIZE)}"
 
 
-def _exact(
-    problem: Ridge, method: Scaffold | FedAvg, level: Measured, few: bool, budget: Budget
-) -> list[StatementRow]:
+def _exact(problem: Ridge, method: Scaffold | FedAvg, few: bool, budget: Budget) -> list[StatementRow]:
     """Return rows on the plateau, the curve from zero, and FedAvg's variance, as its error is nearly all bias."""
     name, setting, first_order = "Exact law", _setting(problem, method), None
     found = predict(problem, method, batch_size=BATCH_SIZE, rounds=CURVE_ROUNDS)
     if isinstance(method, Scaffold):
         leading = float(np.trace(expansion(problem, method, batch_size=BATCH_SIZE).cov_theta))
         first_order = Printed("tr (γ/N)𝐀C̄ (Lemma 5.1)", leading, label="first order")
-    claim = "plateau E‖θ−θ*‖² = tr Σ + ‖b‖²"
+    claim, level = "plateau E‖θ−θ*‖² = tr Σ + ‖b‖²", _plateau(problem, method, budget)
     result = [close(name, claim, setting, found.mse, level, 0.03 * budget.loosen, printed=first_order)]
     if not few:
         return result
     assert found.curve is not None
-    trace = _run(problem, method, CURVE_ROUNDS, budget.curve_repetitions, seed=13)
+    trace = run_in_paper(problem, method, rounds=CURVE_ROUNDS, repetitions=budget.curve_repetitions, seed=13)
     mse = over_groups(trace.mse)
     at = int(np.argmax((np.abs(mse.value - found.curve) - 3.0 * mse.error)[1:] / found.curve[1:])) + 1
     furthest = f"E‖θ_t−θ*‖² for t = 1 to {CURVE_ROUNDS} from zero; furthest off at t = {at}"
@@ -99,10 +92,8 @@ def _first_order(problem: Logistic, method: Scaffold | FedAvg, budget: Budget) -
     largest = float(np.linalg.eigvalsh(problem.client_hessians(optimum)).max())
     slowest = float(np.linalg.eigvalsh(problem.hessian(optimum))[0])
     burn = int(4.0 / (method.step_size * LOCAL_STEPS * slowest))  # from θ*, e^{-8} of the variance is missing then
-    trace = run(
-        problem, method, rounds=2 * burn, batch_size=BATCH_SIZE, seed=11, theta0=optimum, progress=False,
-        repetitions=max(20, budget.paper_repetitions),
-    )  # fmt: skip
+    repetitions = max(20, budget.paper_repetitions)
+    trace = run_in_paper(problem, method, rounds=2 * burn, seed=11, theta0=optimum, repetitions=repetitions)
     plateau = over_groups(trace.mse[:, burn:].mean(axis=1))
     parts = [("plateau E‖θ−θ*‖² = γ tr 𝐀C̄ + ‖b‖²", law.mse, plateau)]
     if isinstance(method, Scaffold):
@@ -122,8 +113,9 @@ def _variance(trace: Trace) -> Measured:
     return over_groups(squares * len(squares) / (len(squares) - 1))
 
 
-def _bounds(case: Case, level: Measured, few: bool, budget: Budget) -> list[StatementRow]:
+def _bounds(case: Case, few: bool, budget: Budget) -> list[StatementRow]:
     """Return rows on the bounds, whose conditions do not hold in the paper's setting."""
+    level = _plateau(case.problem, case.method, budget)
     result = [contraction(case, budget, EXPERIMENT)] if few else []
     return result + [
         bounded(f"{EXPERIMENT}plateau ≤ {formula}", _setting(case.problem, case.method), level, [bound])
