@@ -129,7 +129,6 @@ def _numbers(leaf: Any, whose: str) -> NDArray[Any]:
     return array.astype(np.int32)
 
 
-STARTS, ASCENT_STEPS = 8, 60  # the ascent settles in tens of steps, and most starts find the largest
 COLUMNS_AT_ONCE = 32  # of a Hessian: more take memory, fewer take time
 NUMBERS_AT_ONCE = 1 << 20  # 8 MB of directions, one per record
 
@@ -272,11 +271,11 @@ def _ascended(f: Callable[[Any], Any], theta: Any, order: int) -> Any:
 
     def from_start(start: Any) -> Any:
         first = jnp.broadcast_to(start, (order - 1, theta.size)), jnp.zeros((), theta.dtype)
-        return lax.fori_loop(0, ASCENT_STEPS, step, first)[1]
+        return lax.fori_loop(0, 60, step, first)[1]  # it settles in tens of steps
 
-    starts = np.random.default_rng(0).normal(size=(STARTS, theta.size))
+    starts = np.random.default_rng(0).normal(size=(8, theta.size))  # most of them find the largest
     starts /= np.linalg.norm(starts, axis=1, keepdims=True)
-    return lax.map(from_start, jnp.asarray(starts, theta.dtype), batch_size=STARTS).max()
+    return lax.map(from_start, jnp.asarray(starts, theta.dtype), batch_size=len(starts)).max()
 
 
 def _along(f: Callable[[Any], Any], direction: Any, point: Any) -> Any:

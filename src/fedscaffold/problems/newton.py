@@ -12,10 +12,7 @@ from fedscaffold.core.types import Array
 
 TOLERANCE = 1e-12  # of the gradient at 0: some thousand times the rounding of sums over records
 MOST_STEPS = 100  # convergence takes about ten
-SINGULAR = 1e-13  # of the largest eigenvalue: a hundred times the rounding of eigenvalues
-SETTLED = 1e-6  # of θ: the last step must be that small, which it never is if no minimiser exists
 PENALISE = "pass a positive penalty l2=..."
-ROUNDING = 1e-15  # of the loss: a gain below it cannot be seen in float64
 
 
 class NoMinimiser(InvalidInput):
@@ -70,13 +67,13 @@ def minimise(
         if _is_singular(hessian):
             raise NoMinimiser("the minimiser is not unique or does not exist", theta)
         step = np.linalg.solve(hessian, gradient)
-        settled = np.linalg.norm(step) <= SETTLED * np.linalg.norm(theta)
+        settled = np.linalg.norm(step) <= 1e-6 * np.linalg.norm(theta)  # never if no minimiser exists
         if settled and np.linalg.norm(gradient) <= TOLERANCE * norm:
             return _polished(f, theta, gradient, hessian)
         before = theta
         theta, gradient = _descended(f, theta, gradient, step, visit)
-        if theta is before and gradient @ step <= ROUNDING * abs(f.loss(theta)):
-            return theta
+        if theta is before and gradient @ step <= 1e-15 * abs(f.loss(theta)):
+            return theta  # the gain cannot be seen in float64
     raise NoMinimiser(f"no minimiser found in {MOST_STEPS} Newton steps; labels may be separable", theta)
 
 
@@ -90,7 +87,7 @@ def _is_singular(hessian: Array) -> bool:
         return True
     scale = 1.0 / np.sqrt(diagonal)
     eigenvalues = np.linalg.eigvalsh(hessian * scale * scale[:, None])
-    return bool(eigenvalues[0] <= SINGULAR * eigenvalues[-1])
+    return bool(eigenvalues[0] <= 1e-13 * eigenvalues[-1])  # a hundred times the rounding of eigenvalues
 
 
 def _descended(

@@ -32,9 +32,6 @@ ENDLESS = int(np.iinfo(np.int64).max)  # how many records a client has, where a 
 LARGEST_SPREAD = 0.9  # at 1 the smallest s_c is 0, and a problem without penalty has no minimiser
 NUMBERS_AT_ONCE = 1 << 18  # 2 MB, which fits in a cache
 SHARP, ROUGH = 40.0, 23.0  # −log of the error that is aimed at: in one dimension, and in two
-WIDEST = 0.65  # step, for small v
-MOST_POINTS = 1_000_000  # of the rule: more would take seconds for each mean
-LARGEST_SOFT = 1e8  # variance
 
 
 class ClientLaws(NamedTuple):
@@ -390,8 +387,8 @@ class Pair(NamedTuple):
 def half_rule(largest: float, aim: float) -> tuple[Array, Array]:
     """Return points z ≥ 0 and weights for means of even functions of √v z, z ~ N(0, 1), v up to `largest`."""
     pole = math.pi / math.sqrt(max(largest, 1e-6))  # where exp(−z²/2) is as large as exp(pole²/2)
-    step = min(WIDEST, 2.0 * math.pi * pole / (aim + 0.5 * pole**2))
-    if not step * MOST_POINTS > math.sqrt(1.5 * aim):
+    step = min(0.65, 2.0 * math.pi * pole / (aim + 0.5 * pole**2))  # wider ones miss exp(−z²/2) itself
+    if not step * 1e6 > math.sqrt(1.5 * aim):  # a million points would take seconds for each mean
         raise InvalidInput(
             f"clients' margins have a standard deviation of {math.sqrt(largest):.3g}, too large for means of "
             "logistic functions; take a smaller signal, heterogeneity, spectrum or model"
@@ -420,8 +417,8 @@ def margin(v: Array) -> Margin:
 
 def mean_softplus(v: Array) -> Array:
     """Return E log(1 + exp z), z ~ N(0, v), for v of one axis."""
-    # beyond LARGEST_SOFT the function is |z| but for its kink, which this rule gets right to 1e-8 of the mean
-    z, weights = half_rule(min(float(v.max(initial=0.0)), LARGEST_SOFT), SHARP)
+    # beyond a variance of 1e8 the function is |z| but for its kink, which this rule gets right to 1e-8 of the mean
+    z, weights = half_rule(min(float(v.max(initial=0.0)), 1e8), SHARP)
     points = np.sqrt(v)[:, None] * z
     return (np.logaddexp(0.0, points) - 0.5 * points) @ weights
 
@@ -451,9 +448,6 @@ def pair(a: Array, r: Array, x: Array) -> Pair:
         ):
             found[k, part] = product @ weights
     return Pair(*(values.reshape(shape) for values in found))
-
-
-SHORT = 1e-150  # a product of lengths below it has a square that underflows
 
 
 class ScaleSums(NamedTuple):
@@ -564,7 +558,8 @@ class LogisticStream(Streams):
         square, own_square = t @ theta, np.einsum("kd,kd->k", law.w, own)
         means, own_slope = margin(square), margin(own_square).first
         lengths = np.sqrt(square) * np.sqrt(own_square)
-        x = np.clip(np.where(lengths > SHORT, own @ theta / np.maximum(lengths, SHORT), 0.0), -1.0, 1.0)
+        short = 1e-150  # a product of lengths below it has a square that underflows
+        x = np.clip(np.where(lengths > short, own @ theta / np.maximum(lengths, short), 0.0), -1.0, 1.0)
         two = pair(np.sqrt(square), np.sqrt(own_square), x)
 
         def outer(weight: Array, left: Array, right: Array) -> Array:

@@ -11,8 +11,6 @@ from fedscaffold.models.heterogeneity import ClientsReport, inspect_clients
 from fedscaffold.models.planning.planned import TOLERANCE
 
 EXAMPLES = "Example:\n\n  fedscaffold inspect visits.csv --target readmitted --client hospital"
-MAX_CLIENTS = 20
-MAX_CLASSES = 5
 
 
 @tables.with_table_options()
@@ -36,17 +34,17 @@ def command(
 
 
 def _print_clients(found: ClientsReport, console: Console) -> None:
-    problem, counts = found.planned.problem, found.class_counts
-    classes = (problem.classes or ())[:MAX_CLASSES]
+    problem, counts, most = found.planned.problem, found.class_counts, 20
+    classes = (problem.classes or ())[:5]
     shown = Table(title=f"{problem.n_clients:,} clients, {int(problem.sizes.sum()):,} rows")
     shown.add_column("client", max_width=20, overflow="ellipsis", no_wrap=True)
     for column in ("rows", *(escape(str(name)) for name in classes)):
         shown.add_column(column, justify="right", max_width=12, overflow="ellipsis")
-    for c in range(min(problem.n_clients, MAX_CLIENTS)):
+    for c in range(min(problem.n_clients, most)):
         shares = [] if counts is None else [f"{n / problem.sizes[c]:.0%}" for n in counts[c, : len(classes)]]
         shown.add_row(escape(str(problem.client_names[c])), f"{problem.sizes[c]:,}", *shares)
-    if problem.n_clients > MAX_CLIENTS:
-        shown.caption = f"the first {MAX_CLIENTS} of {problem.n_clients:,}"
+    if problem.n_clients > most:
+        shown.caption = f"the first {most} of {problem.n_clients:,}"
     console.print(shown)
 
 

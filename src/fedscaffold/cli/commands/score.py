@@ -20,8 +20,6 @@ EXAMPLES = (
     "  fedscaffold score model/model.json new.csv --out predictions.csv\n\n"
     "  fedscaffold score model/model.json new.parquet --unknown ignore"
 )
-MAX_ROWS = 10
-MAX_COLUMNS = 5
 
 
 def command(
@@ -65,11 +63,11 @@ def _print(target: str, scored: ScoredTable, out: Path | None) -> None:
     console = Console(highlight=False)
     predictions = scored.predictions
     if out is None:
-        names = predictions.column_names[:MAX_COLUMNS]
+        names = predictions.column_names[:5]
         shown = Table(title=escape(f"Predictions of {target}, first rows"))
         for name in ("row", *names):
             shown.add_column(escape(name), justify="right")
-        for k, row in enumerate(predictions.slice(0, MAX_ROWS).to_pylist()):
+        for k, row in enumerate(predictions.slice(0, 10).to_pylist()):
             cells = [row[name] for name in names]
             shown.add_row(
                 str(k), *(f"{cell:.4g}" if isinstance(cell, float) else escape(str(cell)) for cell in cells)
