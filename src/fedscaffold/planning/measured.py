@@ -17,6 +17,7 @@ from fedscaffold.core.privacy import Privacy
 from fedscaffold.core.protocols import Method, Problem
 from fedscaffold.core.random.stream import Batches
 from fedscaffold.core.types import Array
+from fedscaffold.methods import Scaffold
 from fedscaffold.simulation.run_method import run_to_end
 from fedscaffold.simulation.setup import validate_run
 from fedscaffold.theory.expansion import first_order_law
@@ -105,6 +106,21 @@ class Subject:
             return None
         return found
 
+    def rounds_to_settle(self) -> float:
+        """Return about how many rounds it takes until the start is forgotten; 0 if the problem does not say.
+
+        By first order the model forgets as max |1 − γλ|^H does, and control variates in about γHλ rounds.
+        """
+        problem: Any = self.problem
+        N, gamma = problem.n_clients, self.method.step_size
+        H = max(1, round(float(self.method.local_step_counts(N, (np.arange(16) + 0.5) / 16).mean())))
+        try:
+            law = first_order_law(problem, Scaffold(step_size=gamma, local_steps=H), self.batches)
+        except (InvalidInput, np.linalg.LinAlgError):
+            return 0.0
+        model = 12.0 / (1.0 - law.rate) if law.rate < 1.0 else 0.0
+        return max(model, 6.0 * gamma * H * law.largest_curvature) * N / self.method.participants(N)
+
     def start(self, repetitions: int, *, random: bool) -> Array:
         """Return models near the stationary law, (repetitions, d), drawn from the first-order law if possible."""
         rng, d = np.random.default_rng(SEED), self.problem.dim
@@ -158,7 +174,9 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Me
     try:
         random = subject.is_random()
         begin = time.perf_counter()  # after kernels were compiled
-        repetitions = subject.repetitions(3e5, 4, 512) if random else 1  # rounds of about 30 ms if possible
+        settling = subject.rounds_to_settle()
+        most = int(np.clip(512 * 100 / max(settling, 1.0), 64, 512))  # slow methods need rounds instead
+        repetitions = subject.repetitions(3e5, 4, most) if random else 1  # rounds of about 30 ms if possible
         blocks = _Blocks(subject.optimum, repetitions)
 
         def look(round: int, theta: Array) -> bool:
@@ -166,7 +184,7 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Me
                 return False
             blocks.add(theta)
             over = time.perf_counter() - begin > seconds and round >= 4
-            return over or (blocks.can_be_judged and blocks.judged().is_enough(accuracy))
+            return over or (blocks.can_be_judged and round >= settling and blocks.judged().is_enough(accuracy))
 
         subject.follow(
             look, rounds=MOST_ROUNDS, repetitions=repetitions, theta0=subject.start(repetitions, random=random),
@@ -175,6 +193,9 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Me
     except Diverged as error:
         raise NoPlateau(f"there is no plateau: {error}") from None
     found = blocks.judged()
+    if blocks.rounds < settling:  # the part of the start that is left
+        left = found.mse * float(np.exp(-6.0 * blocks.rounds / settling))
+        found.standard_error = max(found.standard_error, abs(found.change), left)
     if not found.settled(accuracy):
         if found.explodes:
             raise NoPlateau(

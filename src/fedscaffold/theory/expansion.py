@@ -184,11 +184,14 @@ class FirstOrderLaw:
     rate
         Factor by which a round shrinks the slowest direction of E θ − θ*: max_i |1 − γλ_i|^H over the
         eigenvalues of ∇²f.
+    largest_curvature
+        The largest of these eigenvalues.
     """
 
     cov_theta: Array
     bias: Array
     rate: float
+    largest_curvature: float
 
     @property
     def variance(self) -> float:
@@ -239,8 +242,9 @@ def first_order_law(problem: SmoothProblem, method: Method, batches: Batches) ->
     if not scaffold:
         bias = bias + gamma * (H - 1) * terms.drift
     return FirstOrderLaw(
-        cov_theta=gamma * terms.cov, bias=bias, rate=float(np.abs(1.0 - gamma * terms.lam).max()) ** H
-    )
+        cov_theta=gamma * terms.cov, bias=bias, rate=float(np.abs(1.0 - gamma * terms.lam).max()) ** H,
+        largest_curvature=float(terms.lam[-1]),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
