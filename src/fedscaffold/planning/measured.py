@@ -176,7 +176,7 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Me
         begin = time.perf_counter()  # after kernels were compiled
         settling = subject.rounds_to_settle()
         most = int(np.clip(512 * 100 / max(settling, 1.0), 64, 512))  # slow methods need rounds instead
-        repetitions = subject.repetitions(3e5, 4, most) if random else 1  # rounds of about 30 ms if possible
+        repetitions = subject.repetitions(8e5, 4, most) if random else 1  # rounds of less than 0.1 s if possible
         blocks = _Blocks(subject.optimum, repetitions)
 
         def look(round: int, theta: Array) -> bool:
@@ -195,7 +195,7 @@ def measured_plateau(subject: Subject, *, accuracy: float, seconds: float) -> Me
     found = blocks.judged()
     if blocks.rounds < settling:  # the part of the start that is left
         left = found.mse * float(np.exp(-6.0 * blocks.rounds / settling))
-        found.standard_error = max(found.standard_error, abs(found.change), left)
+        found.standard_error = float(np.hypot(found.standard_error, left))
     if not found.settled(accuracy):
         if found.explodes:
             raise NoPlateau(
