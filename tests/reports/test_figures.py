@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscaffold import InvalidInput
-from fedscaffold.data import partition
 from fedscaffold.reports import figures
-from fedscaffold.reports.figures import CurvePanel, PlateauSeries, draw_curves, draw_partition, draw_plateaus
+from fedscaffold.reports.figures import CurvePanel, PlateauSeries, draw_curves, draw_plateaus
 
 
 def test_curves(tmp_path: Path) -> None:
@@ -84,28 +82,3 @@ def test_eight_settings_can_be_told_apart(drawn: list[Any]) -> None:
     assert box.x0 >= inside.x1
     assert box.x1 <= figure.bbox.x1
     assert box.y0 >= figure.bbox.y0
-
-
-FOUND = partition.summary(["u", "u", "v", "v", "v"], ["red", "blue", "red", "red", "red"])
-
-
-def test_a_partition(tmp_path: Path) -> None:
-    for name in ("a.png", "a.svg"):
-        draw_partition(FOUND.counts, clients=FOUND.clients, classes=FOUND.classes, file=tmp_path / name)
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    for text in ("client", "u", "v", "rows", "class", "red"):
-        assert f">{text}<" in (tmp_path / "a.svg").read_text()
-
-
-def test_many_clients_are_not_named(tmp_path: Path) -> None:
-    names = [f"client number {c}" for c in range(41)]
-    draw_partition(np.ones((41, 2), dtype=int), clients=names, classes=[0, 1], file=tmp_path / "a.svg")
-    assert "client number" not in (tmp_path / "a.svg").read_text()
-    draw_partition(np.ones((40, 2), dtype=int), clients=names[:40], classes=[0, 1], file=tmp_path / "a.svg")
-    assert "client number 39" in (tmp_path / "a.svg").read_text()
-
-
-def test_refusals(tmp_path: Path) -> None:
-    names: dict[str, Any] = {"clients": FOUND.clients, "classes": FOUND.classes, "file": tmp_path / "a.png"}
-    with pytest.raises(InvalidInput, match=r"one row per client and one column per class, \(2, 2\), got \(1, 2\)"):
-        draw_partition([[1, 2]], **names)

@@ -1,4 +1,4 @@
-"""Figures: curves by cost, plateaus by number of clients, and the split of a table over clients, in one style."""
+"""Figures in one style: curves by cost, and plateaus by number of clients."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedscaffold.core.display import new_axes, plain_grid, save, style
-from fedscaffold.core.errors import InvalidInput
 from fedscaffold.core.types import Array
 
 if TYPE_CHECKING:
@@ -254,49 +253,3 @@ def _saturation(series: PlateauSeries) -> str:
     found = [] if measured is None else [f"N = {measured:,.0f} measured"]
     found += [] if predicted is None else [f"{predicted:,.0f} predicted"]
     return f"\nsaturation: {', '.join(found)}" if found else ""
-
-
-def draw_partition(counts: ArrayLike, *, clients: Sequence[Any], classes: Sequence[Any], file: Path) -> None:
-    """Draw the rows of each class on each client as stacked bars.
-
-    Parameters
-    ----------
-    counts
-        Numbers of rows, (clients, classes), as in `data.partition.PartitionSummary`.
-    clients, classes
-        Names of the clients and of the classes.
-    file
-        A PNG, SVG or PDF file.
-
-    Raises
-    ------
-    InvalidInput
-        If `counts` does not have one row per client and one column per class.
-    """
-    table = np.asarray(counts)
-    if table.shape != (len(clients), len(classes)) or table.size == 0:
-        raise InvalidInput(
-            f"counts must have one row per client and one column per class, ({len(clients)}, {len(classes)}), "
-            f"got {table.shape}"
-        )
-    named = len(clients) <= 40  # more names would overlap
-    width = float(np.clip(2.5 + 0.28 * len(clients), 5.0, 11.0))
-    with saved_panels([file], 1, 1, width=width, height=3.6) as (_, axes):
-        from matplotlib import colormaps
-
-        axis, below, at = axes[0, 0], np.zeros(len(table)), np.arange(len(table))
-        colours = colormaps["viridis"](np.linspace(0.05, 0.95, len(classes)))
-        for name, column, colour in zip(classes, table.T, colours, strict=True):
-            axis.bar(at, column, 0.85 if named else 1.0, bottom=below, color=colour, label=str(name), linewidth=0)
-            below = below + column
-        axis.set(xlabel="client", ylabel="rows", xlim=(-0.6, len(clients) - 0.4), ylim=(0, 1.05 * below.max()))
-        if named:
-            names = [str(name) for name in clients]
-            slant = 60 if len(names) * max(map(len, names)) > 9 * width else 0  # nine characters fill an inch
-            axis.set_xticks(at, names, rotation=slant, ha="right" if slant else "center")
-        axis.spines[["top", "right"]].set_visible(False)
-        handles, labels = axis.get_legend_handles_labels()
-        axis.legend(
-            handles[::-1], labels[::-1], title="class", loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8,
-            frameon=False, ncols=1 + (len(labels) - 1) // 14,
-        )  # fmt: skip
